@@ -60,7 +60,7 @@ def lattice(runs: int) -> tuple[list[str], list[str]]:
     lrs, wds, seeds = max(shapes, key=lambda shape: (min(shape), -max(shape)))
     log2_lr, log2_wd = (range(-(number // 2), number - number // 2) for number in (lrs, wds))
     specs = [
-        DIGITS.at(DIGITS.lr * 2.0**i, DIGITS.wd * 2.0**j, seed).model_dump_json()
+        DIGITS.with_point(DIGITS.lr * 2.0**i, DIGITS.wd * 2.0**j, seed).model_dump_json()
         for i in log2_lr
         for j in log2_wd
         for seed in range(seeds)

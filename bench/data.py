@@ -27,7 +27,7 @@ from ettsweep.trainer.tasks.images.augmentation import seed_generators, training
 from ettsweep.trainer.tasks.images.classification import Images
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
 from ettsweep.trainer.tasks.images.sources import decode
-from ettsweep.trainer.tasks.task import Loading, Share
+from ettsweep.trainer.tasks.task import BatchShare, LoaderSettings
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 CLASSES = 10
@@ -98,7 +98,9 @@ def loader_rate(root: Path, workers: int, count: int, pixels: Any) -> float:
     task = ImageNetTask(train_size=count, val_size=CLASSES, mixup=0.0, cutmix=0.0, pixels=pixels)  # the GPU mixes
     model = model_spec("vit-b16").model_copy(update={"classes": CLASSES})
     size = min(128, count)
-    batches = Images(task, model, 0, torch.device("cpu"), Share(size), Loading(workers, data=str(root))).batches(1)
+    batches = Images(
+        task, model, 0, torch.device("cpu"), BatchShare(size), LoaderSettings(workers, data=str(root))
+    ).batches(1)
     for _ in range(2 * workers + 1):  # what was loaded ahead
         next(batches)
     rates = []

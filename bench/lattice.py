@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.recorded import METRICS, read_table
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import log2
-from ettsweep.study.run_index import load_ledger
+from ettsweep.study.run_index import load_run_index
 
 COLUMNS = ("log2_lr", "log2_wd", "seed", *METRICS)
 
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    runs = sorted(load_ledger(options.results).runs.values(), key=lambda run: (run.model, run.strategy))
+    runs = sorted(load_run_index(options.results).runs.values(), key=lambda run: (run.model, run.strategy))
     for (model, strategy), members in groupby(runs, lambda run: (run.model, run.strategy)):
         finished = [(run.spec, run.result) for run in members if run.result]
         rows = sorted(

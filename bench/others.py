@@ -76,7 +76,7 @@ def through_optuna(specs: Sequence[str]) -> list[Row]:
     def objective(trial: optuna.Trial) -> float:
         log2_lr, log2_wd = (trial.suggest_float(name, -30.0, 10.0) for name in ("log2_lr", "log2_wd"))
         seed = trial.suggest_int("seed", 0, len(specs))
-        row = train_one(points[0].at(2.0**log2_lr, 2.0**log2_wd, seed).model_dump_json())
+        row = train_one(points[0].with_point(2.0**log2_lr, 2.0**log2_wd, seed).model_dump_json())
         rows.append(row)
         return math.inf if row["best_loss"] is None else float(row["best_loss"])
 

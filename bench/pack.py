@@ -35,8 +35,8 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, DigitsTask, ImageNetTask
 from ettsweep.trainer.tasks.task import Batch, Classification, SameBatch
 from ettsweep.trainer.training.distributed import ALONE
-from ettsweep.trainer.training.run import Claimed, assembled, environment, prepare, training
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.run import ClaimedRun, assembled, environment, prepare, training
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer
 from ettsweep.worker.devices import keep_freed_memory
 
@@ -65,7 +65,7 @@ PHOTOS = DIGITS.model_copy(
 
 def point(spec: RunSpec, k: int, seeds: int = 1) -> RunSpec:
     """Return the k-th point of a lattice."""
-    return spec.at(spec.lr * 2.0 ** (k % 3 - 1), spec.wd * 2.0 ** (k // 3 % 3 - 1) * (1 + k // 9), k % seeds)
+    return spec.with_point(spec.lr * 2.0 ** (k % 3 - 1), spec.wd * 2.0 ** (k // 3 % 3 - 1) * (1 + k // 9), k % seeds)
 
 
 CIFAR = DIGITS.model_copy(update={"model": model_spec("vit-cifar10"), "task": Cifar10Task()})
@@ -76,7 +76,7 @@ def made(spec: RunSpec, device: torch.device) -> Trainer:
     """Return what trains a run; CIFAR's images are made, and the same in each step."""
     if spec.task.kind == "digits":
         return prepare(spec, device)
-    trainer = assembled(spec, device, Execution(), ALONE)
+    trainer = assembled(spec, device, RuntimeSettings(), ALONE)
     labels = torch.arange(spec.batch_size, device=device) % 10
     trainer.task = SameBatch(
         Batch(example_inputs(spec.model, spec.batch_size, device), labels), Classification(0.0).loss
@@ -150,9 +150,9 @@ def loader(members: int, folder: Path) -> list[Row]:
         began_s = time.process_time()
         for first in range(0, members, size):
             pack, some = Pack(cpu, size), runs[first : first + size]
-            how = Execution(data=str(data))
+            how = RuntimeSettings(data=str(data))
             attempts = [(run, run.claim(environment(cpu), after=0)) for run in some]
-            pack.train([training(Claimed(run, a, cpu, how, lambda: None), pack) for run, a in attempts if a])
+            pack.train([training(ClaimedRun(run, a, cpu, how, lambda: None), pack) for run, a in attempts if a])
         each_s = (time.process_time() - began_s) / members
         results = [run.result() or {} for run in runs]
         rows.append(

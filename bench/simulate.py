@@ -19,7 +19,7 @@ import numpy as np
 from bench.recorded import Recorded, Table, read_table
 from bench.worlds import SURFACES, Made, Place, World
 from ettsweep.config import parse_numbers
-from ettsweep.console import Format, Row, count, note, progress, show
+from ettsweep.console import Format, Row, count, print_note, print_table, progress
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.process_pool import Pool, open_pool
 from ettsweep.processes import cores
@@ -28,13 +28,13 @@ from ettsweep.runs.spec import MAX_SEED
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import validate
 from ettsweep.shipped_files import shipped
-from ettsweep.study.criterion import Criterion, Rule, Stated, resolve
+from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.run_index import Ledger, Plan, Run, make_plan
+from ettsweep.study.run_index import Plan, Run, RunIndex, make_plan
 from ettsweep.study.samplers import SAMPLERS, proposer, trials_for
 from ettsweep.study.seeds import in_turn
-from ettsweep.study.study import Axis, Point, Search, neighbours
-from ettsweep.study.suggesting import Searching, Start
+from ettsweep.study.study import Axis, Point, Study, neighbours
+from ettsweep.study.suggesting import StartPoint, Suggester
 from ettsweep.study.verification import NO_BUDGET, Budget, Verification
 
 CHUNK = 4
@@ -85,7 +85,7 @@ class Outcome:
         return None if self.bound is None or self.allowed is None else self.allowed <= self.bound
 
 
-def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None = None) -> Search:
+def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None = None) -> Study:
     """Return the search of a sweep that asks for the centre of a lattice and leaves the rest to racing.
 
     Raises:
@@ -98,9 +98,9 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
     base, lr, wd = load_request(grid, ["ntk"]).searches()[0].base, Axis(), Axis()
     if table:
         i, j = table.centre
-        base = base.at(2.0 ** table.log2_lr[i], 2.0 ** table.log2_wd[j], seeds[0])
+        base = base.with_point(2.0 ** table.log2_lr[i], 2.0 ** table.log2_wd[j], seeds[0])
         lr, wd = (Axis(step=v[1] - v[0]) if len(v) > 1 else Axis(fixed=True) for v in (table.log2_lr, table.log2_wd))
-    return Search(base, lr, wd, tuple(seeds), (Point(base.lr, base.wd),), "simulated", criterion)
+    return Study(base, lr, wd, tuple(seeds), (Point(base.lr, base.wd),), "simulated", criterion)
 
 
 WAYS = ("climb", "factorial", *SAMPLERS)
@@ -123,7 +123,7 @@ class Way:
     off: int | None = None
     start: Place | None = None
 
-    def begin(self, search: Search, world: Made | Recorded) -> tuple[Search, Searching | None]:
+    def begin(self, search: Study, world: Made | Recorded) -> tuple[Study, Suggester | None]:
         """Return the search as it begins in a world, and what proposes its points, if anything does."""
         axes = search.lr, search.wd
         centre = Point(search.base.lr, search.base.wd)
@@ -139,8 +139,8 @@ class Way:
             box = product(range(low[0], high[0] + 1), range(low[1], high[1] + 1))
             return replace(search, points=tuple(dict.fromkeys(map(at, box)))), None
         trials = trials_for(self.name, self.trials)
-        starts = {search.key: Start(start)}
-        searching = Searching(self.name, proposer(self.name, world.number), trials, starts)
+        starts = {search.key: StartPoint(start)}
+        searching = Suggester(self.name, proposer(self.name, world.number), trials, starts)
         return replace(search, points=(), box=(at(low), at(high))), searching
 
 
@@ -157,7 +157,7 @@ def _beside(best: Place, off: int, world: Made | Recorded) -> Place:
 
 
 def simulate(
-    search: Search, world: World, budget: Budget = NO_BUDGET, slots: int = 1, searching: Searching | None = None
+    search: Study, world: World, budget: Budget = NO_BUDGET, slots: int = 1, searching: Suggester | None = None
 ) -> Outcome:
     """Run a sweep: what was asked for, then all rounds until its verdict stands, with some runs at a time.
 
@@ -165,10 +165,10 @@ def simulate(
     """
     rank = {seed: number for number, seed in enumerate(in_turn(search))}
     asking = Verification([search], budget=budget, at_once=slots, follows=True, searching=searching)
-    ledger, wall = Ledger({}, {}), 0
+    ledger, wall = RunIndex({}, {}), 0
     plan = asking.plan(ledger) if searching else make_plan(search.specs(), ledger)
     while plan.to_launch:
-        ledger = Ledger(ledger.runs | dict(_train(plan, search, world, rank)), {})
+        ledger = RunIndex(ledger.runs | dict(_train(plan, search, world, rank)), {})
         wall += math.ceil(len(plan.to_launch) / slots)
         plan = asking.plan(ledger)
     (verdict,) = asking.verdicts
@@ -182,7 +182,7 @@ def simulate(
     return Outcome(verdict.verdict, len(ledger.runs), wall, advantage, allowed, margin, stated[0], regret, stated[1])
 
 
-def _train(plan: Plan, search: Search, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
+def _train(plan: Plan, search: Study, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
     for planned in plan.to_launch:
         spec = planned.spec
         score = world.score(_place(search, Point(spec.lr, spec.wd)), rank[spec.seed])
@@ -190,7 +190,7 @@ def _train(plan: Plan, search: Search, world: World, rank: dict[int, int]) -> It
         yield planned.id, Run(RunDir(Path(planned.id)), spec, Status(state), {"score": score, "device_s": 1.0})
 
 
-def _place(search: Search, point: Point) -> Place:
+def _place(search: Study, point: Point) -> Place:
     """Return how many steps a point is from the centre."""
     pairs = ((search.lr, point.lr, search.base.lr), (search.wd, point.wd, search.base.wd))
     lr, wd = (0 if axis.fixed else round(math.log2(there / here) / axis.step) for axis, there, here in pairs)
@@ -204,7 +204,7 @@ def _place(search: Search, point: Point) -> Place:
 class Series:
     """Sweeps that differ in their worlds alone, of which each is another number of one kind."""
 
-    search: Search
+    search: Study
     world: Made | Recorded
     budget: Budget = NO_BUDGET
     slots: int = 1
@@ -291,19 +291,21 @@ def _simulated(options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         if len(rows) < len(rules) and found:
             rows.append({"rule": f"{rules[len(rows)]}, {count(len(found), 'sweep')} alone", **summary(found)})
-        show(rows, Format(options.format))
+        print_table(rows, Format(options.format))
         raise
-    show(rows, Format(options.format))
+    print_table(rows, Format(options.format))
     if options.format == Format.TABLE:
-        margin = search.measure.said(criterion.margin_for(search.measure))
+        margin = search.measure.format_share(criterion.margin_for(search.measure))
         told = f"{count(options.sweeps, 'sweep')} a rule; {search.measure.metric}, margin {margin}"
-        note(f"{told}, confidence {criterion.confidence:g}")
+        print_note(f"{told}, confidence {criterion.confidence:g}")
 
 
-def _stated(**options: str | None) -> Stated:
+def _stated(**options: str | None) -> CriterionOptions:
     """Read what is stated of a criterion; the noise is read as margins are."""
     try:
-        return validate(Stated, {name.replace("noise", "margin"): text for name, text in options.items()}, "criterion")
+        return validate(
+            CriterionOptions, {name.replace("noise", "margin"): text for name, text in options.items()}, "criterion"
+        )
     except InputError as error:
         told = str(error).replace("criterion: ", "--")
         raise InputError(told.replace("--margin", "--noise") if "noise" in options else told) from None
@@ -335,7 +337,7 @@ def main() -> int:
     try:
         _simulated(parser.parse_args())
     except EttsweepError as error:
-        note(f"simulate: {error}")
+        print_note(f"simulate: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return 130

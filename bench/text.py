@@ -25,7 +25,7 @@ import torch
 from support.texts import TOPICS, write_gpt2
 
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.tasks.task import Share
+from ettsweep.trainer.tasks.task import BatchShare
 from ettsweep.trainer.tasks.text.corpus import TextBlocks, open_corpus
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.denoising import Denoising
@@ -131,7 +131,7 @@ def reading(folder: Path, blocks: int) -> dict[str, float]:
 def corruption_ms(folder: Path, texts: int) -> float:
     """Return the milliseconds of a core that a text of up to 512 tokens takes, read, corrupted and padded."""
     model = model_spec("bart-large")
-    task = Denoising(TextTask(kind="text"), model, open_corpus(folder), 0, torch.device("cpu"), Share(64))
+    task = Denoising(TextTask(kind="text"), model, open_corpus(folder), 0, torch.device("cpu"), BatchShare(64))
     batches = task.batches(1)
     next(batches)
     start_s = time.process_time()

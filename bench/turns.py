@@ -16,7 +16,7 @@ from torch import nn
 from bench.tables import Row, facts, show
 from ettsweep.runs.spec import Precision, RunSpec
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
-from ettsweep.trainer.tasks.task import Share, Task
+from ettsweep.trainer.tasks.task import BatchShare, Task
 from ettsweep.trainer.training.memory import is_out_of_memory
 from ettsweep.trainer.training.precision import set_matmul_precision
 from ettsweep.trainer.training.trainer import Trainer
@@ -33,7 +33,7 @@ def trainer(
     spec: RunSpec, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> Trainer:
     model.draws = getattr(model, "draws", False)  # other libraries' models do not say
-    made = Trainer(spec, model, optimizer, device, Share(spec.batch_size))
+    made = Trainer(spec, model, optimizer, device, BatchShare(spec.batch_size))
     made.task = task
     return made
 

@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 DEFAULT_RESULTS = Path("results")
 
 
-def show(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None) -> None:
+def print_table(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None) -> None:
     """Print rows: these columns, in this order, or all; or, as JSON, `data` instead of the rows."""
     import csv
     import json
@@ -38,21 +38,23 @@ def show(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None
         case Format.CSV:
             writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
-            writer.writerows({n: harmless(v) if isinstance(v := row.get(n), str) else v for n in names} for row in rows)
+            writer.writerows(
+                {n: escape_control(v) if isinstance(v := row.get(n), str) else v for n in names} for row in rows
+            )
         case Format.MARKDOWN:
             print(_markdown(rows, names))
         case Format.TABLE:
             _table(rows, names)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Say something beside the output proper."""
     if text:
         sys.stdout.flush()  # where both go to one file, lines keep their order
-        print(harmless(with_results(text, sys.argv)), file=sys.stderr)
+        print(escape_control(with_results(text, sys.argv)), file=sys.stderr)
 
 
-def harmless(text: str) -> str:
+def escape_control(text: str) -> str:
     """Return a text with what a terminal would obey spelled out, such as colours and moves of its cursor.
 
     So are halves of characters, which stand for bytes of a path and cannot be printed.
@@ -165,7 +167,7 @@ def power(value: float, digits: int = 4) -> str:
     return f"2^{exponent:g}" if exponent == round(exponent, 2) < math.inf else f"{value:.{digits}g}"
 
 
-def typed(text: str) -> float:
+def parse_number(text: str) -> float:
     """Return an lr or wd that a person has typed, also as `power` writes it.
 
     Raises:
@@ -188,7 +190,7 @@ def cell(value: object, name: str = "") -> str:
         return power(value) if name.rpartition(".")[2] in POINTS else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return " x ".join(cell(v) for v in value)
-    return harmless(str(value).replace("\n", " "))
+    return escape_control(str(value).replace("\n", " "))
 
 
 # --- how far a command is ---------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class InputError(EttsweepError):
         return cls("\n".join(problems))
 
 
-class TakenError(InputError):
+class SweepNameTakenError(InputError):
     """A sweep of that name asks for something else; `free` is a telling name that none has."""
 
     def __init__(self, message: str, free: str) -> None:
@@ -67,7 +67,7 @@ class DeviceMemoryError(EttsweepError):
     """A device has too little memory for what was asked of it."""
 
 
-class LostPeerError(EttsweepError):
+class LostProcessError(EttsweepError):
     """Another process of the run is gone, so that this one cannot go on."""
 
 
@@ -91,15 +91,15 @@ class LaunchError(FailedError):
     """Jobs could not be submitted."""
 
 
-class UnansweredError(LaunchError):
+class SubmissionUnknownError(LaunchError):
     """sbatch was asked, and it is not known whether there are jobs now; the next look at SLURM tells."""
 
 
-class NoAnswerError(LaunchError):
+class SlurmUnavailableError(LaunchError):
     """SLURM does not answer: nothing is known, and nothing may be concluded."""
 
 
-class NotHereError(NoAnswerError):
+class SlurmNotInstalledError(SlurmUnavailableError):
     """SLURM is not on this machine: waiting does not help."""
 
 

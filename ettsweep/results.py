@@ -14,15 +14,15 @@ from ettsweep.errors import InputError, unknown_name
 from ettsweep.launch.follow import read_ledger
 from ettsweep.report import family_charts
 from ettsweep.report.families import JudgedFamily, compare, judged, with_evidence
-from ettsweep.report.family_charts import Frames
+from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figures.chart_data import FILE_WIDTH
-from ettsweep.report.run_histories import Histories, rows_for
+from ettsweep.report.run_histories import RunHistories, rows_for
 from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.runs.folder import runs_dir, sweeps_dir
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.study.run_index import Run, count_states
-from ettsweep.study.sweep_store import Searches, belonging, load_sweeps
+from ettsweep.study.sweep_store import Searches, belonging, load_sweep_store
 from ettsweep.study.verification import judge
 
 
@@ -39,7 +39,7 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
     """
     folder = Path(folder)
     _check(folder)
-    found, ledger = load_sweeps(folder), read_ledger(folder)
+    found, ledger = load_sweep_store(folder), read_ledger(folder)
     chosen = found.chosen(sweeps)
     if found.named and not chosen:
         raise InputError(f"{folder}: all sweeps are archived; name one: {', '.join(map(repr, found.named))}")
@@ -48,8 +48,8 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
     unreadable = {**({} if sweeps else found.broken), **ledger.broken}
     for problem in unreadable.values():
         _warn(problem)
-    histories = Histories(_warn)
-    frames = Frames(judged(runs, verdicts), histories, rows_for(len(runs)))
+    histories = RunHistories(_warn)
+    frames = FamilyFrames(judged(runs, verdicts), histories, rows_for(len(runs)))
     return Results(folder, runs, frames, found.searches, unreadable, histories)
 
 
@@ -75,10 +75,10 @@ class Results:
 
     folder: Path
     _runs: list[Run]
-    _frames: Frames
+    _frames: FamilyFrames
     _searches: Searches
     _unreadable: dict[str, str]
-    _histories: Histories
+    _histories: RunHistories
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -193,7 +193,7 @@ class Figures:
     strategy and sweep may be left out where there is one. They are functions of frames, in `ettsweep.report.figures`.
     """
 
-    def __init__(self, folder: Path, frames: Frames) -> None:
+    def __init__(self, folder: Path, frames: FamilyFrames) -> None:
         self._folder, self._frames = folder, frames
         self._families = [family for comparison in compare(frames.families) for family in comparison.families]
 
@@ -261,13 +261,13 @@ class Figures:
 
     # --- which ---
 
-    def _of_all(self, sweep: str | None) -> Frames:
+    def _of_all(self, sweep: str | None) -> FamilyFrames:
         found = self._in(sweep)
         if len(names := _sweeps_of(found)) > 1:
             raise InputError(f"there are several sweeps; name one: {', '.join(map(repr, names))}")
         return self._frames.of(found)
 
-    def _of(self, strategy: str | None, sweep: str | None) -> Frames:
+    def _of(self, strategy: str | None, sweep: str | None) -> FamilyFrames:
         found = self._in(sweep)
         if strategy is not None:
             name, known = strategy_name(parse_strategy(strategy)), {family.verdict.strategy for family in found}

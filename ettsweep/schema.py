@@ -24,7 +24,7 @@ from ettsweep.errors import InputError
 
 
 @dataclass(frozen=True)
-class OmitAt:
+class OmitFromIdAt:
     """Mark a field added after the first release: at `value` it is left out of the id, so old runs keep theirs.
 
     Usage: `new_field: Annotated[float, OmitAt(0.0)] = 0.0`.
@@ -33,7 +33,7 @@ class OmitAt:
     value: object
 
 
-class Frozen(BaseModel):
+class StrictModel(BaseModel):
     """Base of all schemas: immutable, strictly typed, unknown keys refused, finite floats only."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -51,7 +51,7 @@ def expect(description: str, fits: Callable[[Any], bool]) -> BeforeValidator:
 
 
 @dataclass(frozen=True)
-class OfKind:
+class Registered:
     """Find the schema of a value by its `kind`, among the entries of a table.
 
     Attributes:
@@ -128,7 +128,7 @@ def identity(model: BaseModel) -> dict[str, object]:
 def _identity_fields(schema: type[BaseModel]) -> list[tuple[str, list[object]]]:
     """Return each field's name with the values at which it is left out of an id."""
     return [
-        (name, [mark.value for mark in info.metadata if isinstance(mark, OmitAt)])
+        (name, [mark.value for mark in info.metadata if isinstance(mark, OmitFromIdAt)])
         for name, info in schema.model_fields.items()
     ]
 
@@ -220,7 +220,7 @@ def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
     for name, field in schema.model_fields.items():
         yield (name,)
         value = values.get(name)
-        kinds = next((mark for mark in field.metadata if isinstance(mark, OfKind)), None)
+        kinds = next((mark for mark in field.metadata if isinstance(mark, Registered)), None)
         if kinds:
             yield (name, "kind")
         part = kinds.schema(value or kinds.default) if kinds else field.annotation

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("made")
     make(made, "w8")
     base = next(search.base for search in load_request(made / "w8.yaml").searches() if search.strategy == "standard")
-    made_sweep.finish(made / "results", base.at(base.lr, base.wd, FRESH), 0.125)
+    made_sweep.finish(made / "results", base.with_point(base.lr, base.wd, FRESH), 0.125)
     return made / "results"
 
 

@@ -22,7 +22,7 @@ from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.coroutine import Stop
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.run import train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import initial_network
 
 MakeSpec = Callable[..., RunSpec]
@@ -180,7 +180,7 @@ def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, to
     attempt = run.claim({}, after=0)
     assert attempt is not None
     polled = iter([None, Stop.TERMINATED])
-    assert train_run(run, attempt, CPU, Execution(), lambda: next(polled)) is Stop.TERMINATED
+    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: next(polled)) is Stop.TERMINATED
     saved = checkpoint.load(attempt)
     assert saved.step == 1
     before = {name: tensor.detach() for name, tensor in initial_network(spec, CPU).named_parameters()}

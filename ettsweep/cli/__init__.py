@@ -25,7 +25,7 @@ from ettsweep.cli import (
     theory_commands,
 )
 from ettsweep.cli.options import spread
-from ettsweep.console import harmless, note
+from ettsweep.console import escape_control, print_note
 from ettsweep.errors import EttsweepError
 
 app = typer.Typer(
@@ -86,14 +86,14 @@ def main() -> None:
         app()
     except SystemExit as end:
         if end.code == 130:  # typer's, for Ctrl-C
-            note("ettsweep: interrupted")
+            print_note("ettsweep: interrupted")
         raise
     except EttsweepError as error:
-        note(f"ettsweep: {error}")
+        print_note(f"ettsweep: {error}")
         sys.exit(error.exit_code)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again at exit
         told = f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}"
-        print(harmless(told), file=sys.stderr)
+        print(escape_control(told), file=sys.stderr)
         sys.exit(1)

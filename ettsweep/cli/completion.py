@@ -102,9 +102,9 @@ def states() -> list[str]:
 
 def sinks() -> list[str]:
     """Offer where metrics may go."""
-    from ettsweep.trainer.training.loggers import SINKS
+    from ettsweep.trainer.training.loggers import METRIC_LOGGERS
 
-    return list(SINKS)
+    return list(METRIC_LOGGERS)
 
 
 def samplers() -> list[str]:

@@ -18,7 +18,7 @@ from ettsweep.cli.options import (
     Yes,
 )
 from ettsweep.cli.prompts import confirm
-from ettsweep.console import Format, note, show
+from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
 
 
@@ -66,7 +66,7 @@ def doctor(
     if fit and request is not None:
         checks += examine_fit(request, *profile)
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
-    show([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
+    print_table([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)
 
 
@@ -129,7 +129,7 @@ def data_text(
         """Ask whether a corpus may be replaced, unless that was asked before its text was tokenised."""
         if there.digest not in agreed:
             told = f"{out} holds corpus {there.digest}, {why}; runs made for it cannot go on without it"
-            note(f"{told}; another --out keeps both")
+            print_note(f"{told}; another --out keeps both")
             confirm("replace it?", yes)
             agreed.append(there.digest)
 
@@ -137,5 +137,7 @@ def data_text(
         agree(there, f"made with {how}")
     outcome = tokenise(request, agree)
     rows = corpus_rows(outcome.manifest)
-    show(rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows})
-    note(corpus_summary(request, outcome))
+    print_table(
+        rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows}
+    )
+    print_note(corpus_summary(request, outcome))

@@ -10,12 +10,12 @@ from ettsweep.cli.options import Grid, Model, Sets, Strategies
 from ettsweep.errors import InputError
 
 if TYPE_CHECKING:
-    from ettsweep.cli.options import Judging
-    from ettsweep.study.study import Request
+    from ettsweep.cli.options import VerdictOptions
+    from ettsweep.study.study import SweepSpec
 
 
 @dataclass(frozen=True)
-class Asking:
+class GridOptions:
     """A grid file, what is set in its place, and the sweep that it makes."""
 
     model: Model = None
@@ -35,7 +35,7 @@ class Asking:
     ] = None
     words: Annotated[str | None, typer.Option("--note", help="A note that the sweep carries.", metavar="TEXT")] = None
 
-    def request(self, judging: "Judging", otherwise: str) -> "tuple[str, Request, str]":
+    def request(self, judging: "VerdictOptions", otherwise: str) -> "tuple[str, SweepSpec, str]":
         """Return the name of the sweep, what is asked of it, and a line on a seed that may be meant as a number.
 
         `otherwise` is said where neither a grid nor a model is.

@@ -8,7 +8,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import Data, Strategies
-from ettsweep.console import count, note
+from ettsweep.console import count, print_note
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by, write_atomic
 
@@ -49,10 +49,10 @@ def init(
         if not write_atomic(path, text, exclusive=not force):
             raise InputError(f"{path} is there already: --force writes over it, --out FILE names another")
     runs, steps = len(request.specs()), request.recipe.schedule.last_step
-    note(f"wrote {path}: {count(runs, 'run')} of {count(steps, 'step')} to begin with")
+    print_note(f"wrote {path}: {count(runs, 'run')} of {count(steps, 'step')} to begin with")
     asked, kind = f"--grid {shlex.quote(str(path))}", request.recipe.task.kind
     if not TASKS[kind].packaged:
         asked += "" if said(kind, request.data) else " --data PATH"
         unseen = ": init has not looked at them" if data and not Path(data).exists() else ""
-        note(f"`ettsweep doctor {asked}` examines the data{unseen}")
-    note(f"`ettsweep grid {asked} --dry-run` prints the plan, `ettsweep grid {asked}` trains it")
+        print_note(f"`ettsweep doctor {asked}` examines the data{unseen}")
+    print_note(f"`ettsweep grid {asked} --dry-run` prints the plan, `ettsweep grid {asked}` trains it")

@@ -7,7 +7,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
-from ettsweep.console import Format, count, note, show
+from ettsweep.console import Format, count, print_note, print_table
 from ettsweep.errors import CorruptError, InputError
 
 app = typer.Typer(
@@ -42,21 +42,23 @@ def list_sweeps(
         return
     from ettsweep.cli.verdict_tables import sweep_row
     from ettsweep.launch.follow import read_ledger
-    from ettsweep.study.sweep_store import load_sweeps
+    from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.verification import judge
 
-    sweeps, ledger = load_sweeps(results), read_ledger(results)
+    sweeps, ledger = load_sweep_store(results), read_ledger(results)
     shown = [sweep for sweep in sweeps.named.values() if all_ or not sweep.archived]
     rows = [sweep_row(sweep, sweeps, ledger, judge(sweep.searches, ledger)) for sweep in shown]
     needless = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
-    show(rows, form, [name for name in rows[0] if form is Format.CSV or not needless.get(name)] if rows else None)
+    print_table(
+        rows, form, [name for name in rows[0] if form is Format.CSV or not needless.get(name)] if rows else None
+    )
     for name, problem in sweeps.broken.items():
-        note(f"sweep {name} is left out: {problem}")
+        print_note(f"sweep {name} is left out: {problem}")
     hidden = len(sweeps.named) - len(shown)
-    note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
+    print_note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
     if sweeps.broken and not sweeps.named:
         raise CorruptError(f"{results}: {count(len(sweeps.broken), 'sweep')} cannot be read, and there is no other")
-    note("" if sweeps.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` makes one")
+    print_note("" if sweeps.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` makes one")
 
 
 @app.command("rename")
@@ -69,7 +71,7 @@ def rename(
     from ettsweep.study.sweep_updates import rename_sweep
 
     rename_sweep(results, name, new)
-    note(f"sweep {name} is called {new} now")
+    print_note(f"sweep {name} is called {new} now")
 
 
 @app.command("note")
@@ -79,10 +81,10 @@ def set_note(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Set the note of a sweep; an empty one removes it."""
-    from ettsweep.study.sweep_store import Entry
+    from ettsweep.study.sweep_store import SweepVersion
     from ettsweep.study.sweep_updates import add, check_note
 
-    add(results, name, Entry(note=check_note(text)))
+    add(results, name, SweepVersion(note=check_note(text)))
 
 
 @app.command("archive")
@@ -98,10 +100,10 @@ def unarchive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
 
 
 def _archive(results: Path, names: list[str], archived: bool) -> None:
-    from ettsweep.study.sweep_store import Entry, load_sweeps
+    from ettsweep.study.sweep_store import SweepVersion, load_sweep_store
     from ettsweep.study.sweep_updates import add
 
-    for sweep in load_sweeps(results).chosen(names):  # none, where one of the names is wrong
+    for sweep in load_sweep_store(results).chosen(names):  # none, where one of the names is wrong
         if sweep.archived != archived:
-            add(results, sweep.name, Entry(archived=archived))
-        note(f"sweep {sweep.name} is {'archived: nothing of it is deleted' if archived else 'shown again'}")
+            add(results, sweep.name, SweepVersion(archived=archived))
+        print_note(f"sweep {sweep.name} is {'archived: nothing of it is deleted' if archived else 'shown again'}")

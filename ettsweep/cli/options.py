@@ -13,18 +13,18 @@ import typer
 from ettsweep.cli import completion
 from ettsweep.cli.prompts import repeated
 from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
-from ettsweep.console import Format, note
+from ettsweep.console import Format, print_note
 from ettsweep.errors import CorruptError, InputError, unknown_name
 
 if TYPE_CHECKING:
-    from ettsweep.launch.resolve import Place
-    from ettsweep.study.criterion import Stated
-    from ettsweep.study.run_index import Ledger, Run
-    from ettsweep.study.study import Request, Search
-    from ettsweep.study.sweep_store import Sweep, Sweeps
+    from ettsweep.launch.resolve import LaunchOptions
+    from ettsweep.study.criterion import CriterionOptions
+    from ettsweep.study.run_index import Run, RunIndex
+    from ettsweep.study.study import Study, SweepSpec
+    from ettsweep.study.sweep_store import Sweep, SweepStore
     from ettsweep.study.verification import Budget
 
-RunOrSearch = TypeVar("RunOrSearch", "Run", "Search")
+RunOrStudy = TypeVar("RunOrStudy", "Run", "Study")
 
 
 Results = Annotated[Path, typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.")]
@@ -95,7 +95,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @dataclass(frozen=True)
-class Families:
+class FamilyOptions:
     """The families that a command is about; what is not given does not narrow it."""
 
     sweep: SweepNames = None
@@ -109,21 +109,21 @@ class Families:
         return any(vars(self).values())
 
     @property
-    def typed(self) -> list[str]:
+    def as_arguments(self) -> list[str]:
         """The options that were given: what a command has to have that is to be about the same families."""
         given = {"--sweep": self.sweep, "--model": self.model, "--strategy": self.strategy, "--family": self.family}
         return [word for option, names in given.items() for word in repeated(option, names or [])]
 
-    def load(self, results: Path) -> "Sweeps":
+    def load(self, results: Path) -> "SweepStore":
         """Read all sweeps; where none is named, say which ones are left out since they cannot be read."""
-        from ettsweep.study.sweep_store import load_sweeps
+        from ettsweep.study.sweep_store import load_sweep_store
 
-        sweeps = load_sweeps(results)
+        sweeps = load_sweep_store(results)
         for name, problem in {} if self.sweep else sweeps.broken.items():
-            note(f"sweep {name} is left out: {problem}")
+            print_note(f"sweep {name} is left out: {problem}")
         return sweeps
 
-    def sweeps(self, sweeps: "Sweeps") -> "list[Sweep]":
+    def sweeps(self, sweeps: "SweepStore") -> "list[Sweep]":
         """Return the sweeps that are meant; without a name, all that are not archived and can be read.
 
         Raises:
@@ -132,7 +132,7 @@ class Families:
         """
         return sweeps.chosen(self.sweep or [])
 
-    def searches(self, sweeps: "Sweeps") -> "list[Search]":
+    def searches(self, sweeps: "SweepStore") -> "list[Study]":
         """Return the searches that have been asked for and are meant.
 
         Raises:
@@ -156,11 +156,11 @@ class Families:
             raise InputError(f"{given}: no search that is meant is of all of it; there are: {told}")
         return found
 
-    def any_searches(self, sweeps: "Sweeps") -> "list[Search]":
+    def any_searches(self, sweeps: "SweepStore") -> "list[Study]":
         """Return the searches that are meant, of which there may be none."""
         return self._among([search for sweep in self.sweeps(sweeps) for search in sweep.searches])
 
-    def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
+    def runs(self, ledger: "RunIndex", sweeps: "SweepStore") -> "list[Run]":
         """Return the runs that are meant: those that belong to the sweeps and, where none is named, to none.
 
         Raises:
@@ -172,7 +172,7 @@ class Families:
         self._check_runs(ledger, sweeps)
         return self._among(runs)
 
-    def holding(self, runs: "Sequence[Run]", sweeps: "Sweeps") -> "list[Search]":
+    def holding(self, runs: "Sequence[Run]", sweeps: "SweepStore") -> "list[Study]":
         """Return the searches on whose lattices some runs lie, of the sweeps that are named or of all."""
         meant = self.sweeps(sweeps) if self.sweep else sweeps.named.values()
         return [
@@ -189,11 +189,11 @@ class Families:
         options = [("model", self.model), ("strategy", strategies), ("family", self.family)]
         return [(f"--{attribute}", attribute, names) for attribute, names in options if names]
 
-    def _check_runs(self, ledger: "Ledger", sweeps: "Sweeps") -> None:
+    def _check_runs(self, ledger: "RunIndex", sweeps: "SweepStore") -> None:
         """Check that there is a run, or a search for one, of each value of each option."""
         self._check("run or search", chain(ledger.runs.values(), *sweeps.searches.values()))
 
-    def _check(self, what: str, there: "Iterable[Run | Search]") -> None:
+    def _check(self, what: str, there: "Iterable[Run | Study]") -> None:
         """Check that each value of each option is that of something that is there, in whatever sweep."""
         there = list(there)
         for option, attribute, names in self._narrowing():
@@ -203,7 +203,7 @@ class Families:
                     told = f"there are: {', '.join(known)}" if known else "there is none yet"
                     raise InputError(f"{option} {name}: no {what} is of it; {told}")
 
-    def _among(self, found: Sequence[RunOrSearch]) -> list[RunOrSearch]:
+    def _among(self, found: Sequence[RunOrStudy]) -> list[RunOrStudy]:
         narrowing = self._narrowing()
         return [one for one in found if all(_fits(getattr(one, what), what, names) for _, what, names in narrowing)]
 
@@ -214,7 +214,7 @@ def _fits(value: str, attribute: str, names: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Runs(Families):
+class RunOptions(FamilyOptions):
     """The runs that a command is about."""
 
     run: Annotated[
@@ -227,11 +227,11 @@ class Runs(Families):
     ] = None
 
     @property
-    def typed(self) -> list[str]:
+    def as_arguments(self) -> list[str]:
         """What was given but for states, which runs change."""
-        return [*(self.run or []), *super().typed]
+        return [*(self.run or []), *super().as_arguments]
 
-    def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
+    def runs(self, ledger: "RunIndex", sweeps: "SweepStore") -> "list[Run]":
         """Return the runs that are meant; those that are named may be of any sweep.
 
         Raises:
@@ -258,7 +258,7 @@ class Runs(Families):
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingOptions:
     """Where runs train, where their metrics go, and where their data are."""
 
     launch: Launch = None
@@ -273,35 +273,35 @@ class Training:
     ] = None
     data: Data = None
 
-    def place(self) -> "Place":
+    def place(self) -> "LaunchOptions":
         """Return what these options say.
 
         Raises:
             InputError: there is no such sink, or its package is missing.
         """
-        from ettsweep.launch.resolve import Place
+        from ettsweep.launch.resolve import LaunchOptions
 
         sets = list(self.launch_set or [])
         if self.log:
-            from ettsweep.trainer.training.loggers import SINKS, check_sinks
+            from ettsweep.trainer.training.loggers import METRIC_LOGGERS, check_loggers
 
             for name in self.log:
-                if name not in SINKS:
-                    raise unknown_name("sink", name, SINKS)
-            check_sinks(self.log)
+                if name not in METRIC_LOGGERS:
+                    raise unknown_name("sink", name, METRIC_LOGGERS)
+            check_loggers(self.log)
             sets.append(f"log=[{', '.join(self.log)}]")
-        return Place(self.launch, tuple(sets), self.data)
+        return LaunchOptions(self.launch, tuple(sets), self.data)
 
 
 @dataclass(frozen=True)
-class Limits:
+class BudgetOptions:
     """What a command that goes on by itself may train."""
 
     max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None
     max_seeds: Annotated[int | None, typer.Option(min=1, help="Race with at most this many seeds a point.")] = None
     max_hours: Annotated[float | None, typer.Option(min=0, help="Submit at most this many device hours.")] = None
 
-    def budget(self, searches: "Sequence[Search]") -> "Budget":
+    def budget(self, searches: "Sequence[Study]") -> "Budget":
         """Return them as a budget for some searches.
 
         Raises:
@@ -313,7 +313,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Judging:
+class VerdictOptions:
     """How verdicts are given; what is not given here stays as the sweep has it, or the grid file."""
 
     rule: Annotated[
@@ -333,22 +333,24 @@ class Judging:
         ),
     ] = None
 
-    def stated(self) -> "Stated":
+    def stated(self) -> "CriterionOptions":
         """Return what these options say.
 
         Raises:
             InputError: it is no confidence, or no margin.
         """
         from ettsweep.schema import validate
-        from ettsweep.study.criterion import Stated
+        from ettsweep.study.criterion import CriterionOptions
 
         try:
-            return validate(Stated, vars(self), "criterion")
+            return validate(CriterionOptions, vars(self), "criterion")
         except InputError as error:
             raise InputError(str(error).replace("criterion: ", "--")) from None
 
-    def of(self, request: "Request") -> "Request":
+    def of(self, request: "SweepSpec") -> "SweepSpec":
         """Return a grid's request with what the options say in place of what the file does."""
-        from ettsweep.study.criterion import Stated
+        from ettsweep.study.criterion import CriterionOptions
 
-        return request.model_copy(update={"criterion": self.stated().over(request.criterion or Stated()) or None})
+        return request.model_copy(
+            update={"criterion": self.stated().over(request.criterion or CriterionOptions()) or None}
+        )

@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from ettsweep.console import typed
+from ettsweep.console import parse_number
 
 
 def power_option(help: str) -> Any:
@@ -14,6 +14,6 @@ def power_option(help: str) -> Any:
 
 def _number(text: str) -> float:
     try:
-        return typed(text)
+        return parse_number(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no number, such as 0.01 or 2^-6") from None

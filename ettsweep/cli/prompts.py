@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ettsweep.console import harmless, note
-from ettsweep.errors import InputError, TakenError
+from ettsweep.console import escape_control, print_note
+from ettsweep.errors import InputError, SweepNameTakenError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,7 @@ def has_screen() -> bool:
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
-def typed(*words: str) -> str:
+def shell_command(*words: str) -> str:
     """Return a command as messages have it, to be typed."""
     return f"`{shlex.join(['ettsweep', *words])}`"
 
@@ -41,7 +41,7 @@ def repeated(option: str, values: Iterable[str]) -> list[str]:
 
 def detached(meant: Sequence[str]) -> str:
     """Say what is to be said where somebody leaves the runs that some options mean."""
-    return f"detached; the runs go on: {typed('watch', *meant)} shows them"
+    return f"detached; the runs go on: {shell_command('watch', *meant)} shows them"
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def detaching(follows: bool = True, code: int = 1, meant: Sequence[str] = ()) ->
     except KeyboardInterrupt:
         if not follows:
             raise
-        note(detached(meant))
+        print_note(detached(meant))
         raise typer.Exit(code) from None
 
 
@@ -64,7 +64,7 @@ def retyped_with(option: str) -> Iterator[None]:
     """Where a name is taken, say the same command with a free one."""
     try:
         yield
-    except TakenError as error:
+    except SweepNameTakenError as error:
         from ettsweep.config import hidden
 
         words = [hidden(word) for word in sys.argv[1:]]
@@ -84,7 +84,7 @@ def go_on(told: str) -> bool:
     try:
         return typer.confirm(f"{told}; go on?", err=True)
     except typer.Abort:  # what the climb has found is shown all the same
-        note("")
+        print_note("")
         return False
 
 
@@ -93,7 +93,7 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     try:
-        agreed = typer.confirm(harmless(question), err=True)
+        agreed = typer.confirm(escape_control(question), err=True)
     except typer.Abort:
         raise InputError("nobody answered; --yes says yes beforehand") from None
     if not agreed:

@@ -11,25 +11,25 @@ from ettsweep.cli import completion
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     DryRun,
-    Families,
+    FamilyOptions,
     Form,
     Grid,
     Model,
     Results,
-    Runs,
+    RunOptions,
     Sets,
-    Training,
+    TrainingOptions,
     Yes,
 )
 from ettsweep.cli.power_options import power_option
-from ettsweep.cli.prompts import confirm, console, detached, detaching, has_screen, repeated, typed
-from ettsweep.console import Format, cell, count, harmless, note, show
+from ettsweep.cli.prompts import confirm, console, detached, detaching, has_screen, repeated, shell_command
+from ettsweep.console import Format, cell, count, escape_control, print_note, print_table
 from ettsweep.errors import EttsweepError, InputError
 
 if TYPE_CHECKING:
-    from ettsweep.study.run_index import Ledger, Run
-    from ettsweep.study.study import Search
-    from ettsweep.study.sweep_store import Sweeps
+    from ettsweep.study.run_index import Run, RunIndex
+    from ettsweep.study.study import Study
+    from ettsweep.study.sweep_store import SweepStore
 
 RunId = Annotated[str, typer.Argument(help="Run id, or the start of one.", autocompletion=completion.runs)]
 
@@ -42,14 +42,14 @@ STATUS_KEYS = (
 
 def status(
     *,
-    chosen: Runs,
+    chosen: RunOptions,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """List the runs with their states, as they are on disk."""
     from ettsweep.cli.run_tables import in_order, state_note, status_row, why_idle
     from ettsweep.launch.follow import read_ledger
-    from ettsweep.launch.liveness import LiveOutlook
+    from ettsweep.launch.liveness import SchedulerLiveness
     from ettsweep.launch.running_packs import pack_sizes, told_states
     from ettsweep.runs.state import State
     from ettsweep.study.sweep_store import held_by
@@ -62,31 +62,31 @@ def status(
     if form in (Format.TABLE, Format.MARKDOWN):
         one = len({row["sweep"] for row in rows}) == 1
         columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
-        show([row | {"reason": state_note(row)} for row in rows], form, columns)
+        print_table([row | {"reason": state_note(row)} for row in rows], form, columns)
     else:
-        show(rows, form, STATUS_KEYS)
+        print_table(rows, form, STATUS_KEYS)
     if form is Format.TABLE:
         states = ", ".join(told_states({r.id: r.status for r in runs})) or "none"
-        note(f"{count(len(runs), 'run')} in {results}: {states}")
+        print_note(f"{count(len(runs), 'run')} in {results}: {states}")
         if not results.is_dir():
-            note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
-        vacant = LiveOutlook(results).vacancies([r.id for r in runs if r.state is State.QUEUED])
+            print_note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
+        vacant = SchedulerLiveness(results).vacancies([r.id for r in runs if r.state is State.QUEUED])
         if slots := ", ".join(v.slot for v in vacant if v.died):
-            note(f"no worker in {slots}: it died; a command that follows, or asks for the runs, starts another")
+            print_note(f"no worker in {slots}: it died; a command that follows, or asks for the runs, starts another")
         idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
         if idle:
             waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
-            note(f"{waiting} for a worker: the command that asked for them starts one, and so does")
+            print_note(f"{waiting} for a worker: the command that asked for them starts one, and so does")
             there = sorted({r.state.value for r in idle})
-            again = typed("retry", *chosen.typed, *repeated("--state", there))
-            note(again + why_idle(results, idle))
+            again = shell_command("retry", *chosen.as_arguments, *repeated("--state", there))
+            print_note(again + why_idle(results, idle))
     for name, problem in ledger.broken.items():
-        note(f"run folder {name} is broken: {problem}")
+        print_note(f"run folder {name} is broken: {problem}")
 
 
 def watch(
     *,
-    families: Families,
+    families: FamilyOptions,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Show live what runs, how far it is, how sure verdicts are; q or Ctrl-C leaves, and the runs go on.
@@ -96,7 +96,7 @@ def watch(
     """
     sweeps = families.load(results)
 
-    def choose(ledger: "Ledger", sweeps: "Sweeps") -> "tuple[list[Run], list[Search]]":
+    def choose(ledger: "RunIndex", sweeps: "SweepStore") -> "tuple[list[Run], list[Study]]":
         if not (runs := families.runs(ledger, sweeps)):
             raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
         return runs, families.any_searches(sweeps)
@@ -108,19 +108,19 @@ def watch(
         snapshot = show_screen(results, choose)
     else:
         from ettsweep.launch.follow import read_ledger
-        from ettsweep.launch.progress import Monitor, follow
+        from ettsweep.launch.progress import ProgressMonitor, follow
 
         runs, _ = choose(read_ledger(results), sweeps)
-        monitor = Monitor(results, [r.spec for r in runs], sweeps.searches)
-        with detaching(code=0, meant=families.typed):
+        monitor = ProgressMonitor(results, [r.spec for r in runs], sweeps.searches)
+        with detaching(code=0, meant=families.as_arguments):
             snapshot = follow(monitor, str(results), console(), relaunch=False)
     if snapshot is None or not snapshot.settled:
-        note(detached(families.typed))
+        print_note(detached(families.as_arguments))
         return
     if sys.stderr.isatty():  # elsewhere it was the last line already
-        note(snapshot.summary())
+        print_note(snapshot.summary())
     if snapshot.left:
-        note(f"{typed('status', *families.typed)} says what became of the others")
+        print_note(f"{shell_command('status', *families.as_arguments)} says what became of the others")
         raise typer.Exit(1)
 
 
@@ -151,18 +151,18 @@ def logs(
         raise EttsweepError(f"run {folder.id} has no attempt{f' {attempt}' if attempt else ' yet'}")
     for number in numbers:
         print(f"== attempt {number}")
-        print(harmless(folder.attempt(number).log()), end="")
+        print(escape_control(folder.attempt(number).log()), end="")
 
 
 def _follow_log(results: Path, run: "Run") -> None:
     """Print the log of a run while it is written, and say how the run ended."""
     from ettsweep.launch.log_follow import follow_log
-    from ettsweep.launch.progress import Monitor
+    from ettsweep.launch.progress import ProgressMonitor
 
     with detaching(code=0):
-        monitor = Monitor(results, [run.spec])
-        status = follow_log(monitor, run.dir, lambda text: print(harmless(text), end="", flush=True), note)
-    note(f"run {run.id} is {status.state}{f': {status.reason}' if status.reason else ''}")
+        monitor = ProgressMonitor(results, [run.spec])
+        status = follow_log(monitor, run.dir, lambda text: print(escape_control(text), end="", flush=True), print_note)
+    print_note(f"run {run.id} is {status.state}{f': {status.reason}' if status.reason else ''}")
     raise typer.Exit(0 if status.state.finished else 1)
 
 
@@ -178,27 +178,27 @@ def show_run(
     from ettsweep.cli.run_tables import describe, flat, show_reproduction
     from ettsweep.launch.follow import read_ledger
     from ettsweep.study.run_index import find_run, intact
-    from ettsweep.study.sweep_store import load_sweeps
+    from ettsweep.study.sweep_store import load_sweep_store
 
     ledger = read_ledger(results)
     if reproduce:
         show_reproduction(intact(ledger, run), form)
         return
     run_id = find_run(ledger, run)
-    data = describe(ledger, run_id, load_sweeps(results).searches)
+    data = describe(ledger, run_id, load_sweep_store(results).searches)
     if form is Format.TABLE:
         show_overview(data, ledger.runs.get(run_id))
         if not all_:
-            note(f"`ettsweep show {run_id} --all` has all that is known of it")
+            print_note(f"`ettsweep show {run_id} --all` has all that is known of it")
             return
         print()
     rows = [{"key": key, "value": cell(value, key)} for key, value in flat(data)]
-    show(rows, form, data=data)
+    print_table(rows, form, data=data)
 
 
 def cancel(
     *,
-    chosen: Runs,
+    chosen: RunOptions,
     all_: Annotated[bool, typer.Option("--all", help="All that are queued, running or interrupted.")] = False,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
@@ -213,24 +213,24 @@ def cancel(
     found = chosen.runs(read_ledger(results), sweeps)
     runs, left = cancellable(found, [] if chosen.run else chosen.sweep or [], sweeps)
     for told in left:
-        note(told)
+        print_note(told)
     confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
     for told in cancel_runs(results, runs):
-        note(told)
+        print_note(told)
     _note_others(found if chosen.run else [], {run.id for run in runs}, "nothing to cancel")
 
 
 def retry(
     *,
-    chosen: Runs,
+    chosen: RunOptions,
     all_: Annotated[bool, typer.Option("--all", help="All that failed, were cancelled, or wait for a worker.")] = False,
-    training: Training,
+    training: TrainingOptions,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train failed, cancelled, pruned or corrupt runs again, from their last checkpoint where there is one."""
     from ettsweep.cli.run_tables import show_outcome
-    from ettsweep.launch.follow import How, carry_out, read_ledger
+    from ettsweep.launch.follow import CommandContext, carry_out, read_ledger
     from ettsweep.launch.resolve import ask_again, retryable
     from ettsweep.study.run_index import intact
 
@@ -242,11 +242,11 @@ def retry(
     runs = retryable(found, named=bool(chosen.run), states=chosen.state or ())
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
     searches = chosen.holding(runs, sweeps)
-    how = How(results, *training.place().of_searches(searches, sweeps), searches=searches, tell=note)
-    plan, alive = ask_again(runs, how, tell=note)
+    how = CommandContext(results, *training.place().of_searches(searches, sweeps), searches=searches, tell=print_note)
+    plan, alive = ask_again(runs, how, tell=print_note)
     show_outcome(carry_out(plan, how), Format.TABLE)
     for run in alive:
-        note(f"run {run.id} is alive: its heart beats on {run.status.where}; `ettsweep cancel {run.id}` stops it")
+        print_note(f"run {run.id} is alive: its heart beats on {run.status.where}; `ettsweep cancel {run.id}` stops it")
     done = {p.id for p in plan.wanted} | {run.id for run in alive}
     _note_others(found if chosen.run else [], done, "nothing to retry")
 
@@ -266,9 +266,9 @@ def clean(
         remove(waste)
     rows = [{"path": str(w.path), "bytes": w.size, "reason": w.reason} for w in waste]
     if dry_run or form is not Format.TABLE:
-        show(rows, form, ("path", "bytes", "reason"))
+        print_table(rows, form, ("path", "bytes", "reason"))
     total = sum(w.size for w in waste)
-    note(f"{count(len(waste), 'item')}, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
+    print_note(f"{count(len(waste), 'item')}, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
 
 
 def train(
@@ -290,11 +290,11 @@ def train(
     wd: Annotated[float | None, power_option("Weight decay; the grid's centre by default.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
     set_: Sets = None,
-    training: Training,
+    training: TrainingOptions,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
-    from ettsweep.launch.cost import Account
+    from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.follow import read_ledger
     from ettsweep.launch.resolve import ask_one
     from ettsweep.runs.folder import RunDir, read_spec
@@ -316,13 +316,13 @@ def train(
         path = which_grid(grid, model, "say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
         spec, place = ask_one(path, strategy, set_ or [], lr, wd, seed, place)
     profile, data = place.here(spec)
-    folder, account = RunDir.create(results, spec), Account(profile)
-    note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
+    folder, account = RunDir.create(results, spec), CostEstimator(profile)
+    print_note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
     finished = train_in_foreground(results, spec, profile, data)
-    note(account.after(read_ledger(results)))
-    status(chosen=Runs(run=[spec.run_id]), results=results)
+    print_note(account.after(read_ledger(results)))
+    status(chosen=RunOptions(run=[spec.run_id]), results=results)
     if folder.status().state is State.INTERRUPTED:
-        note("stopped: the same command goes on from the last checkpoint")
+        print_note("stopped: the same command goes on from the last checkpoint")
     raise typer.Exit(0 if finished else 1)
 
 
@@ -333,4 +333,4 @@ def _note_others(named: "list[Run]", done: Collection[str], what: str) -> None:
     for run in named:
         if run.id not in done:
             held = f"; {run.status.reason}" if run.state is State.HELD else ""
-            note(f"run {run.id} is {run.state}: {what}{held}")
+            print_note(f"run {run.id} is {run.state}: {what}{held}")

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ettsweep.cli.run_tables import state_note
-from ettsweep.console import STYLES, cell, count, harmless, power
+from ettsweep.console import STYLES, cell, count, escape_control, power
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, last_line, number
-from ettsweep.launch.progress import duration
+from ettsweep.launch.progress import format_duration
 from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.registry import evaluated, task_kind
 
@@ -144,7 +144,7 @@ def _told_spike(event: Json) -> str:
 def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
     """Yield the best score, and the step at which it was reached."""
     score = task_kind(run.spec.task).score
-    if along := score.along(history):
+    if along := score.best_so_far(history):
         best = along[max(along)]
         yield (
             "best",
@@ -160,7 +160,7 @@ def _speed(run: Run) -> Iterator[Line]:
     found: Mapping[str, Any] = run.result or (last_line(latest.timings_path) if latest else None) or {}
     told = []
     if (wall_s := number(found.get("wall_s"))) is not None and wall_s >= 0:
-        told.append(duration(wall_s))
+        told.append(format_duration(wall_s))
     for key, what in (("steps_per_s", "steps/s"), ("samples_per_s", f"{task_kind(run.spec.task).sample}s/s")):
         if (rate := number(found.get(key))) is not None:
             told.append(f"{rate:,.4g} {what}" if rate < 1000 else f"{rate:,.0f} {what}")
@@ -175,4 +175,4 @@ def _attempt(attempt: Json) -> str:
     told = [f"from {attempt['from']}", where, f"job {job['id']}" if isinstance(job, dict) and job.get("id") else ""]
     if attempt.get("ended"):
         told.append(f"ended: {attempt['ended']}")
-    return harmless(", ".join(filter(None, told)))
+    return escape_control(", ".join(filter(None, told)))

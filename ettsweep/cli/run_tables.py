@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ettsweep.cli.prompts import repeated, typed
-from ettsweep.console import Format, count, harmless, note, show
+from ettsweep.cli.prompts import repeated, shell_command
+from ettsweep.console import Format, count, escape_control, print_note, print_table
 from ettsweep.files import Json
 from ettsweep.files import number as as_number
-from ettsweep.launch.follow import Outcome, Verified
+from ettsweep.launch.follow import SubmitResult, VerificationResult
 from ettsweep.launch.liveness import NO_ANSWER
-from ettsweep.launch.progress import duration
+from ettsweep.launch.progress import format_duration
 from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.running_packs import pack_sizes
 from ettsweep.launch.submissions import read_submission, submissions
@@ -19,15 +19,15 @@ from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.spec import log2
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.run_index import Ledger, Plan, Run
-from ettsweep.study.study import Search
-from ettsweep.study.sweep_store import Searches, Sweeps, by_family, held_by
+from ettsweep.study.run_index import Plan, Run, RunIndex
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_store import Searches, SweepStore, by_family, held_by
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import task_kind
 
 
-def plan_rows(plan: Plan, searches: Sequence[Search]) -> list[dict[str, Any]]:
+def plan_rows(plan: Plan, searches: Sequence[Study]) -> list[dict[str, Any]]:
     """Return a row for each wanted run of some searches, with what is done about it."""
     families = by_family(searches)
     actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
@@ -64,18 +64,18 @@ def plan_summary(plan: Plan, tense: str, where: str = "") -> str:
     return " ".join((", ".join(parts) or "nothing to do").split())
 
 
-def show_outcome(done: Outcome, form: Format) -> None:
+def show_outcome(done: SubmitResult, form: Format) -> None:
     """Print the plan of a dry run; else say what was submitted or, where it was followed, how much is finished."""
     if done.how.dry_run:
         show_plan(done, form)
     elif done.how.follows:
         finished = sum(p.state.finished for p in done.plan.keep)
-        note(f"{finished} of {count(len(done.plan.wanted), 'run')} finished")
+        print_note(f"{finished} of {count(len(done.plan.wanted), 'run')} finished")
     else:
-        note(plan_summary(done.plan, "", where_to(done.folders)))
+        print_note(plan_summary(done.plan, "", where_to(done.folders)))
 
 
-def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
+def show_plan(done: SubmitResult, form: Format, *, below: bool = False) -> None:
     """Print what a dry run would do, and what it would hand to sbatch: JSON and CSV have no room for that.
 
     `below` another table, which is what was asked for.
@@ -85,19 +85,19 @@ def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
         print("\n" if below else "", end="")
         rows = plan_rows(done.plan, done.how.searches)
         one = table and len({search.sweep for search in done.how.searches}) < 2
-        show(rows, form, [key for key in rows[0] if not (one and key == "sweep")] if rows else None)
+        print_table(rows, form, [key for key in rows[0] if not (one and key == "sweep")] if rows else None)
     for script in done.scripts if table else []:
-        print(f"\n{harmless(script)}", end="")
-    note(plan_summary(done.plan, "would be"))
+        print(f"\n{escape_control(script)}", end="")
+    print_note(plan_summary(done.plan, "would be"))
 
 
-def note_submitted(done: Verified) -> None:
+def note_submitted(done: VerificationResult) -> None:
     """Say how many runs verdicts have had submitted, if any; of those that were followed, their cost has said it."""
     planned, outcome = done.verification.planned, done.outcome
     if planned and not done.problem:
         if not outcome.how.follows:
             what = f"{count(planned, 'run')} submitted{where_to(outcome.folders)}"
-            note(f"{what}; ask again when they are finished, or stay with --follow")
+            print_note(f"{what}; ask again when they are finished, or stay with --follow")
         note_ended(outcome.how.results, outcome.plan)
 
 
@@ -113,20 +113,22 @@ def note_ended(results: Path, plan: Plan) -> None:
     """Say of runs that were submitted before, and never started, how that ended."""
     never = [p for p in plan.to_launch if p.state is State.MISSING and p.reason]
     if never:
-        note(f"{len(never)} of them had a job before that did not start them: {never[0].reason}")
+        print_note(f"{len(never)} of them had a job before that did not start them: {never[0].reason}")
         ids = {p.id for p in never}
         before = [s for s in submissions(results) if ids & set(s.runs)]
-        note(f"the workers' last words: {before[0].last_words()}" if len(before) > 1 else "")
+        print_note(f"the workers' last words: {before[0].last_words()}" if len(before) > 1 else "")
 
 
-def note_left(sweeps: Sweeps, name: str, plan: Plan) -> None:
+def note_left(sweeps: SweepStore, name: str, plan: Plan) -> None:
     """Say how many runs of a sweep nobody has submitted yet: a call may ask for a part of it."""
     planned = {p.id for p in plan.wanted}
     ids = {spec.run_id for spec in sweeps.named[name].specs()} - planned
     missing = sum(not (runs_dir(sweeps.results) / run).is_dir() for run in ids)
     if missing:
         what = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
-        note(f"{what}: {typed('verify-optimum', '--sweep', name)} submits {'it' if missing == 1 else 'them'}")
+        print_note(
+            f"{what}: {shell_command('verify-optimum', '--sweep', name)} submits {'it' if missing == 1 else 'them'}"
+        )
 
 
 def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[str] = ()) -> None:
@@ -145,12 +147,14 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[s
     for (state, reason), ids in alike.items():
         what = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
         silent = "; ask again when it answers" if reason.startswith(NO_ANSWER) else ""
-        note(f"{what}{f': {reason}' if reason else ''}{silent}")
+        print_note(f"{what}{f': {reason}' if reason else ''}{silent}")
     if len(plan.blocked) > 5:
         states = dict.fromkeys(p.state.value for p in plan.blocked)
-        listed = typed("status", *meant, *repeated("--state", states))
-        note(f"... and {len(plan.blocked) - 5} more; {listed} lists them")
-    note(f"`ettsweep retry {' '.join(again)}` trains {'it' if len(again) == 1 else 'them'} again" if again else "")
+        listed = shell_command("status", *meant, *repeated("--state", states))
+        print_note(f"... and {len(plan.blocked) - 5} more; {listed} lists them")
+    print_note(
+        f"`ettsweep retry {' '.join(again)}` trains {'it' if len(again) == 1 else 'them'} again" if again else ""
+    )
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -204,11 +208,11 @@ def best_score(run: Run) -> float | None:
     if run.result is not None:
         return run.score
     attempt = run.dir.latest()
-    so_far = task_kind(run.spec.task).score.along(attempt.evaluations()) if attempt else {}
+    so_far = task_kind(run.spec.task).score.best_so_far(attempt.evaluations()) if attempt else {}
     return so_far[max(so_far)] if so_far else None
 
 
-def describe(ledger: Ledger, run_id: str, searches: Searches) -> Json:
+def describe(ledger: RunIndex, run_id: str, searches: Searches) -> Json:
     """Return all that is known of a run, broken or not, as plain data, given the searches of each family."""
     run = ledger.runs.get(run_id)
     if run is None:
@@ -243,7 +247,7 @@ def state_note(row: dict[str, Any]) -> str:
     if row["state"] == State.RUNNING:
         where = f"on {row['where']}" if row["where"] else ""
         pack = f"pack of {row['pack']} on {row['slot']}" if (row["pack"] or 1) > 1 else ""
-        left = f"about {duration(row['left_s'])} left" if row["left_s"] is not None else ""
+        left = f"about {format_duration(row['left_s'])} left" if row["left_s"] is not None else ""
     return ", ".join(filter(None, [where, job, pack, left, row["reason"]]))
 
 
@@ -261,13 +265,13 @@ def show_reproduction(run: Run, form: Format) -> None:
     found = reproduce(run.dir, run.spec, run.result)
     data = {"command": found.command, "commit": found.commit, "differs": found.differs}
     if form is Format.TABLE:
-        print(harmless(found.command))
+        print(escape_control(found.command))
     else:
-        show([{**data, "differs": "; ".join(found.differs)}], form, data=data)
+        print_table([{**data, "differs": "; ".join(found.differs)}], form, data=data)
     for line in (*found.notes, *(f"differs here: {line}" for line in found.differs)):
-        note(line)
+        print_note(line)
     if not found.differs and run.dir.numbers():
-        note("nothing differs here from there and then")
+        print_note("nothing differs here from there and then")
 
 
 def flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

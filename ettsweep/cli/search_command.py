@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.grid_options import Asking
-from ettsweep.cli.options import DEFAULT_RESULTS, DryRun, Form, Judging, Limits, Results, Training
+from ettsweep.cli.grid_options import GridOptions
+from ettsweep.cli.options import DEFAULT_RESULTS, BudgetOptions, DryRun, Form, Results, TrainingOptions, VerdictOptions
 from ettsweep.cli.prompts import console, detaching, go_on, repeated, retyped_with
-from ettsweep.console import Format, note
+from ettsweep.console import Format, print_note
 from ettsweep.errors import InputError
 
 if TYPE_CHECKING:
-    from ettsweep.study.study import Request, Search
+    from ettsweep.study.study import Study, SweepSpec
 
 
 def search(
     *,
-    asking: Asking,
+    asking: GridOptions,
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -52,9 +52,9 @@ def search(
     unverified: Annotated[
         bool, typer.Option("--unverified", help="Its best point will do for --from, verified or not.")
     ] = False,
-    limits: Limits,
-    judging: Judging,
-    training: Training,
+    limits: BudgetOptions,
+    judging: VerdictOptions,
+    training: TrainingOptions,
     dry_run: DryRun = False,
     follow: Annotated[bool, typer.Option(help="Stay until it is verified; Ctrl-C only detaches.")] = True,
     form: Form = Format.TABLE,
@@ -66,12 +66,12 @@ def search(
     """
     from ettsweep.cli.search_history import show_course
     from ettsweep.cli.verification_summary import show_verified
-    from ettsweep.launch.follow import How, read_ledger
-    from ettsweep.launch.resolve import ask_grid, trained_by
-    from ettsweep.launch.search_rounds import Sought, search_rounds
+    from ettsweep.launch.follow import CommandContext, read_ledger
+    from ettsweep.launch.resolve import plan_grid, trained_by
+    from ettsweep.launch.search_rounds import SearchTarget, search_rounds
     from ettsweep.study.pruning import check_pruner
     from ettsweep.study.samplers import proposer, trials_for
-    from ettsweep.study.sweep_store import load_sweeps
+    from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import followed
     from ettsweep.study.warm_start import starts
 
@@ -80,21 +80,23 @@ def search(
     check_pruner(pruner, asked.recipe.schedule)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
-    how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
-    sweeps = load_sweeps(results)
-    sought = Sought.of(name, request, sweeps)
+    how = CommandContext(
+        results, *trained_by(request), dry_run, console() if follow else None, "search", tell=print_note
+    )
+    sweeps = load_sweep_store(results)
+    sought = SearchTarget.of(name, request, sweeps)
     budget = limits.budget(sought.searches)
     begun = starts(sought.searches, sought.sweeps, read_ledger(results), source, unverified=unverified)
     new = [one for one in sought.searches if not one.proposed]
-    note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
-    _, obstacle = ask_grid(request, how, name, asking.words, note)
-    note(f"before it can be submitted: {obstacle}" if obstacle else "")
-    note(told)
-    note(_other_ranges(sweeps.named[name].searches if name in sweeps.named else [], sought.searches))
+    print_note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
+    _, obstacle = plan_grid(request, how, name, asking.words, print_note)
+    print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
+    print_note(told)
+    print_note(_other_ranges(sweeps.named[name].searches if name in sweeps.named else [], sought.searches))
     meant = ["--sweep", name, *repeated("--strategy", asking.strategy or [])]
     with detaching(meant=meant):
         for one in sought.searches:
-            note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
+            print_note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
         with followed(results, [name] if how.follows else ()):
             done = search_rounds(
                 sought,
@@ -113,11 +115,11 @@ def search(
     raise typer.Exit(show_verified(done, budget, form, ["search", *meant, *how_to], meant))
 
 
-def _other_ranges(before: "Sequence[Search]", now: "Sequence[Search]") -> str:
+def _other_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     """Say of which families the ranges are not those of the search before; nothing where all are."""
     from ettsweep.console import power
 
-    def told(search: "Search") -> str:
+    def told(search: "Study") -> str:
         (low_lr, low_wd), (high_lr, high_wd) = search.box
         return f"lr from {power(low_lr)} to {power(high_lr)}, wd from {power(low_wd)} to {power(high_wd)}"
 
@@ -129,13 +131,15 @@ def _other_ranges(before: "Sequence[Search]", now: "Sequence[Search]") -> str:
     )
 
 
-def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -> "tuple[str, Request, str]":
+def _asked(
+    asking: GridOptions, sweep: str | None, judging: VerdictOptions, results: Path
+) -> "tuple[str, SweepSpec, str]":
     """Return the name of the sweep that is searched, what is asked of it, and a line on its seeds.
 
     Raises:
         InputError: there is no such sweep, something that a sweep has cannot be changed, or it has no free axis.
     """
-    from ettsweep.study.sweep_store import load_sweeps
+    from ettsweep.study.sweep_store import load_sweep_store
 
     if sweep is None:
         name, request, told = asking.request(
@@ -143,7 +147,7 @@ def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -
         )
     else:
         asking.refuse_beside("--sweep")
-        (found,) = load_sweeps(results).chosen([sweep])
+        (found,) = load_sweep_store(results).chosen([sweep])
         name, request, told = sweep, judging.of(found.asked_again(asking.strategy or [])), ""
     if request.lr.fixed and request.wd.fixed:
         raise InputError("lr and wd are both fixed: there is nothing to search; give a range for one")

@@ -5,29 +5,29 @@ from typing import Annotated
 
 import typer
 
-from ettsweep.cli.grid_options import Asking
+from ettsweep.cli.grid_options import GridOptions
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
+    BudgetOptions,
     DryRun,
-    Families,
+    FamilyOptions,
     Follow,
     Form,
-    Judging,
-    Limits,
     Results,
-    Training,
+    TrainingOptions,
+    VerdictOptions,
 )
-from ettsweep.cli.prompts import console, detaching, go_on, retyped_with, typed
-from ettsweep.console import Format, note
+from ettsweep.cli.prompts import console, detaching, go_on, retyped_with, shell_command
+from ettsweep.console import Format, print_note
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by
 
 
 def grid(
     *,
-    asking: Asking,
-    judging: Judging,
-    training: Training,
+    asking: GridOptions,
+    judging: VerdictOptions,
+    training: TrainingOptions,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -35,48 +35,48 @@ def grid(
 ) -> None:
     """Make a sweep of a grid file, or extend it, and submit the runs that are missing."""
     from ettsweep.cli.run_tables import note_blocked, note_ended, note_left, show_outcome
-    from ettsweep.launch.follow import How, carry_out
-    from ettsweep.launch.resolve import ask_grid, trained_by
-    from ettsweep.study.sweep_store import load_sweeps
+    from ettsweep.launch.follow import CommandContext, carry_out
+    from ettsweep.launch.resolve import plan_grid, trained_by
+    from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import followed
 
     name, asked, told = asking.request(judging, "say which grid, with one of --model NAME and --grid FILE")
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
         searches, screen = request.searches(name), console() if follow else None
-        how = How(results, *trained_by(request), dry_run, screen, name, searches, tell=note)
-        plan, obstacle = ask_grid(request, how, name, asking.words, tell=note)
-    note(told)
+        how = CommandContext(results, *trained_by(request), dry_run, screen, name, searches, tell=print_note)
+        plan, obstacle = plan_grid(request, how, name, asking.words, tell=print_note)
+    print_note(told)
     meant = ["--sweep", name]
     with detaching(how.follows, meant=meant), followed(results, [name] if how.follows else ()):
         done = carry_out(plan, how)
     show_outcome(done, form)
     if dry_run:
-        known = name in load_sweeps(results).named
-        note(f"sweep {name} {'is there' if known else 'would be made'}")
-        note(f"before it can be submitted: {obstacle}" if obstacle else "")
+        known = name in load_sweep_store(results).named
+        print_note(f"sweep {name} {'is there' if known else 'would be made'}")
+        print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
         return
     note_blocked(done.plan, meant=meant)
     if not follow:
         note_ended(results, plan)
         if plan.to_launch:
-            judges = f"{typed('verify-optimum', *meant)} judges them"
-            note(f"they train in the background: {typed('watch', *meant)} shows them, {judges}")
-    note_left(load_sweeps(results), name, plan)
+            judges = f"{shell_command('verify-optimum', *meant)} judges them"
+            print_note(f"they train in the background: {shell_command('watch', *meant)} shows them, {judges}")
+    note_left(load_sweep_store(results), name, plan)
     if not done.sound:
         raise typer.Exit(1)
 
 
 def verify_optimum(
     *,
-    families: Families,
+    families: FamilyOptions,
     at: Annotated[
         str | None,
         typer.Option(help="Judge this point, not the best one; with --follow, climb from it.", metavar="LR,WD"),
     ] = None,
-    limits: Limits,
-    judging: Judging,
-    training: Training,
+    limits: BudgetOptions,
+    judging: VerdictOptions,
+    training: TrainingOptions,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -88,14 +88,14 @@ def verify_optimum(
     twice what was asked for.
     """
     from ettsweep.cli.verification_summary import show_verified
-    from ettsweep.launch.follow import How, verify_rounds
+    from ettsweep.launch.follow import CommandContext, verify_rounds
     from ettsweep.study.study import parse_point
     from ettsweep.study.sweep_updates import followed, judge_by
 
     stated, sweeps = judging.stated(), families.load(results)
     searches = [search.judged_by(stated) for search in families.searches(sweeps)]
     ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
-    how = How(results, *ways, dry_run, console() if follow else None, "verify", searches, tell=note)
+    how = CommandContext(results, *ways, dry_run, console() if follow else None, "verify", searches, tell=print_note)
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.sweep} {search.model} {search.strategy}" for search in searches)
         raise InputError(
@@ -104,9 +104,9 @@ def verify_optimum(
     point = None if at is None else parse_point(at, "--at")
     budget = limits.budget(searches)
     if not dry_run:
-        note(judge_by(results, dict.fromkeys(search.sweep for search in searches), stated))
-    tell, agree = (note, go_on) if follow else (None, None)
-    meant = families.typed
+        print_note(judge_by(results, dict.fromkeys(search.sweep for search in searches), stated))
+    tell, agree = (print_note, go_on) if follow else (None, None)
+    meant = families.as_arguments
     with detaching(meant=meant), followed(results, {search.sweep for search in searches} if how.follows else ()):
         done = verify_rounds(searches, how, at=point, budget=budget, tell=tell, agree=agree)
     again = ["verify-optimum", *meant, *(["--at", at] if at else []), "--follow"]
@@ -116,8 +116,8 @@ def verify_optimum(
 def seeds(
     *,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Fresh seeds for each optimum.")] = 3,
-    families: Families,
-    training: Training,
+    families: FamilyOptions,
+    training: TrainingOptions,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -126,7 +126,7 @@ def seeds(
     """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
     from ettsweep.cli.verdict_tables import note_reasons, show_verdicts
-    from ettsweep.launch.follow import How, carry_out, read_ledger
+    from ettsweep.launch.follow import CommandContext, carry_out, read_ledger
     from ettsweep.launch.resolve import ask_seeds
     from ettsweep.study.study import titles
     from ettsweep.study.sweep_updates import followed
@@ -135,27 +135,27 @@ def seeds(
     sweeps = families.load(results)
     searches = families.searches(sweeps)
     ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
-    how = How(results, *ways, dry_run, console() if follow else None, "seeds", searches, tell=note)
+    how = CommandContext(results, *ways, dry_run, console() if follow else None, "seeds", searches, tell=print_note)
     plan, unverified = ask_seeds(searches, results, count)
     names = {search.sweep for search in searches} if how.follows else ()
-    with detaching(how.follows, meant=families.typed), followed(results, names):
+    with detaching(how.follows, meant=families.as_arguments), followed(results, names):
         done = carry_out(plan, how)
     if dry_run:
         show_plan(done, form)
         note_reasons(unverified)
     else:
-        note("" if follow else plan_summary(plan, ""))
+        print_note("" if follow else plan_summary(plan, ""))
         show_verdicts(judge(searches, read_ledger(results)), form)
     title = titles(searches)
-    note(f"not verified yet, so not rerun: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
-    note_blocked(done.plan, meant=families.typed)
+    print_note(f"not verified yet, so not rerun: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
+    note_blocked(done.plan, meant=families.as_arguments)
     raise typer.Exit(1 if unverified or done.plan.blocked else 0)
 
 
 def report(
     *,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
-    families: Families,
+    families: FamilyOptions,
     optuna: Annotated[
         Path | None,
         typer.Option(help="Write a journal of Optuna's too, which optuna-dashboard shows.", metavar="FILE"),
@@ -182,14 +182,14 @@ def report(
         from ettsweep.report.optuna_journal import write_journal
 
         with chosen_by("--optuna", optuna):
-            note(write_journal(optuna, sweeps, searches, ledger))
+            print_note(write_journal(optuna, sweeps, searches, ledger))
     verdicts = judge(searches, ledger)
     runs = with_evidence(families.runs(ledger, sweeps), verdicts)
     notes = {name: sweep.note for name, sweep in sweeps.named.items()}
     with chosen_by("--out", folder):
-        paths = write_report(results, folder, runs, verdicts, sweeps.searches, note, notes)
+        paths = write_report(results, folder, runs, verdicts, sweeps.searches, print_note, notes)
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged(runs, verdicts))
-    note(cost_so_far(runs, sweeps.searches))
-    note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")
+    print_note(cost_so_far(runs, sweeps.searches))
+    print_note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

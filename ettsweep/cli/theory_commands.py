@@ -9,7 +9,7 @@ import typer
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
 from ettsweep.cli.power_options import power_option
-from ettsweep.console import Format, note, show
+from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by
 
@@ -43,7 +43,7 @@ def map_(
     n = width or model_spec(str(model)).width
     lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
     row = {"lr": lr_to, "wd": wd_to}
-    show([row], form, data=row)
+    print_table([row], form, data=row)
 
 
 def scales(
@@ -60,11 +60,11 @@ def scales(
     _need_positive(lr)
     data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
-    show(data["groups"], form, columns, data=data)
+    print_table(data["groups"], form, columns, data=data)
     if form is Format.TABLE:
         rescale = "" if data["output_rescale"] is None else f", logits times {data['output_rescale']:.4g}"
         about = f"width {data['width']}, {data['parameters']:,} parameters{rescale}"
-        note(f"{data['model']} under {data['strategy']}: {about}")
+        print_note(f"{data['model']} under {data['strategy']}: {about}")
 
 
 def _need_positive(lr: float | None) -> None:
@@ -104,7 +104,7 @@ def check_scaling(
     from ettsweep.processes import blocked
 
     with blocked(signal.SIGINT):  # which torch would lose amid its import
-        from ettsweep.theory.check_plan import Question, make_plan
+        from ettsweep.theory.check_plan import CheckRequest, make_plan
         from ettsweep.theory.check_tables import leaving_nothing, make_folder, show_check, write_check
         from ettsweep.theory.measure import CPU
         from ettsweep.theory.scaling_check import check_scaling as run_check
@@ -113,7 +113,7 @@ def check_scaling(
 
     _need_positive(lr)
     wanted = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
-    question = Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
+    question = CheckRequest(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
     plan = make_plan(question, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
     with chosen_by("--out", folder):
@@ -122,5 +122,5 @@ def check_scaling(
             check = run_check(plan)
         show_check(check, form)
         paths = write_check(folder, check)
-    note(f"wrote {', '.join(map(str, paths))}")
+    print_note(f"wrote {', '.join(map(str, paths))}")
     raise typer.Exit(0 if check.verdict == "ok" else 1)

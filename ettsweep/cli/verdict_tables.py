@@ -5,17 +5,17 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ettsweep.console import Format, Row, cell, count, note, show
+from ettsweep.console import Format, Row, cell, count, print_note, print_table
 from ettsweep.launch.cost import saved_by_racing
 from ettsweep.launch.reproduce import mixture, versions
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.posterior import Difference
-from ettsweep.study.run_index import Ledger, cost_s, count_states
-from ettsweep.study.study import Point, Search, titles
-from ettsweep.study.sweep_store import Sweep, Sweeps, holders
+from ettsweep.study.run_index import RunIndex, cost_s, count_states
+from ettsweep.study.study import Point, Study, titles
+from ettsweep.study.sweep_store import Sweep, SweepStore, holders
 from ettsweep.study.verdict import Verdict, side_by_side
-from ettsweep.trainer.tasks.registry import Score
+from ettsweep.trainer.tasks.registry import Metric
 
 if TYPE_CHECKING:
     from ettsweep.report.families import JudgedFamily
@@ -25,10 +25,10 @@ NAMED = 4
 """Points that a line names, of any number."""
 
 
-def score_note(searches: Sequence[Search]) -> str:
+def score_note(searches: Sequence[Study]) -> str:
     """Say which score is compared, of which models where not all have the same, and which end of it is best."""
     words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
-    kinds: dict[Score, dict[str, None]] = {}
+    kinds: dict[Metric, dict[str, None]] = {}
     for search in searches:
         kinds.setdefault(search.measure, {})[search.model] = None
     lines = []
@@ -47,14 +47,14 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     names = titles([v.search for v in verdicts])
     mixed = {v.key: found for v in verdicts if (found := mixture(v.runs))}
     for key, (told, _) in mixed.items():
-        note(f"{names[key]}: {told}")
+        print_note(f"{names[key]}: {told}")
     for _, run in list(mixed.values())[:1]:
-        note(f"`ettsweep show {run} --reproduce` tells one version from what is here")
+        print_note(f"`ettsweep show {run} --reproduce` tells one version from what is here")
     several = len({v.search.model for v in verdicts}) > 1
     for one, other, why in side_by_side(verdicts):
         here, there = (f"{v.verdict}{_at(v.point)} in {v.search.sweep}" for v in (one, other))
         what = f"{one.search.model} {one.strategy}" if several else one.strategy
-        note(f"{what} is {here}, {there}: {'; '.join(why)}")
+        print_note(f"{what} is {here}, {there}: {'; '.join(why)}")
 
 
 def note_reasons(verdicts: Sequence[Verdict]) -> None:
@@ -65,23 +65,23 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
         if v.verdict != "optimal":
             alike.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
     for reason, families in alike.items():
-        note(f"{', '.join(families)}: {reason}")
+        print_note(f"{', '.join(families)}: {reason}")
     for v in verdicts:
         if v.bound and v.bound.caveat:
             smooth = v.bound.evidence is None or v.bound.evidence.surface.smooth
             pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
-            note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
+            print_note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
         if v.bound and v.bound.noise.known == "inferred":
-            note(f"{names[v.key]}: one seed a point: the noise is inferred from what the surface leaves over")
+            print_note(f"{names[v.key]}: one seed a point: the noise is inferred from what the surface leaves over")
         if v.bound and v.bound.plateau:
             as_good = ", ".join(map(str, v.bound.plateau))
             middle = ""
             if len(v.bound.plateau) > 1 and v.bound.recommended != v.point:
                 middle = f"; in the middle of these is {v.bound.recommended}"
-            note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
+            print_note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
 
 
-def _show_families(rows: Sequence[Row], searches: Sequence[Search], form: Format, data: object = None) -> None:
+def _show_families(rows: Sequence[Row], searches: Sequence[Study], form: Format, data: object = None) -> None:
     """Print a row a family, with as much of what it is as tells it from the others."""
     several = len({s.model for s in searches}) > 1 or len({(s.sweep, s.strategy) for s in searches}) < len(searches)
     needless = set() if several else {"family", "model"}
@@ -90,7 +90,7 @@ def _show_families(rows: Sequence[Row], searches: Sequence[Search], form: Format
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
     if form is Format.TABLE:
         columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
-    show([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
+    print_table([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
 
 
 def show_spikes(families: "Sequence[JudgedFamily]") -> None:
@@ -102,7 +102,7 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     kinds = occurring(spikes for _, spikes in counted)
     if not kinds:
         told = f", of which {diverged} diverged" if diverged else ""
-        note(f"no spikes at the candidates: {count(runs, 'run')}{told}, {steps:,} steps" if runs else "")
+        print_note(f"no spikes at the candidates: {count(runs, 'run')}{told}, {steps:,} steps" if runs else "")
         return
     rows = []
     for verdict, spikes in counted:
@@ -128,7 +128,7 @@ def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Col
             compared = [one.point for one in v.compared]
             beside = [spec for spec in beyond.get(v.key, ()) if Point(spec.lr, spec.wd) not in {*compared, *v.outside}]
             saved += saved_by_racing(v.counted, compared) - len(beside)
-    note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
+    print_note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
 
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
@@ -137,7 +137,7 @@ def note_outside(verdicts: Sequence[Verdict]) -> None:
     for v in verdicts:
         if v.outside:
             points = ", ".join(map(str, v.outside[:NAMED])) + (", ..." if len(v.outside) > NAMED else "")
-            note(f"{names[v.key]}: {count(len(v.outside), 'point')} beyond the ranges asked for: {points}")
+            print_note(f"{names[v.key]}: {count(len(v.outside), 'point')} beyond the ranges asked for: {points}")
 
 
 def _at(point: Point | None) -> str:
@@ -180,7 +180,7 @@ def _compared(v: Verdict) -> dict[str, Any]:
     behind = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
     if behind is None or v.bound is None:
         return {"nearest neighbour": None}
-    said, where = v.search.measure.said, "behind" if behind.mean >= 0 else "ahead"
+    said, where = v.search.measure.format_share, "behind" if behind.mean >= 0 else "ahead"
     error = "" if v.bound.noise.known == "unknown" else f" ± {said(behind.error)}"
     return {"nearest neighbour": f"{said(abs(behind.mean))}{error} {where}"}
 
@@ -236,7 +236,7 @@ def _point(point: Point) -> dict[str, float]:
     return {"lr": point.lr, "wd": point.wd}
 
 
-def sweep_row(sweep: Sweep, sweeps: Sweeps, ledger: Ledger, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def sweep_row(sweep: Sweep, sweeps: SweepStore, ledger: RunIndex, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return what `sweeps` shows of one: how far its runs are, device hours, verdicts.
 
     The last change is of what was asked for or of a result, by the times of files: nothing goes by it.
@@ -259,7 +259,7 @@ def sweep_row(sweep: Sweep, sweeps: Sweeps, ledger: Ledger, verdicts: Sequence[V
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
-        "criterion": sweep.criterion.told(sweep.measure),
+        "criterion": sweep.criterion.describe(sweep.measure),
         "last change": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "archived": sweep.archived,
     }

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 
-from ettsweep.cli.prompts import typed
+from ettsweep.cli.prompts import shell_command
 from ettsweep.cli.run_tables import note_blocked, note_submitted, show_plan
 from ettsweep.cli.verdict_tables import note_outside, note_saved, score_note, show_verdicts
-from ettsweep.console import Format, count, note
-from ettsweep.launch.follow import Verified
+from ettsweep.console import Format, count, print_note
+from ettsweep.launch.follow import VerificationResult
 from ettsweep.study.verification import Budget
 
 
-def show_verified(done: Verified, budget: Budget, form: Format, again: Sequence[str], meant: Sequence[str] = ()) -> int:
+def show_verified(
+    done: VerificationResult, budget: Budget, form: Format, again: Sequence[str], meant: Sequence[str] = ()
+) -> int:
     """Print verdicts, what was submitted for them, and why it did not go on; return the exit code.
 
     `again` is the command that goes on, `meant` the options that name what it is about.
@@ -29,17 +31,17 @@ def show_verified(done: Verified, budget: Budget, form: Format, again: Sequence[
         note_submitted(done)
     if asked.held_back:
         needed = f"{count(asked.held_back, 'more run')} {'is' if asked.held_back == 1 else 'are'} needed"
-        note(f"{needed} than {budget} allows")
+        print_note(f"{needed} than {budget} allows")
     for told in asked.stopped:
-        note(f"{told}: it stops here")
+        print_note(f"{told}: it stops here")
     cut_short = how.follows and asked.unproposed
-    note(f"the search is not over: {budget} allows no further point" if cut_short and budget.stated else "")
+    print_note(f"the search is not over: {budget} allows no further point" if cut_short and budget.stated else "")
     more = asked.stopped or cut_short
-    note(f"{typed(*again, '--max-runs', 'N')} allows N more" if more else "")
+    print_note(f"{shell_command(*again, '--max-runs', 'N')} allows N more" if more else "")
     if how.console is None and any(v.verdict == "unresolved" and v.bound for v in asked.verdicts):
-        note(f"{typed(*again)} trains what decides most, seed by seed; --max-runs N sets a limit")
+        print_note(f"{shell_command(*again)} trains what decides most, seed by seed; --max-runs N sets a limit")
     note_blocked(done.outcome.plan, asked.verdicts, meant)
     if done.problem:
         raise done.problem
-    note(score_note([v.search for v in asked.verdicts]))
+    print_note(score_note([v.search for v in asked.verdicts]))
     return 0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1

@@ -15,7 +15,7 @@ CheckState = Literal["ok", "warning", "absent", "failed"]
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     """One row.
 
     Attributes:
@@ -28,11 +28,11 @@ class Check:
     detail: str
 
 
-def check(what: str, look: Callable[[], str], otherwise: CheckState = "failed") -> Check:
+def check(what: str, look: Callable[[], str], otherwise: CheckState = "failed") -> DoctorCheck:
     try:
-        return Check(what, "ok", look())
+        return DoctorCheck(what, "ok", look())
     except Exception as error:  # a doctor reports whatever is wrong
-        return Check(what, otherwise, first_line(error))
+        return DoctorCheck(what, otherwise, first_line(error))
 
 
 @cache

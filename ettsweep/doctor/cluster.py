@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ettsweep.console import count, span
 from ettsweep.doctor import inventory
-from ettsweep.doctor.checks import Check, check, existing, torch_facts
-from ettsweep.errors import NoAnswerError
+from ettsweep.doctor.checks import DoctorCheck, check, existing, torch_facts
+from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm
 from ettsweep.launch.liveness import NO_ANSWER
 from ettsweep.launch.profile import SlurmProfile
@@ -31,14 +31,14 @@ def job(profile: SlurmProfile) -> str:
     return "; ".join(told)
 
 
-def examine_cluster(results: Path, profile: SlurmProfile) -> list[Check]:
+def examine_cluster(results: Path, profile: SlurmProfile) -> list[DoctorCheck]:
     """Say what the cluster has, and what the profile would get."""
     try:
         config, partitions, nodes = slurm.configuration(), inventory.partitions(), inventory.nodes()
-    except NoAnswerError as error:
-        return [Check("cluster", "failed", f"{NO_ANSWER}: {error}")]
+    except SlurmUnavailableError as error:
+        return [DoctorCheck("cluster", "failed", f"{NO_ANSWER}: {error}")]
     told = f"{config.get('ClusterName', '?')}, SLURM {config.get('SLURM_VERSION', '?')}, {config.get('SLURM_CONF', '')}"
-    rows = [Check("cluster", "ok", told)]
+    rows = [DoctorCheck("cluster", "ok", told)]
     rows += [_partition(partition, partitions, nodes, config) for partition in partitions]
     rows += [_limits(config), _preemption(config)]
     rows += _accounting(config)
@@ -53,7 +53,7 @@ def _partition(
     partitions: Sequence[inventory.Partition],
     nodes: Sequence[inventory.Node],
     config: dict[str, str],
-) -> Check:
+) -> DoctorCheck:
     own = [node for node in nodes if node.partition == partition.name]
     mine = {node.name for node in own}
     sharing = {node.partition for node in nodes if node.name in mine}
@@ -76,7 +76,7 @@ def _partition(
     ]
     name = f"partition {partition.name}" + (" (default)" if partition.default else "")
     works = partition.state == "UP" and broken < len(own)
-    return Check(name, "ok" if works else "warning", "; ".join(filter(None, told)))
+    return DoctorCheck(name, "ok" if works else "warning", "; ".join(filter(None, told)))
 
 
 def _preempted_by(partition: inventory.Partition, above: Sequence[str], config: dict[str, str]) -> str:
@@ -92,58 +92,58 @@ def _preempted_by(partition: inventory.Partition, above: Sequence[str], config: 
     return f"preempted by {', '.join(above)}, {then}" if above else "never preempted"
 
 
-def _limits(config: dict[str, str]) -> Check:
+def _limits(config: dict[str, str]) -> DoctorCheck:
     told = [
         f"{config.get('MaxArraySize', '?')} tasks an array (MaxArraySize; more runs become several arrays)",
         f"{config.get('MaxJobCount', '?')} jobs in all (MaxJobCount)",
         f"{config.get('KillWait', '?')} from TERM to KILL (KillWait)",
         f"JobRequeue {config.get('JobRequeue', '?')} (ettsweep asks for --requeue itself)",
     ]
-    return Check("limits", "ok", "; ".join(told))
+    return DoctorCheck("limits", "ok", "; ".join(told))
 
 
-def _preemption(config: dict[str, str]) -> Check:
+def _preemption(config: dict[str, str]) -> DoctorCheck:
     kind = config.get("PreemptType", "preempt/none").removeprefix("preempt/")
     if kind == "none":
-        return Check("preemption", "ok", "none on this cluster")
+        return DoctorCheck("preemption", "ok", "none on this cluster")
     if "preempt_send_user_signal" in config.get("SlurmctldParameters", ""):
         warned = "jobs are warned with their own signal before (preempt_send_user_signal)"
     else:
         warned = "jobs are told by TERM alone (no preempt_send_user_signal)"
-    return Check("preemption", "ok", f"{kind}, {config.get('PreemptMode', '?')}; {warned}; runs save at either")
+    return DoctorCheck("preemption", "ok", f"{kind}, {config.get('PreemptMode', '?')}; {warned}; runs save at either")
 
 
 ACCOUNT_FIELDS = ("account", "partition", "qos", "defaultqos", "maxjobs", "maxsubmit", "maxwall")
 QOS_FIELDS = ("name", "maxjobspu", "maxsubmitpu", "maxwall", "gracetime", "preempt")
 
 
-def _accounting(config: dict[str, str]) -> list[Check]:
+def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
     """Say whether the accounting answers, and what it lets the user do."""
     age = config.get("MinJobAge", "300 sec")
     lost = f"why a job ended is not known once SLURM forgets it (MinJobAge, {age}); all else works"
     if config.get("AccountingStorageType", "").endswith(("/none", "(null)")):
-        return [Check("accounting", "absent", f"off: {lost}")]
+        return [DoctorCheck("accounting", "absent", f"off: {lost}")]
     user = _user()
     try:
         slurm.ask("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
         accounts = inventory.accounting("assoc", "where", f"user={user}", fields=ACCOUNT_FIELDS)
         qualities = inventory.accounting("qos", fields=QOS_FIELDS)
-    except NoAnswerError as error:
-        return [Check("accounting", "absent", f"does not answer ({error}): {lost}")]
-    rows = [Check("accounting", "ok", "sacct answers")]
+    except SlurmUnavailableError as error:
+        return [DoctorCheck("accounting", "absent", f"does not answer ({error}): {lost}")]
+    rows = [DoctorCheck("accounting", "ok", "sacct answers")]
     for account in accounts:
         where = f" in partition {account['partition']}" if account.get("partition") else ""
         limits = _given(account, {"maxjobs": "jobs at a time", "maxsubmit": "jobs submitted", "maxwall": "a job"})
         default = f" (default {account['defaultqos']})" if account.get("defaultqos") else ""
         told = f"of {user}{where}; QOS {account.get('qos') or 'none'}{default}; {limits}"
-        rows.append(Check(f"account {account['account']}", "ok", told))
+        rows.append(DoctorCheck(f"account {account['account']}", "ok", told))
     mine = {name for account in accounts for name in account.get("qos", "").split(",")}
     for quality in qualities:
         if mine and quality["name"] not in mine:
             continue
         limits = _given(quality, {"maxjobspu": "jobs at a time", "maxsubmitpu": "jobs submitted", "maxwall": "a job"})
         preempts = f"; preempts QOS {quality['preempt']}" if quality.get("preempt") else ""
-        rows.append(Check(f"qos {quality['name']}", "ok", limits + preempts))
+        rows.append(DoctorCheck(f"qos {quality['name']}", "ok", limits + preempts))
     return rows
 
 
@@ -173,7 +173,7 @@ def _would_start(results: Path, profile: SlurmProfile) -> str:
 
 def _unsaid(
     profile: SlurmProfile, partitions: Sequence[inventory.Partition], nodes: Sequence[inventory.Node], *, promised: bool
-) -> list[Check]:
+) -> list[DoctorCheck]:
     """Return what sbatch leaves out: limits that it does not hold a job to, and why it does not promise a start."""
     asked = profile.partition or os.environ.get("SBATCH_PARTITION")
     names = asked.split(",") if asked else [p.name for p in partitions if p.default]
@@ -182,7 +182,7 @@ def _unsaid(
     return rows if promised or not own else rows + _why_not(profile, list(own.values()), ", ".join(names))
 
 
-def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[Check]:
+def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[DoctorCheck]:
     """SLURM accepts a job above the limit of its partition, unless EnforcePartLimits is set, and never starts it."""
     limits = {p.name: p.longest_min for p in chosen if p.longest_min is not None and p.longest_min < profile.time_min}
     if len(limits) < len(chosen) or not limits:
@@ -191,17 +191,17 @@ def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[
     longest = max(limits.values())
     hint = f"time_min={int(longest)}" if longest >= 1 else "another partition"
     detail = f"{profile.time_min}: {told}; SLURM takes such a job and never starts it; what would work: {hint}"
-    return [Check("time_min", "warning" if profile.qos else "failed", detail)]  # a QOS may lift the limit
+    return [DoctorCheck("time_min", "warning" if profile.qos else "failed", detail)]  # a QOS may lift the limit
 
 
-def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], where: str) -> list[Check]:
+def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], where: str) -> list[DoctorCheck]:
     """Say what of a job the nodes do not have: sbatch has one sentence for all of it."""
     cpus, mem_mb = profile.workers * profile.cpus, round(1024 * (profile.mem_gb or 0))
     most_cpus, most_mb, most_gpus = (max(getattr(node, what) for node in nodes) for what in ("cpus", "mem_mb", "gpus"))
     times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
     hint = "" if most_gpus else "; gpus=0 trains on the CPU"
     lacking = [
-        Check(key, "failed", f"{asked}: no node of {where} has more than {most}")
+        DoctorCheck(key, "failed", f"{asked}: no node of {where} has more than {most}")
         for key, too_much, asked, most in (
             ("cpus", cpus > most_cpus, f"{profile.cpus}{times}", f"{most_cpus}"),
             ("mem_gb", mem_mb > most_mb, f"{profile.mem_gb or 0:g}", f"{most_mb / 1024:.1f}"),
@@ -214,22 +214,24 @@ def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], where: str)
     fit = [n for n in nodes if n.cpus >= cpus and n.mem_mb >= mem_mb and n.gpus >= profile.gpus]
     if len(fit) < profile.nodes:
         detail = f"{profile.nodes}: {len(fit)} nodes of {where} have all that a job asks for on each"
-        return [Check("nodes", "failed", detail)]
+        return [DoctorCheck("nodes", "failed", detail)]
     if sum(not n.broken for n in fit) < profile.nodes:
-        return [Check("nodes", "warning", f"those of {where} that are large enough are down or drained: jobs wait")]
+        return [
+            DoctorCheck("nodes", "warning", f"those of {where} that are large enough are down or drained: jobs wait")
+        ]
     return []
 
 
-def _warning(profile: SlurmProfile, config: dict[str, str]) -> Check | None:
+def _warning(profile: SlurmProfile, config: dict[str, str]) -> DoctorCheck | None:
     words = config.get("KillWait", "").split()
     wait_s = int(words[0]) if words and words[0].isdigit() else 0
     if profile.warn_s > wait_s:
         return None
     told = f"{profile.warn_s} s before the end is no longer than what KillWait leaves anyway ({wait_s} s)"
-    return Check("warn_s", "warning", f"{told}: a checkpoint may not be written in time; 120 is usual")
+    return DoctorCheck("warn_s", "warning", f"{told}: a checkpoint may not be written in time; 120 is usual")
 
 
-def _gpu_torch(profile: SlurmProfile) -> Check | None:
+def _gpu_torch(profile: SlurmProfile) -> DoctorCheck | None:
     if not profile.gpus or profile.python:
         return None
     try:
@@ -239,7 +241,7 @@ def _gpu_torch(profile: SlurmProfile) -> Check | None:
     if facts["gpu"]:
         return None
     detail = f"{profile.gpus}, but torch {facts['version']} is built without GPUs: runs would fail"
-    return Check("gpus", "warning", detail)
+    return DoctorCheck("gpus", "warning", detail)
 
 
 OF_ONE_MACHINE = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "squashfs"}
@@ -249,7 +251,7 @@ OF_EACH_NODE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 """Folders that each node has for itself."""
 
 
-def _shared(results: Path) -> Check | None:
+def _shared(results: Path) -> DoctorCheck | None:
     """Say what the results folder lies on: nodes must see it under the same path."""
     folder = existing(results).resolve()
     kind, mount = file_system(folder)
@@ -257,11 +259,11 @@ def _shared(results: Path) -> Check | None:
         return None
     if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(place) for place in OF_EACH_NODE):
         detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
-        return Check("shared folder", "warning", detail)
+        return DoctorCheck("shared folder", "warning", detail)
     if kind in OF_ONE_MACHINE:
         detail = f"{folder} ({kind} at {mount}) is a disk of this machine: do nodes see it under this path?"
-        return Check("shared folder", "warning", detail)
-    return Check("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")
+        return DoctorCheck("shared folder", "warning", detail)
+    return DoctorCheck("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")
 
 
 def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, str]:

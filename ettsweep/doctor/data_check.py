@@ -5,24 +5,24 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import NamedTuple
 
-from ettsweep.doctor.checks import Check
+from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import ModelSpec, TaskSpec
-from ettsweep.study.study import Request
+from ettsweep.study.study import SweepSpec
 from ettsweep.trainer.tasks.data_location import resolve
 from ettsweep.trainer.tasks.images.image_data import guess
 from ettsweep.trainer.tasks.registry import task_kind, task_spec
 from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus
 
 
-class Subject(NamedTuple):
+class DataRequirement(NamedTuple):
     """What a data set is to be good for: a task, and the model that is to read it, None where that is open."""
 
     task: TaskSpec
     model: ModelSpec | None
 
 
-def subject(data: str, grid: Request | None, sets: Sequence[str], task: str | None) -> Subject:
+def subject(data: str, grid: SweepSpec | None, sets: Sequence[str], task: str | None) -> DataRequirement:
     """Return what a data set is checked against: a grid, else a task, else what it looks like.
 
     Raises:
@@ -31,19 +31,19 @@ def subject(data: str, grid: Request | None, sets: Sequence[str], task: str | No
     if task is not None and (grid or sets):
         raise InputError("--task NAME cannot go with --model, --grid or --set: a grid says which task it is")
     if grid:
-        found = Subject(grid.recipe.task, grid.recipe.model)
+        found = DataRequirement(grid.recipe.task, grid.recipe.model)
     elif sets:
         raise InputError("--set changes a grid: say which, with one of --model NAME and --grid FILE")
     else:
-        found = Subject(task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data))), None)
+        found = DataRequirement(task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data))), None)
     if task_kind(found.task).packaged:
         raise InputError(f"--data: task {found.task.kind} comes with a package and has no other data")
     return found
 
 
-def examine_data(meant: Subject, data: str, samples: int | None = None) -> list[Check]:
+def examine_data(meant: DataRequirement, data: str, samples: int | None = None) -> list[DoctorCheck]:
     """Return what a task's own examination of so many samples of a data set says, evenly spread; None means all."""
     doctor = task_kind(meant.task).doctor
     assert doctor is not None
-    rows: list[Check] = resolve_name(doctor)(meant.task, meant.model, data, samples)
+    rows: list[DoctorCheck] = resolve_name(doctor)(meant.task, meant.model, data, samples)
     return rows

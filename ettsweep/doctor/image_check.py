@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ettsweep.console import count as counted
 from ettsweep.console import progress
-from ettsweep.doctor.checks import Check
+from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import DataMissingError, UndecodableError
 from ettsweep.process_pool import open_pool
 from ettsweep.processes import cores
@@ -32,7 +32,7 @@ IMAGE = "image"
 """What the rows of unreadable images are called."""
 
 
-class Reading(NamedTuple):
+class ImageReading(NamedTuple):
     """What came of decoding images; `stopped` says why not all of them were."""
 
     images: int
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
     stopped: str = ""
 
 
-def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: int | None) -> list[Check]:
+def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: int | None) -> list[DoctorCheck]:
     """Return a row on the form of a data set, its classes, each part, all images, and each one that is unreadable.
 
     So many images are decoded, evenly spread; None means all.
@@ -53,15 +53,16 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
 
         train, val = (open_source(place, task.kind) for place in places)
     except ImportError as error:
-        return [Check("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
+        return [DoctorCheck("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
     except DataMissingError as error:
-        return [Check("form", "failed", str(error))]
-    rows = [Check("form", "ok", _form(places))]
+        return [DoctorCheck("form", "failed", str(error))]
+    rows = [DoctorCheck("form", "ok", _form(places))]
     wrong = mismatches(task, classes, train, val)
-    rows += [Check("contents", "failed", line) for line in wrong]
-    rows.append(Check("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))
+    rows += [DoctorCheck("contents", "failed", line) for line in wrong]
+    rows.append(DoctorCheck("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))
     rows += [
-        Check(f"{what} images", "ok", str(len(source))) for what, source in (("training", train), ("validation", val))
+        DoctorCheck(f"{what} images", "ok", str(len(source)))
+        for what, source in (("training", train), ("validation", val))
     ]
     return rows + _readable([train, val], images)
 
@@ -78,7 +79,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:3], "..."] if len(names) > 3 else names)
 
 
-def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Check]:
+def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[DoctorCheck]:
     total = sum(len(source) for source in sources)
     chosen = list(range(total)) if images is None or images >= total else [k * total // images for k in range(images)]
     done = read_all(sources, chosen)
@@ -86,9 +87,9 @@ def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Chec
     part = "all" if len(chosen) == total else f"{len(chosen)} of {total}, evenly spread:"
     rows = []
     if done.stopped:
-        rows.append(Check("decoding", "failed", f"{done.stopped} after {done.images} of {len(chosen)} images"))
+        rows.append(DoctorCheck("decoding", "failed", f"{done.stopped} after {done.images} of {len(chosen)} images"))
     elif not done.unreadable:
-        rows.append(Check("decoding", "ok", f"{part} {'can' if part == 'all' else 'they can'} be decoded{rate}"))
+        rows.append(DoctorCheck("decoding", "ok", f"{part} {'can' if part == 'all' else 'they can'} be decoded{rate}"))
     if done.unreadable:
         many = len(done.unreadable) > max(10, done.images // 100)
         unread = sum(reason.startswith(UNREAD) for _, reason in done.unreadable)
@@ -98,26 +99,26 @@ def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Chec
         elif unread:
             cure = f"a run ends at those that cannot even be read, {unread} of them"
         told = f"{len(done.unreadable)} of {done.images} cannot be: {cure}{rate}"
-        rows.append(Check("unreadable", "failed" if many or unread else "warning", told))
+        rows.append(DoctorCheck("unreadable", "failed" if many or unread else "warning", told))
     for number, reason in sorted(done.unreadable):
         source, index = _place(sources, number)
-        rows.append(Check(IMAGE, "warning", f"{source.name(index)}: {reason}"))
+        rows.append(DoctorCheck(IMAGE, "warning", f"{source.name(index)}: {reason}"))
     return rows
 
 
-def shorten(rows: list[Check]) -> list[Check]:
+def shorten(rows: list[DoctorCheck]) -> list[DoctorCheck]:
     """Return what a table shows: the first unreadable images, and how many more there are."""
     images = [row for row in rows if row.what == IMAGE]
     if len(images) <= TABLE_ROWS:
         return rows
     kept = [row for row in rows if row.what != IMAGE] + images[:TABLE_ROWS]
-    return [*kept, Check("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all")]
+    return [*kept, DoctorCheck("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all")]
 
 
 # --- decoding on all cores --------------------------------------------------------------------------------------------
 
 
-def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Reading:
+def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageReading:
     """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
     found, images, stopped = list[tuple[int, str]](), 0, ""
     start_s = time.monotonic()
@@ -135,7 +136,7 @@ def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Reading
         stopped = "stopped by Ctrl-C"
     except BrokenProcessPool:
         stopped = "a process died of an image (or for lack of memory)"
-    return Reading(images, time.monotonic() - start_s, found, stopped)
+    return ImageReading(images, time.monotonic() - start_s, found, stopped)
 
 
 _sources: "list[ImageSource]" = []

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ettsweep.console import count
-from ettsweep.doctor.checks import Check, check, compiler, existing, torch_facts
+from ettsweep.doctor.checks import DoctorCheck, check, compiler, existing, torch_facts
 from ettsweep.doctor.cluster import examine_cluster, job
 from ettsweep.errors import EttsweepError, StorageError
 from ettsweep.files import storage_errors, write_atomic
@@ -26,7 +26,7 @@ from ettsweep.launch.slots import held, lock_paths, slots_path
 from ettsweep.processes import GIB
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import Request
+from ettsweep.study.study import SweepSpec
 from ettsweep.trainer.models.model_cost import saved_bytes
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.data_location import said
@@ -34,7 +34,7 @@ from ettsweep.trainer.tasks.registry import TASKS, check_data, task_kind, task_s
 from ettsweep.worker.devices import prepare_device
 
 
-def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[Check]:
+def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[DoctorCheck]:
     """Return all checks; `data` is where the data sets are that must be there, by kind of task."""
     loaded, row = _profile(profile, launch_set)
     on_slurm = isinstance(loaded, SlurmProfile)
@@ -55,7 +55,7 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         try:
             rows += examine_cluster(results, loaded)
         except Exception as error:  # what this SLURM prints is not what others do
-            rows.append(Check("cluster", "failed", f"its answers cannot be read: {error!r}"))
+            rows.append(DoctorCheck("cluster", "failed", f"its answers cannot be read: {error!r}"))
     return rows
 
 
@@ -64,7 +64,7 @@ def _torch() -> str:
     return "; ".join([facts["version"], facts["devices"] or "CPU only", facts["cpu"]])
 
 
-def _compiler(profile: AnyProfile | None) -> Iterator[Check]:
+def _compiler(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
     """Yield whether the compiler works that runs want here: on a GPU, or because a profile says so."""
     try:
         gpu = bool(torch_facts()["devices"])
@@ -77,13 +77,13 @@ def _compiler(profile: AnyProfile | None) -> Iterator[Check]:
         yield check("compiler", partial(compiler, "cpu"))
 
 
-def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, Check]:
+def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, DoctorCheck]:
     """Return the profile, None where it is not valid, and what it asks for."""
     what = f"profile {name}"
     try:
         loaded = load_profile(name, launch_set)
     except EttsweepError as error:
-        return None, Check(what, "failed", "; ".join(str(error).splitlines()))
+        return None, DoctorCheck(what, "failed", "; ".join(str(error).splitlines()))
     return loaded, check(what, lambda: _slots(loaded) if isinstance(loaded, LocalProfile) else job(loaded))
 
 
@@ -138,7 +138,7 @@ def _slurm() -> str:
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def examine_saving(results: Path, request: Request, name: str, launch_set: Sequence[str]) -> Iterator[Check]:
+def examine_saving(results: Path, request: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
     """Yield whether a job of SLURM's has the time to save a grid's model once it is warned; not of small ones."""
     spec = request.searches()[0].base
     try:
@@ -151,15 +151,17 @@ def examine_saving(results: Path, request: Request, name: str, launch_set: Seque
     try:
         bytes_per_s = _written_bytes_per_s(existing(results))
     except EttsweepError as error:
-        yield Check(what, "warning", f"how long it takes cannot be measured: {error}")
+        yield DoctorCheck(what, "warning", f"how long it takes cannot be measured: {error}")
         return
     takes_s = needed / bytes_per_s
     told = f"{needed / GIB:.1f} GiB take some {takes_s:.0f} s, by {bytes_per_s / 1e6:.0f} MB/s of a short write here"
     if takes_s <= profile.warn_s:
-        yield Check(what, "ok", f"{told}; a job is warned {profile.warn_s} s before its end")
+        yield DoctorCheck(what, "ok", f"{told}; a job is warned {profile.warn_s} s before its end")
     else:
         cure = f"--launch-set warn_s={math.ceil(2 * takes_s)} leaves time"
-        yield Check(what, "warning", f"{told}: longer than the {profile.warn_s} s of a job that is warned; {cure}")
+        yield DoctorCheck(
+            what, "warning", f"{told}: longer than the {profile.warn_s} s of a job that is warned; {cure}"
+        )
 
 
 SMALL_BYTES = 2**28
@@ -181,7 +183,7 @@ def _written_bytes_per_s(folder: Path) -> float:
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Iterator[Check]:
+def examine_fit(request: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
     """Yield the largest micro-batch of a grid's model that fits a device, without and with activation checkpointing.
 
     A profile for SLURM is tried on the first device of this machine: on the login node, start it with srun.
@@ -191,12 +193,12 @@ def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Itera
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]
     device, facts = prepare_device(slot)
-    from ettsweep.trainer.training.distributed import Peers  # torch, which the slot has to be prepared for
+    from ettsweep.trainer.training.distributed import ProcessGroup  # torch, which the slot has to be prepared for
     from ettsweep.trainer.training.memory import largest_step
-    from ettsweep.trainer.training.runtime_settings import Execution, sized
+    from ettsweep.trainer.training.runtime_settings import RuntimeSettings, sized
 
-    group, asked = Peers(world=profile.devices_per_run), None if profile.sharded == "auto" else profile.sharded
-    sharded = bool(sized(spec.model, Execution(sharded=asked), group).sharded)
+    group, asked = ProcessGroup(world=profile.devices_per_run), None if profile.sharded == "auto" else profile.sharded
+    sharded = bool(sized(spec.model, RuntimeSettings(sharded=asked), group).sharded)
     where = facts["device_name"] if device.type == "cuda" else "this machine"
     local = -(-spec.batch_size // group.world)
     sample, what = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
@@ -205,8 +207,8 @@ def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Itera
         more = " with activation_checkpointing=true" if recompute else ""
         step = largest_step(spec, device, group, recompute=recompute, sharded=sharded, steps=2)  # the first is slower
         if step is None:
-            yield Check(what, "failed", f"not even one {sample} fits into {where}{more}")
+            yield DoctorCheck(what, "failed", f"not even one {sample} fits into {where}{more}")
             continue
         memory = f"{step.memory_bytes / GIB:.1f} GiB of {where}" if step.memory_bytes else where
         speed = f"{step.samples_per_s:,.1f} {sample}s/s"
-        yield Check(what, "ok", f"micro_batch={step.size} of {local}{more}: {memory}; {speed}")
+        yield DoctorCheck(what, "ok", f"micro_batch={step.size} of {local}{more}: {memory}; {speed}")

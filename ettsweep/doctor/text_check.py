@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from ettsweep.console import count, progress
-from ettsweep.doctor.checks import Check, check
+from ettsweep.doctor.checks import DoctorCheck, check
 from ettsweep.errors import EttsweepError
 from ettsweep.runs.spec import ModelSpec, TextModel
 from ettsweep.trainer.tasks.text.corpus_manifest import LONG, Counts, Manifest, read_manifest
 from ettsweep.trainer.tasks.text.text_task import TextTask
 
 
-def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: int | None) -> list[Check]:
+def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: int | None) -> list[DoctorCheck]:
     """Return a row on the form of a corpus, its text, each part, tokenizer, vocabulary and shards.
 
     All shards are read, however many samples are asked for.
@@ -19,22 +19,22 @@ def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: in
     try:
         manifest = read_manifest(folder)
     except EttsweepError as error:
-        return [Check("form", "failed", str(error))]
+        return [DoctorCheck("form", "failed", str(error))]
     return [
-        Check("form", "ok", f"tokenised text, {folder}"),
+        DoctorCheck("form", "ok", f"tokenised text, {folder}"),
         _text(task, manifest),
-        Check("training text", "ok", _told(manifest.train)),
-        Check("validation text", "ok", _told(manifest.val)),
+        DoctorCheck("training text", "ok", _told(manifest.train)),
+        DoctorCheck("validation text", "ok", _told(manifest.val)),
         _vocabulary(model.vocabulary if isinstance(model, TextModel) else None, manifest),
         check("tokenizer", lambda: _tokenizer(folder, manifest)),
         check("shards", lambda: _shards(folder, manifest)),
     ]
 
 
-def _text(task: TextTask, manifest: Manifest) -> Check:
+def _text(task: TextTask, manifest: Manifest) -> DoctorCheck:
     if task.corpus in (None, manifest.digest):
-        return Check("text", "ok", manifest.digest)
-    return Check("text", "failed", f"the grid is for the text {task.corpus}, this is {manifest.digest}")
+        return DoctorCheck("text", "ok", manifest.digest)
+    return DoctorCheck("text", "failed", f"the grid is for the text {task.corpus}, this is {manifest.digest}")
 
 
 def _told(counts: Counts) -> str:
@@ -43,11 +43,11 @@ def _told(counts: Counts) -> str:
     return f"{told}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
 
 
-def _vocabulary(wanted: int | None, manifest: Manifest) -> Check:
+def _vocabulary(wanted: int | None, manifest: Manifest) -> DoctorCheck:
     if wanted in (None, manifest.n_vocab):
-        return Check("vocabulary", "ok", str(manifest.n_vocab))
+        return DoctorCheck("vocabulary", "ok", str(manifest.n_vocab))
     cure = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
-    return Check("vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {wanted}: {cure}")
+    return DoctorCheck("vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {wanted}: {cure}")
 
 
 def _tokenizer(folder: Path, manifest: Manifest) -> str:

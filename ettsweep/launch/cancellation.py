@@ -7,13 +7,13 @@ from ettsweep.console import count
 from ettsweep.launch.liveness import withdraw
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run
-from ettsweep.study.sweep_store import Sweeps, spared
+from ettsweep.study.sweep_store import SweepStore, spared
 
 OVER = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
 """States in which there is nothing to cancel."""
 
 
-def cancellable(runs: Sequence[Run], names: Sequence[str], sweeps: Sweeps) -> tuple[list[Run], list[str]]:
+def cancellable(runs: Sequence[Run], names: Sequence[str], sweeps: SweepStore) -> tuple[list[Run], list[str]]:
     """Return which of some runs can be cancelled, and a line for each other sweep whose runs are left alone.
 
     Of the sweeps that are named, those are meant that no other one wants; without names, all are.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ettsweep.files import json_or_empty, storage_errors
 from ettsweep.launch.code_snapshot import unused
-from ettsweep.launch.liveness import LiveOutlook
+from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.submissions import readable, submission_folders, submissions
 from ettsweep.processes import Process
 from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
@@ -26,7 +26,7 @@ class Waste:
 
 def find_waste(results: Path) -> list[Waste]:
     """Return what `clean` removes; nothing that a live worker could touch is in it."""
-    outlook = LiveOutlook(results)
+    outlook = SchedulerLiveness(results)
     folders = {folder: readable(folder) for folder in submission_folders(results)}
     live = {folder for folder, submission in folders.items() if submission and outlook.live(submission)}
     found = []
@@ -46,11 +46,11 @@ def find_waste(results: Path) -> list[Waste]:
     return found + [_waste(path, reason) for path, reason in _unused_code(results, outlook).items()]
 
 
-def _unused_code(results: Path, outlook: LiveOutlook) -> dict[Path, str]:
+def _unused_code(results: Path, outlook: SchedulerLiveness) -> dict[Path, str]:
     return unused(results, {Path(s.code).name for s in submissions(results) if s.code and outlook.live(s)})
 
 
-def _of_run(run: RunDir, outlook: LiveOutlook, live: bool) -> Iterator[Waste]:
+def _of_run(run: RunDir, outlook: SchedulerLiveness, live: bool) -> Iterator[Waste]:
     status = run.status(outlook)
     if not live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
         yield _waste(run.path, "no run: neither spec.json nor attempts")
@@ -91,10 +91,10 @@ def remove(waste: list[Waste]) -> None:
     """
     for item in waste:
         submission = readable(item.path)
-        if submission and LiveOutlook(submission.results).live(submission):
+        if submission and SchedulerLiveness(submission.results).live(submission):
             continue
         results = item.path.parent.parent
-        if item.path.parent == code_dir(results) and item.path not in _unused_code(results, LiveOutlook(results)):
+        if item.path.parent == code_dir(results) and item.path not in _unused_code(results, SchedulerLiveness(results)):
             continue  # taken since it was found
         with storage_errors(item.path):
             if item.path.is_dir() and not item.path.is_symlink():

@@ -10,12 +10,12 @@ from ettsweep.errors import InputError
 from ettsweep.files import Json, number
 from ettsweep.launch.gpus import gpu_names
 from ettsweep.launch.profile import AnyProfile, LocalProfile
-from ettsweep.launch.progress import duration
+from ettsweep.launch.progress import format_duration
 from ettsweep.launch.time_left import until_free
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Ledger, Plan, Planned, Run, cost_s, count_states
+from ettsweep.study.run_index import Plan, PlannedRun, Run, RunIndex, cost_s, count_states
 from ettsweep.study.study import Point
 from ettsweep.study.sweep_store import Searches
 
@@ -69,7 +69,7 @@ class Devices:
 
 
 @dataclass
-class Timed:
+class MeasuredTime:
     """Finished runs of a kind: how many, their device seconds, and the shares of their steps that these took."""
 
     runs: int = 0
@@ -81,29 +81,29 @@ class Timed:
         self.runs, self.device_s, self.shares = self.runs + 1, self.device_s + device_s, self.shares + share
 
 
-class Times:
+class TrainingTimes:
     """How many device seconds runs take by kind, from the finished ones of a ledger; with `devices`, those of such."""
 
-    def __init__(self, ledger: Ledger, devices: Devices | None = None) -> None:
-        self._timed: dict[Hashable, Timed] = defaultdict(Timed)
+    def __init__(self, ledger: RunIndex, devices: Devices | None = None) -> None:
+        self._timed: dict[Hashable, MeasuredTime] = defaultdict(MeasuredTime)
         for run in ledger.runs.values():
             device_s, share = cost_s(run), _share_trained(run)
             if run.result and device_s and share and (devices is None or devices.trained(run.result)):
-                self._timed[run.spec.kind].add(device_s, share)
+                self._timed[run.spec.recipe_key].add(device_s, share)
 
-    def of(self, planned: Planned, share: float = 1.0) -> float | None:
+    def of(self, planned: PlannedRun, share: float = 1.0) -> float | None:
         """Return the device seconds of a share of a run's steps; None where none of its kind was timed."""
-        timed = self._timed.get(planned.spec.kind)
+        timed = self._timed.get(planned.spec.recipe_key)
         return None if timed is None else share * timed.device_s / timed.shares
 
-    def total_s(self, planned: Iterable[Planned]) -> float | None:
+    def total_s(self, planned: Iterable[PlannedRun]) -> float | None:
         """Return the device seconds of some whole runs; None where one is of a kind that was not timed."""
         found = [self.of(p) for p in planned]
         return None if None in found else sum(seconds or 0.0 for seconds in found)
 
-    def runs(self, planned: Iterable[Planned]) -> int:
+    def runs(self, planned: Iterable[PlannedRun]) -> int:
         """Return how many finished runs were timed that are of the kind of one of these."""
-        return sum(self._timed[kind].runs for kind in {p.spec.kind for p in planned})
+        return sum(self._timed[kind].runs for kind in {p.spec.recipe_key for p in planned})
 
 
 def _share_trained(run: Run) -> float:
@@ -137,7 +137,7 @@ MIXED = "began in pack_mode exact and may go on fast, rounded otherwise from the
 
 
 @dataclass
-class Account:
+class CostEstimator:
     """What the runs of a command will cost, as each plan of it is carried out, and what they have cost at its end.
 
     Attributes:
@@ -182,13 +182,13 @@ class Account:
         saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
         return saved is not None and saved.execution().get("pack_mode") != "fast"
 
-    def _price(self, planned: Sequence[Planned], ledger: Ledger, *, tersely: bool) -> str:
+    def _price(self, planned: Sequence[PlannedRun], ledger: RunIndex, *, tersely: bool) -> str:
         """Return the device hours of some runs, their wall time where it is known, and how many were timed."""
         try:
             devices = Devices.of(self.profile)
         except InputError:
             return ""  # it is for another machine
-        times = Times(ledger, devices)
+        times = TrainingTimes(ledger, devices)
         found = {p.id: s for p in planned if (s := times.of(p, self._left[p.id])) is not None}
         if not found:
             return ""
@@ -215,9 +215,9 @@ class Account:
         else:
             return ""
         wall_s = until_free([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
-        return f", {duration(wall_s)} {where}"
+        return f", {format_duration(wall_s)} {where}"
 
-    def after(self, ledger: Ledger) -> str:
+    def after(self, ledger: RunIndex) -> str:
         """Return a line on what the runs have cost, and on what those saved that were finished before."""
         ended = [run for run_id in self._left if (run := ledger.runs.get(run_id))]
         trained, stopped = ([run for run in ended if run.state in states] for states in (TRAINED, STOPPED))
@@ -229,7 +229,7 @@ class Account:
             states = count_states(run.state for run in stopped)
             what = ", ".join([f"{what} trained", *(f"{number} {state}" for state, number in states.items())])
             what += _packed(trained)
-            told.append(f"{what}: {device_hours(device_s)} in {duration(self.clock() - self._began_s)}")
+            told.append(f"{what}: {device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}")
         if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
             were = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
             told.append(f"{were}: {device_hours(sum(map(cost_s, self._there)))} saved")

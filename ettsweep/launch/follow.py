@@ -7,23 +7,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.console import count, harmless
-from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
-from ettsweep.launch.cost import Account, Times
-from ettsweep.launch.liveness import NO_ANSWER, LiveOutlook
-from ettsweep.launch.local_workers import Replacer, fill_all
+from ettsweep.console import count, escape_control
+from ettsweep.errors import LaunchError, SlurmNotInstalledError, SlurmUnavailableError, SubmissionUnknownError
+from ettsweep.launch.cost import CostEstimator, TrainingTimes
+from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
+from ettsweep.launch.local_workers import WorkerRespawner, fill_all
 from ettsweep.launch.profile import AnyProfile, LocalProfile
-from ettsweep.launch.progress import RELAUNCH_S, Monitor, Snapshot, follow
+from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, SweepStatus, follow
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.runs.state import State
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.run_index import Ledger, Plan, Planned, load_ledger, make_plan
-from ettsweep.study.study import Point, Search
+from ettsweep.study.run_index import Plan, PlannedRun, RunIndex, load_run_index, make_plan
+from ettsweep.study.study import Point, Study
 from ettsweep.study.sweep_store import by_family
-from ettsweep.study.verification import NO_BUDGET, Budget, Proposing, Verification
+from ettsweep.study.verification import NO_BUDGET, Budget, SuggestionSource, Verification
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ LOCAL_TRIES, SLURM_TRIES = 1, 3
 
 
 @dataclass(frozen=True)
-class How:
+class CommandContext:
     """How a command carries out its plan.
 
     Attributes:
@@ -57,7 +57,7 @@ class How:
     dry_run: bool = False
     console: "Console | None" = None
     title: str = ""
-    searches: Sequence[Search] = ()
+    searches: Sequence[Study] = ()
     tell: Callable[[str], None] = lambda text: None
     pruner: Pruner | None = None
 
@@ -68,7 +68,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SubmitResult:
     """What became of a plan.
 
     Attributes:
@@ -78,7 +78,7 @@ class Outcome:
     """
 
     plan: Plan
-    how: How
+    how: CommandContext
     folders: Sequence[Path] = ()
     scripts: Sequence[str] = ()
 
@@ -90,12 +90,12 @@ class Outcome:
         return self.how.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
 
 
-def read_ledger(results: Path) -> Ledger:
+def read_ledger(results: Path) -> RunIndex:
     """Read all runs, with what their owners and submissions say."""
-    return load_ledger(results, LiveOutlook(results))
+    return load_run_index(results, SchedulerLiveness(results))
 
 
-def carry_out(plan: Plan, how: How, replan: Callable[[Ledger], Plan] | None = None) -> Outcome:
+def carry_out(plan: Plan, how: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
     """Say what a plan will cost and submit it, or only show what would be; where `how` says so, follow it to its end.
 
     `replan` makes the plan of the next round from what is on disk; by default it is for the same runs.
@@ -104,22 +104,26 @@ def carry_out(plan: Plan, how: How, replan: Callable[[Ledger], Plan] | None = No
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers end without having started a run.
     """
-    account = Account(how.profile, rounds=replan is not None)
+    account = CostEstimator(how.profile, rounds=replan is not None)
     how.tell(account.before(plan))
-    vacancies = LiveOutlook(how.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
+    vacancies = SchedulerLiveness(how.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
     if how.dry_run:
         how.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
-        return Outcome(plan, how, scripts=scripts(how.results, plan, how.profile))
+        return SubmitResult(plan, how, scripts=scripts(how.results, plan, how.profile))
     how.tell(fill_all(vacancies))
     if how.console is None:
-        return Outcome(plan, how, submit(how.results, plan, how.profile, how.data))
+        return SubmitResult(plan, how, submit(how.results, plan, how.profile, how.data))
     last = _follow_rounds(plan, how, how.console, replan, account)
     how.tell(account.after(last.ledger))
-    return Outcome(last, how)
+    return SubmitResult(last, how)
 
 
 def _follow_rounds(
-    plan: Plan, how: How, console: "Console", replan: Callable[[Ledger], Plan] | None, account: Account
+    plan: Plan,
+    how: CommandContext,
+    console: "Console",
+    replan: Callable[[RunIndex], Plan] | None,
+    account: CostEstimator,
 ) -> Plan:
     """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
 
@@ -129,11 +133,11 @@ def _follow_rounds(
     if not plan.wanted:
         return plan
     everything = [p.spec for p in plan.wanted]
-    monitor = Monitor(how.results, searches=by_family(how.searches))
+    monitor = ProgressMonitor(how.results, searches=by_family(how.searches))
     most = LOCAL_TRIES if isinstance(how.profile, LocalProfile) else SLURM_TRIES
     tries: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
-    replacer = Replacer(RELAUNCH_S, how.tell)
+    replacer = WorkerRespawner(RELAUNCH_S, how.tell)
     while True:
         # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
         watched = [p.spec for p in plan.to_launch + plan.keep] if replan else everything
@@ -155,10 +159,12 @@ def _follow_rounds(
         how.tell(account.before(plan))
 
 
-def _heed(pruner: Pruner | None, replacer: Replacer, monitor: Monitor, ledger: Ledger) -> Callable[[Snapshot], None]:
+def _heed(
+    pruner: Pruner | None, replacer: WorkerRespawner, monitor: ProgressMonitor, ledger: RunIndex
+) -> Callable[[SweepStatus], None]:
     """Return what stops hopeless runs at each look of a round, given all runs before it, and replaces dead workers."""
 
-    def heed(snapshot: Snapshot) -> None:
+    def heed(snapshot: SweepStatus) -> None:
         if pruner:
             pruner.prune(monitor.specs, snapshot.statuses, ledger)
         replacer.look(snapshot.vacancies)
@@ -171,19 +177,19 @@ def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
     return [(p.id, len(RunDir(runs_dir(results) / p.id).numbers())) for p in plan.to_launch]
 
 
-def _submit_patiently(plan: Plan, how: How, console: "Console") -> Sequence[Path]:
+def _submit_patiently(plan: Plan, how: CommandContext, console: "Console") -> Sequence[Path]:
     """Submit a plan; wait for a scheduler that does not answer, as long as the command is left running."""
     wait_s = RETRY_FIRST_S
     while True:
         try:
             return submit(how.results, plan, how.profile, how.data)
-        except UnansweredError as error:
-            console.out(harmless(str(error)), highlight=False)
+        except SubmissionUnknownError as error:
+            console.out(escape_control(str(error)), highlight=False)
             return ()  # what it lists counts as unknown until SLURM answers
-        except NotHereError:
+        except SlurmNotInstalledError:
             raise
-        except NoAnswerError as error:
-            console.out(harmless(f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s"), highlight=False)
+        except SlurmUnavailableError as error:
+            console.out(escape_control(f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s"), highlight=False)
             time.sleep(wait_s)
             wait_s = min(RETRY_LAST_S, 2 * wait_s)
 
@@ -192,7 +198,7 @@ def _submit_patiently(plan: Plan, how: How, console: "Console") -> Sequence[Path
 
 
 @dataclass
-class Verified:
+class VerificationResult:
     """What became of a verification.
 
     Attributes:
@@ -201,21 +207,21 @@ class Verified:
     """
 
     verification: Verification
-    outcome: Outcome
+    outcome: SubmitResult
     problem: LaunchError | None = None
 
 
 def verify_rounds(
-    searches: Sequence[Search],
-    how: How,
+    searches: Sequence[Study],
+    how: CommandContext,
     *,
     at: Point | None = None,
     budget: Budget = NO_BUDGET,
     tell: Callable[[str], None] | None = None,
     agree: Callable[[str], bool] | None = None,
-    searching: Proposing | None = None,
+    searching: SuggestionSource | None = None,
     prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
-) -> Verified:
+) -> VerificationResult:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
@@ -226,8 +232,8 @@ def verify_rounds(
         InputError: `at` lies off a fixed axis.
     """
 
-    def device_s(ledger: Ledger, planned: Sequence[Planned]) -> float | None:
-        return Times(ledger).total_s(planned)
+    def device_s(ledger: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
+        return TrainingTimes(ledger).total_s(planned)
 
     most = 1 if how.dry_run else at_once(how.profile, [search.base.task for search in searches])
     asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, searching)
@@ -235,13 +241,13 @@ def verify_rounds(
         how = replace(how, pruner=prune(asking.proposals))
     plan = asking.plan(read_ledger(how.results))
     if not plan.under_way and how.follows:
-        return Verified(asking, Outcome(plan, how))
+        return VerificationResult(asking, SubmitResult(plan, how))
     try:
-        return Verified(asking, carry_out(plan, how, asking.plan))
+        return VerificationResult(asking, carry_out(plan, how, asking.plan))
     except LaunchError as problem:
         if how.follows:
             raise
-        return Verified(asking, Outcome(plan, how), problem)
+        return VerificationResult(asking, SubmitResult(plan, how), problem)
 
 
 def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:

@@ -8,11 +8,11 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from ettsweep.errors import NoAnswerError
+from ettsweep.errors import SlurmUnavailableError
 from ettsweep.files import Json
 from ettsweep.launch import slurm
-from ettsweep.launch.slurm_cache import Memory
-from ettsweep.launch.submissions import Submission, Vacancy, submissions
+from ettsweep.launch.slurm_cache import SlurmCache
+from ettsweep.launch.submissions import Submission, VacantSlot, submissions
 from ettsweep.processes import boot_id
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.state import Owner, State, Status
@@ -20,11 +20,11 @@ from ettsweep.runs.state import Owner, State, Status
 NO_ANSWER = "SLURM does not answer"
 
 
-class LiveOutlook:
+class SchedulerLiveness:
     """What can be known of the runs of a results folder at one instant; built anew for each look."""
 
-    def __init__(self, results: Path, memory: Memory | None = None) -> None:
-        self._memory = memory or Memory()
+    def __init__(self, results: Path, memory: SlurmCache | None = None) -> None:
+        self._memory = memory or SlurmCache()
         self._submissions = submissions(results)
         self._slurm = [s for s in self._submissions if s.kind == "slurm"]
         self._listed: dict[str, list[Submission]] = {}
@@ -37,7 +37,7 @@ class LiveOutlook:
         self._waits: dict[Path, str] = {}
 
     @property
-    def silence(self) -> str:
+    def slurm_error(self) -> str:
         """Why SLURM, which some unfinished runs depend on, does not answer; empty if it does or is not needed."""
         return self._memory.silence if self._asked else ""
 
@@ -86,7 +86,7 @@ class LiveOutlook:
             return f"{NO_ANSWER}: {self._memory.silence}"
         try:
             here = slurm.cluster()
-        except NoAnswerError as error:
+        except SlurmUnavailableError as error:
             self._memory.silence = str(error)
             return f"{NO_ANSWER}: {error}"
         if cluster != here:
@@ -98,7 +98,7 @@ class LiveOutlook:
 
     # --- prospects --------------------------------------------------------------------------------------------------
 
-    def prospect(self, run_id: str) -> Status | None:
+    def job_status(self, run_id: str) -> Status | None:
         """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
         found = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
         rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
@@ -198,7 +198,7 @@ class LiveOutlook:
                 found += len(jobs) * submission.runs_at_once
         return found
 
-    def vacancies(self, queued: Collection[str]) -> list[Vacancy]:
+    def vacancies(self, queued: Collection[str]) -> list[VacantSlot]:
         """Return the slots of this machine whose workers died while others live, no more than runs wait for them."""
         found, waiting = [], set(queued)
         for submission in self._submissions:
@@ -239,9 +239,9 @@ def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
     Raises:
         LaunchError: SLURM does not answer; the runs are cancelled all the same.
     """
-    jobs, problems = LiveOutlook(results).waiting(cancelled)
+    jobs, problems = SchedulerLiveness(results).waiting(cancelled)
     if jobs:
         slurm.cancel(jobs)
     if problems:
-        raise NoAnswerError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
+        raise SlurmUnavailableError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
     return jobs

@@ -16,14 +16,14 @@ from ettsweep.console import count
 from ettsweep.errors import LaunchError, StorageError
 from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
 from ettsweep.launch.executors import SlotExecutor
-from ettsweep.launch.submissions import Vacancy
+from ettsweep.launch.submissions import VacantSlot
 from ettsweep.processes import Process, process
 
 MOST = 2
 """New workers that a command that follows gives to a slot."""
 
 
-def fill(vacancy: Vacancy) -> bool:
+def fill(vacancy: VacantSlot) -> bool:
     """Start a worker in a slot whose worker is dead; return False where another command was faster.
 
     Raises:
@@ -57,14 +57,14 @@ def fill(vacancy: Vacancy) -> bool:
     return True
 
 
-def fill_all(vacancies: Collection[Vacancy]) -> str:
+def fill_all(vacancies: Collection[VacantSlot]) -> str:
     """Start a worker in each slot; return a line on how many were, or an empty one."""
     started = sum(map(fill, vacancies))
     return f"{count(started, 'idle slot')} {'has' if started == 1 else 'have'} a new worker" if started else ""
 
 
 @dataclass
-class Replacer:
+class WorkerRespawner:
     """Replaces workers that die while their runs are followed, look after look.
 
     A worker that dies before it has claimed a run is not replaced, and no slot gets more than `MOST`: on a broken
@@ -81,7 +81,7 @@ class Replacer:
     _since: Mapping[tuple[Path, str], float] = field(default_factory=dict)
     _filled: Counter[tuple[Path, str]] = field(default_factory=Counter)
 
-    def look(self, vacancies: Collection[Vacancy]) -> None:
+    def look(self, vacancies: Collection[VacantSlot]) -> None:
         """Look at the slots that are vacant at this instant, and fill those that have been for long enough."""
         now_s = self.clock()
         found = {(v.submission.path, v.slot): v for v in vacancies if v.died}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ettsweep.launch.progress import LOOK_SHARE, POLL_S, Monitor
+from ettsweep.launch.progress import LOOK_SHARE, POLL_S, ProgressMonitor
 from ettsweep.runs.attempt import NOTHING_LOGGED
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, Status
@@ -12,7 +12,7 @@ LAST_WORDS_S = 2.0
 """Seconds at most in which an owner that lives on may log how a run ended: it has others to train."""
 
 
-class Tail:
+class LogFollower:
     """Reads what a run has logged since the last time."""
 
     def __init__(self, run: RunDir) -> None:
@@ -51,7 +51,9 @@ class Tail:
             return b""
 
 
-def follow_log(monitor: Monitor, run: RunDir, say: Callable[[str], None], tell: Callable[[str], None]) -> Status:
+def follow_log(
+    monitor: ProgressMonitor, run: RunDir, say: Callable[[str], None], tell: Callable[[str], None]
+) -> Status:
     """Pass on what a run logs until it is finished, or has failed or been stopped; return its status then.
 
     Args:
@@ -60,7 +62,7 @@ def follow_log(monitor: Monitor, run: RunDir, say: Callable[[str], None], tell: 
         say: takes what was logged.
         tell: takes a line on what the run waits for, whenever that changes.
     """
-    tail, waited = Tail(run), ""
+    tail, waited = LogFollower(run), ""
     while True:
         began_s = time.monotonic()
         status = monitor.look().statuses[run.id]
@@ -77,7 +79,7 @@ def follow_log(monitor: Monitor, run: RunDir, say: Callable[[str], None], tell: 
         time.sleep(max(POLL_S, LOOK_SHARE * looked_s))
 
 
-def _hear_out(run: RunDir, tail: Tail, say: Callable[[str], None]) -> None:
+def _hear_out(run: RunDir, tail: LogFollower, say: Callable[[str], None]) -> None:
     """Pass on what the owner of a run that is over still logs, until the owner is gone."""
     attempt, until_s = run.latest(), time.monotonic() + LAST_WORDS_S
     while attempt and attempt.liveness() != "dead" and time.monotonic() < until_s:

@@ -17,7 +17,7 @@ from ettsweep.launch.job_environment import Variables
 from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, Scalar, Switch, Word
 from ettsweep.processes import GIB, cores, memory_bytes
 from ettsweep.runs.spec import TaskSpec
-from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, is_whole, validate
+from ettsweep.schema import NonNegative, Positive, PositiveFloat, StrictModel, is_whole, validate
 from ettsweep.shipped_files import shipped
 from ettsweep.trainer.tasks.registry import task_kind
 
@@ -50,7 +50,7 @@ LOCKSTEP = 8
 a kill and keep people waiting for the first result."""
 
 
-class Profile(Frozen):
+class Profile(StrictModel):
     """What all profiles say.
 
     Attributes:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ettsweep.console import STYLES, cell, count, power
-from ettsweep.launch.liveness import NO_ANSWER, LiveOutlook
+from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
 from ettsweep.launch.running_packs import pack_of, pack_sizes, told_states
-from ettsweep.launch.slurm_cache import Memory
-from ettsweep.launch.submissions import Vacancy
-from ettsweep.launch.time_left import Pace
+from ettsweep.launch.slurm_cache import SlurmCache
+from ettsweep.launch.submissions import VacantSlot
+from ettsweep.launch.time_left import TimeLeftEstimator
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
@@ -38,7 +38,7 @@ LINE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class SweepStatus:
     """States of some runs at one instant.
 
     Attributes:
@@ -50,13 +50,13 @@ class Snapshot:
 
     statuses: dict[str, Status]
     remaining_s: float | None
-    silence: str = ""
-    vacancies: Sequence[Vacancy] = ()
+    slurm_error: str = ""
+    vacancies: Sequence[VacantSlot] = ()
 
     @property
     def settled(self) -> bool:
         """Whether nothing is queued or running any more, and that is certain."""
-        moving = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if self.silence else []))
+        moving = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if self.slurm_error else []))
         return not any(s.state in moving for s in self.statuses.values())
 
     @property
@@ -93,13 +93,13 @@ class Snapshot:
     def summary(self) -> str:
         """Return one line: how many of all are finished, the states, and how long still."""
         states = ", ".join(told_states(self.statuses))
-        left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
+        left = f"; about {format_duration(self.remaining_s)} left" if self.remaining_s else ""
         waits = "".join(f"; {why}" for why in (self.waits, self.idles) if why)
-        silence = f"; {NO_ANSWER}: {self.silence}" if self.silence else ""
+        silence = f"; {NO_ANSWER}: {self.slurm_error}" if self.slurm_error else ""
         return f"{self.done}/{count(len(self.statuses), 'run')} finished ({states}){left}{waits}{silence}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return 75 s as `1 min 15 s`."""
     whole = round(seconds)
     if whole < 60:
@@ -109,7 +109,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-class Monitor:
+class ProgressMonitor:
     """Looks at the same runs again and again; finished ones are read once. `searches`, by family, name their sweeps."""
 
     def __init__(self, results: Path, specs: Sequence[RunSpec] = (), searches: Searches | None = None) -> None:
@@ -117,17 +117,17 @@ class Monitor:
         self._searches = searches or {}
         self.several = len({search.sweep for found in self._searches.values() for search in found}) > 1
         self._finished: dict[str, Status] = {}
-        self._memory = Memory()
-        self._pace = Pace()
+        self._memory = SlurmCache()
+        self._pace = TimeLeftEstimator()
         self.watch(specs)
 
     def watch(self, specs: Sequence[RunSpec]) -> None:
         """Look at these runs from now on."""
         self.specs = {spec.run_id: spec for spec in specs}
 
-    def look(self) -> Snapshot:
+    def look(self) -> SweepStatus:
         """Take a snapshot."""
-        outlook = LiveOutlook(self._results, self._memory)
+        outlook = SchedulerLiveness(self._results, self._memory)
         statuses = {}
         for run_id in self.specs:
             run = RunDir(runs_dir(self._results) / run_id)
@@ -138,17 +138,17 @@ class Monitor:
             statuses[run_id] = status
         unfinished = statuses.keys() - self._finished.keys()
         remaining_s = None
-        if unfinished and not outlook.silence:
+        if unfinished and not outlook.slurm_error:
             remaining_s = self._pace.left_s(self.specs, statuses, outlook.at_once(unfinished))
         queued = [run_id for run_id, s in statuses.items() if s.state is State.QUEUED]
-        return Snapshot(statuses, remaining_s, outlook.silence, outlook.vacancies(queued))
+        return SweepStatus(statuses, remaining_s, outlook.slurm_error, outlook.vacancies(queued))
 
     def sweeps(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that a run belongs to."""
         return held_by(self._searches, spec.family_id, spec)
 
 
-def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType":
+def picture(monitor: ProgressMonitor, snapshot: SweepStatus, title: str) -> "RenderableType":
     """Return what `--follow` and `watch` show: a bar with the time left, and the runs in training."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -158,7 +158,7 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     statuses = snapshot.statuses
     head = Table.grid(padding=(0, 1))
     progress = sum(s.progress for s in statuses.values())
-    left = f"about {duration(snapshot.remaining_s)} left" if snapshot.remaining_s else ""
+    left = f"about {format_duration(snapshot.remaining_s)} left" if snapshot.remaining_s else ""
     bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
     head.add_row(
         Text(cell(title), style="bold"), bar, f"{snapshot.done}/{count(len(statuses), 'run')}", Text(left, style="cyan")
@@ -183,7 +183,7 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         state = Text(status.state, style=STYLES.get(status.state, "dim"))
         point = (power(spec.lr), power(spec.wd), str(spec.seed))
         step = f"{round(status.progress * last)}/{last}"
-        left = duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
+        left = format_duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
         place = " ".join(filter(None, [status.where, status.job, status.reason]))
         told = [monitor.sweeps(spec)] if monitor.several else []
         told += [model_name(spec.model)] if models else []
@@ -195,18 +195,18 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     foot = Text("  ".join(told_states(statuses)), style="dim")
     for why in filter(None, (snapshot.waits, snapshot.idles)):
         foot.append(f"  {cell(why)}", style="yellow")
-    if snapshot.silence:
-        foot.append(f"  {NO_ANSWER}: {cell(snapshot.silence)}", style="magenta")
+    if snapshot.slurm_error:
+        foot.append(f"  {NO_ANSWER}: {cell(snapshot.slurm_error)}", style="magenta")
     return Group(head, table, foot) if shown else Group(head, foot)
 
 
 def follow(
-    monitor: Monitor,
+    monitor: ProgressMonitor,
     title: str,
     console: "Console",
     relaunch: bool = True,
-    heed: Callable[[Snapshot], None] = lambda snapshot: None,
-) -> Snapshot:
+    heed: Callable[[SweepStatus], None] = lambda snapshot: None,
+) -> SweepStatus:
     """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then.
 
     With `relaunch`, return earlier where a run has waited for a worker for some time, so that it can have one. `heed`

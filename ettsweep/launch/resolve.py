@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ettsweep.config import hidden
-from ettsweep.errors import DataMissingError, EttsweepError, InputError, TakenError
-from ettsweep.launch.follow import How, read_ledger
+from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
+from ettsweep.launch.follow import CommandContext, read_ledger
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile
 from ettsweep.launch.slurm_cache import watch_pulses
 from ettsweep.launch.submit import check, check_room
@@ -16,18 +16,18 @@ from ettsweep.schema import validate
 from ettsweep.study.grid_file import load_request
 from ettsweep.study.run_index import Plan, Run, make_plan
 from ettsweep.study.seeds import fresh_seeds
-from ettsweep.study.study import Centre, Request, Search, with_corpus
-from ettsweep.study.sweep_store import Sweeps, load_sweeps
+from ettsweep.study.study import Centre, Study, SweepSpec, with_corpus
+from ettsweep.study.sweep_store import SweepStore, load_sweep_store
 from ettsweep.study.sweep_updates import agreeing, extend
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import looks
+from ettsweep.study.verification import evaluate_all
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.data_location import resolve, said
 from ettsweep.trainer.tasks.registry import TASKS, check_data
 
 
 @dataclass(frozen=True)
-class Place:
+class LaunchOptions:
     """What options say.
 
     Attributes:
@@ -40,7 +40,7 @@ class Place:
     launch_set: tuple[str, ...] = ()
     data: str | None = None
 
-    def of(self, request: Request) -> Request:
+    def of(self, request: SweepSpec) -> SweepSpec:
         """Return a request with what the options say of where it trains, and of where its data are."""
         launch, sets = request.launch, request.launch_set
         if self.launch is not None:
@@ -51,7 +51,7 @@ class Place:
         where = located(data, request.recipe.task.kind) if data else None
         return request.model_copy(update={"launch": launch, "launch_set": tuple(last.values()), "data": where})
 
-    def settle(self, request: Request, results: Path, name: str) -> Request:
+    def settle(self, request: SweepSpec, results: Path, name: str) -> SweepSpec:
         """Return a grid's request for the data at hand; it trains where the options say, else where the sweep does.
 
         A new sweep trains where all others of the folder do, if they agree.
@@ -61,7 +61,7 @@ class Place:
             InputError: it could not, for its profile or the size of its model.
             DataMissingError: its runs are bound to data that are not there.
         """
-        sweeps = load_sweeps(results)
+        sweeps = load_sweep_store(results)
         known = [sweeps.named[name]] if name in sweeps.named else sweeps.chosen()
         ways = {(last.launch, last.launch_set) for last in (sweep.requests[-1] for sweep in known)}
         if len(ways) == 1:
@@ -72,14 +72,14 @@ class Place:
         settled = with_corpus(self.of(request))
         try:
             agreeing(sweeps, name, settled)
-        except TakenError:
+        except SweepNameTakenError:
             profile, _ = trained_by(settled)
             check_room([search.base for search in settled.searches()], profile)
             raise
         return settled
 
     def of_searches(
-        self, searches: Sequence[Search], sweeps: Sweeps, *, dry_run: bool = False
+        self, searches: Sequence[Study], sweeps: SweepStore, *, dry_run: bool = False
     ) -> tuple[AnyProfile, dict[str, str]]:
         """Return what more runs of some searches train by, as their sweeps say: a profile, and data by kind of task.
 
@@ -142,13 +142,13 @@ def located(data: str, task: str) -> str:
     return resolve(data)
 
 
-def data_of(request: Request) -> str | None:
+def data_of(request: SweepSpec) -> str | None:
     """Return where the data of a grid are, as the grid or the user's environment says; None where neither does."""
     kind = request.recipe.task.kind
     return None if TASKS[kind].packaged else said(kind, request.data)
 
 
-def trained_by(request: Request) -> tuple[AnyProfile, dict[str, str]]:
+def trained_by(request: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
     """Return what the runs of a settled request train by: the profile, and where data are, by kind of task."""
     data = {request.recipe.task.kind: request.data} if request.data else {}
     return load_profile(request.launch, request.launch_set), data
@@ -164,9 +164,9 @@ BY_NAME = (*WAITING, State.PRUNED, State.UNKNOWN, State.DONE, State.DIVERGED)
 one was stopped on purpose."""
 
 
-def ask_grid(
-    request: Request,
-    how: How,
+def plan_grid(
+    request: SweepSpec,
+    how: CommandContext,
     name: str,
     words: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
@@ -202,12 +202,12 @@ def ask_grid(
     return plan, ""
 
 
-def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
+def ask_seeds(searches: Sequence[Study], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
     """Return the plan for reruns of each verified optimum over fresh seeds, and the verdicts that are none."""
     ledger = read_ledger(results)
     specs: list[RunSpec] = []
     unverified: list[Verdict] = []
-    for look in looks(searches, ledger):
+    for look in evaluate_all(searches, ledger):
         search, verdict = look.search, look.verdict()
         if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
             specs += look.specs([verdict.point], fresh_seeds(search, count))
@@ -222,7 +222,7 @@ def retryable(runs: Sequence[Run], *, named: bool, states: Collection[str] = ())
     return [run for run in runs if run.state in meant]
 
 
-def ask_again(runs: Sequence[Run], how: How, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
+def ask_again(runs: Sequence[Run], how: CommandContext, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
     """Have runs that ended without success, or whose owner shows no sign of life, go on from their last checkpoint.
 
     One that is no longer as it was when a person chose it is left alone. Return the plan, and the runs that live:
@@ -252,8 +252,8 @@ def ask_one(
     lr: float | None,
     wd: float | None,
     seed: int | None,
-    place: Place,
-) -> tuple[RunSpec, Place]:
+    place: LaunchOptions,
+) -> tuple[RunSpec, LaunchOptions]:
     """Return one run of a grid file, and the place with the data that the grid names.
 
     What is not given is the centre's, or the grid's first.

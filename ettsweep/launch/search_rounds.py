@@ -4,26 +4,26 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ettsweep.launch.follow import How, Verified, verify_rounds
+from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.study import Request, Search
-from ettsweep.study.suggesting import Key, Searching, Start
-from ettsweep.study.surface_sampler import Proposer
-from ettsweep.study.sweep_store import Sweep, Sweeps, asked_too, load_sweeps
+from ettsweep.study.study import Study, SweepSpec
+from ettsweep.study.suggesting import Key, StartPoint, Suggester
+from ettsweep.study.surface_sampler import Sampler
+from ettsweep.study.sweep_store import Sweep, SweepStore, asked_too, load_sweep_store
 from ettsweep.study.sweep_updates import propose as record
 from ettsweep.study.verification import Budget
 
 
 @dataclass(frozen=True)
-class Sought:
+class SearchTarget:
     """What is searched: the families of a request, in the sweep that it makes or extends."""
 
     name: str
-    request: Request
-    sweeps: Sweeps
+    request: SweepSpec
+    sweeps: SweepStore
 
     @classmethod
-    def of(cls, name: str, request: Request, sweeps: Sweeps) -> "Sought":
+    def of(cls, name: str, request: SweepSpec, sweeps: SweepStore) -> "SearchTarget":
         """Return what is searched once a request, which agrees, was asked for under a name."""
         return cls(name, request, asked_too(sweeps, name, request))
 
@@ -32,29 +32,29 @@ class Sought:
         return self.sweeps.named[self.name]
 
     @property
-    def searches(self) -> list[Search]:
+    def searches(self) -> list[Study]:
         families = {one.family for one in self.request.searches()}
         return [one for one in self.sweep.searches if one.family in families]
 
-    def reread(self, searches: Sequence[Search]) -> Sequence[Search]:
+    def reread(self, searches: Sequence[Study]) -> Sequence[Study]:
         """Return the same searches as their sweep has them by now; as they were where it is gone."""
-        sweep = load_sweeps(self.sweeps.results).named.get(self.name)
+        sweep = load_sweep_store(self.sweeps.results).named.get(self.name)
         known = {one.family: one for one in sweep.searches} if sweep else {}
         return [known.get(one.family, one) for one in searches]
 
 
 def search_rounds(
-    sought: Sought,
-    how: How,
-    starts: Mapping[Key, Start],
+    sought: SearchTarget,
+    how: CommandContext,
+    starts: Mapping[Key, StartPoint],
     budget: Budget,
     *,
     sampler: str,
-    propose: Proposer,
+    propose: Sampler,
     trials: int,
     pruner: str,
     agree: Callable[[str], bool] | None = None,
-) -> Verified:
+) -> VerificationResult:
     """Have points proposed and trained until verdicts stand: one round or, where `how` follows, all.
 
     Families that have no proposals yet start at `starts`. `sampler` is the name of what proposes, up to `trials` points
@@ -62,7 +62,7 @@ def search_rounds(
     cost, whether a climb may go on that far; None: no.
     """
     searches, recorded = sought.searches, not how.dry_run
-    searching = Searching(
+    searching = Suggester(
         sampler,
         propose,
         trials,
@@ -83,7 +83,7 @@ def search_rounds(
     )
 
 
-def _pruner(how: How, name: str, sought: Sought, proposals: Callable[[], Collection[str]]) -> Pruner:
+def _pruner(how: CommandContext, name: str, sought: SearchTarget, proposals: Callable[[], Collection[str]]) -> Pruner:
     """Return what stops runs that were merely proposed, and that no other sweep asks for."""
     chosen: Sequence[Sweep] = sought.sweeps.chosen()
     others = {spec.run_id for sweep in chosen if sweep.name != sought.name for spec in sweep.specs()}

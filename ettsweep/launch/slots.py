@@ -88,7 +88,7 @@ def _say(descriptor: int, text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldSlot:
     """A lock that is held, and by whom.
 
     Attributes:
@@ -105,12 +105,12 @@ class Held:
         return f"slot {self.name}, held by {by}"
 
 
-def held(paths: Iterable[Path]) -> list[Held]:
+def held(paths: Iterable[Path]) -> list[HeldSlot]:
     """Return those of some locks that are held, with who holds each."""
     return [found for path in paths if (found := _holder(path))]
 
 
-def _holder(path: Path) -> Held | None:
+def _holder(path: Path) -> HeldSlot | None:
     """Return who holds a lock, or None where nobody does; the file alone could be of one that is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # whatever lies there
@@ -123,8 +123,8 @@ def _holder(path: Path) -> Held | None:
             told = loads(os.pread(descriptor, 4096, 0))
             owner = Process.from_json(told.get("process"))
             if owner and owner.liveness() != "dead":
-                return Held(path.stem, owner, str(told.get("results")))
-        return Held(path.stem)
+                return HeldSlot(path.stem, owner, str(told.get("results")))
+        return HeldSlot(path.stem)
     finally:
         os.close(descriptor)
     return None

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from ettsweep.errors import NoAnswerError, NotHereError
+from ettsweep.errors import SlurmNotInstalledError, SlurmUnavailableError
 
 ANSWER_S = 20.0
 """Seconds after which a command of SLURM's counts as not answering; its own patience is 10 s by default."""
@@ -107,14 +107,14 @@ def ask(*command: str) -> str:
             check=False,
         )
     except FileNotFoundError:
-        raise NotHereError(f"{command[0]} is not on this machine") from None
+        raise SlurmNotInstalledError(f"{command[0]} is not on this machine") from None
     except subprocess.TimeoutExpired:
-        raise NoAnswerError(f"{command[0]} gave no answer in {ANSWER_S:.0f} s") from None
+        raise SlurmUnavailableError(f"{command[0]} gave no answer in {ANSWER_S:.0f} s") from None
     except OSError as error:
-        raise NoAnswerError(f"{command[0]}: {error.strerror}") from None
+        raise SlurmUnavailableError(f"{command[0]}: {error.strerror}") from None
     # squeue complains of a user that it does not know, prints no jobs, and exits 0.
     if done.returncode or re.search(r"^\w+: error: ", done.stderr, re.MULTILINE):
-        raise NoAnswerError(f"{command[0]}: {words(done.stderr) or f'exit code {done.returncode}'}")
+        raise SlurmUnavailableError(f"{command[0]}: {words(done.stderr) or f'exit code {done.returncode}'}")
     return done.stdout
 
 
@@ -216,7 +216,7 @@ def cancel(ids: Iterable[str]) -> None:
         try:
             # No --state=PENDING: with a filter, scancel takes all waiting tasks of an array for one.
             ask("scancel", f"{array}_[{ranges(indices)}]")
-        except NoAnswerError as error:
+        except SlurmUnavailableError as error:
             if "Invalid job id" not in str(error):  # it has started or ended since squeue was asked
                 raise
 
@@ -236,7 +236,7 @@ def requeue(job: str) -> bool:
     """Ask for a job to be started again; say whether SLURM will."""
     try:
         ask("scontrol", "requeue", job)
-    except NoAnswerError as error:
+    except SlurmUnavailableError as error:
         return "pending execution" in str(error)  # it has been asked for already
     return True
 
@@ -245,7 +245,7 @@ def under_repair() -> bool:
     """Say whether nodes are down or drained: --test-only refuses what fits those alone, and sbatch lets it wait."""
     try:
         states = ask("sinfo", "-h", "-N", "-o", "%T").split()
-    except NoAnswerError:
+    except SlurmUnavailableError:
         return True
     return any(not state.rstrip("*~#!%$@^-+").startswith(("idle", "alloc", "mix", "comp")) for state in states)
 
@@ -254,7 +254,7 @@ def preempted(job: str) -> bool | None:
     """Say whether a job that has been told to end is making room for another, and not cancelled; None: no answer."""
     try:
         told = ask("scontrol", "--oneliner", "show", "job", job)
-    except NoAnswerError:
+    except SlurmUnavailableError:
         return None
     fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", told))
     return fields.get("JobState") == "RUNNING" and fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown")

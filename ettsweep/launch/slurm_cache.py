@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ettsweep.errors import NoAnswerError
+from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import Life
@@ -25,7 +25,7 @@ ASK_FIRST_S, ASK_LAST_S = 1.0, 30.0
 
 
 @dataclass
-class Memory:
+class SlurmCache:
     """What a process remembers from look to look.
 
     Attributes:
@@ -61,7 +61,7 @@ class Memory:
         before = self._ours(found), self.silence
         try:
             self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in found})), ""
-        except NoAnswerError as error:
+        except SlurmUnavailableError as error:
             self.tasks, self.silence = {}, str(error)
         self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
         self.arrays |= {name: array for name, array in recorded.items() if array}
@@ -87,7 +87,7 @@ class Memory:
                 told = slurm.history(arrays) if arrays else {}
                 self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
                 self.no_history = ""
-            except NoAnswerError as error:
+            except SlurmUnavailableError as error:
                 self.no_history = f"why is not known: {error}"
         return self.ended.get(id_)
 
@@ -108,7 +108,7 @@ class Memory:
 
 def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
     """Watch the hearts of the owners of some runs for as long as they may stand still; return those that beat."""
-    memory = Memory()
+    memory = SlurmCache()
     attempts = {run.id: attempt for run in runs if (attempt := run.latest()) and attempt.heartbeat_s() is not None}
     beating: set[str] = set()
     while True:

@@ -96,7 +96,7 @@ class Submission:
                 found.append((worker, slot, said))
         return found
 
-    def vacancies(self) -> list["Vacancy"]:
+    def vacancies(self) -> list["VacantSlot"]:
         """Return the slots whose workers are dead, while others of this submission live and may need help.
 
         Where all are dead, its runs count as nobody's, and are submitted again. What another user has submitted is left
@@ -110,7 +110,7 @@ class Submission:
             said = self.said_by(name := str(slot.get("name")))
             worker = Process.from_json(said.get("process")) or job
             if worker and worker.liveness() == "dead":
-                found.append(Vacancy(self, name, died=bool(said.get("claimed") and not said.get("leaving"))))
+                found.append(VacantSlot(self, name, died=bool(said.get("claimed") and not said.get("leaving"))))
         return found if self.live_workers() else []
 
     def at_work(self) -> int:
@@ -217,7 +217,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Vacancy:
+class VacantSlot:
     """A slot of a live submission whose worker is dead.
 
     Attributes:

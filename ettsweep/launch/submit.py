@@ -12,8 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ettsweep.console import note
-from ettsweep.errors import InputError, LaunchError, NoAnswerError, NotHereError, UnansweredError
+from ettsweep.console import print_note
+from ettsweep.errors import (
+    InputError,
+    LaunchError,
+    SlurmNotInstalledError,
+    SlurmUnavailableError,
+    SubmissionUnknownError,
+)
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.gpus import TURNS, mps_runs
@@ -24,7 +30,7 @@ from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.run_index import Plan, Planned
+from ettsweep.study.run_index import Plan, PlannedRun
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.data_location import data_env, resolve, said
@@ -51,7 +57,7 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     if isinstance(profile, LocalProfile):
         slots = free_first(profile.resolve())[: len(plan.to_launch)]
         if max(slot.sharers for slot in slots) > 1 and not mps_runs():
-            note(f"workers compute on a GPU {TURNS}")
+            print_note(f"workers compute on a GPU {TURNS}")
         return [_submit_local(_content(results, plan.to_launch, profile, data or {}), slots, results)]
     folders: list[Path] = []
     arrays = _arrays(results, plan.to_launch, profile, _max_array_size())
@@ -68,7 +74,7 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     return folders
 
 
-def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile, data: Mapping[str, str]) -> Json:
+def _content(results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, data: Mapping[str, str]) -> Json:
     """Return what submission.json says; a snapshot of the code is taken if the profile wants one."""
     code = None
     if profile.snapshot:
@@ -117,7 +123,7 @@ def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
 class Array:
     """What one array is to do: its runs, how many tasks share them, and how many of these run at a time."""
 
-    planned: Sequence[Planned]
+    planned: Sequence[PlannedRun]
     tasks: int
     parallel: int
 
@@ -133,7 +139,7 @@ class Array:
         return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:60]
 
 
-def _arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile, max_tasks: int) -> list[Array]:
+def _arrays(results: Path, planned: Sequence[PlannedRun], profile: SlurmProfile, max_tasks: int) -> list[Array]:
     """Split runs into arrays, several where the site's MaxArraySize is less than the tasks that are needed."""
     if "%" in str(folder := unnamed(results)):
         raise InputError(f"{folder}: SLURM gives % in a path a meaning of its own; --results names another folder")
@@ -182,7 +188,7 @@ def _after_failure(submission: Submission, told: str) -> str:
         UnansweredError: SLURM does not say.
     """
     lost = LOST.search(told)
-    with contextlib.suppress(NoAnswerError):
+    with contextlib.suppress(SlurmUnavailableError):
         for task in slurm.queue([submission.user]).values():
             if task.name == submission.name:
                 return task.id.partition("_")[0]
@@ -191,7 +197,7 @@ def _after_failure(submission: Submission, told: str) -> str:
             raise LaunchError(f"sbatch refuses: {told}")
     # A controller that was too busy to answer can accept the jobs minutes later: what was written for them stays.
     submission.record_silence()
-    raise UnansweredError(f"sbatch: {told}; the next command looks whether the jobs were made")
+    raise SubmissionUnknownError(f"sbatch: {told}; the next command looks whether the jobs were made")
 
 
 def unnamed(results: Path) -> Path:
@@ -207,7 +213,7 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
 
     try:
         max_tasks = _max_array_size()
-    except NoAnswerError:
+    except SlurmUnavailableError:
         max_tasks = len(plan.to_launch)  # whoever looks at the script where there is no SLURM sees one array
     code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
     found = []
@@ -257,15 +263,15 @@ def would_start(script: str) -> str:
     from ettsweep.launch.executors import sbatch
 
     if shutil.which("sbatch") is None:
-        raise NotHereError("sbatch is not on this machine; `--launch local` trains here")
+        raise SlurmNotInstalledError("sbatch is not on this machine; `--launch local` trains here")
     command, wait_s = [*sbatch(script), "--test-only"], slurm.ANSWER_S
     try:
         done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:
-        raise NoAnswerError(f"sbatch gave no answer in {wait_s:.0f} s") from None
+        raise SlurmUnavailableError(f"sbatch gave no answer in {wait_s:.0f} s") from None
     told = slurm.words(done.stderr)
     if done.returncode and LOST.search(told):
-        raise NoAnswerError(f"sbatch: {told}")
+        raise SlurmUnavailableError(f"sbatch: {told}")
     if done.returncode and not ("configuration is not available" in told and slurm.under_repair()):
         raise LaunchError(f"sbatch refuses: {told}")
     return told

@@ -17,7 +17,7 @@ NOTHING = (0.0, 0.0)
 """Seconds and shares of runs, where none was seen."""
 
 
-class Pace:
+class TimeLeftEstimator:
     """What is known of how long runs take: those of a kind as long as each other, whatever share of them was seen."""
 
     def __init__(self) -> None:
@@ -25,8 +25,8 @@ class Pace:
 
     def finished(self, spec: RunSpec, seconds: float, share: float) -> None:
         """Take note of a run that took a worker so long, and ended after a share of its steps, 0 to 1."""
-        before, shares = self._finished[spec.kind]
-        self._finished[spec.kind] = before + seconds, shares + share
+        before, shares = self._finished[spec.recipe_key]
+        self._finished[spec.recipe_key] = before + seconds, shares + share
 
     def learn(self, spec: RunSpec, result: Json) -> None:
         """Take note of a finished run, as its result tells of it."""
@@ -44,12 +44,12 @@ class Pace:
         running = {run: s for run, s in active.items() if s.state is State.RUNNING}
         for run, s in running.items():
             if s.slot_left_s is not None and 0 < s.progress < 1:
-                kind = specs[run].kind
+                kind = specs[run].recipe_key
                 seconds, shares = spent.get(kind, NOTHING)
                 spent[kind] = seconds + s.slot_left_s * s.progress / (1 - s.progress), shares + s.progress
         left: dict[str, float] = {}
         for run, s in active.items():
-            seconds, shares = spent.get(specs[run].kind, NOTHING)
+            seconds, shares = spent.get(specs[run].recipe_key, NOTHING)
             if s.state is State.RUNNING and s.slot_left_s is not None:
                 left[run] = s.slot_left_s
             elif shares:

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ettsweep.launch.cost import asking
-from ettsweep.report.families import Comparison
+from ettsweep.report.families import StrategyComparison
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run, cost_s
 from ettsweep.study.sweep_store import Searches
 
 
 @dataclass(frozen=True)
-class Cost:
+class SweepCost:
     """What some runs have cost.
 
     Attributes:
@@ -38,12 +38,12 @@ class Cost:
         return self.reused_s / self.device_s if self.device_s else 0.0
 
 
-def cost_of(what: str, runs: Iterable[Run], searches: Searches) -> Cost:
+def cost_of(what: str, runs: Iterable[Run], searches: Searches) -> SweepCost:
     """Add up runs, each once."""
     own = list({run.id: run for run in runs}.values())
     states = [run.state for run in own]
     shared = [run for run in own if asking(run, searches) > 1]
-    return Cost(
+    return SweepCost(
         what,
         sum(state.finished for state in states),
         states.count(State.DIVERGED),
@@ -53,7 +53,7 @@ def cost_of(what: str, runs: Iterable[Run], searches: Searches) -> Cost:
     )
 
 
-def costs(comparisons: Sequence[Comparison], runs: Sequence[Run], searches: Searches) -> list[Cost]:
+def costs(comparisons: Sequence[StrategyComparison], runs: Sequence[Run], searches: Searches) -> list[SweepCost]:
     """Return what each strategy of each comparison has cost, then runs of no sweep, and all of it.
 
     What has cost nothing is left out.

@@ -7,11 +7,11 @@ from functools import cached_property
 from ettsweep.report.formats import strategy_rank
 from ettsweep.runs.spec import Recipe, RunSpec
 from ettsweep.study.run_index import Run, by_point
-from ettsweep.study.study import Point, Search
-from ettsweep.study.study_state import Look
+from ettsweep.study.study import Point, Study
+from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import look_at
-from ettsweep.trainer.tasks.registry import Score
+from ettsweep.study.verification import evaluate
+from ettsweep.trainer.tasks.registry import Metric
 
 Points = dict[Point, list[Run]]
 """Runs of a family by lattice point, lowest seed first."""
@@ -35,9 +35,9 @@ class JudgedFamily:
         return self.points.get(self.verdict.point, []) if self.verdict.point else []
 
     @cached_property
-    def look(self) -> Look:
+    def look(self) -> StudyState:
         """The family as the rule of its sweep sees it."""
-        return look_at(self.verdict.search, self.runs)
+        return evaluate(self.verdict.search, self.runs)
 
     @property
     def scores(self) -> list[float | None]:
@@ -50,19 +50,19 @@ class JudgedFamily:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class StrategyComparison:
     """Families of one sweep; they differ only in strategy, and share a figure of seeds."""
 
     title: str
     families: tuple[JudgedFamily, ...]
 
     @property
-    def measure(self) -> Score:
+    def measure(self) -> Metric:
         """What they are compared by."""
         return self.families[0].verdict.search.measure
 
 
-def points_of(runs: Iterable[Run], search: Search | None = None) -> Points:
+def points_of(runs: Iterable[Run], search: Study | None = None) -> Points:
     """Group runs of one family by point: of a search those on its lattice, at the points that it asks for."""
     held = [run for run in runs if search is None or search.holds(run.point)]
     groups = by_point(held, search.asked if search else ())
@@ -89,7 +89,7 @@ def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamil
     return [JudgedFamily(verdict, points_of(families.get(verdict.family, ()), verdict.search)) for verdict in verdicts]
 
 
-def compare(families: Sequence[JudgedFamily]) -> list[Comparison]:
+def compare(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
     """Put families of one sweep that differ only in strategy together, strategies in their usual order."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
@@ -98,13 +98,13 @@ def compare(families: Sequence[JudgedFamily]) -> list[Comparison]:
         recipes.setdefault((search.sweep, *recipe), []).append(family)
     searches = [members[0].verdict.search for members in recipes.values()]
     comparisons = [
-        Comparison(_title(search, searches), tuple(members))
+        StrategyComparison(_title(search, searches), tuple(members))
         for search, members in zip(searches, recipes.values(), strict=True)
     ]
     return sorted(comparisons, key=lambda comparison: comparison.title)
 
 
-def _title(search: Search, searches: Sequence[Search]) -> str:
+def _title(search: Study, searches: Sequence[Study]) -> str:
     """Return model and task, the sweep where there are several, and fields in which those that share both differ."""
     title = f"{search.model} on {search.base.task.kind}"
     title += f", sweep {search.sweep}" if len({s.sweep for s in searches}) > 1 else ""

@@ -10,20 +10,20 @@ from ettsweep.report import figures
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.figures.optima import of_one_kind
 from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
-from ettsweep.report.run_histories import Histories
+from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.surface_frames import optimum_frame, surface_frame
 from ettsweep.trainer.tasks.registry import evaluated
 
 
-class Frames:
+class FamilyFrames:
     """The frames of some families, each made once, when it is asked for; of each run so many rows of curves."""
 
-    def __init__(self, families: Sequence[JudgedFamily], histories: Histories, rows: int) -> None:
+    def __init__(self, families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> None:
         self.families, self._histories, self._rows = families, histories, rows
 
-    def of(self, families: Sequence[JudgedFamily]) -> "Frames":
+    def of(self, families: Sequence[JudgedFamily]) -> "FamilyFrames":
         """Return those of other families; what was read of a run is not read again."""
-        return Frames(families, self._histories, self._rows)
+        return FamilyFrames(families, self._histories, self._rows)
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -59,13 +59,13 @@ class Frames:
 # --- of families that differ only in strategy -----------------------------------------------------------------------
 
 
-def strategies(frames: Frames) -> alt.LayerChart | None:
+def strategies(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the points of all strategies on one map; None where not two of them have a score at a wd above 0."""
     scored = frames.points[frames.points["score"].notna() & (frames.points["wd"] > 0)]
     return figures.strategies(scored) if scored["strategy"].nunique() > 1 else None
 
 
-def seeds(frames: Frames) -> alt.LayerChart | None:
+def seeds(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the optima of all strategies over seeds; None where none was evaluated, or all diverged."""
     optima = of_one_kind(frames.optima)
     curves = frames.curves[frames.curves["run"].isin(optima["run"])]
@@ -73,7 +73,7 @@ def seeds(frames: Frames) -> alt.LayerChart | None:
     return figures.seeds(curves, optima) if scored and _evaluated(curves, optima) else None
 
 
-def scores(frames: Frames) -> alt.LayerChart | None:
+def scores(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the scores of the optima; None where there are not two."""
     return figures.scores(frames.optima) if frames.optima["score"].notna().sum() > 1 else None
 
@@ -81,7 +81,7 @@ def scores(frames: Frames) -> alt.LayerChart | None:
 # --- of one family --------------------------------------------------------------------------------------------------
 
 
-def lattice(frames: Frames) -> alt.LayerChart | None:
+def lattice(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the map of a family; None where it has no run, or no axis that is searched."""
     (family,) = frames.families
     if frames.empty:
@@ -89,7 +89,7 @@ def lattice(frames: Frames) -> alt.LayerChart | None:
     return figures.lattice(frames.points, frames.surface, optimum_frame([family]), ranges_frame(family))
 
 
-def trajectories(frames: Frames) -> alt.LayerChart | None:
+def trajectories(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the evaluations of all points of a family; None where no run that counts was evaluated."""
     if frames.empty:
         return None
@@ -97,14 +97,14 @@ def trajectories(frames: Frames) -> alt.LayerChart | None:
     return figures.trajectories(frames.curves, frames.points) if _evaluated(counted, frames.points) else None
 
 
-def curves(frames: Frames) -> alt.LayerChart | None:
+def curves(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the explorer of a family's curves; None where nothing was recorded."""
     if frames.empty or frames.curves.empty:
         return None
     return figures.curves(frames.curves, frames.spikes, frames.points)
 
 
-def course(frames: Frames) -> alt.LayerChart | None:
+def course(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw what a search had found after so many runs; None where nothing was proposed."""
     (family,) = frames.families
     spent = course_frame(family)

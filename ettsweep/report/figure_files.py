@@ -10,10 +10,10 @@ import altair as alt
 from ettsweep.console import count
 from ettsweep.files import Json, write_atomic
 from ettsweep.report import family_charts
-from ettsweep.report.families import Comparison
-from ettsweep.report.family_charts import Frames
+from ettsweep.report.families import StrategyComparison
+from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figures.chart_data import FILE_WIDTH
-from ettsweep.report.run_histories import Histories
+from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.theme import CONFIG
 from ettsweep.report.verdict_text import Key
 from ettsweep.study.verdict import Verdict
@@ -72,21 +72,21 @@ def _titled(own: Any, title: str) -> Json:
 # --- what is drawn --------------------------------------------------------------------------------------------------
 
 
-class Drawing:
+class FigureWriter:
     """Draws the figures of comparisons; names of files are given once."""
 
-    def __init__(self, histories: Histories, rows: int) -> None:
+    def __init__(self, histories: RunHistories, rows: int) -> None:
         self._histories = histories
         self._rows = rows
         self._used: set[str] = set()
 
-    def of(self, comparison: Comparison) -> Iterator[tuple[Key, Figure]]:
+    def of(self, comparison: StrategyComparison) -> Iterator[tuple[Key, Figure]]:
         """Yield the figures of a comparison, each with the family that it is of: the first one, where it is of all.
 
         What has nothing to show is not drawn.
         """
         families, first = comparison.families, comparison.families[0].verdict
-        frames = Frames(families, self._histories, self._rows)
+        frames = FamilyFrames(families, self._histories, self._rows)
         told, name = comparison.title, self._name(_series(first), first.family)
         for kind, caption, chart in _of_all(frames):
             yield first.key, _figure(kind, f"{name}-{kind}", told, caption, chart)
@@ -123,7 +123,7 @@ Drawn = Iterator[tuple[str, str, alt.LayerChart]]
 """Kind, caption and chart of some figures."""
 
 
-def _of_all(frames: Frames) -> Drawn:
+def _of_all(frames: FamilyFrames) -> Drawn:
     """Draw what compares strategies."""
     if chart := family_charts.strategies(frames):
         good = ", in rings what is as good as the candidate within the margin" * bool(frames.points["as_good"].any())
@@ -131,7 +131,7 @@ def _of_all(frames: Frames) -> Drawn:
     yield from _captioned(frames, {"seeds": family_charts.seeds, "scores": family_charts.scores})
 
 
-def _of_one(frames: Frames) -> Drawn:
+def _of_one(frames: FamilyFrames) -> Drawn:
     """Draw what is known of one family."""
     if chart := family_charts.lattice(frames):
         yield "map", _map_caption(frames), chart
@@ -139,7 +139,7 @@ def _of_one(frames: Frames) -> Drawn:
     yield from _captioned(frames, drawn)
 
 
-def _captioned(frames: Frames, kinds: Mapping[str, Callable[[Frames], alt.LayerChart | None]]) -> Drawn:
+def _captioned(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], alt.LayerChart | None]]) -> Drawn:
     for kind, draw in kinds.items():
         if chart := draw(frames):
             yield kind, CAPTIONS[kind], chart
@@ -169,7 +169,7 @@ CAPTIONS = {
 """What figures say that say the same of all families."""
 
 
-def _map_caption(frames: Frames) -> str:
+def _map_caption(frames: FamilyFrames) -> str:
     verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.surface) > 0
     told = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
     told += ["Red: the candidate."] * (verdict.point is not None)

@@ -7,13 +7,13 @@ import pandas as pd
 
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import plus_minus, point_text, score_text, standard_error
-from ettsweep.report.run_histories import EVALUATIONS, TRAINING, Histories
+from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories
 from ettsweep.runs.spec import log2
 from ettsweep.strategies.optimizers import factors_of
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.history import course
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point, Search, snap
+from ettsweep.study.study import Point, Study, snap
 from ettsweep.study.verdict import Verdict
 
 OWNER = ("sweep", "family", "model", "strategy")
@@ -83,7 +83,7 @@ def _owner(verdict: Verdict) -> tuple[str, str, str, str]:
     return search.sweep, verdict.family, search.model, strategy
 
 
-def _steps(search: Search, origin: Point, point: Point) -> tuple[float | None, float | None]:
+def _steps(search: Study, origin: Point, point: Point) -> tuple[float | None, float | None]:
     """Return a point's place on the lattice, in steps; nothing where it is off it."""
     free = search.wd if search.lr.fixed else search.lr  # whose steps are those along a fixed axis too
     lr_step, wd_step = free.step, (free if search.wd.fixed else search.wd).step
@@ -95,7 +95,7 @@ def _steps(search: Search, origin: Point, point: Point) -> tuple[float | None, f
     return (i, j) if on else (None, None)
 
 
-def _common(search: Search, point: Point) -> tuple[float | None, float | None]:
+def _common(search: Study, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
     base = search.base
     lr, wd = map_point(point.lr, point.wd, base.strategy.s, None, base.model.width, factors_of(base.optimizer))
@@ -105,7 +105,7 @@ def _common(search: Search, point: Point) -> tuple[float | None, float | None]:
 # --- curves ---------------------------------------------------------------------------------------------------------
 
 
-def curves_frame(families: Sequence[JudgedFamily], histories: Histories, rows: int) -> pd.DataFrame:
+def curves_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> pd.DataFrame:
     """Return a row for each step and each evaluation that is kept of each run, so many at most, by run and step.
 
     Columns:
@@ -120,7 +120,7 @@ def curves_frame(families: Sequence[JudgedFamily], histories: Histories, rows: i
     return frame.astype({"counted": "bool"} | dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"))
 
 
-def _curves(family: JudgedFamily, histories: Histories, rows: int) -> Iterable[tuple[object, ...]]:
+def _curves(family: JudgedFamily, histories: RunHistories, rows: int) -> Iterable[tuple[object, ...]]:
     for run, about in _members(family):
         if history := histories.of(run, rows):
             whose = *about, run.state.value, history.unit
@@ -130,7 +130,7 @@ def _curves(family: JudgedFamily, histories: Histories, rows: int) -> Iterable[t
                 yield (*whose, step, step / history.unit_steps, None, None, loss, accuracy)
 
 
-def spikes_frame(families: Sequence[JudgedFamily], histories: Histories, rows: int) -> pd.DataFrame:
+def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> pd.DataFrame:
     """Return a row for each spike that finished runs counted, and for where one diverged.
 
     Columns:

@@ -9,7 +9,7 @@ NAME = ".written.json"
 """The list, beside the page: the checksum of each file by its path from there."""
 
 
-def settle(out: Path, paths: Iterable[Path]) -> None:
+def update_manifest(out: Path, paths: Iterable[Path]) -> None:
     """Remove figures and tables that an earlier report wrote and this one did not; list the files of this one.
 
     A file that is not as the report left it belongs to somebody else, and stays.

@@ -16,14 +16,14 @@ UNDER_WAY = (State.QUEUED, State.RUNNING)
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """What to do next, and what to type; the command is empty where there is nothing."""
 
     words: str
     command: str = ""
 
 
-def next_steps(families: Sequence[JudgedFamily]) -> list[Step]:
+def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
     """Say of each of some families of one sweep what to do next; a command names its strategy where others differ."""
     found = [_next(family) for family in families]
     kinds = Counter(command.split()[1] if command else "" for _, command, _ in found)
@@ -36,7 +36,7 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[Step]:
             where += ["--strategy", search.strategy] if alone else []
             head, tail = command.split()[:2], command.split()[2:]
             command = shlex.join([*head, *where, *tail])
-        steps.append(Step(words, command))
+        steps.append(NextStep(words, command))
     return steps
 
 

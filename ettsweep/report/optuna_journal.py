@@ -16,13 +16,13 @@ from ettsweep.console import count
 from ettsweep.errors import InputError
 from ettsweep.files import dumps, write_atomic
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Ledger, Run
+from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.samplers import quiet
-from ettsweep.study.study import Point, Search
-from ettsweep.study.study_state import Look
-from ettsweep.study.sweep_store import Sweeps
-from ettsweep.study.verification import looks
-from ettsweep.trainer.tasks.registry import Score
+from ettsweep.study.study import Point, Study
+from ettsweep.study.study_state import StudyState
+from ettsweep.study.sweep_store import SweepStore
+from ettsweep.study.verification import evaluate_all
+from ettsweep.trainer.tasks.registry import Metric
 
 FAMILY = "family"
 """The attribute of a study that has the id of its family: what Optuna alone has written has none."""
@@ -41,7 +41,7 @@ class _Lines(BaseJournalBackend):
         self.lines += logs
 
 
-def write_journal(path: Path, sweeps: Sweeps, searches: Sequence[Search], ledger: Ledger) -> str:
+def write_journal(path: Path, sweeps: SweepStore, searches: Sequence[Study], ledger: RunIndex) -> str:
     """Write a study for each family of some sweeps, in one rename; return a line on it, for people.
 
     Raises:
@@ -54,7 +54,7 @@ def write_journal(path: Path, sweeps: Sweeps, searches: Sequence[Search], ledger
     journal, trials = _Lines(), 0
     with quiet():
         storage = JournalStorage(journal)
-        for look in looks(searches, ledger):
+        for look in evaluate_all(searches, ledger):
             trials += _add_study(storage, look, sweeps.named[look.search.sweep].samplers(look.search))
     write_atomic(path, "".join(dumps(line) + "\n" for line in journal.lines))
     studies = f"{len(searches)} {'study' if len(searches) == 1 else 'studies'}"
@@ -73,7 +73,7 @@ def _replaceable(path: Path) -> bool:
     return bool(studies) and all(FAMILY in study.user_attrs for study in studies)
 
 
-def _add_study(storage: JournalStorage, look: Look, samplers: Mapping[Point, str]) -> int:
+def _add_study(storage: JournalStorage, look: StudyState, samplers: Mapping[Point, str]) -> int:
     """Add the points of a family that have a result or were pruned; return how many there are.
 
     Those that a sampler proposed come first to last, then all others by lr and wd.
@@ -119,7 +119,7 @@ def _trial(
     params: dict[str, float],
     space: dict[str, BaseDistribution],
     worst: float | None,
-    measure: Score,
+    measure: Metric,
     attrs: dict[str, Any],
 ) -> FrozenTrial:
     """Return a point as one trial over all its seeds, with the curve of the first; where it diverged, as the worst."""
@@ -136,5 +136,5 @@ def _trial(
         params=params,
         distributions=space,
         user_attrs=attrs,
-        intermediate_values=measure.along(runs[0].dir.evaluations()),
+        intermediate_values=measure.best_so_far(runs[0].dir.evaluations()),
     )

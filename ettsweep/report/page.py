@@ -15,11 +15,11 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ettsweep import __version__
-from ettsweep.console import DEFAULT_RESULTS, at_results, count, harmless, power
+from ettsweep.console import DEFAULT_RESULTS, at_results, count, escape_control, power
 from ettsweep.launch.cost import cost_so_far
 from ettsweep.report import formats, summary, verdict_text
 from ettsweep.report.cost_table import costs
-from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.page_data import data_sets, script_json, without_data
 from ettsweep.report.page_sections import Figures, families_of, speed_of, spikes_in
 from ettsweep.report.run_table import best_rows, listing
@@ -36,7 +36,7 @@ MOST_PLAIN_ROWS = 300
 def render(
     results: Path,
     out: Path,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[StrategyComparison],
     figures: Figures,
     runs: Sequence[Run],
     searches: Searches,
@@ -52,7 +52,7 @@ def render(
     others = verdict_text.others([family.verdict for family in families])
     scripts = {name: _script(name) for name in ("theme", "figures", "runs", "page")} | {"vega": _vega()}
     return _environment(str(results)).get_template("page.html.j2").render(
-        results=harmless(str(results)),
+        results=escape_control(str(results)),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         policy=_policy(scripts.values()),
         style=Markup(_source("page.css")),

@@ -6,7 +6,7 @@ import pandas as pd
 
 from ettsweep.launch.reproduce import mixture
 from ettsweep.report import formats, tables, verdict_text
-from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.figure_files import Figure
 from ettsweep.report.spike_rates import SPIKES, occurring, spikes_of
 from ettsweep.report.summary import anchor, cell, colour
@@ -30,7 +30,7 @@ Figures = Mapping[tuple[Key, str], Figure]
 """Figures by a verdict's key and kind; those of a comparison are its first family's."""
 
 
-def families_of(comparison: Comparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
+def families_of(comparison: StrategyComparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
     """Return the figures of a comparison, and what is told of each of its families."""
     keys = [family.verdict.key for family in comparison.families]
     together = [
@@ -63,7 +63,7 @@ def _family(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequenc
     }
 
 
-def speed_of(comparison: Comparison) -> Row | None:
+def speed_of(comparison: StrategyComparison) -> Row | None:
     """Return how fast the strategies of a comparison trained; None where no run was timed."""
     rows = [
         {"strategy": family.verdict.strategy, "colour": colour(family), **speed}
@@ -91,7 +91,7 @@ def _speed(runs: pd.DataFrame) -> Row | None:
     return {**cells, "runs": len(timed), "starves": middle["data_wait"] > MUCH_WAITING}
 
 
-def spikes_in(comparison: Comparison) -> Row | None:
+def spikes_in(comparison: StrategyComparison) -> Row | None:
     """Return how often the runs of a comparison spiked or diverged; None where none is finished."""
     rows: list[Row] = []
     for family in comparison.families:

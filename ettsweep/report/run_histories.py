@@ -41,7 +41,7 @@ Row = tuple[int, float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Spike:
+class SpikeEvent:
     """A spike of a run, or where it diverged.
 
     Attributes:
@@ -57,7 +57,7 @@ class Spike:
 
 
 @dataclass(frozen=True)
-class History:
+class RunHistory:
     """What a run recorded.
 
     Attributes:
@@ -70,12 +70,12 @@ class History:
 
     training: tuple[Row, ...]
     evaluations: tuple[Row, ...]
-    spikes: tuple[Spike, ...]
+    spikes: tuple[SpikeEvent, ...]
     unit: str
     unit_steps: int
 
 
-class Histories:
+class RunHistories:
     """Histories of runs, each read once: a finished one stays as it is. What cannot be read is told, and remembered.
 
     Attributes:
@@ -85,9 +85,9 @@ class Histories:
     def __init__(self, tell: Callable[[str], None] = lambda text: None) -> None:
         self.corrupt: dict[str, str] = {}
         self._tell = tell
-        self._known: dict[tuple[str, int], History | None] = {}
+        self._known: dict[tuple[str, int], RunHistory | None] = {}
 
-    def of(self, run: Run, rows: int) -> History | None:
+    def of(self, run: Run, rows: int) -> RunHistory | None:
         """Return the history of a run, thinned to so many rows; None where it has none, or one that is damaged."""
         if (run.id, rows) not in self._known:
             self._known[run.id, rows] = _history(run, self._lines(run), rows)
@@ -122,12 +122,12 @@ def _lines_so_far(run: Run) -> Sequence[Json]:
     return lines
 
 
-def _history(run: Run, lines: Sequence[Json], rows: int) -> History | None:
+def _history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
     steps = [line for line in lines if "loss" in line]
     evaluated = [line for line in lines if "val_loss" in line or "val_accuracy" in line]
     if not steps and not evaluated:
         return None
-    return History(
+    return RunHistory(
         _means(steps, -(-run.spec.schedule.last_step // rows)),
         _some(evaluated, run.spec.schedule, max(2, rows // 2)),
         tuple(_spikes(run, lines)),
@@ -135,7 +135,7 @@ def _history(run: Run, lines: Sequence[Json], rows: int) -> History | None:
     )
 
 
-def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[Spike]:
+def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
     """Yield the spikes that a result lists, and its divergence, with what was recorded there."""
     result = run.result or {}
     events = result.get("spike_events")
@@ -145,10 +145,10 @@ def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[Spike]:
         quantity, step = EVENTS.get(event.get("kind")), event.get("step")
         if quantity and isinstance(step, int):
             line = (at if quantity in TRAINING else evaluated).get(step, {})
-            yield Spike(step, quantity, number(line.get(quantity)), _told(run, event, quantity))
+            yield SpikeEvent(step, quantity, number(line.get(quantity)), _told(run, event, quantity))
     if isinstance(step := result.get("diverged_step"), int):
         last = next((loss for line in reversed(lines) if (loss := number(line.get("loss"))) is not None), None)
-        yield Spike(step, "loss", last, f"diverged at step {step}: the loss was not finite")
+        yield SpikeEvent(step, "loss", last, f"diverged at step {step}: the loss was not finite")
 
 
 def _told(run: Run, event: Json, quantity: str) -> str:

@@ -18,7 +18,7 @@ SPIKES = {
 
 
 @dataclass(frozen=True)
-class Spikes:
+class SpikeCounts:
     """Counts of finished runs, and the steps that these trained: of a diverged one those up to its end."""
 
     runs: int
@@ -36,15 +36,15 @@ class Spikes:
         )
 
 
-def spikes_of(runs: Iterable[Run]) -> Spikes:
+def spikes_of(runs: Iterable[Run]) -> SpikeCounts:
     """Return what some runs counted; those that are not finished count for nothing."""
     results = [run.result for run in runs if run.result is not None]
     sums = {name: sum(int(number(r.get(name)) or 0) for r in results) for name in (*SPIKES, "steps")}
     diverged = sum(r.get("status") == "diverged" for r in results)
-    return Spikes(len(results), diverged, sums.pop("steps"), sums)
+    return SpikeCounts(len(results), diverged, sums.pop("steps"), sums)
 
 
-def occurring(found: Iterable[Spikes]) -> list[str]:
+def occurring(found: Iterable[SpikeCounts]) -> list[str]:
     """Return the names of what occurred at all."""
     counted = list(found)
     return [name for name in SPIKES if any(spikes.counts[name] for spikes in counted)]

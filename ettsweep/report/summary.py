@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ettsweep.console import POINTS, count, power
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.cost_table import cost_of
-from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.next_steps import next_steps
 from ettsweep.report.spike_rates import spikes_of
 from ettsweep.report.verdict_text import Row
@@ -20,7 +20,7 @@ LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "co
 """Lines of a card, top to bottom."""
 
 
-def answer(comparison: Comparison, searches: Searches, notes: Mapping[str, str]) -> Row:
+def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[str, str]) -> Row:
     """Return what the page says first of a comparison: its claim, and a card for each strategy.
 
     `notes` are what people wrote on sweeps, by name.

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.report.families import JudgedFamily
-from ettsweep.study.posterior import Evidence
+from ettsweep.study.posterior import Posterior
 from ettsweep.study.surface import Array
-from ettsweep.study.surface_optimum import Optimum, mesh_over, optimum
+from ettsweep.study.surface_optimum import SurfaceOptimum, mesh_over, optimum
 from ettsweep.study.verdict import Verdict
 
 BEYOND = 0.7
@@ -21,7 +21,7 @@ SURFACE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "worse", "score", 
 OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_variance", "wd_variance", "covariance")
 
 
-def surface_of(verdict: Verdict) -> tuple[Evidence, Optimum] | None:
+def surface_of(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
     """Return the surface that a verdict rests on, and its optimum; None where there is none that may be shown."""
     found = verdict.bound.evidence if verdict.bound else None
     best = optimum(found) if found else None
@@ -101,7 +101,7 @@ def _steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
     return lr, wd
 
 
-def _spread(verdict: Verdict, best: Optimum) -> tuple[float | None, float | None, float | None]:
+def _spread(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float | None, float | None]:
     if best.cov_DD is None:
         return None, None, None
     free = [not axis.fixed for axis in (verdict.search.lr, verdict.search.wd)]
@@ -110,7 +110,7 @@ def _spread(verdict: Verdict, best: Optimum) -> tuple[float | None, float | None
     return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])
 
 
-def _scores(verdict: Verdict, evidence: Evidence, f: Array) -> Array:
+def _scores(verdict: Verdict, evidence: Posterior, f: Array) -> Array:
     """Return fitted values as scores of the task: they are known up to a constant, which the scores give."""
     layout = evidence.surface.layout
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
@@ -119,7 +119,7 @@ def _scores(verdict: Verdict, evidence: Evidence, f: Array) -> Array:
     return np.asarray(sign * (np.exp(f + level) if evidence.log else f + level))
 
 
-def _error(evidence: Evidence, mesh_ZD: Array) -> Array:
+def _error(evidence: Posterior, mesh_ZD: Array) -> Array:
     """Return the standard error of fitted values less their mean over all scores."""
     layout = evidence.surface.layout
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()

@@ -133,7 +133,7 @@ def known(verdict: Verdict) -> Row | None:
     """Return what is known of a candidate by the rule of the bound, as words."""
     if (bound := verdict.bound) is None:
         return None
-    said, noise = verdict.search.measure.said, bound.noise
+    said, noise = verdict.search.measure.format_share, bound.noise
     beats = f"{100 * bound.best:.3g}%" if bound.best <= MOST_SURE else f"> {100 * MOST_SURE:g}%"
     how = {"measured": "measured by repeated seeds", "inferred": "inferred from what the fit leaves over"}
     return {

@@ -6,9 +6,9 @@ from pathlib import Path
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import page, tables
 from ettsweep.report.families import compare, judged
-from ettsweep.report.figure_files import Drawing, Figure
-from ettsweep.report.manifest import settle
-from ettsweep.report.run_histories import Histories, rows_for
+from ettsweep.report.figure_files import Figure, FigureWriter
+from ettsweep.report.manifest import update_manifest
+from ettsweep.report.run_histories import RunHistories, rows_for
 from ettsweep.report.verdict_text import Key
 from ettsweep.study.run_index import Run
 from ettsweep.study.sweep_store import Searches
@@ -38,8 +38,8 @@ def write_report(
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts, searches)
-    comparisons, histories = compare(judged(runs, verdicts)), Histories(tell)
-    drawing, figures = Drawing(histories, rows_for(len(runs))), dict[tuple[Key, str], Figure]()
+    comparisons, histories = compare(judged(runs, verdicts)), RunHistories(tell)
+    drawing, figures = FigureWriter(histories, rows_for(len(runs))), dict[tuple[Key, str], Figure]()
     for comparison in comparisons:
         for key, figure in drawing.of(comparison):
             paths += figure.save(out / "figures")
@@ -47,5 +47,5 @@ def write_report(
     html = page.render(results, out, comparisons, figures, runs, searches, histories.corrupt, notes)
     write_atomic(out / "report.html", html)
     paths.insert(0, out / "report.html")
-    settle(out, paths)
+    update_manifest(out, paths)
     return paths

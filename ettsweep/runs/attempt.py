@@ -30,17 +30,17 @@ EVALUATION = b'"val_'
 NOTHING_LOGGED = "(it logged nothing)\n"
 
 
-class Spent(NamedTuple):
+class TimeSpent(NamedTuple):
     """Seconds that have gone by for a run, and seconds of devices that it has had: fewer where runs share one."""
 
     wall_s: float
     device_s: float
 
 
-NOTHING = Spent(0.0, 0.0)
+NOTHING = TimeSpent(0.0, 0.0)
 
 
-class Pace(NamedTuple):
+class AttemptProgress(NamedTuple):
     """How far a run is, as a share of its steps, and how long the rest takes, where there is a rate.
 
     Attributes:
@@ -214,7 +214,7 @@ class Attempt:
         kept = [line for line in before if line.get("step", 0) <= step]
         return kept + read_lines(self.metrics_path, holding=EVALUATION)
 
-    def spent(self, until: int | None = None) -> Spent:
+    def spent(self, until: int | None = None) -> TimeSpent:
         """Return what its lineage has spent, as far as it has been drained, or by a step."""
         if until is None:
             line = last_line(self.timings_path)
@@ -228,13 +228,13 @@ class Attempt:
         device_s = number(line.get("device_s"))
         if device_s is None:  # written when a run had its devices for itself
             device_s = wall_s * (number(self.execution().get("processes")) or 1.0)
-        return Spent(wall_s, device_s)
+        return TimeSpent(wall_s, device_s)
 
     def progress(self) -> float:
         """Return the share of steps done, 0 to 1."""
         return self.pace().progress
 
-    def pace(self) -> Pace:
+    def pace(self) -> AttemptProgress:
         """Return how far the run is, and how long the rest takes at the rate so far.
 
         The share is that of the last line that was written, in this attempt or in the one that it went on from. The
@@ -246,13 +246,13 @@ class Attempt:
             if progress is not None and 0 <= progress <= 1:
                 before, before_s = number(first.get("progress")), number(first.get("wall_s"))
                 if before is None or before_s is None or wall_s is None or not before < progress:
-                    return Pace(progress)
+                    return AttemptProgress(progress)
                 left_s = (wall_s - before_s) * (1 - progress) / (progress - before)
                 if not 0 <= left_s < math.inf:
-                    return Pace(progress)
-                return Pace(progress, left_s, left_s * share_had(first, last))
+                    return AttemptProgress(progress)
+                return AttemptProgress(progress, left_s, left_s * share_had(first, last))
         parent = self.parent()
-        return Pace(parent.progress() if parent else 0.0)
+        return AttemptProgress(parent.progress() if parent else 0.0)
 
     def record_skipped(self, rank: int, text: str) -> None:
         """Add a sample that one process of the run has left out, and why."""

@@ -42,7 +42,7 @@ from ettsweep.files import Json, dumps, loads, read_json, read_lines, storage_er
 from ettsweep.processes import Process, process
 from ettsweep.runs.attempt import EVALUATION, Attempt
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import Facts, Lost, Outlook, State, Status, ThisMachine, unfinished_status
+from ettsweep.runs.state import Liveness, LocalLiveness, LostAttempt, RunFacts, State, Status, unfinished_status
 from ettsweep.schema import canonical, validate
 
 
@@ -296,11 +296,11 @@ class RunDir:
             for number in self.numbers():
                 self.attempt(number).forgive()
 
-    def status(self, outlook: Outlook | None = None) -> Status:
+    def status(self, outlook: Liveness | None = None) -> Status:
         """Derive the state, by default from the processes of this machine alone; a corrupt file is a failure."""
         return self.look(outlook)[0]
 
-    def look(self, outlook: Outlook | None = None) -> tuple[Status, Json | None]:
+    def look(self, outlook: Liveness | None = None) -> tuple[Status, Json | None]:
         """Return the status, and with it the result of a finished run, from one look at its file."""
         try:
             result = self.result()
@@ -314,22 +314,22 @@ class RunDir:
         reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
         return Status(State(result["status"]), reason, 1.0), result
 
-    def _unfinished(self, outlook: Outlook | None) -> Status:
-        asked = outlook or ThisMachine()
+    def _unfinished(self, outlook: Liveness | None) -> Status:
+        asked = outlook or LocalLiveness()
         attempts = [self.attempt(number) for number in reversed(self.numbers())]
         return unfinished_status(
             self.id,
             self._facts(attempts[0] if attempts else None),
             owner=lambda: asked.owner(attempts[0]),
             lost=_lost(attempts),
-            prospect=lambda: asked.prospect(self.id),
+            prospect=lambda: asked.job_status(self.id),
         )
 
-    def _facts(self, latest: Attempt | None) -> Facts:
+    def _facts(self, latest: Attempt | None) -> RunFacts:
         if latest is None:
-            return Facts(cancelled=self.cancel_path.exists(), pruned=self.pruned())
+            return RunFacts(cancelled=self.cancel_path.exists(), pruned=self.pruned())
         failure, pace, claim = latest.failure(), latest.pace(), latest.claim()
-        return Facts(
+        return RunFacts(
             attempted=True,
             failure=failure,
             retried=latest.retried(),
@@ -344,7 +344,7 @@ class RunDir:
         )
 
 
-def _lost(attempts: Sequence[Attempt]) -> Iterator[Lost]:
+def _lost(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
     """Yield attempts, given the latest first, back to one that was not lost; none where the latest got further."""
     if attempts and attempts[0].has_checkpoint():
         return
@@ -352,4 +352,4 @@ def _lost(attempts: Sequence[Attempt]) -> Iterator[Lost]:
         failure = attempt.failure()
         if (failure and failure.get("kind") != "lost") or attempt.retried():
             return
-        yield Lost(attempt.resumed_from()[1], attempt.requeued())
+        yield LostAttempt(attempt.resumed_from()[1], attempt.requeued())

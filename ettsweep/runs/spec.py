@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_ch
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from ettsweep.schema import Frozen, NonNegative, OfKind, Positive, PositiveFloat, digest, identity
+from ettsweep.schema import NonNegative, Positive, PositiveFloat, Registered, StrictModel, digest, identity
 
 MAX_SEED = 2**31 - 1
 
@@ -20,7 +20,7 @@ LOG2_DIGITS = 9
 """Decimals kept of log2(lr) and log2(wd) in an id: maps between strategies round in the last bits."""
 
 
-class ModelSpec(Frozen):
+class ModelSpec(StrictModel):
     """What all models have; each architecture (trainer/models/registry.py) adds its own.
 
     Attributes:
@@ -57,13 +57,13 @@ class TextModel(Protocol):
     def tokens(self) -> int: ...
 
 
-class TaskSpec(Frozen):
+class TaskSpec(StrictModel):
     """A data set and what is asked of it; each kind (trainer/tasks/registry.py) adds its own."""
 
     kind: str
 
 
-class OptimizerSpec(Frozen):
+class OptimizerSpec(StrictModel):
     """What all optimizers have; each (strategies/optimizers.py) adds its own.
 
     Attributes:
@@ -85,7 +85,7 @@ def indivisible(what: str, value: int, by: str, divisor: int) -> Iterator[str]:
         yield f"{what} {value} is not divisible by {by} {divisor}; nearest {what}: {nearest}"
 
 
-class StrategySpec(Frozen):
+class StrategySpec(StrictModel):
     """Scaling strategy: `s` in [0, 1] (0 neural tangent, 1 maximal update), or None for standard."""
 
     s: Annotated[float, Field(ge=0, le=1)] | None
@@ -99,7 +99,7 @@ class StrategySpec(Frozen):
         return {**data, "mlp_factor": "ignore"} if standard and isinstance(data, dict) else data
 
 
-class ScheduleSpec(Frozen):
+class ScheduleSpec(StrictModel):
     """Linear warmup over `warmup_steps`, then decay to `lr_min` at `total_steps`.
 
     `stop_step` ends the run earlier without bending the curve. The model is evaluated every `eval_every` steps
@@ -135,7 +135,7 @@ class ScheduleSpec(Frozen):
         return self.total_steps if self.stop_step is None else self.stop_step
 
 
-class SpikeSpec(Frozen):
+class SpikeSpec(StrictModel):
     """Thresholds of the two spike detectors (runs/spikes.py)."""
 
     window_steps: Annotated[int, Field(ge=2)] = 128
@@ -149,15 +149,17 @@ class SpikeSpec(Frozen):
     loss_recovered: NonNegative = 0.025
 
 
-OneModel = Annotated[SerializeAsAny[ModelSpec], OfKind("ettsweep.trainer.models.registry:ARCHITECTURES", default="vit")]
-OneTask = Annotated[SerializeAsAny[TaskSpec], OfKind("ettsweep.trainer.tasks.registry:TASKS")]
+OneModel = Annotated[
+    SerializeAsAny[ModelSpec], Registered("ettsweep.trainer.models.registry:ARCHITECTURES", default="vit")
+]
+OneTask = Annotated[SerializeAsAny[TaskSpec], Registered("ettsweep.trainer.tasks.registry:TASKS")]
 OneOptimizer = Annotated[
-    SerializeAsAny[OptimizerSpec], OfKind("ettsweep.strategies.optimizers:OPTIMIZERS", default=DEFAULT_OPTIMIZER)
+    SerializeAsAny[OptimizerSpec], Registered("ettsweep.strategies.optimizers:OPTIMIZERS", default=DEFAULT_OPTIMIZER)
 ]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
-class Recipe(Frozen):
+class Recipe(StrictModel):
     """What all runs of a family train: model, task and everything but strategy, lr, wd and seed."""
 
     model: OneModel
@@ -178,7 +180,7 @@ class RunSpec(Recipe):
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
     @property
-    def kind(self) -> tuple[object, ...]:
+    def recipe_key(self) -> tuple[object, ...]:
         """Return what runs share that differ only in strategy, lr, wd and seed, and so take equally long."""
         return tuple(getattr(self, name) for name in Recipe.model_fields)
 
@@ -196,11 +198,11 @@ class RunSpec(Recipe):
         return {k: v for k, v in identity(self).items() if k not in ("lr", "wd", "seed")}
 
     @property
-    def typical(self) -> "RunSpec":
+    def canonical(self) -> "RunSpec":
         """Return a run that stands for all of its kind where time and memory are measured."""
-        return self.model_copy(update={"strategy": StrategySpec(s=None)}).at(1.0, 0.0, 0)
+        return self.model_copy(update={"strategy": StrategySpec(s=None)}).with_point(1.0, 0.0, 0)
 
-    def at(self, lr: float, wd: float, seed: int) -> "RunSpec":
+    def with_point(self, lr: float, wd: float, seed: int) -> "RunSpec":
         """Return the run of the same family at another point and seed."""
         return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
 

@@ -83,13 +83,13 @@ class Owner:
     reason: str = ""
 
 
-class Outlook(Protocol):
+class Liveness(Protocol):
     """What is known of runs beyond their folders: whether owners live, and which jobs list a run."""
 
     def owner(self, attempt: Attempt) -> Owner:
         """Say whether the owner of an attempt that has not ended lives."""
 
-    def prospect(self, run_id: str) -> Status | None:
+    def job_status(self, run_id: str) -> Status | None:
         """Return what a run that nobody trains may hope for, as the newest submission that lists it tells, if any does.
 
         Queued: a job will take it. Held: one would, and a person must let it. Unknown: that cannot be asked. Cancelled,
@@ -98,7 +98,7 @@ class Outlook(Protocol):
         return None
 
 
-class ThisMachine(Outlook):
+class LocalLiveness(Liveness):
     """The outlook without a look at submissions: processes of this machine."""
 
     def owner(self, attempt: Attempt) -> Owner:
@@ -111,7 +111,7 @@ class ThisMachine(Outlook):
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """What the folder of a run without a result says.
 
     Attributes:
@@ -140,7 +140,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostAttempt:
     """An attempt that died without a word.
 
     Attributes:
@@ -154,9 +154,9 @@ class Lost:
 
 def unfinished_status(
     run_id: str,
-    facts: Facts,
+    facts: RunFacts,
     owner: Callable[[], Owner],
-    lost: Iterable[Lost],
+    lost: Iterable[LostAttempt],
     prospect: Callable[[], Status | None],
 ) -> Status:
     """Derive the status of a run without a result; what takes a further look is asked for when it comes to it.
@@ -184,7 +184,7 @@ def unfinished_status(
     return _hoping(facts, prospect() or Status(State.INTERRUPTED))
 
 
-def _hoping(facts: Facts, prospect: Status) -> Status:
+def _hoping(facts: RunFacts, prospect: Status) -> Status:
     """Return the status of a run that nobody trains, and that nothing keeps from being trained."""
     state, reason = prospect.state, prospect.reason
     if state in (State.QUEUED, State.HELD):
@@ -197,7 +197,7 @@ def _hoping(facts: Facts, prospect: Status) -> Status:
     return replace(prospect, state=state, reason=reason, progress=facts.progress)
 
 
-def lost_in_a_row(lost: Iterable[Lost]) -> int:
+def lost_in_a_row(lost: Iterable[LostAttempt]) -> int:
     """Return how many attempts were lost at one point, but for those that were requeued; 0 below the limit."""
     count, from_step = 0, None
     for attempt in lost:

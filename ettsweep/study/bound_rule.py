@@ -9,15 +9,15 @@ from statistics import fmean, median
 from ettsweep.console import count, device_hours
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.means_rule import Means
-from ettsweep.study.posterior import Evidence, Position, evidence
-from ettsweep.study.racing import Question, next_runs, runs_needed
+from ettsweep.study.means_rule import MeansRule
+from ettsweep.study.posterior import Position, Posterior, evidence
+from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.run_index import Run, cost_s
 from ettsweep.study.seeds import RACING, counts, in_turn
-from ettsweep.study.study import Point, Search, neighbours
-from ettsweep.study.study_state import STUCK, TO_COME, Look
+from ettsweep.study.study import Point, Study, neighbours
+from ettsweep.study.study_state import STUCK, TO_COME, StudyState
 from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import COMPARED, MOST, Bound, Scored, Verdict
+from ettsweep.study.verdict import COMPARED, MOST, Bound, ScoredPoint, Verdict
 
 REACH_OF_FIT = 3
 """Steps from the candidate, along each free axis, up to which scores are fitted with its own."""
@@ -26,35 +26,35 @@ SEEN_TWICE = 2
 """Seeds of a point farther off than a neighbour, from which on a climb may go to it: one may have been lucky."""
 
 
-class Bounded(Look):
+class BoundRule(StudyState):
     """A family judged by the posterior of a surface that is fitted to its scores."""
 
-    def __init__(self, search: Search, runs: Iterable[Run]) -> None:
+    def __init__(self, search: Study, runs: Iterable[Run]) -> None:
         self._all = list(runs)
         super().__init__(search, self._all)
         self.new_seeds = search.seeds[:1]  # racing gives more where it decides
-        self._scored: dict[Point, Scored] = {}
-        self._found: dict[Point, Evidence | None] = {}
-        self._wider: dict[Point, Evidence] = {}
+        self._scored: dict[Point, ScoredPoint] = {}
+        self._found: dict[Point, Posterior | None] = {}
+        self._wider: dict[Point, Posterior] = {}
 
     def counts(self, seed: int) -> bool:
         return counts(self.search, seed)
 
-    def at(self, point: Point) -> Scored:
+    def at(self, point: Point) -> ScoredPoint:
         """Return the mean of a point's finished scores; a point with a diverged run has none, and is the worst."""
         point = self._snap(point)
         if point not in self._scored:
             self._scored[point] = self._score(point)
         return self._scored[point]
 
-    def _score(self, point: Point) -> Scored:
+    def _score(self, point: Point) -> ScoredPoint:
         finished = self._finished(point)
         scores = [run.score for run in finished if run.score is not None]
         if len(scores) < len(finished):
-            return Scored(point, None, State.DIVERGED, len(finished))
+            return ScoredPoint(point, None, State.DIVERGED, len(finished))
         if scores:
-            return Scored(point, fmean(scores), State.DONE, len(scores))
-        return Scored(point, None, self._unfinished(point, self.new_seeds) or State.MISSING)
+            return ScoredPoint(point, fmean(scores), State.DONE, len(scores))
+        return ScoredPoint(point, None, self._unfinished(point, self.new_seeds) or State.MISSING)
 
     def climb(self, at: Point | None = None) -> Verdict:
         """Judge a point, by default the best that was asked for, and go on to one near it that is better.
@@ -77,7 +77,7 @@ class Bounded(Look):
             way.pop()
         return self._verdict(way[-1], [one.point for one in way[:-1]], passed)
 
-    def _leads_nowhere(self, here: Scored, there: Scored) -> bool:
+    def _leads_nowhere(self, here: ScoredPoint, there: ScoredPoint) -> bool:
         """Say whether a step leads to where no climb goes on, for less than the margin: such as on a plateau."""
         around = neighbours(there.point, self.search.lr, self.search.wd)
         if not self._too_far([point for point in around if not self._is_asked(point)]):
@@ -91,7 +91,7 @@ class Bounded(Look):
         mean, here = found.surface.mean, found.index(self._here)
         return found.share(float(mean[here] - mean[found.index(self._leader(found))]))
 
-    def _better(self, here: Scored) -> Scored | None:
+    def _better(self, here: ScoredPoint) -> ScoredPoint | None:
         """Return the point of the best posterior mean among those near one; None where it is that one."""
         around = [self.at(p) for p in neighbours(here.point, self.search.lr, self.search.wd)]
         known = [one for one in around if one.score is not None]
@@ -104,7 +104,7 @@ class Bounded(Look):
         leader = self._leader(found)
         return self.at(self.place(leader, here.point)) if any(leader) else None
 
-    def _leader(self, found: Evidence) -> Position:
+    def _leader(self, found: Posterior) -> Position:
         """Return the position of the best posterior mean, among neighbours and points that were run more than once.
 
         Where no surface links points, it is among neighbours alone.
@@ -115,13 +115,13 @@ class Bounded(Look):
 
     # --- what is known ---
 
-    def evidence(self, candidate: Point) -> Evidence | None:
+    def evidence(self, candidate: Point) -> Posterior | None:
         """Return what the scores around a point say of it and its neighbours; None where they are too few."""
         if candidate not in self._found:
             self._found[candidate] = self._evidence(candidate)
         return self._found[candidate]
 
-    def _evidence(self, candidate: Point) -> Evidence | None:
+    def _evidence(self, candidate: Point) -> Posterior | None:
         scores: dict[Position, dict[int, float]] = {}
         for point in self._near(candidate):
             if self.at(point).state is State.DONE:
@@ -161,13 +161,13 @@ class Bounded(Look):
         origin = self.search.centre
         return {self._here, *(self.steps(n, origin) for n in neighbours(origin, self.search.lr, self.search.wd))}
 
-    def _positions(self, candidate: Scored, around: Sequence[Scored]) -> list[Position]:
+    def _positions(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> list[Position]:
         """Return where the neighbours are that did not diverge."""
         return [self.steps(n.point, candidate.point) for n in around if n.score is not None]
 
     # --- judgement ---
 
-    def _refuted(self, candidate: Scored, around: Sequence[Scored]) -> str:
+    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
         confidence = self.search.criterion.confidence
         if candidate.score is None:
             better = [n for n in around if n.score is not None]
@@ -181,10 +181,10 @@ class Bounded(Look):
         told = "more than 0.999" if surely > 0.999 else f"{surely:.3g}"
         return f"{self.place(position, candidate.point)} is better, with a probability of {told}"
 
-    def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, Bound | None]:
+    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, Bound | None]:
         if candidate.score is None:
             return "unresolved", "all diverged; try a centre with a lower lr", None
-        said_by_means = Means(self.search, self._all).verdict(candidate.point).verdict
+        said_by_means = MeansRule(self.search, self._all).verdict(candidate.point).verdict
         paper = said_by_means if said_by_means in COMPARED else None
         beside = f"; by the paper's comparison of means it is {paper}" if paper else ""
         found = self.evidence(candidate.point)
@@ -192,7 +192,7 @@ class Bounded(Look):
             why = "no two points have scores of the same seed, so nothing tells luck from merit"
             return "unresolved", f"noise unknown: {why}{beside}", None
         bound = self._bound(found, candidate, around, paper)
-        said = self.search.measure.said
+        said = self.search.measure.format_share
         if bound.value is None:
             return "unresolved", f"noise unknown: {self._unknown(found, candidate, around)}{beside}", bound
         sure = f"{100 * bound.confidence:.10g}%"
@@ -205,7 +205,7 @@ class Bounded(Look):
         some = "some " if bound.more > 1 else ""
         return "unresolved", f"{what}; {some}{self._more(candidate, bound.more)} would tell", bound
 
-    def _unknown(self, found: Evidence, candidate: Scored, around: Sequence[Scored]) -> str:
+    def _unknown(self, found: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
         """Say why the noise is unknown, and which runs would tell it: those that a race begins with."""
         compared = [self._here, *self._positions(candidate, around)]
         seeds = found.seeds_to_measure(compared)
@@ -214,13 +214,15 @@ class Bounded(Look):
         which = f"{count(seeds, 'more seed')} of the candidate and its neighbours"
         return f"{why}; {self._more(candidate, seeds * len(compared))} would tell: {which}"
 
-    def _more(self, candidate: Scored, runs: int) -> str:
+    def _more(self, candidate: ScoredPoint, runs: int) -> str:
         """Return a number of further runs and, where any like them was timed, what they cost."""
         each_s = median(cost_s(run) for point in self._near(candidate.point) for run in self._finished(point))
         hours = f", about {device_hours(runs * each_s)}," if each_s else ""
         return f"{count(runs, 'more run')}{hours}"
 
-    def _bound(self, found: Evidence, candidate: Scored, around: Sequence[Scored], paper: str | None) -> Bound:
+    def _bound(
+        self, found: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint], paper: str | None
+    ) -> Bound:
         """Return what is known of a candidate whose neighbours are all known."""
         criterion, margin = self.search.criterion, self._margin
         here, others = self._here, self._positions(candidate, around)
@@ -243,7 +245,7 @@ class Bounded(Look):
             evidence=found,
         )
 
-    def _as_good(self, found: Evidence, candidate: Scored, margin: float) -> list[Point]:
+    def _as_good(self, found: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
         """Return the points that, with the confidence, are no worse than the candidate by more than the margin."""
         z = student_quantile(self.search.criterion.confidence, found.surface.dof)
         points = {self.steps(point, candidate.point): point for point in self._runs}
@@ -265,8 +267,8 @@ class Bounded(Look):
         return [self.specs([self.place(position, candidate.point)], [seed])[0] for position, seed in chosen]
 
     def _question(
-        self, found: Evidence, candidate: Scored, others: Sequence[Position], most_seeds: int | None = None
-    ) -> Question:
+        self, found: Posterior, candidate: ScoredPoint, others: Sequence[Position], most_seeds: int | None = None
+    ) -> BoundQuery:
         """Return what a race around a candidate is about; it may go to points that have not been run, as well."""
         criterion, taken, under_way = self.search.criterion, {}, []
         if candidate.point not in self._wider:  # asked for what is needed, and again for what is next
@@ -277,7 +279,7 @@ class Bounded(Look):
             # a pruned run does not go on by itself; it is taken on where the race would have its point run
             taken[position] = [s for s, run in runs.items() if self.counts(s) and run.state is not State.PRUNED]
             under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
-        return Question(
+        return BoundQuery(
             wider,
             self._here,
             others,

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ettsweep.console import power
-from ettsweep.study.study import Axis, Point, Request, Search
+from ettsweep.study.study import Axis, Point, Study, SweepSpec
 
 
-def differences(requests: Sequence[Request], request: Request) -> dict[str, str]:
+def differences(requests: Sequence[SweepSpec], request: SweepSpec) -> dict[str, str]:
     """Return what keeps a request from being more of what others, which agree, ask for: a telling word for each."""
     first = requests[0]
     was, now = _flat(first.recipe.model_dump(mode="json")), _flat(request.recipe.model_dump(mode="json"))
@@ -38,7 +38,7 @@ def differences(requests: Sequence[Request], request: Request) -> dict[str, str]
     return found
 
 
-def unlike(one: Search, other: Search) -> list[str]:
+def unlike(one: Study, other: Study) -> list[str]:
     """Say in what two searches of one family differ, those of the first before the stroke: why their verdicts may."""
     told = []
     for name in ("lr", "wd"):
@@ -60,7 +60,7 @@ def unlike(one: Search, other: Search) -> list[str]:
     return told + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
 
 
-def _corners(search: Search) -> list[Point]:
+def _corners(search: Study) -> list[Point]:
     """Return points that span all that a search asks for, or lets proposers choose."""
     return [*search.asked, *search.box]
 

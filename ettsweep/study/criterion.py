@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
-from ettsweep.schema import Frozen, NonNegative
-from ettsweep.trainer.tasks.registry import Score
+from ettsweep.schema import NonNegative, StrictModel
+from ettsweep.trainer.tasks.registry import Metric
 
 MARGINS = {"best_loss": 0.02, "best_accuracy": 0.002}
 """Margins where none is stated: 2% of a loss, 0.2 points of an accuracy, which is itself a share."""
@@ -37,7 +37,7 @@ Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(_share)]
 Margin = Annotated[NonNegative, BeforeValidator(_share)]
 
 
-class Criterion(Frozen):
+class Criterion(StrictModel):
     """What makes a verdict `optimal`.
 
     Attributes:
@@ -51,11 +51,11 @@ class Criterion(Frozen):
     confidence: Confidence = 0.95
     margin: Margin | None = None
 
-    def margin_for(self, score: Score) -> float:
+    def margin_for(self, score: Metric) -> float:
         """Return the margin where this score is compared: a share of a loss, a difference of accuracies."""
         return MARGINS[score.metric] if self.margin is None else self.margin
 
-    def unlike(self, other: "Criterion", score: Score) -> dict[str, tuple[str, str]]:
+    def unlike(self, other: "Criterion", score: Metric) -> dict[str, tuple[str, str]]:
         """Return what differs from another criterion where this score is compared: by name, the words for both."""
         words = [
             {"rule": c.rule, "confidence": f"{c.confidence:.10g}", "margin": _percent(c.margin_for(score))}
@@ -63,16 +63,16 @@ class Criterion(Frozen):
         ]
         return {name: (here, words[1][name]) for name, here in words[0].items() if here != words[1][name]}
 
-    def told(self, score: Score, beside: "Criterion | None" = None) -> str:
+    def describe(self, score: Metric, beside: "Criterion | None" = None) -> str:
         """Return, in words, in what it is unlike another criterion, or unlike the defaults; nothing where it is not."""
         unlike = self.unlike(beside or Criterion(), score)
         return ", ".join(f"{name} {here}" for name, (here, _) in unlike.items())
 
 
-Judged = TypeVar("Judged", "Criterion", "Stated")
+Judged = TypeVar("Judged", "Criterion", "CriterionOptions")
 
 
-class Stated(Frozen):
+class CriterionOptions(StrictModel):
     """As much of a criterion as somebody has stated; None is left as it was. It is false where nothing is stated."""
 
     rule: Rule | None = None
@@ -80,14 +80,14 @@ class Stated(Frozen):
     margin: Margin | None = None
 
     def __bool__(self) -> bool:
-        return self != Stated()
+        return self != CriterionOptions()
 
     def over(self, other: Judged) -> Judged:
         """Return another statement, or a criterion, with what is stated here in place of what is there."""
         return other.model_copy(update=self.model_dump(exclude_none=True))
 
 
-def resolve(stated: Iterable[Stated | None]) -> Criterion:
+def resolve(stated: Iterable[CriterionOptions | None]) -> Criterion:
     """Return the criterion that statements make, field by field the last, and else the default."""
     criterion = Criterion()
     for one in stated:

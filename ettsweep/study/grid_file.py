@@ -11,18 +11,18 @@ from pydantic import Field, ValidationInfo, create_model, field_validator, model
 from ettsweep.config import read_yaml, with_sets
 from ettsweep.errors import EttsweepError, InputError, located
 from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe
-from ettsweep.schema import Frozen, ListOfOne, expect, is_whole, keys_of, validate
+from ettsweep.schema import ListOfOne, StrictModel, expect, is_whole, keys_of, validate
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import OPTIMIZERS, factors_of
 from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
-from ettsweep.study.criterion import Stated
+from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.recipe import (
     IN_EPOCHS,
     apply_override,
     recipe_problems,
     resolve_recipe,
 )
-from ettsweep.study.study import FARTHEST, Axis, Centre, Centres, Request, Seeds
+from ettsweep.study.study import FARTHEST, Axis, Centre, Centres, Seeds, SweepSpec
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.registry import task_spec
 
@@ -35,7 +35,7 @@ MOST_RUNS = 1_000_000
 """Of a sweep: commands that read ten times as many run out of patience and of memory."""
 
 
-class GridFile(Frozen):
+class GridFile(StrictModel):
     """The file. `model` is a name or an architecture, `task` a name or a task; `set` overrides any recipe field.
 
     Attributes:
@@ -52,7 +52,7 @@ class GridFile(Frozen):
     strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False), ListOfOne]
     mlp_factor: Literal["ignore", "include"] = "ignore"
     seeds: Annotated[Seeds, ListOfOne] = (0,)
-    criterion: Stated = Stated()
+    criterion: CriterionOptions = CriterionOptions()
     data: str | None = None
 
     @field_validator("model", "task")
@@ -219,7 +219,7 @@ def load_request(
     wd_range: str | None = None,
     seeds: Sequence[int] = (),
     start: Centre | None = None,
-) -> Request:
+) -> SweepSpec:
     """Read a grid file and resolve it; what is given beside it wins over the file.
 
     An override is `key=value` for any field of the recipe, dotted, or for a centre. A range is `low:high` or
@@ -242,7 +242,7 @@ def load_request(
 
 def make_request(
     data: dict[str, Any], path: Path, overrides: Sequence[str] = (), start: Centre | None = None
-) -> Request:
+) -> SweepSpec:
     """Resolve what a grid file says, or is to say, with overrides as those of `load_request`.
 
     Raises:
@@ -265,7 +265,7 @@ def make_request(
         starts = grid.starts(recipe, with_sets(str(path), overrides))
     else:
         starts = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
-    return Request(
+    return SweepSpec(
         grid=path.name,
         recipe=recipe,
         mlp_factor=grid.mlp_factor,

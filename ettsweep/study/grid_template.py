@@ -18,7 +18,7 @@ from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import carry_point, parse_strategy
 from ettsweep.study.criterion import MARGINS
 from ettsweep.study.grid_file import load_request, make_request, parse_range
-from ettsweep.study.study import Request
+from ettsweep.study.study import SweepSpec
 from ettsweep.trainer.models.registry import model_spec, named_models
 from ettsweep.trainer.tasks.data_location import data_env, resolve
 from ettsweep.trainer.tasks.images.image_data import guess
@@ -182,7 +182,7 @@ def parse_axis(text: str, option: str) -> object:
     return {"range": [axis["low"], axis["high"]], "step": axis["step"]} if isinstance(axis, dict) else axis
 
 
-def write_template(grid: Mapping[str, Any], path: Path) -> tuple[str, Request]:
+def write_template(grid: Mapping[str, Any], path: Path) -> tuple[str, SweepSpec]:
     """Return what a grid says as the text of a file that is to lie at a path, and the request that it makes.
 
     Raises:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point, Search
-from ettsweep.study.study_state import Look
+from ettsweep.study.study import Point, Study
+from ettsweep.study.study_state import StudyState
 
 
 @dataclass(frozen=True)
-class Spent:
+class HistoryEntry:
     """A finished run of a search.
 
     Attributes:
@@ -23,7 +23,7 @@ class Spent:
     best: float | None
 
 
-def course(look: Look) -> tuple[Spent, ...]:
+def course(look: StudyState) -> tuple[HistoryEntry, ...]:
     """Return the finished runs of a family in order, without fresh seeds; none where no proposer has named a point.
 
     Proposals come in the order in which they were named: the files of the sweep tell it, wherever they are copied to.
@@ -36,16 +36,16 @@ def course(look: Look) -> tuple[Spent, ...]:
     found, best = [], None
     for point, run in ordered:
         best = run.score if look.search.measure.better(run.score, best) else best
-        found.append(Spent(run, point, _proposal(look.search, point, run), best))
+        found.append(HistoryEntry(run, point, _proposal(look.search, point, run), best))
     return tuple(found)
 
 
-def _proposal(search: Search, point: Point, run: Run) -> int | None:
+def _proposal(search: Study, point: Point, run: Run) -> int | None:
     """Return the number of the proposal that asked for a run; further seeds of its point are not asked for by it."""
     return search.numbers.get(point) if search.asks(point, run.spec.seed) else None
 
 
-def _ordered(look: Look, finished: Sequence[tuple[Point, Run]]) -> list[tuple[Point, Run]]:
+def _ordered(look: StudyState, finished: Sequence[tuple[Point, Run]]) -> list[tuple[Point, Run]]:
     search, ended_ns = look.search, {run.id: run.dir.ended_ns() for _, run in finished}
     begun_ns = min((ended_ns[run.id] for point, run in finished if _proposal(search, point, run)), default=0)
 

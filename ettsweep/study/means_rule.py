@@ -6,15 +6,15 @@ from statistics import fmean
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point, Search, snap
-from ettsweep.study.study_state import TO_COME, Look, neighbours_are
-from ettsweep.study.verdict import Scored, Verdict
+from ettsweep.study.study import Point, Study, snap
+from ettsweep.study.study_state import TO_COME, StudyState, count_neighbours
+from ettsweep.study.verdict import ScoredPoint, Verdict
 
 
-class Means(Look):
+class MeansRule(StudyState):
     """A family judged by the means over the sweep's seeds; how much these can tell is not asked."""
 
-    def __init__(self, search: Search, runs: Iterable[Run]) -> None:
+    def __init__(self, search: Study, runs: Iterable[Run]) -> None:
         super().__init__(search, runs)
         self.new_seeds = search.seeds
 
@@ -25,16 +25,16 @@ class Means(Look):
         """Return nothing: all is decided once the neighbours are known."""
         return []
 
-    def at(self, point: Point) -> Scored:
+    def at(self, point: Point) -> ScoredPoint:
         """Return the mean score and the state of a point: that of its seed that is farthest from done."""
         point = snap(point, self._known)
         if unfinished := self._unfinished(point, self.search.seeds):
-            return Scored(point, None, unfinished)
+            return ScoredPoint(point, None, unfinished)
         scores = [run.score for run in self._finished(point)]
         finished = [score for score in scores if score is not None]
         if len(finished) < len(scores):
-            return Scored(point, None, State.DIVERGED, len(scores))
-        return Scored(point, fmean(finished), State.DONE, len(scores))
+            return ScoredPoint(point, None, State.DIVERGED, len(scores))
+        return ScoredPoint(point, fmean(finished), State.DONE, len(scores))
 
     def climb(self, at: Point | None = None) -> Verdict:
         """Judge a point, by default the best that was asked for, and go on to its best neighbour while one is better.
@@ -56,12 +56,12 @@ class Means(Look):
         awaited = [n.point for n in verdict.neighbours if n.state in TO_COME or n.state is State.PRUNED]
         return not awaited or self._too_far(point for point in awaited if not self._is_asked(point))
 
-    def _refuted(self, candidate: Scored, around: Sequence[Scored]) -> str:
+    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
         measure = self.search.measure
         better = [n for n in around if n.state.finished and measure.better(n.score, candidate.score)]
-        return f"{neighbours_are(better)} better" if better else ""
+        return f"{count_neighbours(better)} better" if better else ""
 
-    def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, None]:
+    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, None]:
         if any(n.score == candidate.score for n in around):
             diverged = candidate.score is None
             return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour", None

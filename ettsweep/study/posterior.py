@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ettsweep.study.surface import DOUBT, Array, Layout, Surface, fit, pairs, student_quantile
+from ettsweep.study.surface import DOUBT, Array, ScoreTable, Surface, fit, pairs, student_quantile
 
 MEASURED_DOF, INFERRED_DOF = 4, 8
 """Degrees of freedom from which on the noise counts as known: of repeated seeds, or of what a fit leaves over."""
@@ -34,7 +34,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseEstimate:
     """What a seed adds to a score beyond what it adds to that of every point.
 
     Attributes:
@@ -49,7 +49,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Posterior:
     """The posterior of a candidate and the points around it.
 
     Attributes:
@@ -68,7 +68,7 @@ class Evidence:
     surface: Surface
     log: bool
     level: float
-    noise: Noise
+    noise: NoiseEstimate
     caveat: str = ""
     misfit: Position | None = None
 
@@ -80,7 +80,7 @@ class Evidence:
     def index(self, position: Position) -> int:
         return self.positions.index(position)
 
-    def wider(self, further: Sequence[Position]) -> "Evidence":
+    def wider(self, further: Sequence[Position]) -> "Posterior":
         """Return it with what it says of further points, which have not been run; as it is where that is nothing."""
         if not further or not self.surface.smooth:
             return self
@@ -143,7 +143,7 @@ class Evidence:
         return [self.positions[i] for i in np.argsort(self.surface.mean, kind="stable")]
 
 
-def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Evidence | None:
+def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Posterior | None:
     """Return what scores around a candidate say of it and of each other; None of too few.
 
     Losses are fitted in log where that has the higher marginal likelihood; of an accuracy, less is worse.
@@ -152,7 +152,7 @@ def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Evidence | N
 
 
 @lru_cache(maxsize=512)
-def _evidence(table: _Table, candidate: Position, loss: bool) -> Evidence | None:
+def _evidence(table: _Table, candidate: Position, loss: bool) -> Posterior | None:
     own = [score for position, seeds in table if position == candidate for _, score in seeds]
     level = abs(float(np.mean(own))) if loss and own else 1.0
     found = _fitted(table, loss)
@@ -165,7 +165,7 @@ def _evidence(table: _Table, candidate: Position, loss: bool) -> Evidence | None
     if caveat and surface.layout.pure_dof >= 1:
         surface = pairs(surface.layout)
     noise = _noise(surface, 1.0 if log else level)
-    return Evidence(positions, seeds, surface, log, level, noise, caveat, misfit)
+    return Posterior(positions, seeds, surface, log, level, noise, caveat, misfit)
 
 
 def fit_scores(scores: Scores, *, loss: bool) -> tuple[Surface, float] | None:
@@ -192,28 +192,28 @@ def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
     for p, (_, seeds) in enumerate(table):
         for seed, score in seeds:
             y_PS[p, column[seed]], scored_PS[p, column[seed]] = score, 1.0
-    raw = Layout(x_PD, scored_PS, y_PS if loss else -y_PS)
+    raw = ScoreTable(x_PD, scored_PS, y_PS if loss else -y_PS)
     if raw.dof < 1:
         return None
     surface = fit(raw)
     if loss and min(values) > 0:
-        logs = Layout(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
+        logs = ScoreTable(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
         in_log = fit(logs)
         # the Jacobian of the logarithm: values are compared as multiples of their geometric mean
-        if in_log.evidence >= surface.evidence + raw.dof * float(np.mean(np.log(values))):
+        if in_log.log_marginal_likelihood >= surface.log_marginal_likelihood + raw.dof * float(np.mean(np.log(values))):
             return in_log, True
     return surface, False
 
 
-def _noise(surface: Surface, level: float) -> Noise:
+def _noise(surface: Surface, level: float) -> NoiseEstimate:
     """Return what is known of the noise, as a share of a level."""
     sd = surface.noise / level
     pure, left = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.smooth else 0.0
     if pure >= MEASURED_DOF:
-        return Noise(sd, pure, "measured")
+        return NoiseEstimate(sd, pure, "measured")
     if left >= INFERRED_DOF:
-        return Noise(sd, left, "inferred")
-    return Noise(sd, max(pure, left), "unknown")
+        return NoiseEstimate(sd, left, "inferred")
+    return NoiseEstimate(sd, max(pure, left), "unknown")
 
 
 def _misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, Position | None]:

@@ -15,8 +15,8 @@ from ettsweep.errors import InputError, unknown_name
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec, ScheduleSpec
 from ettsweep.runs.state import State, Status
-from ettsweep.study.run_index import Ledger
-from ettsweep.trainer.tasks.registry import Score, task_kind
+from ettsweep.study.run_index import RunIndex
+from ettsweep.trainer.tasks.registry import Metric, task_kind
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -44,7 +44,7 @@ WORST = 1e300
 
 
 @dataclass(frozen=True)
-class Curve:
+class PrunerCurve:
     """The best score so far of one run after each evaluation, by step; of a diverged run, `hopeless` adds the rest."""
 
     run: str
@@ -62,7 +62,9 @@ class Curve:
         return self.best.get(self.step)
 
 
-def hopeless(rule: str, curve: Curve, family: Iterable[Curve], measure: Score, schedule: ScheduleSpec) -> str:
+def hopeless(
+    rule: str, curve: PrunerCurve, family: Iterable[PrunerCurve], measure: Metric, schedule: ScheduleSpec
+) -> str:
     """Return why a run in training is to be stopped, given all curves of its family; nothing where it is to go on.
 
     It is judged by its last evaluation. A run goes on that is as good as the best finished one already, or the best of
@@ -87,7 +89,7 @@ def first_step(rule: str, schedule: ScheduleSpec) -> int:
     return max(1, schedule.warmup_steps, schedule.last_step // share)
 
 
-def _to_the_end(curve: Curve, measure: Score, schedule: ScheduleSpec) -> Curve:
+def _to_the_end(curve: PrunerCurve, measure: Metric, schedule: ScheduleSpec) -> PrunerCurve:
     """Return the curve of a diverged run as the worst there is after its last evaluation; others as they are."""
     if curve.state is not State.DIVERGED:
         return curve
@@ -96,7 +98,7 @@ def _to_the_end(curve: Curve, measure: Score, schedule: ScheduleSpec) -> Curve:
     return replace(curve, best={step: worst for step in steps if step > curve.step} | dict(curve.best))
 
 
-def _worse_than_the_median(curve: Curve, finished: Sequence[Curve], measure: Score) -> str:
+def _worse_than_the_median(curve: PrunerCurve, finished: Sequence[PrunerCurve], measure: Metric) -> str:
     from optuna.pruners import MedianPruner
     from optuna.trial import create_trial
 
@@ -109,7 +111,7 @@ def _worse_than_the_median(curve: Curve, finished: Sequence[Curve], measure: Sco
     return f"the median of {len(there)} others {median(there):.4g}"
 
 
-def _not_promoted(curve: Curve, others: Sequence[Curve], measure: Score, schedule: ScheduleSpec) -> str:
+def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], measure: Metric, schedule: ScheduleSpec) -> str:
     """Say that a run is not among the best third of its bracket at a rung that it has just reached.
 
     Optuna's HyperbandPruner draws a bracket from the number of a trial, and numbers change with the runs that are
@@ -144,7 +146,7 @@ def bracket_of(run: str, schedule: ScheduleSpec) -> int:
     return next(bracket for bracket in range(number) if place < sum(sizes[: bracket + 1]))
 
 
-def _at_rungs(curve: Curve, least: int) -> Curve:
+def _at_rungs(curve: PrunerCurve, least: int) -> PrunerCurve:
     """Return a curve with the first evaluations at or after each rung alone."""
     kept, rung = dict[int, float](), least
     while rung <= curve.step:
@@ -154,7 +156,7 @@ def _at_rungs(curve: Curve, least: int) -> Curve:
     return replace(curve, best=kept)
 
 
-def _study(pruner: "BasePruner", measure: Score) -> "Study":
+def _study(pruner: "BasePruner", measure: Metric) -> "Study":
     """Return an empty study, kept in memory."""
     import optuna
 
@@ -164,7 +166,7 @@ def _study(pruner: "BasePruner", measure: Score) -> "Study":
         return optuna.create_study(direction="minimize" if measure.mode == "min" else "maximize", pruner=pruner)
 
 
-def _stops(study: "Study", curve: Curve) -> bool:
+def _stops(study: "Study", curve: PrunerCurve) -> bool:
     """Report a curve to a study, evaluation by evaluation; return whether its pruner would stop the run at the last."""
     trial, stops = study.ask(), False
     for step in sorted(curve.best):
@@ -192,10 +194,10 @@ class Pruner:
     proposed: Callable[[], Collection[str]]
     tell: Callable[[str], None] = lambda text: None
     _families: dict[str, str] = field(default_factory=dict, repr=False)
-    _curves: dict[str, tuple[object, Curve]] = field(default_factory=dict, repr=False)
-    _compared: dict[str, list[Curve]] = field(default_factory=dict, repr=False)
+    _curves: dict[str, tuple[object, PrunerCurve]] = field(default_factory=dict, repr=False)
+    _compared: dict[str, list[PrunerCurve]] = field(default_factory=dict, repr=False)
 
-    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], ledger: Ledger) -> None:
+    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], ledger: RunIndex) -> None:
         """Ask those of some runs to stop that are in training, were proposed and seem hopeless.
 
         They are compared with each other and with the runs of their families in the ledger. One that was pruned before
@@ -229,14 +231,14 @@ class Pruner:
         failures = (run.attempt(number).failure() or {} for number in run.numbers()[:-1])
         return any(failure.get("reason") == "pruned" for failure in failures)
 
-    def _curve(self, run_id: str, state: State, measure: Score) -> Curve:
+    def _curve(self, run_id: str, state: State, measure: Metric) -> PrunerCurve:
         """Return the curve of a run, which is read again once there is more of it."""
         run = RunDir(runs_dir(self.results) / run_id)
         latest = run.latest()
         growing = latest if latest and not state.finished and latest.metrics_path.exists() else None
         mark = state, growing and (growing.number, growing.metrics_path.stat().st_size)
         if run_id not in self._curves or self._curves[run_id][0] != mark:
-            self._curves[run_id] = mark, Curve(run_id, state, measure.along(run.evaluations()))
+            self._curves[run_id] = mark, PrunerCurve(run_id, state, measure.best_so_far(run.evaluations()))
         return self._curves[run_id][1]
 
 

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ettsweep.study.posterior import Evidence, Position
+from ettsweep.study.posterior import Position, Posterior
 from ettsweep.study.seeds import RACING
 from ettsweep.study.surface import Array, contrast
 from ettsweep.study.verdict import MOST
@@ -17,7 +17,7 @@ AIM = 0.5
 
 
 @dataclass(frozen=True)
-class Question:
+class BoundQuery:
     """What is to be known: whether no other position is better than one by more than a margin.
 
     Attributes:
@@ -27,7 +27,7 @@ class Question:
         most_seeds: seeds of one position.
     """
 
-    evidence: Evidence
+    evidence: Posterior
     of: Position
     others: Sequence[Position]
     confidence: float
@@ -38,14 +38,14 @@ class Question:
     most_seeds: int = len(RACING)
 
 
-class Race:
+class Allocation:
     """The posterior as it would be after further runs, whose scores would be as expected.
 
     The covariance of the posterior does not depend on the scores to come, so it can be followed without them.
     Shapes: H components, P positions, Q others.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: BoundQuery) -> None:
         found, surface = question.evidence, question.evidence.surface
         self.question, self.weight_H = question, surface.weight_H
         self.variance_H = surface.variance_H
@@ -139,13 +139,13 @@ class Race:
         return np.asarray(told_P * np.sqrt(count / (count + 1)))
 
 
-def next_runs(question: Question, number: int) -> list[tuple[Position, int]]:
+def next_runs(question: BoundQuery, number: int) -> list[tuple[Position, int]]:
     """Return up to a number of runs, as (position, seed), that tell most of a question; none where none may be had.
 
     Where the noise is unknown, what tells most is one more seed of each point that is compared, and has none under way.
     """
     positions = question.evidence.positions
-    race, found = Race(question), list[tuple[int, int]]()
+    race, found = Allocation(question), list[tuple[int, int]]()
     if question.evidence.noise.known == "unknown":
         awaited = {positions.index(position) for position, _ in question.under_way}
         for position in [race.of, *race.others]:
@@ -158,12 +158,12 @@ def next_runs(question: Question, number: int) -> list[tuple[Position, int]]:
     return [(positions[p], seed) for p, seed in found]
 
 
-def runs_needed(question: Question) -> int | None:
+def runs_needed(question: BoundQuery) -> int | None:
     """Return how many further runs a question would take, as things look; None where that is more than `MOST`.
 
     As the number grows, so does that of runs that are reckoned alike: to one in sixteen.
     """
-    race, needed = Race(question), 0
+    race, needed = Allocation(question), 0
     while not race.closed():
         option, times = race.best(), 1 + needed // 16
         if not option or needed > MOST:

@@ -11,7 +11,7 @@ from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, number
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import Outlook, State, Status
+from ettsweep.runs.state import Liveness, State, Status
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.study import Point, snap
 from ettsweep.trainer.models.registry import model_name
@@ -57,7 +57,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class RunIndex:
     """All runs by id, and what is wrong with the folders that hold none."""
 
     runs: dict[str, Run]
@@ -96,7 +96,7 @@ def by_point(runs: Iterable[Run], asked: Iterable[Point] = ()) -> dict[Point, li
     return groups
 
 
-def load_ledger(results: Path, outlook: Outlook | None = None) -> Ledger:
+def load_run_index(results: Path, outlook: Liveness | None = None) -> RunIndex:
     """Read all run folders of a results folder, which need not exist; `outlook` is asked about owners and jobs."""
     runs: dict[str, Run] = {}
     broken: dict[str, str] = {}
@@ -114,10 +114,10 @@ def load_ledger(results: Path, outlook: Outlook | None = None) -> Ledger:
             broken[name] = str(error)
             continue
         runs[name] = Run(run, spec, *run.look(outlook))
-    return Ledger(runs, broken)
+    return RunIndex(runs, broken)
 
 
-def find_run(ledger: Ledger, prefix: str) -> str:
+def find_run(ledger: RunIndex, prefix: str) -> str:
     """Return the id of the one run whose id starts so.
 
     Raises:
@@ -131,7 +131,7 @@ def find_run(ledger: Ledger, prefix: str) -> str:
     raise InputError(f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}")
 
 
-def intact(ledger: Ledger, prefix: str) -> Run:
+def intact(ledger: RunIndex, prefix: str) -> Run:
     """Return the one run whose id starts so.
 
     Raises:
@@ -154,7 +154,7 @@ def count_states(states: Iterable[State]) -> dict[State, int]:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """A wanted run with its id, its state and the reason for it."""
 
     id: str
@@ -175,19 +175,19 @@ class Plan:
         ledger: what it was made from.
     """
 
-    submit: tuple[Planned, ...] = ()
-    retry: tuple[Planned, ...] = ()
-    keep: tuple[Planned, ...] = ()
-    blocked: tuple[Planned, ...] = ()
-    ledger: Ledger = field(default=Ledger({}, {}), compare=False, repr=False)
+    submit: tuple[PlannedRun, ...] = ()
+    retry: tuple[PlannedRun, ...] = ()
+    keep: tuple[PlannedRun, ...] = ()
+    blocked: tuple[PlannedRun, ...] = ()
+    ledger: RunIndex = field(default=RunIndex({}, {}), compare=False, repr=False)
 
     @property
-    def to_launch(self) -> tuple[Planned, ...]:
+    def to_launch(self) -> tuple[PlannedRun, ...]:
         """Runs for the next submission, interrupted ones first."""
         return self.retry + self.submit
 
     @property
-    def wanted(self) -> tuple[Planned, ...]:
+    def wanted(self) -> tuple[PlannedRun, ...]:
         """All runs."""
         return self.to_launch + self.keep + self.blocked
 
@@ -210,12 +210,12 @@ ACTIONS = {
 }
 
 
-def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = ()) -> Plan:
+def make_plan(wanted: Iterable[RunSpec], ledger: RunIndex, insist: Collection[str] = ()) -> Plan:
     """Sort wanted runs; a run that is asked for twice is planned once.
 
     Those that a person insists on, by id, are launched where they would be blocked.
     """
-    plan: dict[str, list[Planned]] = {action: [] for action in ACTIONS.values()}
+    plan: dict[str, list[PlannedRun]] = {action: [] for action in ACTIONS.values()}
     specs: dict[str, RunSpec] = {}
     for spec in wanted:
         specs.setdefault(spec.run_id, spec)
@@ -224,5 +224,5 @@ def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str]
         action = ACTIONS[status.state]
         if action == "blocked" and run_id in insist:
             action = "retry"
-        plan[action].append(Planned(run_id, spec, status.state, status.reason))
+        plan[action].append(PlannedRun(run_id, spec, status.state, status.reason))
     return Plan(**{action: tuple(members) for action, members in plan.items()}, ledger=ledger)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.seeding import derive_seed
-from ettsweep.study.surface_sampler import Known, Place, Proposer, surface
+from ettsweep.study.surface_sampler import Observations, Place, Sampler, surface
 from ettsweep.study.verdict import MOST
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def trials_for(name: str, stated: int | None) -> int:
     return stated or (TRIALS if name in OPTUNA else MOST)
 
 
-def proposer(name: str, seed: int = 0) -> Proposer:
+def proposer(name: str, seed: int = 0) -> Sampler:
     """Return what proposes points by the sampler of a name; `seed` is that of all draws of Optuna's.
 
     Raises:
@@ -55,7 +55,7 @@ def proposer(name: str, seed: int = 0) -> Proposer:
     return partial(_ask, name, seed)
 
 
-def _ask(name: str, seed: int, known: Known, number: int) -> list[Place]:
+def _ask(name: str, seed: int, known: Observations, number: int) -> list[Place]:
     """Return the next free places that one of Optuna's samplers names, the start first."""
     import optuna
     from optuna.distributions import IntDistribution

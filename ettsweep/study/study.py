@@ -11,14 +11,14 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
 
 from ettsweep.config import hidden
-from ettsweep.console import power, typed
+from ettsweep.console import parse_number, power
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import LOG2_DIGITS, MAX_SEED, Recipe, RunSpec, StrategySpec, log2
-from ettsweep.schema import Frozen, NonNegative, PositiveFloat, validate
+from ettsweep.schema import NonNegative, PositiveFloat, StrictModel, validate
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
-from ettsweep.study.criterion import Criterion, Stated, resolve
+from ettsweep.study.criterion import Criterion, CriterionOptions, resolve
 from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.registry import Score, bound, task_kind
+from ettsweep.trainer.tasks.registry import Metric, bound, task_kind
 
 ROUNDED, PRINTED = 1e-6, 2e-3
 """Distance in log2 within which a point from elsewhere means a known one: maps between strategies round, and tables
@@ -72,7 +72,7 @@ FARTHEST = 64
 Offset = Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)]
 
 
-class Axis(Frozen):
+class Axis(StrictModel):
     """Log2 offsets from the centre: low, low + step, ... up to high; a fixed axis holds the centre alone."""
 
     low: Offset = 0.0
@@ -138,7 +138,7 @@ def parse_point(text: str, where: str) -> Point:
         InputError: it is not two numbers, lr positive and wd not negative.
     """
     try:
-        lr, wd = map(typed, text.split(","))
+        lr, wd = map(parse_number, text.split(","))
     except ValueError:
         lr, wd = 0.0, 0.0
     if not (0 < lr < math.inf and 0 <= wd < math.inf):
@@ -161,11 +161,11 @@ def _in_range(value: float) -> float:
 def _read(value: object) -> object:
     """Read a power of two as tables print it; what is none is left to the message for what is no number."""
     with suppress(ValueError):
-        return typed(value) if isinstance(value, str) and value.startswith("2^") else value
+        return parse_number(value) if isinstance(value, str) and value.startswith("2^") else value
     return value
 
 
-class Centre(Frozen):
+class Centre(StrictModel):
     """Where a search starts, in the coordinates of its strategy."""
 
     lr: Annotated[PositiveFloat, BeforeValidator(_read), AfterValidator(_in_range)]
@@ -178,7 +178,7 @@ ANYWHERE = Centre(lr=1e-3, wd=0.0)
 """A start for whoever asks a grid about its data or its memory, which depend on none."""
 
 
-class Request(Frozen):
+class SweepSpec(StrictModel):
     """What was asked for, resolved: recipe, a centre for each strategy, axes and seeds; and where it trains.
 
     `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id. The values of
@@ -193,7 +193,7 @@ class Request(Frozen):
     lr: Axis
     wd: Axis
     seeds: Seeds
-    criterion: Stated | None = None
+    criterion: CriterionOptions | None = None
     searched: bool = False
     data: str | None = None
     launch: str = "local"
@@ -208,7 +208,7 @@ class Request(Frozen):
         """Where it trains, as it is kept."""
         return self.launch, self._kept(self.launch_set), self.data
 
-    def searches(self, sweep: str = "") -> list["Search"]:
+    def searches(self, sweep: str = "") -> list["Study"]:
         """Return one search for each strategy, in the name of a sweep."""
         found = []
         for name, centre in self.centres.items():
@@ -219,7 +219,7 @@ class Request(Frozen):
             asked: tuple[Point, ...] = () if self.searched else points
             box = (points[0], points[-1]) if self.searched else ()
             criterion = resolve([self.criterion])
-            found.append(Search(base, self.lr, self.wd, self.seeds, asked, sweep, criterion, box))
+            found.append(Study(base, self.lr, self.wd, self.seeds, asked, sweep, criterion, box))
         return found
 
     def specs(self) -> list[RunSpec]:
@@ -228,7 +228,7 @@ class Request(Frozen):
 
 
 @dataclass(frozen=True)
-class Search:
+class Study:
     """The search of one family: its lattice, its seeds, and the points that were asked for.
 
     Attributes:
@@ -309,14 +309,14 @@ class Search:
 
     def specs(self) -> list[RunSpec]:
         """Return all runs that it asks for."""
-        return [self.base.at(lr, wd, seed) for (lr, wd), seeds in self.asked.items() for seed in seeds]
+        return [self.base.with_point(lr, wd, seed) for (lr, wd), seeds in self.asked.items() for seed in seeds]
 
     @property
-    def measure(self) -> Score:
+    def measure(self) -> Metric:
         """What its runs are compared by."""
         return task_kind(self.base.task).score
 
-    def judged_by(self, stated: Stated) -> "Search":
+    def judged_by(self, stated: CriterionOptions) -> "Study":
         """Return the same search with what is stated in place of what its criterion has."""
         return replace(self, criterion=stated.over(self.criterion))
 
@@ -331,7 +331,7 @@ class Search:
         return validate(RunSpec, data, "run")
 
 
-def titles(searches: Sequence[Search]) -> dict[tuple[str, str], str]:
+def titles(searches: Sequence[Study]) -> dict[tuple[str, str], str]:
     """Return what people read of each of some searches, by its key: the model too, where they are of several."""
     several = len({search.model for search in searches}) > 1
     return {
@@ -342,7 +342,7 @@ def titles(searches: Sequence[Search]) -> dict[tuple[str, str], str]:
     }
 
 
-def with_corpus(request: Request) -> Request:
+def with_corpus(request: SweepSpec) -> SweepSpec:
     """Return the request with the digest of the text at hand, which is part of what its runs train.
 
     Raises:

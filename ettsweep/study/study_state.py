@@ -10,8 +10,8 @@ from ettsweep.errors import InputError
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run, by_point
-from ettsweep.study.study import PRINTED, Point, Search, neighbours, snap
-from ettsweep.study.verdict import FINAL, Bound, Scored, Verdict, best
+from ettsweep.study.study import PRINTED, Point, Study, neighbours, snap
+from ettsweep.study.verdict import FINAL, Bound, ScoredPoint, Verdict, best
 
 REACH = 8
 """Lattice steps that a climb may leave the ranges asked for; farther out the score has no optimum to offer, such as
@@ -37,10 +37,10 @@ STUCK, TO_COME = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
 """States that a person must decide about, and those that end by themselves; a pruned run goes on where it is needed."""
 
 
-class Look(ABC):
+class StudyState(ABC):
     """A family as it was when it was looked at: what was asked for, and its runs by lattice point."""
 
-    def __init__(self, search: Search, runs: Iterable[Run]) -> None:
+    def __init__(self, search: Study, runs: Iterable[Run]) -> None:
         self.search = search
         self._asked = search.asked
         grouped = by_point((run for run in runs if search.holds(run.point)), self._asked)
@@ -51,7 +51,7 @@ class Look(ABC):
     # --- what the rules differ in ---
 
     @abstractmethod
-    def at(self, point: Point) -> Scored:
+    def at(self, point: Point) -> ScoredPoint:
         """Return the mean score and the state of a point."""
 
     @abstractmethod
@@ -70,11 +70,11 @@ class Look(ABC):
         """Return up to that many runs, of at most so many seeds a point, that would tell most of an open verdict."""
 
     @abstractmethod
-    def _refuted(self, candidate: Scored, around: Sequence[Scored]) -> str:
+    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
         """Say why a neighbour is better; nothing where none is."""
 
     @abstractmethod
-    def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, Bound | None]:
+    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, Bound | None]:
         """Return the verdict on a candidate all of whose neighbours are known, the reason, and what it rests on."""
 
     # --- candidate and neighbours ---
@@ -83,7 +83,7 @@ class Look(ABC):
         """Judge the point `at`, or else the one at which a climb from the best point asked for ends."""
         return self.climb() if at is None else self._verdict(self.at(at), ())
 
-    def _verdict(self, candidate: Scored | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
+    def _verdict(self, candidate: ScoredPoint | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
         """Judge a candidate, at the end of a path whose points had the neighbours `passed`."""
         search = self.search
         around = [self.at(p) for p in neighbours(candidate.point, search.lr, search.wd)] if candidate else []
@@ -124,7 +124,7 @@ class Look(ABC):
                 )
         return snap(near, self._known)
 
-    def _best(self) -> Scored | None:
+    def _best(self) -> ScoredPoint | None:
         """Return the best finished point that was asked for; of equal ones that with the lowest lr, then wd."""
         scored = [self.at(point) for point in sorted(self._asked, key=tuple)]
         return best([one for one in scored if one.state.finished], self.search.measure)
@@ -164,7 +164,7 @@ class Look(ABC):
 
     # --- judgement ---
 
-    def _judge(self, candidate: Scored | None, around: Sequence[Scored]) -> tuple[str, str, Sequence[Run]]:
+    def _judge(self, candidate: ScoredPoint | None, around: Sequence[ScoredPoint]) -> tuple[str, str, Sequence[Run]]:
         """Return the verdict, the reason for it, and the runs standing still that are to be named with it."""
         pending = len(self._pending())
         stuck = self._stuck([*around, *([candidate] if candidate else [])])
@@ -189,7 +189,7 @@ class Look(ABC):
             return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for", stuck
         unfinished = [n for n in around if not n.state.finished]
         if unfinished:
-            return "incomplete", f"{neighbours_are(unfinished)} to come", stuck
+            return "incomplete", f"{count_neighbours(unfinished)} to come", stuck
         return CONCLUDED, "", stuck if candidate.score is not None else ()
 
     def _pending(self) -> list[Point]:
@@ -236,7 +236,7 @@ class Look(ABC):
                     return True
         return False
 
-    def _stuck(self, first: Iterable[Scored]) -> list[Run]:
+    def _stuck(self, first: Iterable[ScoredPoint]) -> list[Run]:
         """Return the runs that a person must decide about, those of the candidate and its neighbours first."""
         points = dict.fromkeys((*(one.point for one in first), *self._asked))
         return [
@@ -304,10 +304,10 @@ class Look(ABC):
         found = []
         for point, seed in product(points, seeds or self.search.seeds):
             run = self._runs.get(point, {}).get(seed)
-            found.append(run.spec if run else self.search.base.at(point.lr, point.wd, seed))
+            found.append(run.spec if run else self.search.base.with_point(point.lr, point.wd, seed))
         return found
 
 
-def neighbours_are(some: Sequence[Scored]) -> str:
+def count_neighbours(some: Sequence[ScoredPoint]) -> str:
     """Return how many neighbours there are of some kind, and the verb."""
     return "1 neighbour is" if len(some) == 1 else f"{len(some)} neighbours are"

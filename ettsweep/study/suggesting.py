@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from ettsweep.console import count
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Ledger
-from ettsweep.study.study import Centre, Point, Search, titles
-from ettsweep.study.study_state import Look
-from ettsweep.study.surface_sampler import Known, Place, Proposer
-from ettsweep.study.sweep_store import Proposal
-from ettsweep.study.verification import look_at
+from ettsweep.study.run_index import RunIndex
+from ettsweep.study.study import Centre, Point, Study, titles
+from ettsweep.study.study_state import StudyState
+from ettsweep.study.surface_sampler import Observations, Place, Sampler
+from ettsweep.study.sweep_store import Suggestion
+from ettsweep.study.verification import evaluate
 
 Key = tuple[str, str]
 
@@ -20,7 +20,7 @@ LEFT = (State.MISSING, State.INTERRUPTED, State.PRUNED)
 
 
 @dataclass(frozen=True)
-class Start:
+class StartPoint:
     """Where a family's search starts, and why there."""
 
     point: Point
@@ -28,7 +28,7 @@ class Start:
 
 
 @dataclass
-class Searching:
+class Suggester:
     """Families whose points a proposer names; each look at what is on disk takes that on.
 
     Attributes:
@@ -44,20 +44,20 @@ class Searching:
     """
 
     sampler: str
-    propose: Proposer
+    propose: Sampler
     trials: int
-    starts: Mapping[Key, Start] = field(default_factory=dict)
+    starts: Mapping[Key, StartPoint] = field(default_factory=dict)
     over: set[Key] = field(default_factory=set)
-    reread: Callable[[Sequence[Search]], Sequence[Search]] = lambda searches: searches
-    keep: Callable[[str, Sequence[Proposal]], None] = lambda sweep, proposals: None
+    reread: Callable[[Sequence[Study]], Sequence[Study]] = lambda searches: searches
+    keep: Callable[[str, Sequence[Suggestion]], None] = lambda sweep, proposals: None
     tell: Callable[[str], None] = lambda text: None
     cut_short: bool = False
 
-    def names_more(self, search: Search) -> bool:
+    def names_more(self, search: Study) -> bool:
         """Say whether points may still be named for a family."""
         return search.key not in self.over
 
-    def further(self, searches: Sequence[Search], ledger: Ledger, at_once: int, most: int) -> list[Search]:
+    def further(self, searches: Sequence[Study], ledger: RunIndex, at_once: int, most: int) -> list[Study]:
         """Return the searches with the points that are to be run next.
 
         Of each family as many are under way as make up its part of `at_once` runs; `most` runs in all may be new.
@@ -65,10 +65,10 @@ class Searching:
         searches = self.reread(searches)
         active = [search for search in searches if self.names_more(search)]
         each = math.ceil(at_once / max(1, len(active)))
-        news: dict[str, list[Proposal]] = {}
-        found: dict[Key, Search] = {}
+        news: dict[str, list[Suggestion]] = {}
+        found: dict[Key, Study] = {}
         for search in active:
-            look, start = look_at(search, ledger.family(search.family)), self._start(search)
+            look, start = evaluate(search, ledger.family(search.family)), self._start(search)
             known, runs = known_of(look, start), len(search.seeds_proposed)
             under_way = sum(look.awaits(point, seeds) for point, seeds in search.asked.items())
             left = self.trials - len(search.proposed)
@@ -91,14 +91,14 @@ class Searching:
             self.keep(sweep, proposals)
         return [found.get(search.key, search) for search in searches]
 
-    def _start(self, search: Search) -> Start:
+    def _start(self, search: Study) -> StartPoint:
         """Return where a family's search started, or is to."""
         if search.start:
-            return Start(search.start)
-        return self.starts.get(search.key) or Start(search.centre)
+            return StartPoint(search.start)
+        return self.starts.get(search.key) or StartPoint(search.centre)
 
-    def _proposal(self, search: Search, start: Start, points: Sequence[Point]) -> Proposal:
-        return Proposal(
+    def _proposal(self, search: Study, start: StartPoint, points: Sequence[Point]) -> Suggestion:
+        return Suggestion(
             strategy=search.strategy,
             sampler=self.sampler,
             points=tuple(map(_kept, points)),
@@ -106,7 +106,7 @@ class Searching:
             start=None if search.start else _kept(start.point),
         )
 
-    def _tell(self, title: str, search: Search, points: Sequence[Point], known: int, left: int) -> None:
+    def _tell(self, title: str, search: Study, points: Sequence[Point], known: int, left: int) -> None:
         """Say what was named; of a family of which nothing was, that it is over, and why."""
         if points:
             self.tell(f"{title}: {self.sampler} proposes {', '.join(map(str, points))}")
@@ -122,7 +122,7 @@ def _kept(point: Point) -> Centre:
     return Centre(lr=point.lr, wd=point.wd)
 
 
-def known_of(look: Look, start: Start) -> Known:
+def known_of(look: StudyState, start: StartPoint) -> Observations:
     """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for."""
     search, runs = look.search, look.runs()
     scores: dict[Place, dict[int, float]] = {}
@@ -142,7 +142,7 @@ def known_of(look: Look, start: Start) -> Known:
     corners = [_whole(look.steps(point)) for point in search.box or search.asked]
     low, high = (tuple(edge(along) for along in zip(*corners, strict=True)) for edge in (min, max))
     at = zip(low, high, _whole(look.steps(start.point)), strict=True)
-    return Known(
+    return Observations(
         low,
         high,
         tuple(max(least, min(most, x)) for least, most, x in at),

@@ -53,7 +53,7 @@ UNTIED = 1e-9
 
 
 @dataclass(frozen=True)
-class Layout:
+class ScoreTable:
     """Scores of points over seeds, and what they say of differences between points once seeds' effects are taken out.
 
     Attributes:
@@ -96,21 +96,23 @@ class Layout:
         """Degrees of freedom that are left where every point has a value of its own: noise alone."""
         return self.dof - int(np.linalg.matrix_rank(self.information, tol=1e-6))
 
-    def wider(self, x_ZD: Array) -> "Layout":
+    def wider(self, x_ZD: Array) -> "ScoreTable":
         """Return it with further positions, of which there are no scores."""
         none_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
         scored_PS, y_PS = np.vstack([self.scored_PS, none_ZS]), np.vstack([self.y_PS, none_ZS])
-        return Layout(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
+        return ScoreTable(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
 
-    def seeded(self, rows: Sequence[int]) -> "Layout":
+    def seeded(self, rows: Sequence[int]) -> "ScoreTable":
         """Return it as it would be with one more seed of some points; what these would score is not known."""
         new_P = np.zeros(len(self.scored_PS))
         new_P[list(rows)] = 1.0
-        return Layout(self.x_PD, np.column_stack([self.scored_PS, new_P]), np.column_stack([self.y_PS, 0.0 * new_P]))
+        return ScoreTable(
+            self.x_PD, np.column_stack([self.scored_PS, new_P]), np.column_stack([self.y_PS, 0.0 * new_P])
+        )
 
 
 @dataclass(frozen=True)
-class Process:
+class GaussianProcess:
     """What k is, and how large f is, in each component of a fit.
 
     Attributes:
@@ -138,14 +140,14 @@ class Surface:
         process: by which points know of each other; None where they do not.
     """
 
-    layout: Layout
+    layout: ScoreTable
     weight_H: Array
     mean_HP: Array
     cov_HPP: Array
     variance_H: Array
     dof: int
-    evidence: float
-    process: Process | None = None
+    log_marginal_likelihood: float
+    process: GaussianProcess | None = None
 
     @property
     def smooth(self) -> bool:
@@ -266,7 +268,7 @@ def student_quantile(probability: float, dof: float) -> float:
 # --- fits -----------------------------------------------------------------------------------------------------------
 
 
-def fit(layout: Layout) -> Surface:
+def fit(layout: ScoreTable) -> Surface:
     """Fit the process to the scores of a layout with at least one degree of freedom."""
     root_HPP, prior_H, length_HD, own_H = _kernels(layout.x_PD.tobytes(), layout.x_PD.shape)
     information, dof = layout.information, layout.dof
@@ -288,11 +290,11 @@ def fit(layout: Layout) -> Surface:
     cov = (basis * kept[:, None, :]) @ np.swapaxes(basis, 1, 2)
     weight = weight_HG[h, g] / weight_HG[h, g].sum()
     variance = square_HG[h, g] / dof
-    process = Process(ratio[g], length_HD[h], own_H[h])
+    process = GaussianProcess(ratio[g], length_HD[h], own_H[h])
     return Surface(layout, weight, cov @ layout.weighted, cov, variance, dof, evidence, process)
 
 
-def pairs(layout: Layout) -> Surface:
+def pairs(layout: ScoreTable) -> Surface:
     """Return what paired comparisons say: every point has a value of its own, the noise is pooled over all of them.
 
     At least one degree of freedom must be left for the noise.

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from ettsweep.study.posterior import Evidence
+from ettsweep.study.posterior import Posterior
 from ettsweep.study.surface import Array, Surface
 
 MESH = 0.1
@@ -23,7 +23,7 @@ CURVED = 1.0
 
 
 @dataclass(frozen=True)
-class Optimum:
+class SurfaceOptimum:
     """Where the posterior mean is best, within the box of the points that it is fitted to.
 
     Attributes:
@@ -43,7 +43,7 @@ class Optimum:
         return None if self.cov_DD is None else np.sqrt(np.diag(self.cov_DD))
 
 
-def optimum(evidence: Evidence) -> Optimum | None:
+def optimum(evidence: Posterior) -> SurfaceOptimum | None:
     """Return the optimum of a surface; None where there is no surface to vouch for it.
 
     The position is that at which the gradient is zero; so its covariance is H^-1 cov(gradient) H^-1, with the Hessian H
@@ -62,10 +62,10 @@ def optimum(evidence: Evidence) -> Optimum | None:
     at_D = np.clip(at_D, low_D, high_D)
     here, f = _Parabola(surface, at_D), float(surface.means_at(at_D[None])[0])
     if not _inside(at_D, low_D, high_D, MESH / 2) or here.curvature <= CURVED * here.curvature_error:
-        return Optimum(at_D, f, None)
+        return SurfaceOptimum(at_D, f, None)
     inverse_DD = np.linalg.inv(here.hessian_DD)
-    found = Optimum(at_D, f, np.asarray(inverse_DD @ here.gradient_cov_DD @ inverse_DD))
-    return found if _inside(at_D, low_D, high_D, found.error) else Optimum(at_D, f, None)
+    found = SurfaceOptimum(at_D, f, np.asarray(inverse_DD @ here.gradient_cov_DD @ inverse_DD))
+    return found if _inside(at_D, low_D, high_D, found.error) else SurfaceOptimum(at_D, f, None)
 
 
 def mesh_over(low_D: Sequence[float] | Array, high_D: Sequence[float] | Array) -> Array:

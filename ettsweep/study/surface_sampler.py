@@ -40,7 +40,7 @@ AT_A_TIME = 128
 
 
 @dataclass(frozen=True)
-class Known:
+class Observations:
     """What a proposer knows of a family.
 
     Attributes:
@@ -87,11 +87,11 @@ class Known:
         return all(low <= x <= high for low, x, high in zip(self.low, place, self.high, strict=True))
 
 
-Proposer = Callable[[Known, int], list[Place]]
+Sampler = Callable[[Observations, int], list[Place]]
 """Returns free places, up to a number that are run at once; none where no further run is worth it."""
 
 
-def surface(known: Known, number: int) -> list[Place]:
+def surface(known: Observations, number: int) -> list[Place]:
     """Return the places that are expected to gain most over the best one, by the surface that verdicts rest on.
 
     Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once `LEAST` are
@@ -120,7 +120,7 @@ def surface(known: Known, number: int) -> list[Place]:
     return chosen
 
 
-def _first_places(known: Known) -> list[Place]:
+def _first_places(known: Observations) -> list[Place]:
     """Return the start and places around it."""
     half = [(high - low) / 2 for low, high in zip(known.low, known.high, strict=True)]
     found = [known.start]
@@ -130,7 +130,7 @@ def _first_places(known: Known) -> list[Place]:
     return list(dict.fromkeys(found))
 
 
-def _spread(known: Known, first: Sequence[Place]) -> Iterator[Place]:
+def _spread(known: Observations, first: Sequence[Place]) -> Iterator[Place]:
     """Yield some places, then free ones of the inner box that are farthest from all others, and then all free ones."""
     yield from first
     ends = list(zip(known.low, known.high, strict=True))
@@ -157,7 +157,7 @@ def _clip(x: int, low: int, high: int) -> int:
     return max(low, min(high, x))
 
 
-def _with_diverged(known: Known) -> Scores:
+def _with_diverged(known: Observations) -> Scores:
     """Return scores, with the worst of all where a run diverged."""
     scores: dict[Position, Mapping[int, float]] = dict(known.scores.items())
     values = [score for of in scores.values() for score in of.values()]
@@ -166,7 +166,7 @@ def _with_diverged(known: Known) -> Scores:
     return scores | {place: {seed: worst} for place in known.diverged}
 
 
-def _ranked(known: Known, fitted: Surface) -> Iterator[tuple[Place, float]]:
+def _ranked(known: Observations, fitted: Surface) -> Iterator[tuple[Place, float]]:
     """Yield each free place with about what it is expected to gain: as if the fit had one component."""
     best = fitted.layout.x_PD[[int(np.argmin(fitted.mean))]]
     for k in range(0, len(known.free), AT_A_TIME):

@@ -20,14 +20,14 @@ from ettsweep.config import read_yaml
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.schema import Frozen, validate
+from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.compatibility import differences
-from ettsweep.study.criterion import Criterion, Stated, resolve
+from ettsweep.study.criterion import Criterion, CriterionOptions, resolve
 from ettsweep.study.grid_file import centres_for
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Centre, Point, Request, Search, snap
-from ettsweep.trainer.tasks.registry import Score, task_kind
+from ettsweep.study.study import Centre, Point, Study, SweepSpec, snap
+from ettsweep.trainer.tasks.registry import Metric, task_kind
 
 VERSION = 1
 """Of the files; one of a later version is not guessed at."""
@@ -36,7 +36,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[0-9]{4,}")
 
 
-class Proposal(Frozen):
+class Suggestion(StrictModel):
     """Points that a proposer chose at one time for the family of a strategy.
 
     Attributes:
@@ -53,7 +53,7 @@ class Proposal(Frozen):
     start: Centre | None = None
 
 
-class Entry(Frozen):
+class SweepVersion(StrictModel):
     """What one file says; of several that say the same, the last counts.
 
     Attributes:
@@ -65,9 +65,9 @@ class Entry(Frozen):
     """
 
     version: int = VERSION
-    asked: Request | None = None
-    proposed: Annotated[tuple[Proposal, ...], Field(strict=False)] | None = None
-    criterion: Stated | None = None
+    asked: SweepSpec | None = None
+    proposed: Annotated[tuple[Suggestion, ...], Field(strict=False)] | None = None
+    criterion: CriterionOptions | None = None
     note: str | None = None
     archived: bool | None = None
 
@@ -81,15 +81,15 @@ class Sweep:
     """
 
     name: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[SweepVersion, ...] = ()
 
     @cached_property
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[SweepSpec, ...]:
         """What was asked, first to last; all of it agrees."""
         return tuple(entry.asked for entry in self.entries if entry.asked)
 
     @property
-    def measure(self) -> Score:
+    def measure(self) -> Metric:
         """What its runs are compared by."""
         return task_kind(self.requests[0].recipe.task).score
 
@@ -98,11 +98,11 @@ class Sweep:
         """What makes its verdicts optimal: what was stated last, with a question or by itself."""
         return resolve(stated for e in self.entries for stated in (e.asked.criterion if e.asked else None, e.criterion))
 
-    def criterion_with(self, stated: Stated | None) -> str:
+    def criterion_with(self, stated: CriterionOptions | None) -> str:
         """Return, in words, what would change where a criterion is stated; nothing where it is so already."""
-        return stated.over(self.criterion).told(self.measure, self.criterion) if stated else ""
+        return stated.over(self.criterion).describe(self.measure, self.criterion) if stated else ""
 
-    def asked_again(self, strategies: Sequence[str] = ()) -> Request:
+    def asked_again(self, strategies: Sequence[str] = ()) -> SweepSpec:
         """Return a request for all its strategies, or for some, which may be new to it, within their last ranges.
 
         Raises:
@@ -130,10 +130,10 @@ class Sweep:
         return next((entry.archived for entry in reversed(self.entries) if entry.archived is not None), False)
 
     @cached_property
-    def searches(self) -> tuple[Search, ...]:
+    def searches(self) -> tuple[Study, ...]:
         """One search for each family: all points that were asked for, over all seeds."""
         seeds = tuple(dict.fromkeys(seed for request in self.requests for seed in request.seeds))
-        merged: dict[str, Search] = {}
+        merged: dict[str, Study] = {}
         for request in self.requests:
             for search in request.searches(self.name):
                 first = merged.setdefault(search.family, replace(search, seeds=seeds, criterion=self.criterion))
@@ -145,7 +145,7 @@ class Sweep:
             for search in merged.values()
         )
 
-    def samplers(self, search: Search) -> dict[Point, str]:
+    def samplers(self, search: Study) -> dict[Point, str]:
         """Return the points that proposers chose for a family, first to last, each with the first that did."""
         known = dict.fromkeys(search.points)
         found: dict[Point, str] = {}
@@ -156,7 +156,7 @@ class Sweep:
         return found
 
     @cached_property
-    def proposals(self) -> tuple[Proposal, ...]:
+    def proposals(self) -> tuple[Suggestion, ...]:
         """What proposers chose, first to last."""
         return tuple(proposal for entry in self.entries for proposal in entry.proposed or ())
 
@@ -190,7 +190,7 @@ class Sweep:
         for search in self.searches:
             yield from search.specs()
 
-    def implies(self, request: Request) -> bool:
+    def implies(self, request: SweepSpec) -> bool:
         """Say whether a request, which agrees, adds nothing: no point, no seed, no other criterion or place."""
         last = self.requests[-1]
         if last.place != request.place or self.criterion_with(request.criterion):
@@ -206,7 +206,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Sweeps:
+class SweepStore:
     """The sweeps of a results folder by name, and what is wrong with those that cannot be read."""
 
     results: Path
@@ -214,7 +214,7 @@ class Sweeps:
     broken: dict[str, str]
 
     @cached_property
-    def searches(self) -> dict[str, list[Search]]:
+    def searches(self) -> dict[str, list[Study]]:
         """The searches of all sweeps by family, archived ones too."""
         return by_family(search for sweep in self.named.values() for search in sweep.searches)
 
@@ -233,13 +233,13 @@ class Sweeps:
         return [sweep for sweep in self.named.values() if (sweep.name in names if names else not sweep.archived)]
 
 
-Searches = Mapping[str, Sequence[Search]]
+Searches = Mapping[str, Sequence[Study]]
 """The searches of some sweeps by family: what says to which of them a run belongs."""
 
 
-def by_family(searches: Iterable[Search]) -> dict[str, list[Search]]:
+def by_family(searches: Iterable[Study]) -> dict[str, list[Study]]:
     """Return searches by family."""
-    found: dict[str, list[Search]] = {}
+    found: dict[str, list[Study]] = {}
     for search in searches:
         found.setdefault(search.family, []).append(search)
     return found
@@ -260,7 +260,7 @@ def held_by(searches: Searches, family: str, spec: RunSpec) -> str:
     return ", ".join(holders(searches, family, spec)) or "-"
 
 
-def belonging(runs: Iterable[Run], sweeps: Sweeps, names: Sequence[str] = ()) -> list[Run]:
+def belonging(runs: Iterable[Run], sweeps: SweepStore, names: Sequence[str] = ()) -> list[Run]:
     """Return the runs that belong to the sweeps of these names; without any, to one that is not archived or to none.
 
     Raises:
@@ -272,7 +272,7 @@ def belonging(runs: Iterable[Run], sweeps: Sweeps, names: Sequence[str] = ()) ->
     return [run for run, held in belong if held & meant or not (names or held)]
 
 
-def spared(runs: Sequence[Run], names: Collection[str], sweeps: Sweeps) -> tuple[list[Run], dict[str, int]]:
+def spared(runs: Sequence[Run], names: Collection[str], sweeps: SweepStore) -> tuple[list[Run], dict[str, int]]:
     """Return the runs that belong to no sweep but those named, and how many belong to others, by name.
 
     Archived sweeps want nothing any more.
@@ -290,21 +290,21 @@ def spared(runs: Sequence[Run], names: Collection[str], sweeps: Sweeps) -> tuple
     return free, dict(left)
 
 
-def asked_too(sweeps: Sweeps, name: str, request: Request) -> Sweeps:
+def asked_too(sweeps: SweepStore, name: str, request: SweepSpec) -> SweepStore:
     """Return the sweeps as they would be if a request, which agrees, had been asked for under a name."""
     sweep = sweeps.named.get(name) or Sweep(name)
     if sweep.requests and sweep.implies(request):
         return sweeps
-    extended = replace(sweep, entries=(*sweep.entries, Entry(asked=request)))
+    extended = replace(sweep, entries=(*sweep.entries, SweepVersion(asked=request)))
     return replace(sweeps, named=sweeps.named | {name: extended})
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def load_sweeps(results: Path) -> Sweeps:
+def load_sweep_store(results: Path) -> SweepStore:
     """Read all sweeps of a results folder."""
-    sweeps = Sweeps(results, {}, {})
+    sweeps = SweepStore(results, {}, {})
     for folder in sorted(sweeps_dir(results).glob("*")):
         if not NAME.fullmatch(folder.name) or not folder.is_dir():
             continue
@@ -330,7 +330,7 @@ def _sound(sweep: Sweep, folder: Path) -> Sweep:
     return sweep
 
 
-def _read_all(folder: Path) -> tuple[Entry, ...]:
+def _read_all(folder: Path) -> tuple[SweepVersion, ...]:
     files = _files(folder)
     gaps = files.keys() ^ set(range(1, len(files) + 1))
     if gaps and files != (files := _files(folder)):  # a listing may miss what is written meanwhile
@@ -348,12 +348,12 @@ def _files(folder: Path) -> dict[int, Path]:
     return {int(path.stem): path for path in folder.glob("*.yaml") if _NUMBER.fullmatch(path.stem)}
 
 
-def _read(path: Path) -> Entry:
+def _read(path: Path) -> SweepVersion:
     try:
         data = read_yaml(path)
         if isinstance(data, dict) and isinstance(made := data.get("version"), int) and made > VERSION:
             raise CorruptError(f"{path}: a later version of ettsweep wrote it (format {made}, known is {VERSION})")
-        return validate(Entry, data, str(path))
+        return validate(SweepVersion, data, str(path))
     except InputError as error:
         raise CorruptError(f"{error}; mend the file, or move it away and ask for the grid again") from None
 

@@ -6,17 +6,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.config import dump_yaml
-from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
+from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
 from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
 from ettsweep.processes import Process, process
 from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.study.compatibility import differences
-from ettsweep.study.criterion import Stated
-from ettsweep.study.study import Request
-from ettsweep.study.sweep_store import NAME, Entry, Proposal, Sweep, Sweeps, load_sweeps, numbered, plain
+from ettsweep.study.criterion import CriterionOptions
+from ettsweep.study.study import SweepSpec
+from ettsweep.study.sweep_store import (
+    NAME,
+    Suggestion,
+    Sweep,
+    SweepStore,
+    SweepVersion,
+    load_sweep_store,
+    numbered,
+    plain,
+)
 
 
-def agreeing(sweeps: Sweeps, name: str, request: Request) -> Sweep | None:
+def agreeing(sweeps: SweepStore, name: str, request: SweepSpec) -> Sweep | None:
     """Return the sweep of a name, which a request extends, or None where the name is free.
 
     Raises:
@@ -30,7 +39,7 @@ def agreeing(sweeps: Sweeps, name: str, request: Request) -> Sweep | None:
         told = "; ".join(found.values())
         taken = sweeps.named.keys() | sweeps.broken.keys()
         free = next(other for other in numbered(plain(f"{name}-{next(iter(found))}")) if other not in taken)
-        raise TakenError(f"sweep {name} asks for something else: {told}", free)
+        raise SweepNameTakenError(f"sweep {name} asks for something else: {told}", free)
     return sweep
 
 
@@ -61,7 +70,7 @@ def check_note(text: str) -> str:
     return text
 
 
-def extend(results: Path, name: str, request: Request, note: str | None = None) -> str:
+def extend(results: Path, name: str, request: SweepSpec, note: str | None = None) -> str:
     """Keep a request under a name, where it says more than what is there; an archived sweep is shown again.
 
     Return what that did, for people; nothing where it said nothing new.
@@ -71,14 +80,14 @@ def extend(results: Path, name: str, request: Request, note: str | None = None) 
         CorruptError: what was asked for under this name cannot be read.
     """
     while True:
-        sweeps = load_sweeps(results)
+        sweeps = load_sweep_store(results)
         sweep = agreeing(sweeps, name, request)
-        entry = Entry(
+        entry = SweepVersion(
             asked=None if sweep and sweep.implies(request) else request,
             note=None if sweep and note == sweep.note else note,
             archived=False if sweep and sweep.archived else None,
         )
-        if entry == Entry():
+        if entry == SweepVersion():
             return ""
         if append(results, sweeps, name, entry):
             done = "extended" if sweep and entry.asked else "changed" if sweep else "made"
@@ -90,7 +99,7 @@ def extend(results: Path, name: str, request: Request, note: str | None = None) 
             )
 
 
-def add(results: Path, name: str, entry: Entry) -> None:
+def add(results: Path, name: str, entry: SweepVersion) -> None:
     """Write a further file of a sweep that is there.
 
     Raises:
@@ -98,23 +107,23 @@ def add(results: Path, name: str, entry: Entry) -> None:
         CorruptError: it cannot be read.
     """
     while True:
-        sweeps = load_sweeps(results)
+        sweeps = load_sweep_store(results)
         sweeps.chosen([name])
         if append(results, sweeps, name, entry):
             return
 
 
-def propose(results: Path, name: str, proposals: Sequence[Proposal]) -> None:
+def propose(results: Path, name: str, proposals: Sequence[Suggestion]) -> None:
     """Keep with a sweep what proposers chose, before it is run.
 
     Raises:
         InputError: there is none of this name.
         CorruptError: it cannot be read.
     """
-    add(results, name, Entry(proposed=tuple(proposals)))
+    add(results, name, SweepVersion(proposed=tuple(proposals)))
 
 
-def judge_by(results: Path, names: Iterable[str], stated: Stated) -> str:
+def judge_by(results: Path, names: Iterable[str], stated: CriterionOptions) -> str:
     """Keep with sweeps what is stated of how their verdicts are given, where that is new; return what is, for people.
 
     Raises:
@@ -124,10 +133,10 @@ def judge_by(results: Path, names: Iterable[str], stated: Stated) -> str:
     changed: dict[str, list[str]] = {}
     for name in names:
         while True:
-            sweeps = load_sweeps(results)
+            sweeps = load_sweep_store(results)
             (sweep,) = sweeps.chosen([name])
             news = sweep.criterion_with(stated)
-            if not news or append(results, sweeps, name, Entry(criterion=stated)):
+            if not news or append(results, sweeps, name, SweepVersion(criterion=stated)):
                 break
         if news:
             changed.setdefault(news, []).append(name)
@@ -142,7 +151,7 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
         CorruptError: it cannot be read.
     """
     check_name(new, "new name")
-    sweeps = load_sweeps(results)
+    sweeps = load_sweep_store(results)
     sweeps.chosen([name])
     if new in sweeps.named or new in sweeps.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
@@ -176,13 +185,13 @@ def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def append(results: Path, sweeps: Sweeps, name: str, entry: Entry) -> bool:
+def append(results: Path, sweeps: SweepStore, name: str, entry: SweepVersion) -> bool:
     """Write the next file of a sweep; False where another command was faster, and all is to be looked at again."""
     number = len(sweeps.named[name].entries) + 1 if name in sweeps.named else 1
     return _write(sweeps_dir(results) / name / f"{number:04d}.yaml", entry, first=number == 1)
 
 
-def _write(path: Path, entry: Entry, *, first: bool) -> bool:
+def _write(path: Path, entry: SweepVersion, *, first: bool) -> bool:
     """Write a file that is not there; False where it is, or where its sweep has another name by now."""
     if first:
         with storage_errors(path.parent):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from ettsweep.runs.state import State
 from ettsweep.study.compatibility import unlike
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point, Search
-from ettsweep.trainer.tasks.registry import Score
+from ettsweep.study.study import Point, Study
+from ettsweep.trainer.tasks.registry import Metric
 
 if TYPE_CHECKING:
-    from ettsweep.study.posterior import Difference, Evidence, Noise
+    from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
 
 FINAL = frozenset({"optimal", "tie", "unsearched"})
 """Verdicts that more runs of the same plan cannot change."""
@@ -29,7 +29,7 @@ MOST_SURE = 0.999
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredPoint:
     """A point with the mean of its scores that count; None where one diverged, or none is finished.
 
     Attributes:
@@ -65,13 +65,13 @@ class Bound:
     margin: float
     best: float
     differences: "tuple[Difference | None, ...]"
-    noise: "Noise"
+    noise: "NoiseEstimate"
     caveat: str
     plateau: tuple[Point, ...]
     recommended: Point
     paper: str | None
     more: int | None = None
-    evidence: "Evidence | None" = field(default=None, compare=False, repr=False)
+    evidence: "Posterior | None" = field(default=None, compare=False, repr=False)
 
     @property
     def wide(self) -> bool:
@@ -102,11 +102,11 @@ class Verdict:
         stuck: ids of the runs that a person must decide about, of which the reason says what to type.
     """
 
-    search: Search
+    search: Study
     verdict: str
     reason: str
-    candidate: Scored | None
-    neighbours: tuple[Scored, ...] = ()
+    candidate: ScoredPoint | None
+    neighbours: tuple[ScoredPoint, ...] = ()
     fresh: Mapping[int, float | None] = field(default_factory=dict)
     outside: tuple[Point, ...] = ()
     path: tuple[Point, ...] = ()
@@ -137,14 +137,14 @@ class Verdict:
             return self.verdict
         if self.bound is None or self.bound.value is None:
             return f"{self.verdict}: {'all diverged' if self.score is None else 'noise unknown'}"
-        said = self.search.measure.said
+        said = self.search.measure.format_share
         within = f"within {said(self.bound.value)} ({100 * self.bound.confidence:.10g}%)"
         if self.verdict == "optimal":
             return f"optimal {within}"
         return f"unresolved: {within}, {said(self.bound.margin)} asked"
 
     @property
-    def compared(self) -> tuple[Scored, ...]:
+    def compared(self) -> tuple[ScoredPoint, ...]:
         """The candidate, if there is one, and its neighbours."""
         return (self.candidate, *self.neighbours) if self.candidate else self.neighbours
 
@@ -165,7 +165,7 @@ class Verdict:
         return self.candidate.score if self.candidate else None
 
     @property
-    def rival(self) -> Scored | None:
+    def rival(self) -> ScoredPoint | None:
         """The best neighbour."""
         return best(self.neighbours, self.search.measure)
 
@@ -200,6 +200,6 @@ def side_by_side(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Verdict
             yield one, other, unlike(one.search, other.search)
 
 
-def best(scored: Iterable[Scored], measure: Score) -> Scored | None:
+def best(scored: Iterable[ScoredPoint], measure: Metric) -> ScoredPoint | None:
     """Return the best of some points, the first of equal ones."""
     return min(scored, key=lambda one: measure.rank(one.score), default=None)

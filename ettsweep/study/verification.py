@@ -8,10 +8,10 @@ from typing import Protocol
 from ettsweep.console import device_hours, power
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.means_rule import Means
-from ettsweep.study.run_index import Ledger, Plan, Planned, Run, cost_s, make_plan
-from ettsweep.study.study import Point, Search, titles
-from ettsweep.study.study_state import Look
+from ettsweep.study.means_rule import MeansRule
+from ettsweep.study.run_index import Plan, PlannedRun, Run, RunIndex, cost_s, make_plan
+from ettsweep.study.study import Point, Study, titles
+from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import MOST, Verdict
 
 ROUND_S = 5.0
@@ -27,23 +27,23 @@ HOPE = 8
 """How many times too high the number of runs that a verdict would take may be: racing goes on while there is hope."""
 
 
-def look_at(search: Search, runs: Iterable[Run]) -> Look:
+def evaluate(search: Study, runs: Iterable[Run]) -> StudyState:
     """Return a family as it is, to be judged by the rule of its sweep."""
     if search.criterion.rule == "paper":
-        return Means(search, runs)
-    from ettsweep.study.bound_rule import Bounded  # numpy: commands that judge nothing start without it
+        return MeansRule(search, runs)
+    from ettsweep.study.bound_rule import BoundRule  # numpy: commands that judge nothing start without it
 
-    return Bounded(search, runs)
+    return BoundRule(search, runs)
 
 
-def looks(searches: Sequence[Search], ledger: Ledger) -> list[Look]:
+def evaluate_all(searches: Sequence[Study], ledger: RunIndex) -> list[StudyState]:
     """Return each family as it is on disk."""
-    return [look_at(search, ledger.family(search.family)) for search in searches]
+    return [evaluate(search, ledger.family(search.family)) for search in searches]
 
 
-def judge(searches: Sequence[Search], ledger: Ledger) -> list[Verdict]:
+def judge(searches: Sequence[Study], ledger: RunIndex) -> list[Verdict]:
     """Return the verdict of each family of each sweep on what is on disk."""
-    return [look.verdict() for look in looks(searches, ledger)]
+    return [look.verdict() for look in evaluate_all(searches, ledger)]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Budget:
         stated = (("--max-runs", self.runs), ("--max-seeds", self.seeds), ("--max-hours", self.hours))
         return " ".join(f"{option} {most:g}" for option, most in stated if most is not None)
 
-    def checked(self, searches: Sequence[Search]) -> "Budget":
+    def checked(self, searches: Sequence[Study]) -> "Budget":
         """Return it.
 
         Raises:
@@ -86,7 +86,7 @@ class Budget:
 NO_BUDGET = Budget()
 
 
-class Proposing(Protocol):
+class SuggestionSource(Protocol):
     """What names points of families, round after round.
 
     Attributes:
@@ -95,11 +95,11 @@ class Proposing(Protocol):
 
     cut_short: bool
 
-    def names_more(self, search: Search) -> bool:
+    def names_more(self, search: Study) -> bool:
         """Say whether points may still be named for a family."""
         ...
 
-    def further(self, searches: Sequence[Search], ledger: Ledger, at_once: int, most: int) -> Sequence[Search]:
+    def further(self, searches: Sequence[Study], ledger: RunIndex, at_once: int, most: int) -> Sequence[Study]:
         """Return the searches with the points that are to be run next, of `most` new runs in all."""
         ...
 
@@ -123,15 +123,15 @@ class Verification:
         stopped: a line for each family that does not go on, and why.
     """
 
-    searches: Sequence[Search]
+    searches: Sequence[Study]
     at: Point | None = None
     budget: Budget = NO_BUDGET
     tell: Callable[[str], None] | None = None
     agree: Callable[[str], bool] | None = None
-    device_s: Callable[[Ledger, Sequence[Planned]], float | None] = lambda ledger, planned: None
+    device_s: Callable[[RunIndex, Sequence[PlannedRun]], float | None] = lambda ledger, planned: None
     at_once: int = 1
     follows: bool = False
-    searching: Proposing | None = None
+    searching: SuggestionSource | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
     beyond: dict[tuple[str, str], list[RunSpec]] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Verification:
     _declined: set[tuple[str, str]] = field(default_factory=set)
     _trained: set[str] = field(default_factory=set)
 
-    def plan(self, ledger: Ledger) -> Plan:
+    def plan(self, ledger: RunIndex) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack.
 
         Raises:
@@ -150,7 +150,7 @@ class Verification:
         if self.searching:
             batch = min(self._batch([search.base for search in self.searches], ledger), AHEAD * self.at_once)
             self.searches = self.searching.further(self.searches, ledger, batch, self._new_runs(ledger))
-        found = looks(self.searches, ledger)
+        found = evaluate_all(self.searches, ledger)
         first = not self.verdicts
         before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
         self.verdicts = [self._climb(look, last) for look, last in zip(found, before, strict=True)]
@@ -193,14 +193,14 @@ class Verification:
         for v in self.verdicts:
             compared = {one.point for one in v.compared}
             for point in set(v.search.proposed) - set(v.search.points) - compared:
-                found |= {v.search.base.at(point.lr, point.wd, seed).run_id for seed in v.search.asked[point]}
+                found |= {v.search.base.with_point(point.lr, point.wd, seed).run_id for seed in v.search.asked[point]}
         return found
 
-    def _judges(self, search: Search) -> bool:
+    def _judges(self, search: Study) -> bool:
         """Say whether a family is looked at for its verdict: it is not while points are named for it."""
         return not (self.searching and self.searching.names_more(search))
 
-    def _spent_s(self, ledger: Ledger) -> float:
+    def _spent_s(self, ledger: RunIndex) -> float:
         return sum(cost_s(ledger.runs[run]) for run in self._trained if run in ledger.runs)
 
     def _check_seeds(self) -> None:
@@ -212,12 +212,12 @@ class Verification:
                     title = titles(self.searches)[v.key]
                     raise InputError(f"--max-seeds {most}: {title} has {one.runs} seeds at {one.point} already")
 
-    def _batch(self, specs: Sequence[RunSpec], ledger: Ledger) -> int:
+    def _batch(self, specs: Sequence[RunSpec], ledger: RunIndex) -> int:
         """Return how many runs like some a round has: those at once or, of short ones, as many as are worth a round."""
         timed = self.device_s(ledger, make_plan(specs, ledger).wanted) if specs else None
         return self.at_once * max(1, math.ceil(ROUND_S * len(specs) / timed) if timed else 1)
 
-    def _climb(self, look: Look, last: Verdict | None) -> Verdict:
+    def _climb(self, look: StudyState, last: Verdict | None) -> Verdict:
         """Return the verdict that a climb has come to; say so where it is farther than at the look before."""
         at = self.at and look.snap(self.at)
         verdict = look.verdict(at) if at and not self.follows else look.climb(at)
@@ -225,7 +225,7 @@ class Verification:
             self.tell(f"{titles(self.searches)[verdict.key]}: {_candidate(verdict)}")
         return verdict
 
-    def _further(self, look: Look, verdict: Verdict, number: int) -> list[RunSpec]:
+    def _further(self, look: StudyState, verdict: Verdict, number: int) -> list[RunSpec]:
         """Return the next runs of a race, up to a number, no more than it needs or may have; say why there are none."""
         left, needed = self._left(look, verdict), verdict.bound.needed if verdict.bound else 0
         specs = look.further(verdict, max(1, int(min(number, needed or number, left))), self.budget.seeds)
@@ -237,7 +237,7 @@ class Verification:
             self.stopped.append(f"{titles(self.searches)[verdict.key]}: {why}")
         return specs
 
-    def _affordable(self, look: Look, verdict: Verdict, wanted: list[RunSpec], ledger: Ledger) -> list[RunSpec]:
+    def _affordable(self, look: StudyState, verdict: Verdict, wanted: list[RunSpec], ledger: RunIndex) -> list[RunSpec]:
         """Return the runs that a family lacks; none where they would lead beyond the budget."""
         if not self.follows or not (self.budget.stated or verdict.path or verdict.bound):
             return wanted  # the neighbours of the best point that was asked for are always trained
@@ -262,14 +262,14 @@ class Verification:
         ids = {planned.id for planned in more}
         return [spec for spec in wanted if spec.run_id not in ids]  # what is under way is waited for
 
-    def _new_runs(self, ledger: Ledger) -> int:
+    def _new_runs(self, ledger: RunIndex) -> int:
         """Return how many new runs may be proposed: what the budget leaves once those are trained that are named.
 
         Some runs are kept for verdicts, where that leaves as many for the search.
         """
         if not self.budget.stated:
             return MOST
-        named = [spec for look in looks(self.searches, ledger) for spec in look.pending()]
+        named = [spec for look in evaluate_all(self.searches, ledger) for spec in look.pending()]
         kept = VERDICT * len(self.searches)
         waiting, allowed = len(make_plan(named, ledger).to_launch), MOST
         if self.budget.runs is not None:
@@ -280,26 +280,26 @@ class Verification:
             allowed = min(allowed, self._affordable_runs(each_s, ledger))
         return max(0, allowed - waiting)
 
-    def _affordable_runs(self, each_s: float, ledger: Ledger) -> int:
+    def _affordable_runs(self, each_s: float, ledger: RunIndex) -> int:
         """Return how many runs of some seconds the hours allow; as long as nobody knows how long they take, `MOST`."""
         assert self.budget.hours is not None
         left_s = 3600 * self.budget.hours - self._spent_s(ledger)
         return 0 if left_s <= 0 else int(left_s / each_s) if each_s else MOST
 
-    def _left(self, look: Look, verdict: Verdict) -> float:
+    def _left(self, look: StudyState, verdict: Verdict) -> float:
         """Return how many runs a family may still train: without a budget, as many as were asked for."""
         if self.budget.stated:
             return math.inf if self.budget.runs is None else self.budget.runs - self.planned
         asked = len(look.asked())
         return self._patience.get(verdict.key, 1) * asked - self._more(look, verdict)
 
-    def _more(self, look: Look, verdict: Verdict) -> int:
+    def _more(self, look: StudyState, verdict: Verdict) -> int:
         """Return how many runs a family has beyond what was asked for: of points that it reached, or trained here."""
         return len(
             {run.id for run in look.beyond(verdict)} | {spec.run_id for spec in self.beyond.get(verdict.key, ())}
         )
 
-    def _room(self, plan: Plan, ledger: Ledger) -> int:
+    def _room(self, plan: Plan, ledger: RunIndex) -> int:
         """Return how many runs of a plan the whole budget allows."""
         room = len(plan.to_launch) if self.budget.runs is None else max(0, self.budget.runs - self.planned)
         if self.budget.hours is None:

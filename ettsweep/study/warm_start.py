@@ -6,17 +6,22 @@ from ettsweep.console import power
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.strategies.optimizers import factors_of
 from ettsweep.strategies.strategy import STRATEGIES, carry_point, parse_strategy, strategy_name
-from ettsweep.study.run_index import Ledger
-from ettsweep.study.study import Point, Search
-from ettsweep.study.suggesting import Key, Start
-from ettsweep.study.sweep_store import Sweeps
+from ettsweep.study.run_index import RunIndex
+from ettsweep.study.study import Point, Study
+from ettsweep.study.suggesting import Key, StartPoint
+from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import judge
 
 
 def starts(
-    searches: Sequence[Search], sweeps: Sweeps, ledger: Ledger, source: str | None = None, *, unverified: bool = False
-) -> dict[Key, Start]:
+    searches: Sequence[Study],
+    sweeps: SweepStore,
+    ledger: RunIndex,
+    source: str | None = None,
+    *,
+    unverified: bool = False,
+) -> dict[Key, StartPoint]:
     """Return where families start for which nothing was proposed: at the map of a verified optimum.
 
     That is the nearest point of their lattice. `source` names a strategy of the same sweep, or a sweep; without it, a
@@ -64,13 +69,13 @@ def _is_strategy(name: str) -> bool:
     return True
 
 
-def _verdicts(sweeps: Sweeps, name: str, ledger: Ledger) -> list[Verdict]:
+def _verdicts(sweeps: SweepStore, name: str, ledger: RunIndex) -> list[Verdict]:
     """Return the verdicts of the families of a sweep that have runs."""
     searches = sweeps.named[name].searches if name in sweeps.named else ()
     return judge([search for search in searches if ledger.family(search.family)], ledger)
 
 
-def _nearest(search: Search, verdicts: Iterable[Verdict], unverified: bool = False) -> Start | None:
+def _nearest(search: Study, verdicts: Iterable[Verdict], unverified: bool = False) -> StartPoint | None:
     """Return the start from the optimum of the strategy that is nearest: itself, then one of the s family."""
     here = search.base.strategy.s
     usable = [v for v in verdicts if _usable(v, unverified) and _maps(v.search, search)]
@@ -89,12 +94,12 @@ def _usable(verdict: Verdict, unverified: bool) -> bool:
     return verdict.verdict == "optimal" or (unverified and verdict.score is not None)
 
 
-def _maps(one: Search, other: Search) -> bool:
+def _maps(one: Study, other: Study) -> bool:
     """Say whether the map holds between two searches, which are not the same one."""
     return one.family != other.family and one.base.optimizer.kind == other.base.optimizer.kind
 
 
-def _mapped(verdict: Verdict, search: Search) -> Start:
+def _mapped(verdict: Verdict, search: Study) -> StartPoint:
     """Return where the candidate of a verdict lies under the strategy and width of a search."""
     assert verdict.point is not None
     base, other = search.base, verdict.search.base
@@ -106,10 +111,10 @@ def _mapped(verdict: Verdict, search: Search) -> Start:
     verified = verdict.verdict == "optimal"
     what = f"the optimum {verdict.point}" if verified else f"the best point {verdict.point}, which is not verified,"
     origin_text = f"{what} of {verdict.strategy}{wide}{where}"
-    return Start(near, f"from {origin_text}, mapped to ({power(lr)}, {power(wd)}), nearest {near}")
+    return StartPoint(near, f"from {origin_text}, mapped to ({power(lr)}, {power(wd)}), nearest {near}")
 
 
-def _within(search: Search, point: Point) -> Point:
+def _within(search: Study, point: Point) -> Point:
     """Return a point of the lattice, or where it lies beyond the ranges, the one in them that is nearest to it."""
     (least_lr, least_wd), (most_lr, most_wd) = (
         [edge(axis) for axis in zip(*search.box, strict=True)] for edge in (min, max)
@@ -117,7 +122,7 @@ def _within(search: Search, point: Point) -> Point:
     return Point(min(max(point.lr, least_lr), most_lr), min(max(point.wd, least_wd), most_wd))
 
 
-def _why(told: str, verdicts: Sequence[Verdict], search: Search, unverified: bool) -> str:
+def _why(told: str, verdicts: Sequence[Verdict], search: Study, unverified: bool) -> str:
     """Say why nothing can be started from."""
     if not verdicts:
         return f"{told}: nothing was trained there yet"

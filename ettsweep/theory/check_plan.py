@@ -27,7 +27,7 @@ REST_BYTES = 2**29
 
 
 @dataclass(frozen=True)
-class Question:
+class CheckRequest:
     """What to check; None where it follows from the model.
 
     The optimizer has its defaults and no decay; `seeds` is how many networks of each width; `lr` is the strategy's, the
@@ -49,7 +49,7 @@ class Question:
 class CheckPlan:
     """What will be built and trained: `model` is at the widest, with few tokens; s is None for standard."""
 
-    question: Question
+    question: CheckRequest
     model: ModelSpec
     s: float | None
     widths: tuple[int, ...]
@@ -82,7 +82,7 @@ class CheckPlan:
         )
 
 
-def make_plan(question: Question, free_bytes: int) -> CheckPlan:
+def make_plan(question: CheckRequest, free_bytes: int) -> CheckPlan:
     """Resolve what is asked for.
 
     Raises:

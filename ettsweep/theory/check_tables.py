@@ -8,11 +8,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ettsweep.console import Format, cell, note, show
+from ettsweep.console import Format, cell, print_note, print_table
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.theory.coordinate_check import coordinates_figure
-from ettsweep.theory.exponents import APART, ENOUGH, ERRORS, Agreement, signed
-from ettsweep.theory.judge import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, LayerRow, Quantity, Row
+from ettsweep.theory.exponents import APART, ENOUGH, ERRORS, ExponentTest, signed
+from ettsweep.theory.judge import (
+    CONTRIBUTION_ALLOWANCE,
+    KERNEL_ALLOWANCE,
+    VALUE_ERRORS,
+    JudgedQuantity,
+    JudgedRow,
+    LayerRow,
+)
 from ettsweep.theory.scaling_check import CheckResult
 
 LEGEND = (
@@ -37,19 +44,19 @@ def show_check(check: CheckResult, form: Format) -> None:
     """Print a check: three tables and what they mean, one long table as CSV, or all of it as JSON."""
     match form:
         case Format.JSON:
-            show([], form, data=check_json(check))
+            print_table([], form, data=check_json(check))
         case Format.CSV:
-            show(list(_quantity_rows(check)), form)
+            print_table(list(_quantity_rows(check)), form)
         case Format.TABLE | Format.MARKDOWN:
             narrow = form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW
-            note(check.about)
-            show(list(_stage_rows(check)), form, NARROW_BLOCKS if narrow else None)
+            print_note(check.about)
+            print_table(list(_stage_rows(check)), form, NARROW_BLOCKS if narrow else None)
             print()
-            show(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
+            print_table(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
             print()
-            show(list(_layer_rows(check)), form)
+            print_table(list(_layer_rows(check)), form)
             for line in (*_contact(check), *check.findings, LEGEND):
-                note(line)
+                print_note(line)
 
 
 def make_folder(folder: Path) -> None:
@@ -132,7 +139,7 @@ def _layer_rows(check: CheckResult) -> Iterator[dict[str, str]]:
             "layers": row.name,
             "farthest off": "none" if quantity.measured is None else f"{quantity.measured:.4g}",
             "theory": cell(quantity.predicted),
-            "in": place if row.verdict is Agreement.OFF else f"any of {len(row.quantities)}",
+            "in": place if row.verdict is ExponentTest.OFF else f"any of {len(row.quantities)}",
             "verdict": row.verdict.value,
         }
 
@@ -146,7 +153,7 @@ def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
                 yield {"kind": kind, "name": row.name, "quantity": what, **_numbers(quantity)}
 
 
-def _numbers(quantity: Quantity) -> dict[str, Any]:
+def _numbers(quantity: JudgedQuantity) -> dict[str, Any]:
     power = quantity.power
     return {
         "measured": quantity.measured,
@@ -198,7 +205,7 @@ def _layer_json(row: LayerRow) -> Json:
     return {"layers": row.name, "verdict": row.verdict.value, "places": places}
 
 
-def _parts(row: Row) -> Json:
+def _parts(row: JudgedRow) -> Json:
     return {what.replace(" ", "_").replace("-", "_"): _numbers(q) for what, q in row.quantities.items()}
 
 
@@ -209,18 +216,18 @@ def _finite(value: float) -> float | None:
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
-def _value(quantity: Quantity) -> str:
+def _value(quantity: JudgedQuantity) -> str:
     return "not finite" if quantity.measured is None else f"{quantity.measured:.3g} ± {quantity.error:.2g}"
 
 
-def _power(quantity: Quantity) -> str:
+def _power(quantity: JudgedQuantity) -> str:
     if quantity.power is None:
-        return "none" if quantity.verdict is Agreement.OFF else ""
+        return "none" if quantity.verdict is ExponentTest.OFF else ""
     error = f" ± {quantity.power.error:.2f}" if quantity.power.error else ""
     return signed(quantity.power.value) + error
 
 
-def _implied(quantity: Quantity) -> str:
+def _implied(quantity: JudgedQuantity) -> str:
     return "-" if quantity.implied is None else signed(quantity.implied)
 
 

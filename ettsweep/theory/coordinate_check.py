@@ -12,7 +12,7 @@ import pandas as pd
 
 from ettsweep.report.figure_files import Figure
 from ettsweep.report.formats import short
-from ettsweep.theory.scaling_check import Curves
+from ettsweep.theory.scaling_check import CoordinateCurves
 
 TITLE = "Change of activations in the first steps of training"
 PART, OUTPUTS, IMPLIED = "part", "outputs that are trained", "slope that theory implies"
@@ -32,7 +32,7 @@ PANEL_WIDTH, PANEL_HEIGHT = 130, 165
 """Pixels."""
 
 
-def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curves]) -> Figure:
+def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[CoordinateCurves]) -> Figure:
     """Plot the rms change of activations against the width: a row for each strategy, a column for each of six steps.
 
     One line for each part of the forward pass, from dark (first) to light (last), and the outputs thick. Dashed lines
@@ -66,7 +66,7 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curve
 
 
 def _points(
-    widths: Sequence[int], curves: Sequence[Curves], steps: Sequence[int]
+    widths: Sequence[int], curves: Sequence[CoordinateCurves], steps: Sequence[int]
 ) -> Iterator[tuple[str, str, str, str, int, int, float]]:
     """Yield the points of all lines, those of slopes too, which go through the values at the widest."""
     for of_strategy, step in product(curves, steps):

@@ -22,7 +22,7 @@ FLAT = 0.01
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedValue:
     """What a quantity should be.
 
     Attributes:
@@ -96,12 +96,12 @@ class Expectations:
         """Return the stages in the order of the forward pass."""
         return tuple(stage.name for stage in self.predictions[-1].kernels.stages)
 
-    def initial_std(self, group: Group) -> Expected:
+    def initial_std(self, group: Group) -> ExpectedValue:
         """Return the std of a group's initial values, which has neither noise nor corrections."""
         curve = tuple(initial_std(group, prediction.dims, self.s) for prediction in self.predictions)
-        return Expected(curve[-1], 0.0, 0.0, curve)
+        return ExpectedValue(curve[-1], 0.0, 0.0, curve)
 
-    def kernel(self, stage: str, mean: Callable[[Array], float]) -> Expected:
+    def kernel(self, stage: str, mean: Callable[[Array], float]) -> ExpectedValue:
         """Return a mean of a stage's kernel, over positions or over pairs of them."""
         estimates = [
             next(found.kernel for found in prediction.kernels.stages if found.name == stage)
@@ -111,9 +111,9 @@ class Expectations:
         if stage == HEAD:
             power, scales = self.output_power, [output_scale(p.dims, self.s) for p in self.predictions]
         shape = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
-        return Expected(mean(estimates[-1].value), mean(estimates[-1].error), power, shape)
+        return ExpectedValue(mean(estimates[-1].value), mean(estimates[-1].error), power, shape)
 
-    def contribution(self, group: Group) -> Expected:
+    def contribution(self, group: Group) -> ExpectedValue:
         """Return a group's contribution, for one sample, to the tangent kernel that the optimizer's steps have."""
         curve = [self._order_one(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
@@ -122,9 +122,9 @@ class Expectations:
             raw = own(widest.kernels.tangent[group].value)
             scale = tangent_contribution(raw, 1.0, self.optimizer, widest.count(group)) / value
             value, error = value * scale, error * scale
-        return Expected(value, error, self.outside, tuple(value for value, _ in curve))
+        return ExpectedValue(value, error, self.outside, tuple(value for value, _ in curve))
 
-    def change(self, stage: str) -> Expected | None:
+    def change(self, stage: str) -> ExpectedValue | None:
         """Return the power by which a stage's activations, or the outputs, change in the first steps of training.
 
         -(1-s)/2 of hidden activations and 0 of the outputs; None where a C_G that grows is upstream, since what it
@@ -138,7 +138,7 @@ class Expectations:
         if any(abs(growth(self.widths, curve)) > FLAT for curve in curves):
             return None
         power = self.outside if stage == HEAD else self.hidden_power
-        return Expected(None, 0.0, power, tuple(1.0 for _ in self.widths))
+        return ExpectedValue(None, 0.0, power, tuple(1.0 for _ in self.widths))
 
     @property
     def hidden_power(self) -> float:

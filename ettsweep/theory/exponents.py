@@ -20,7 +20,7 @@ ERRORS = 3
 
 
 @dataclass(frozen=True)
-class Power:
+class Exponent:
     """The p of a fitted n^p, with its standard error."""
 
     value: float
@@ -32,7 +32,7 @@ def signed(power: float) -> str:
     return f"{round(power, 2) + 0.0:+.2f}"
 
 
-class Agreement(StrEnum):
+class ExponentTest(StrEnum):
     """Whether what was measured is what is implied."""
 
     OK = "ok"
@@ -40,7 +40,7 @@ class Agreement(StrEnum):
     OFF = "off"
 
 
-def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels: Sequence[int]) -> Power | None:
+def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels: Sequence[int]) -> Exponent | None:
     """Fit log(value) against log(width) by weighted least squares; None where a value is not positive and finite.
 
     The error of a point has two parts: the scatter over seeds, and 1/C of the value, because corrections to the leading
@@ -57,7 +57,7 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
     value = float((weights * centred * y).sum() / (weights * centred**2).sum())
     misses = y - np.average(y, weights=weights) - value * centred
     excess = math.sqrt((weights * misses**2).sum() / (len(x) - 2))
-    return Power(value, max(1.0, excess) / math.sqrt((weights * centred**2).sum()))
+    return Exponent(value, max(1.0, excess) / math.sqrt((weights * centred**2).sum()))
 
 
 def least_error(widths: Sequence[int], channels: Sequence[int]) -> float:
@@ -83,7 +83,7 @@ def growth(widths: Sequence[int], values: Sequence[float]) -> float:
     return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
 
 
-def judge_power(power: Power | None, implied: float) -> Agreement:
+def judge_power(power: Exponent | None, implied: float) -> ExponentTest:
     """Say whether a fitted power is the implied one.
 
     `ok` within a quarter, if the error is no more than half of that: a fault of half a power would not be missed. `off`
@@ -91,14 +91,14 @@ def judge_power(power: Power | None, implied: float) -> Agreement:
     `unclear`.
     """
     if power is None:
-        return Agreement.OFF
+        return ExponentTest.OFF
     miss = abs(power.value - implied)
     if miss > APART and miss > ERRORS * power.error:
-        return Agreement.OFF
-    return Agreement.OK if miss <= APART and power.error <= ENOUGH else Agreement.UNCLEAR
+        return ExponentTest.OFF
+    return ExponentTest.OK if miss <= APART and power.error <= ENOUGH else ExponentTest.UNCLEAR
 
 
-def worst(verdicts: Sequence[Agreement]) -> Agreement:
+def worst(verdicts: Sequence[ExponentTest]) -> ExponentTest:
     """Return the verdict of a whole from those of its parts."""
-    order = list(Agreement)
-    return max(verdicts, key=order.index, default=Agreement.OK)
+    order = list(ExponentTest)
+    return max(verdicts, key=order.index, default=ExponentTest.OK)

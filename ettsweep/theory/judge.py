@@ -8,9 +8,9 @@ from statistics import fmean
 import numpy as np
 
 from ettsweep.strategies.factors import Group, tangent_contribution
-from ettsweep.theory.expectations import Expectations, Expected, between, own
-from ettsweep.theory.exponents import Agreement, Power, fit_power, growth, judge_power, relative_variances, worst
-from ettsweep.theory.measurement import EXACT, Layer, Measured, PerTensor
+from ettsweep.theory.expectations import Expectations, ExpectedValue, between, own
+from ettsweep.theory.exponents import Exponent, ExponentTest, fit_power, growth, judge_power, relative_variances, worst
+from ettsweep.theory.measurement import EXACT, Layer, Measurement, PerTensor
 from ettsweep.theory.paper import factor_power
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
@@ -31,7 +31,7 @@ DECAY_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
-class Quantity:
+class JudgedQuantity:
     """Something measured, and what it should be.
 
     Attributes:
@@ -46,9 +46,9 @@ class Quantity:
     measured: float | None
     error: float
     predicted: float | None
-    power: Power | None
+    power: Exponent | None
     implied: float | None
-    verdict: Agreement
+    verdict: ExponentTest
     where: tuple[str, ...] = ()
 
     @property
@@ -58,22 +58,22 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Row:
+class JudgedRow:
     """What is judged of a part of the forward pass, by name.
 
     `kernel`, `kernel between samples`, `activation change`.
     """
 
     name: str
-    quantities: Mapping[str, Quantity]
+    quantities: Mapping[str, JudgedQuantity]
 
     @property
-    def verdict(self) -> Agreement:
+    def verdict(self) -> ExponentTest:
         """Return the worst of the verdicts."""
         return worst([quantity.verdict for quantity in self.quantities.values()])
 
 
-class GroupRow(Row):
+class GroupRow(JudgedRow):
     """What is judged of a parameter group, by name.
 
     `initial std`, unless it starts from 0; `learning-rate factor`, `tangent contribution`, `function change`, `decay`.
@@ -86,14 +86,14 @@ class GroupRow(Row):
         return contribution.off_by if change.off_by is None else change.off_by
 
 
-class LayerRow(Row):
+class LayerRow(JudgedRow):
     """What is judged of one thing that layers are asked, by the place that answers."""
 
     @property
-    def farthest(self) -> tuple[str, Quantity]:
+    def farthest(self) -> tuple[str, JudgedQuantity]:
         """Return the place that is the farthest off; places that could not answer are."""
 
-        def distance(item: tuple[str, Quantity]) -> float:
+        def distance(item: tuple[str, JudgedQuantity]) -> float:
             measured, right = item[1].measured, item[1].predicted
             return math.inf if measured is None or right is None else abs(measured - right)
 
@@ -104,18 +104,18 @@ class LayerRow(Row):
 class Judgement:
     """All rows, and the contact term of a tied head, (predicted, measured), which is not judged."""
 
-    stages: tuple[Row, ...]
+    stages: tuple[JudgedRow, ...]
     groups: tuple[GroupRow, ...]
     layers: tuple[LayerRow, ...]
     contact: tuple[float, float] | None = None
 
     @property
-    def verdict(self) -> Agreement:
+    def verdict(self) -> ExponentTest:
         """Return the worst of the rows' verdicts."""
         return worst([row.verdict for row in (*self.stages, *self.groups, *self.layers)])
 
 
-def judge(expected: Expectations, measured: Sequence[Measured], heads: int, samples: int) -> Judgement:
+def judge(expected: Expectations, measured: Sequence[Measurement], heads: int, samples: int) -> Judgement:
     """Judge all stages and groups by at least one network of each width, given H and the samples of the batch."""
     table = _Table(expected.widths, [n // heads for n in expected.widths], measured)
     stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
@@ -128,7 +128,7 @@ def judge(expected: Expectations, measured: Sequence[Measured], heads: int, samp
     return Judgement(stages, groups, layers, (float(contact.logit.value.mean()), math.nan if logit is None else logit))
 
 
-Read = Callable[[Measured], float]
+Read = Callable[[Measurement], float]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _Table:
 
     widths: Sequence[int]
     channels: Sequence[int]
-    measured: Sequence[Measured]
+    measured: Sequence[Measurement]
 
     def values(self, read: Read) -> list[list[float]]:
         return [[read(m) for m in self.measured if m.width == n] for n in self.widths]
@@ -150,57 +150,57 @@ class _Table:
         mean = float(table[-1].mean())
         return mean, abs(mean) * math.sqrt(relative_variances(table)[-1] / len(table[-1]))
 
-    def power(self, read: Read, shape: Sequence[float] | None = None) -> Power | None:
+    def power(self, read: Read, shape: Sequence[float] | None = None) -> Exponent | None:
         """Return the fitted power; where a shape is expected, the shape's own and that of what is left."""
         shape = shape or [1.0 for _ in self.widths]
         rows = zip(self.values(read), shape, strict=True)
         left = fit_power(self.widths, [[value / by for value in row] for row, by in rows], self.channels)
-        return None if left is None else Power(left.value + growth(self.widths, shape), left.error)
+        return None if left is None else Exponent(left.value + growth(self.widths, shape), left.error)
 
-    def fitted(self, read: Read, expected: Expected | None, allowance: float = 0.0) -> Quantity:
+    def fitted(self, read: Read, expected: ExpectedValue | None, allowance: float = 0.0) -> JudgedQuantity:
         """Judge the power of a quantity, if one is implied, and its value at the widest, if one is predicted."""
         mean, error = self.widest(read)
         if expected is None:
-            return Quantity(mean, error, None, self.power(read), None, Agreement.OK)
+            return JudgedQuantity(mean, error, None, self.power(read), None, ExponentTest.OK)
         power, implied = self.power(read, expected.shape), expected.implied(self.widths)
         verdict = worst([judge_power(power, implied), self.compared(mean, error, expected, allowance)])
-        return Quantity(mean, error, expected.value, power, implied, verdict)
+        return JudgedQuantity(mean, error, expected.value, power, implied, verdict)
 
-    def compared(self, mean: float | None, error: float, expected: Expected, allowance: float) -> Agreement:
+    def compared(self, mean: float | None, error: float, expected: ExpectedValue, allowance: float) -> ExponentTest:
         """Judge a value at the widest."""
         if mean is None:
-            return Agreement.OFF
+            return ExponentTest.OFF
         if expected.value is None:
-            return Agreement.OK
+            return ExponentTest.OK
         errors = VALUE_ERRORS * math.hypot(error, expected.error)
         tolerance = errors + allowance / self.channels[-1] * abs(expected.value)
-        return Agreement.OFF if abs(mean - expected.value) > tolerance else Agreement.OK
+        return ExponentTest.OFF if abs(mean - expected.value) > tolerance else ExponentTest.OK
 
-    def direct(self, read: Read, implied: float) -> Quantity:
+    def direct(self, read: Read, implied: float) -> JudgedQuantity:
         """Judge the power of what is read off a network, where finite widths have no corrections."""
         (mean, error), means = self.widest(read), [fmean(row) for row in self.values(read)]
         positive = all(math.isfinite(value) and value > 0 for value in means)
-        power = Power(growth(self.widths, means), 0.0) if positive else None
+        power = Exponent(growth(self.widths, means), 0.0) if positive else None
         right = power is not None and abs(power.value - implied) <= DIRECT_POWER
-        return Quantity(mean, error, None, power, implied, Agreement.OK if right else Agreement.OFF)
+        return JudgedQuantity(mean, error, None, power, implied, ExponentTest.OK if right else ExponentTest.OFF)
 
 
-def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> Row:
+def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> JudgedRow:
     apart, (mean, error) = expected.kernel(name, between(samples)), table.widest(lambda m: m.kernels[name][1])
     agree = table.compared(mean, error, apart, KERNEL_ALLOWANCE)
     quantities = {
         "kernel": table.fitted(lambda m: m.kernels[name][0], expected.kernel(name, own), KERNEL_ALLOWANCE),
-        "kernel between samples": Quantity(mean, error, apart.value, None, None, agree),
+        "kernel between samples": JudgedQuantity(mean, error, apart.value, None, None, agree),
         "activation change": table.fitted(lambda m: m.changes[-1][name], expected.change(name)),
     }
-    return Row(name, quantities)
+    return JudgedRow(name, quantities)
 
 
 def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
     contribution = expected.contribution(group)
     counts = {prediction.dims.width: prediction.count(group) for prediction in expected.predictions}
 
-    def contributed(m: Measured) -> float:
+    def contributed(m: Measurement) -> float:
         factor = fmean(m.factors[group])
         return tangent_contribution(sum(m.gradients[group]), factor, expected.optimizer, counts[m.width])
 
@@ -214,25 +214,25 @@ def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
     return GroupRow(group.value, quantities)
 
 
-def _std(group: Group, expected: Expectations, table: _Table) -> Quantity:
+def _std(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
     """Judge the stds of a group's tensors by their power and their value at the widest."""
     right, (*_, widest) = expected.initial_std(group), expected.predictions
     assert right.value is not None
-    seeds, found = len(table.measured) / len(table.widths), dict[str, Quantity]()
+    seeds, found = len(table.measured) / len(table.widths), dict[str, JudgedQuantity]()
     for index, (name, size) in enumerate(widest.sizes[group].items()):
         quantity, error = (
             table.direct(_of(lambda m: m.stds, group, index), right.implied(table.widths)),
             1 / math.sqrt(2 * size * seeds),
         )
         far = quantity.measured is None or abs(quantity.measured / right.value - 1) > STD_ERRORS * error + STD_ALLOWANCE
-        verdict = Agreement.OFF if far else quantity.verdict
+        verdict = ExponentTest.OFF if far else quantity.verdict
         found[name] = replace(
             quantity, error=error * (quantity.measured or 0.0), predicted=right.value, verdict=verdict
         )
     return _farthest(found)
 
 
-def _factor(group: Group, expected: Expectations, table: _Table) -> Quantity:
+def _factor(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
     """Judge the learning-rate factors of a group's tensors by their power."""
     implied = factor_power(group, expected.s, expected.optimizer)
     names = expected.predictions[-1].sizes[group]
@@ -240,36 +240,38 @@ def _factor(group: Group, expected: Expectations, table: _Table) -> Quantity:
     return _farthest({name: table.direct(read, implied) for name, read in zip(names, reads, strict=True)})
 
 
-def _decay(group: Group, expected: Expectations, table: _Table) -> Quantity:
+def _decay(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
     """Judge that a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
-    implied, found = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, Quantity]()
+    implied, found = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, JudgedQuantity]()
     seen = replace(table, measured=[m for m in table.measured if m.decay])
     for index, name in enumerate(expected.predictions[-1].sizes[group]):
         read = _of(lambda m: m.decay, group, index)
         ratios = [value for row in seen.values(read) for value in row]
         right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
         power = seen.power(read) if implied else None
-        found[name] = Quantity(ratios[-1], 0.0, implied, power, 0.0, Agreement.OK if right else Agreement.OFF)
+        found[name] = JudgedQuantity(
+            ratios[-1], 0.0, implied, power, 0.0, ExponentTest.OK if right else ExponentTest.OFF
+        )
     return _farthest(found)
 
 
-def _of(values: Callable[[Measured], PerTensor], group: Group, index: int) -> Read:
+def _of(values: Callable[[Measurement], PerTensor], group: Group, index: int) -> Read:
     """Return what reads the number of one of a group's tensors."""
     return lambda m: values(m)[group][index]
 
 
-def _farthest(found: Mapping[str, Quantity]) -> Quantity:
+def _farthest(found: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
     """Return the quantity of the tensor that is the farthest off, with all that are."""
 
-    def distance(quantity: Quantity) -> tuple[bool, float]:
+    def distance(quantity: JudgedQuantity) -> tuple[bool, float]:
         power = quantity.off_by
-        return quantity.verdict is Agreement.OFF, math.inf if power is None else abs(power)
+        return quantity.verdict is ExponentTest.OFF, math.inf if power is None else abs(power)
 
-    off = tuple(name for name, quantity in found.items() if quantity.verdict is Agreement.OFF)
+    off = tuple(name for name, quantity in found.items() if quantity.verdict is ExponentTest.OFF)
     return replace(max(found.values(), key=distance), where=off if len(found) > 1 else ())
 
 
-def _layers(expected: Expectations, measured: Sequence[Measured]) -> Iterator[LayerRow]:
+def _layers(expected: Expectations, measured: Sequence[Measurement]) -> Iterator[LayerRow]:
     """Yield what layers show, in the order of what can be asked."""
     for layer in Layer:
         found = {place: value for m in measured for place, value in m.layers.get(layer, {}).items()}
@@ -284,7 +286,7 @@ def _layers(expected: Expectations, measured: Sequence[Measured]) -> Iterator[La
             yield LayerRow(layer.value, judged)
 
 
-def _exact(value: float, right: float, tolerance: float) -> Quantity:
+def _exact(value: float, right: float, tolerance: float) -> JudgedQuantity:
     """Judge what has nothing but rounding in it."""
-    verdict = Agreement.OK if abs(value - right) <= tolerance else Agreement.OFF
-    return Quantity(value if math.isfinite(value) else None, 0.0, right, None, None, verdict)
+    verdict = ExponentTest.OK if abs(value - right) <= tolerance else ExponentTest.OFF
+    return JudgedQuantity(value if math.isfinite(value) else None, 0.0, right, None, None, verdict)

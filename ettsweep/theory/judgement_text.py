@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from ettsweep.strategies.factors import Group
-from ettsweep.theory.exponents import APART, Agreement, signed
-from ettsweep.theory.judge import GroupRow, Judgement, Quantity, Row
+from ettsweep.theory.exponents import APART, ExponentTest, signed
+from ettsweep.theory.judge import GroupRow, JudgedQuantity, JudgedRow, Judgement
 from ettsweep.theory.measurement import Layer
 
 READ_OFF = {
@@ -57,7 +57,7 @@ def _read_off(judgement: Judgement, what: str) -> Iterator[tuple[str, str]]:
 def _layers(judgement: Judgement) -> Iterator[str]:
     """Yield what is off in layers, with all places that show it; the one that is the farthest off speaks for them."""
     for row in judgement.layers:
-        off = [place for place, quantity in row.quantities.items() if quantity.verdict is Agreement.OFF]
+        off = [place for place, quantity in row.quantities.items() if quantity.verdict is ExponentTest.OFF]
         if off and row.name == Layer.GRADIENT:
             yield f"no gradient reaches {_listed(off)}"
         elif off:
@@ -69,7 +69,7 @@ def _output_scale(judgement: Judgement) -> Iterator[tuple[str, str]]:
     *hidden, outputs = judgement.stages
     head = next(row for row in judgement.groups if row.name in (Group.HEAD, Group.WE))
     hidden_off = any(_is_off(row, "kernel") for row in hidden)
-    if _is_off(outputs, "kernel") and not hidden_off and head.quantities["initial std"].verdict is Agreement.OK:
+    if _is_off(outputs, "kernel") and not hidden_off and head.quantities["initial std"].verdict is ExponentTest.OK:
         what = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"
         yield head.name, f"{head.name}: {what} {_instead(outputs.quantities['kernel'])}, while hidden kernels are right"
 
@@ -77,7 +77,7 @@ def _output_scale(judgement: Judgement) -> Iterator[tuple[str, str]]:
 def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
     """Yield groups, then the first stage whose kernel is off, then stages that change otherwise."""
     for row in judgement.groups:
-        if row.verdict is Agreement.OFF:
+        if row.verdict is ExponentTest.OFF:
             yield _group_line(row, s)
     kernels = ("kernel", "kernel between samples")
     off = [row for row in judgement.stages if any(_is_off(row, what) for what in kernels)]
@@ -99,8 +99,8 @@ def _group_line(row: GroupRow, s: float | None) -> str:
 
 
 def _off(judgement: Judgement, named: set[str]) -> list[str]:
-    groups = [row.name for row in judgement.groups if row.verdict is Agreement.OFF and row.name not in named]
-    stages = [row.name for row in judgement.stages if row.verdict is Agreement.OFF]
+    groups = [row.name for row in judgement.groups if row.verdict is ExponentTest.OFF and row.name not in named]
+    stages = [row.name for row in judgement.stages if row.verdict is ExponentTest.OFF]
     return [*groups, *([_listed(stages)] if stages else [])]
 
 
@@ -108,18 +108,18 @@ def _unclear(judgement: Judgement) -> Iterator[str]:
     quantities = [
         (row.name, *item) for row in (*judgement.groups, *judgement.stages) for item in row.quantities.items()
     ]
-    if names := [f"{name} ({what})" for name, what, q in quantities if q.verdict is Agreement.UNCLEAR]:
+    if names := [f"{name} ({what})" for name, what, q in quantities if q.verdict is ExponentTest.UNCLEAR]:
         yield f"too noisy to judge: {_listed(names)}; give more --seeds, or --widths farther apart"
 
 
-def _is_off(row: Row, what: str) -> bool:
-    return row.quantities[what].verdict is Agreement.OFF
+def _is_off(row: JudgedRow, what: str) -> bool:
+    return row.quantities[what].verdict is ExponentTest.OFF
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _instead(quantity: Quantity) -> str:
+def _instead(quantity: JudgedQuantity) -> str:
     """Return what a power is instead of what it should be, or a value, if one is predicted and the power is right."""
     off_by = quantity.off_by
     speaks = off_by is not None and (quantity.predicted is None or abs(off_by) > APART)
@@ -131,7 +131,7 @@ def _instead(quantity: Quantity) -> str:
     return f"is {quantity.measured:.3g} at the widest, not {quantity.predicted:.3g}"
 
 
-def _exactly(quantity: Quantity) -> str:
+def _exactly(quantity: JudgedQuantity) -> str:
     """Return what a layer shows instead of what it should."""
     if quantity.measured is None:
         return "cannot be told: not finite, or not made by F.linear of the weights"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.theory.gaussian import GELU, Activation
 from ettsweep.theory.paper import fan_in, group_variances, output_scale
-from ettsweep.theory.recursion import BRANCHES, Array, Recursion, Stream
+from ettsweep.theory.recursion import BRANCHES, Array, Recursion, ResidualStream
 
 REPLICAS = 5
 """Times that the whole recursion is sampled: errors are the scatter between them, which has all that adds up."""
@@ -88,7 +88,7 @@ class Kernels:
     contact: Contact | None = None
 
 
-class Layers(Protocol):
+class NetworkShape(Protocol):
     """A model, as far as kernels depend on more of it than `Dims`."""
 
     @property
@@ -98,7 +98,7 @@ class Layers(Protocol):
 
 
 def vit_kernels(
-    model: Layers,
+    model: NetworkShape,
     dims: Dims,
     s: float | None,
     inputs_PP: Array,
@@ -117,7 +117,7 @@ def vit_kernels(
     def forward(recursion: Recursion) -> _Pass:
         pe_PP = np.tile(np.eye(tokens), (samples, samples))
         kernel = variances[Group.PATCH] * inputs_PP + variances[Group.PE] * pe_PP
-        stem = Stream(kernel, {Group.PATCH: inputs_PP, Group.PE: pe_PP})
+        stem = ResidualStream(kernel, {Group.PATCH: inputs_PP, Group.PE: pe_PP})
         streams = {"stem": stem, **dict(recursion.through(stem, "blocks", model.depth))}
         pooled = _last(streams).normalised(model.ln_eps).pooled(samples)
         tangent = {group: variances[Group.HEAD] * kernel for group, kernel in pooled.tangent.items()}
@@ -143,7 +143,7 @@ def at_width(kernels: Kernels, dims: Dims, s: float | None) -> Kernels:
 
 
 def encdec_kernels(
-    model: Layers,
+    model: NetworkShape,
     dims: Dims,
     s: float | None,
     source_BS: NDArray[np.int64],
@@ -159,12 +159,12 @@ def encdec_kernels(
     variances, samples = group_variances(dims, s), len(source_BS)
     head = output_scale(dims, s)
 
-    def stem(tokens_BT: NDArray[np.int64]) -> Stream:
+    def stem(tokens_BT: NDArray[np.int64]) -> ResidualStream:
         tokens = tokens_BT.shape[1]
         words_PP = (tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)).astype(np.float64)
         pe_PP = np.tile(np.eye(tokens), (samples, samples))
         kernel = variances[Group.WE] * words_PP + variances[Group.PE] * pe_PP
-        return Stream(kernel, {Group.WE: words_PP, Group.PE: pe_PP}).normalised(model.ln_eps)
+        return ResidualStream(kernel, {Group.WE: words_PP, Group.PE: pe_PP}).normalised(model.ln_eps)
 
     def forward(recursion: Recursion) -> _Pass:
         streams = {"encoder.stem": stem(source_BS)}
@@ -223,11 +223,11 @@ class _Pass:
     contact: tuple[Array, Array] | None = None
 
 
-def _last(streams: Mapping[str, Stream]) -> Stream:
+def _last(streams: Mapping[str, ResidualStream]) -> ResidualStream:
     return list(streams.values())[-1]
 
 
-def _kernels(streams: Mapping[str, Stream]) -> dict[str, Array]:
+def _kernels(streams: Mapping[str, ResidualStream]) -> dict[str, Array]:
     return {name: stream.kernel for name, stream in streams.items()}
 
 

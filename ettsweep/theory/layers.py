@@ -30,7 +30,7 @@ SCALE_STEPS = 6
 """Newton's steps to the scale of the logits; a scale that is off by a half is found to five digits."""
 
 
-class Products(TorchFunctionMode):
+class MatrixProducts(TorchFunctionMode):
     """While entered, keeps what each parameter is multiplied with by F.linear, and the product."""
 
     def __init__(self, network: Network) -> None:
@@ -66,7 +66,7 @@ class _Part:
 @torch.no_grad()
 def layers(network: Network, probe: Probe) -> dict[Layer, dict[str, float]]:
     """Return what each layer of a network shows, by place."""
-    with Products(network) as products:
+    with MatrixProducts(network) as products:
         streams = observe(network, probe)
     blocks = _blocks(probe, products.seen)
     found: dict[Layer, dict[str, float]] = defaultdict(dict)

@@ -17,11 +17,11 @@ from ettsweep.strategies.factors import Group
 from ettsweep.theory.expectations import HEAD
 from ettsweep.theory.forward_pass import contact, kernel, logits, observe, rms
 from ettsweep.theory.layers import layers
-from ettsweep.theory.measurement import Changes, Measured
+from ettsweep.theory.measurement import Changes, Measurement
 from ettsweep.theory.probe import Probe, checkable
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import parameter_shapes
-from ettsweep.trainer.tasks.task import SameBatch, Share
+from ettsweep.trainer.tasks.task import BatchShare, SameBatch
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
 from ettsweep.trainer.training.trainer import Trainer, initial_network
 
@@ -34,14 +34,14 @@ DECAY = 2.0**-4
 """lr wd of the step that shows the decay: a power of two, far from where fp32 rounds."""
 
 
-def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measured:
+def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:
     """Return what a new network shows in so many steps, and its decay and what its layers show if that is asked for."""
     network = initial_network(spec, CPU)
     of_layers = layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
     before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     start, changes, factors = train(network, spec, probe, steps)
-    return Measured(
+    return Measurement(
         width=spec.model.width,
         seed=spec.seed,
         kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in start.items()},
@@ -119,7 +119,7 @@ def train(
         factors of each group's tensors.
     """
     optimizer, task = build_optimizer(network, spec), SameBatch(probe.batch, checkable(probe.model).loss)
-    trainer = Trainer(spec, network, optimizer, CPU, Share(spec.batch_size))
+    trainer = Trainer(spec, network, optimizer, CPU, BatchShare(spec.batch_size))
     trainer.task = task
     start, changes = observe(network, probe), list[dict[str, float]]()
     for step in range(1, steps + 1):
@@ -173,7 +173,7 @@ def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]
     for parameter in parameters.values():
         parameter.fill_(1.0)
         parameter.grad = torch.zeros_like(parameter)
-    optimizer = build_optimizer(network, spec.at(spec.lr, DECAY / spec.lr, spec.seed))
+    optimizer = build_optimizer(network, spec.with_point(spec.lr, DECAY / spec.lr, spec.seed))
     set_lr(optimizer, spec.lr)
     optimizer.step()
     return per_tensor(lambda x: (1 - x).mean().item() / DECAY, parameters, spec.model)

@@ -58,7 +58,7 @@ PerTensor = Mapping[Group, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What one network of some width showed.
 
     Attributes:

@@ -21,29 +21,33 @@ BRANCHES = {"attention": ATTENTION, "cross": ATTENTION, "mlp": (Group.W, Group.X
 
 
 @dataclass(frozen=True)
-class Stream:
+class ResidualStream:
     """The residual stream: its kernel, and what each group has contributed to its tangent kernel, (P, P) each."""
 
     kernel: Array
     tangent: Mapping[Group, Array]
 
-    def normalised(self, eps: float) -> "Stream":
+    def normalised(self, eps: float) -> "ResidualStream":
         """Return the stream after LayerNorm, F from G (eq:LN-kernel); gradients are scaled alike (eq:LN-mnemonic)."""
         scale_P = 1 / np.sqrt(np.diag(self.kernel) + eps)
         scale_PP = np.outer(scale_P, scale_P)
-        return Stream(scale_PP * self.kernel, {group: scale_PP * kernel for group, kernel in self.tangent.items()})
+        return ResidualStream(
+            scale_PP * self.kernel, {group: scale_PP * kernel for group, kernel in self.tangent.items()}
+        )
 
-    def pooled(self, samples: int) -> "Stream":
+    def pooled(self, samples: int) -> "ResidualStream":
         """Return the mean over the tokens of each sample, (B, B); eq:mean-pool."""
-        return Stream(_pool(self.kernel, samples), {g: _pool(kernel, samples) for g, kernel in self.tangent.items()})
+        return ResidualStream(
+            _pool(self.kernel, samples), {g: _pool(kernel, samples) for g, kernel in self.tangent.items()}
+        )
 
-    def plus(self, kernel: Array, *tangents: Mapping[Group, Array]) -> "Stream":
+    def plus(self, kernel: Array, *tangents: Mapping[Group, Array]) -> "ResidualStream":
         """Return the stream with what a residual branch adds to it; skip and branch have no cross terms."""
         total = dict(self.tangent)
         for tangent in tangents:
             for group, added in tangent.items():
                 total[group] = total.get(group, 0.0) + added
-        return Stream(self.kernel + kernel, total)
+        return ResidualStream(self.kernel + kernel, total)
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ class Recursion:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def through(
-        self, stream: Stream, name: str, depth: int, source: Stream | None = None
-    ) -> Iterator[tuple[str, Stream]]:
+        self, stream: ResidualStream, name: str, depth: int, source: ResidualStream | None = None
+    ) -> Iterator[tuple[str, ResidualStream]]:
         """Yield the stream after each branch of some blocks, by stage; with a source, the blocks are a decoder's."""
         for block in range(depth):
             stream = self._attend(stream, causal=source is not None)
@@ -70,7 +74,9 @@ class Recursion:
             stream = self._mlp(stream)
             yield f"{name}.{block}.mlp", stream
 
-    def _attend(self, stream: Stream, source: Stream | None = None, *, causal: bool = False) -> Stream:
+    def _attend(
+        self, stream: ResidualStream, source: ResidualStream | None = None, *, causal: bool = False
+    ) -> ResidualStream:
         """Return the stream after attention: eq:MHSA-stats-101, eq:Uback .. eq:Qback, eq:promised-MHSA-1 and -2."""
         c, query = self.variances, stream.normalised(self.ln_eps)
         read = source or query
@@ -95,7 +101,7 @@ class Recursion:
         }
         return stream.plus(outer * values, added, of_queries, of_source)
 
-    def _mlp(self, stream: Stream) -> Stream:
+    def _mlp(self, stream: ResidualStream) -> ResidualStream:
         """Return the stream after an MLP: eq:GP, eq:promised-MLP."""
         c, hidden = self.variances, stream.normalised(self.ln_eps)
         preactivations = c[Group.W] * hidden.kernel

@@ -16,11 +16,11 @@ from ettsweep.provenance import provenance, summary
 from ettsweep.strategies.strategy import map_point, strategy_name
 from ettsweep.theory.check_plan import CheckPlan
 from ettsweep.theory.expectations import HEAD, Expectations, Prediction
-from ettsweep.theory.exponents import Agreement
+from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.judge import Judgement, judge
 from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.measure import activation_changes, measure
-from ettsweep.theory.measurement import Changes, Measured
+from ettsweep.theory.measurement import Changes, Measurement
 from ettsweep.theory.probe import SAMPLES, Probe, checkable, make_probe
 
 MOVE = 0.01
@@ -35,7 +35,7 @@ LearningRates = Mapping[float | None, float]
 
 
 @dataclass(frozen=True)
-class Curves:
+class CoordinateCurves:
     """How activations and outputs change in the first steps of training under one strategy.
 
     Attributes:
@@ -64,10 +64,10 @@ class CheckResult:
     widths: tuple[int, ...]
     judgement: Judgement
     findings: tuple[str, ...]
-    curves: tuple[Curves, ...]
+    curves: tuple[CoordinateCurves, ...]
 
     @property
-    def verdict(self) -> Agreement:
+    def verdict(self) -> ExponentTest:
         """Return that of the judgement."""
         return self.judgement.verdict
 
@@ -112,9 +112,9 @@ def _one_thread() -> Iterator[None]:
 
 def _train_and_measure(
     plan: CheckPlan, probes: Sequence[Probe], lrs: LearningRates
-) -> tuple[list[Measured], dict[float | None, list[Changes]]]:
+) -> tuple[list[Measurement], dict[float | None, list[Changes]]]:
     """Return what the strategy's networks show and, by s, the changes of all: a width's seeds, then the next one's."""
-    measured: list[Measured] = []
+    measured: list[Measurement] = []
     changes: dict[float | None, list[Changes]] = {s: [] for s in lrs}
     total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
     with progress(f"width {plan.widths[0]}", total, "share") as advance:  # narrow networks say nothing of wide ones
@@ -137,7 +137,7 @@ def expect(plan: CheckPlan, probe: Probe) -> Expectations:
     return Expectations(predictions, plan.s, plan.question.optimizer, plan.question.mlp_factor)
 
 
-def _curves(expected: Expectations, changes: Sequence[Changes], lr: float) -> Curves:
+def _curves(expected: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
     """Return the changes by stage, step and width, as the mean over seeds."""
 
     def means(stage: str) -> tuple[tuple[float, ...], ...]:
@@ -149,7 +149,7 @@ def _curves(expected: Expectations, changes: Sequence[Changes], lr: float) -> Cu
         change = expected.change(stage)
         return None if change is None else change.power
 
-    return Curves(
+    return CoordinateCurves(
         strategy=strategy_name(expected.s),
         lr=lr,
         changes={stage: means(stage) for stage in expected.stages},

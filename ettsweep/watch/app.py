@@ -21,17 +21,17 @@ from textual.widgets import Footer, Static
 from ettsweep.console import cell, count
 from ettsweep.errors import EttsweepError
 from ettsweep.launch.cancellation import OVER, cancel, cancellable
-from ettsweep.launch.progress import Snapshot
+from ettsweep.launch.progress import SweepStatus
 from ettsweep.study.run_index import Run
-from ettsweep.watch.dialogs import Help, LogScreen, Question
+from ettsweep.watch.dialogs import ConfirmDialog, HelpScreen, LogScreen
 from ettsweep.watch.events import run_title
 from ettsweep.watch.labels import Words, few, headline, problems
 from ettsweep.watch.lattice_view import drawn, is_whole, window
-from ettsweep.watch.layout import FRAME, rooms
-from ettsweep.watch.list_view import Listing
+from ettsweep.watch.layout import FRAME, panel_heights
+from ettsweep.watch.list_view import ListView
 from ettsweep.watch.panels import SORTS, event_lines, family_lines, family_words, run_lines, sorted_runs
-from ettsweep.watch.poller import Looking
-from ettsweep.watch.view_model import FamilySight, Sight
+from ettsweep.watch.poller import Poller
+from ettsweep.watch.view_model import FamilyView, ViewModel
 from ettsweep.watch.watcher import Choose, Watcher
 
 DETAILS = 30
@@ -72,7 +72,7 @@ class WatchScreen(App[None]):
     class Seen(Message):
         """There is something new to see."""
 
-        def __init__(self, sight: Sight) -> None:
+        def __init__(self, sight: ViewModel) -> None:
             super().__init__()
             self.sight = sight
 
@@ -93,11 +93,11 @@ class WatchScreen(App[None]):
     def __init__(self, results: Path, watcher: Watcher) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"  # with ansi_color: the terminal's own colours, be they dark or light
-        self.sight: Sight | None = None
+        self.sight: ViewModel | None = None
         self.error: Exception | None = None
         self.ended_by: signal.Signals | None = None
         self._results, self._watcher = results, watcher
-        self._looking = Looking(watcher, self)
+        self._looking = Poller(watcher, self)
         self._sort, self._reading, self._unreadable = next(iter(SORTS)), "reading ...", ""
         self._shown: dict[str, Text] = {}
         self._drawn: tuple[object, int, int, object] = (None, 0, 0, None)  # of which family, in which room, and what
@@ -106,11 +106,11 @@ class WatchScreen(App[None]):
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Static(id="problems")
-        yield Listing(id="families")
+        yield ListView(id="families")
         with Horizontal(id="middle"):
             yield Static(id="lattice")
             yield Static(id="details")
-        yield Listing(id="runs")
+        yield ListView(id="runs")
         yield Static(id="events")
         yield Footer(show_command_palette=False, compact=True)
 
@@ -138,7 +138,7 @@ class WatchScreen(App[None]):
     def reading(self, told: str) -> None:
         self.post_message(self.Said(told))
 
-    def seen(self, sight: Sight) -> None:
+    def seen(self, sight: ViewModel) -> None:
         self.post_message(self.Seen(sight))
 
     def unreadable(self, why: str) -> None:
@@ -170,7 +170,7 @@ class WatchScreen(App[None]):
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self._draw)
 
-    @on(Listing.Chosen)
+    @on(ListView.Chosen)
     def _on_chosen(self) -> None:
         self._draw()
 
@@ -185,7 +185,7 @@ class WatchScreen(App[None]):
         wrong = few([*wrong, *problems(sight)])
         self._say("head", headline(sight, str(self._results)))
         self._say("problems", wrong, between="\n")
-        families, runs = self.query_one("#families", Listing), self.query_one("#runs", Listing)
+        families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
         nothing = "no sweep: runs by themselves" if sight.runs or not sight.families else ""
         families.show([family.key for family in sight.families], family_lines(sight, width), nothing)
         ordered = sorted_runs(sight, self._sort)
@@ -201,14 +201,14 @@ class WatchScreen(App[None]):
         across = self.size.width - DETAILS
         whole = window(family.lattice, across, height // 2) if family else None
         families, runs = (len(sight.families), len(sight.runs)) if sight else (0, 0)
-        found = rooms(height, families + 1, max(whole.height if whole else 0, 7), runs + 1)
+        found = panel_heights(height, families + 1, max(whole.height if whole else 0, 7), runs + 1)
         for name, lines in zip(("families", "middle", "runs", "events"), found, strict=True):
             self.query_one(f"#{name}").styles.height = lines
         if family:
             self._show_family(family, across, found.lattice - FRAME)
         self._update("events", event_lines(sight.events if sight else (), found.events - FRAME))
 
-    def _show_family(self, family: FamilySight, across: int, height: int) -> None:
+    def _show_family(self, family: FamilyView, across: int, height: int) -> None:
         """Draw the lattice of the family in view, where it is another than before, and say what is known of it."""
         if self._drawn[:3] != (family.key, across, height) or self._drawn[3] is not family.lattice:
             lines = drawn(family.lattice, across, height)
@@ -230,16 +230,16 @@ class WatchScreen(App[None]):
         self.query_one(f"#{name}").display = bool(words)
 
     @property
-    def family(self) -> FamilySight | None:
+    def family(self) -> FamilyView | None:
         """The family in view."""
-        chosen = self.query_one("#families", Listing).chosen
+        chosen = self.query_one("#families", ListView).chosen
         found = self.sight.families if self.sight else ()
         return next((family for family in found if family.key == chosen), None)
 
     @property
     def run_in_view(self) -> Run | None:
         """The run that is chosen."""
-        chosen = self.query_one("#runs", Listing).chosen
+        chosen = self.query_one("#runs", ListView).chosen
         found = self.sight.runs if self.sight else ()
         return next((one.run for one in found if one.run.id == chosen), None)
 
@@ -251,7 +251,7 @@ class WatchScreen(App[None]):
 
     def action_family(self, by: int) -> None:
         """Show the next family."""
-        self.query_one("#families", Listing).action_move(by)
+        self.query_one("#families", ListView).action_move(by)
 
     def action_sort(self) -> None:
         """Sort the runs by something else."""
@@ -261,9 +261,9 @@ class WatchScreen(App[None]):
 
     def action_help(self) -> None:
         """Show what keys do, and what signs mean."""
-        self.push_screen(Help())
+        self.push_screen(HelpScreen())
 
-    @on(Listing.Opened, "#runs")
+    @on(ListView.Opened, "#runs")
     def action_log(self) -> None:
         """Follow the log of the chosen run."""
         if (run := self.run_in_view) is None:
@@ -306,7 +306,7 @@ class WatchScreen(App[None]):
             if yes:
                 threading.Thread(target=self._cancel, args=(runs(),), daemon=True).start()
 
-        self.push_screen(Question(cell(question)), answered)
+        self.push_screen(ConfirmDialog(cell(question)), answered)
 
     def _cancel(self, runs: Sequence[Run]) -> None:
         """Cancel runs, off the thread of the screen: SLURM may take its time."""
@@ -325,7 +325,7 @@ def _end_with_terminal() -> None:
     os._exit(128 + signal.SIGHUP)
 
 
-def show_screen(results: Path, choose: Choose) -> Snapshot | None:
+def show_screen(results: Path, choose: Choose) -> SweepStatus | None:
     """Show the screen until somebody leaves it; return the runs as they were seen last, None before the first look.
 
     Raises:

@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, RichLog, Static
 
-from ettsweep.console import cell, harmless
-from ettsweep.launch.log_follow import Tail
+from ettsweep.console import cell, escape_control
+from ettsweep.launch.log_follow import LogFollower
 from ettsweep.runs.folder import RunDir
 from ettsweep.watch.lattice_view import LEGEND, MARKED
 
@@ -21,7 +21,7 @@ KEPT = 5000
 POLL_S = 0.5
 
 
-class Question(ModalScreen[bool]):
+class ConfirmDialog(ModalScreen[bool]):
     """Asks whether something is to be done."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,7 +56,7 @@ have finished since.
 """
 
 
-class Help(ModalScreen[None]):
+class HelpScreen(ModalScreen[None]):
     """Says what keys do and what signs mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
@@ -79,7 +79,7 @@ class LogScreen(Screen[None]):
 
     def __init__(self, run: RunDir, title: str, over: Callable[[], bool]) -> None:
         super().__init__()
-        self._tail, self._title, self._over, self._ended = Tail(run), title, over, False
+        self._tail, self._title, self._over, self._ended = LogFollower(run), title, over, False
 
     def compose(self) -> ComposeResult:
         yield Static(Text(f"log of {cell(self._title)}", no_wrap=True, overflow="ellipsis"), id="title")
@@ -102,5 +102,5 @@ class LogScreen(Screen[None]):
 
     def _write(self, told: str) -> None:
         log = self.query_one(RichLog)
-        for line in harmless(told).splitlines()[-KEPT:]:
+        for line in escape_control(told).splitlines()[-KEPT:]:
             log.write(Text(line))

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from ettsweep.console import STYLES, cell, count, power
-from ettsweep.launch.progress import duration
+from ettsweep.launch.progress import format_duration
 from ettsweep.study.verdict import MOST, MOST_SURE, Bound, Verdict
-from ettsweep.watch.view_model import FamilySight, Sight
+from ettsweep.watch.view_model import FamilyView, ViewModel
 
 Words = tuple[str, str]
 """What is said, and its style."""
@@ -15,7 +15,7 @@ AGAIN = " ..."
 """Follows a verdict where runs have finished since."""
 
 
-def confidence(family: FamilySight) -> Words:
+def confidence(family: FamilyView) -> Words:
     """Return the verdict on a family in a few words."""
     if (verdict := family.verdict) is None:
         return NOT_JUDGED, "dim"
@@ -24,13 +24,13 @@ def confidence(family: FamilySight) -> Words:
 
 
 def _short(verdict: Verdict) -> str:
-    bound, said = verdict.bound, verdict.search.measure.said
+    bound, said = verdict.bound, verdict.search.measure.format_share
     if verdict.verdict == "unresolved" and bound and bound.value is not None:
         return f"unresolved: {said(bound.value)}, asked {said(bound.margin)}"
     return verdict.statement
 
 
-def details(family: FamilySight) -> Iterator[Words]:
+def details(family: FamilyView) -> Iterator[Words]:
     """Yield lines on a family, the most telling first."""
     yield family.title, "bold"
     verdict = family.verdict
@@ -72,21 +72,21 @@ def progress_bar(share: float, width: int) -> str:
     return "━" * full + "─" * (width - full)
 
 
-def headline(sight: Sight, results: str) -> list[Words]:
+def headline(sight: ViewModel, results: str) -> list[Words]:
     """Return the words of the first line: how far all is, and how long still."""
     snapshot = sight.snapshot
     words = [(f"{snapshot.done}/{count(len(snapshot.statuses), 'run')} finished", "bold")]
     if sight.ended:
         words.append(("all runs have ended", "green" if not snapshot.left else "yellow"))
     if snapshot.remaining_s:
-        words.append((f"about {duration(snapshot.remaining_s)} left", "cyan"))
+        words.append((f"about {format_duration(snapshot.remaining_s)} left", "cyan"))
     return [*words, (cell(results), "dim")]
 
 
-def problems(sight: Sight) -> list[Words]:
+def problems(sight: ViewModel) -> list[Words]:
     """Return what keeps runs from being trained, and what cannot be read."""
     snapshot = sight.snapshot
-    silence = f"SLURM does not answer: {cell(snapshot.silence)}" if snapshot.silence else ""
+    silence = f"SLURM does not answer: {cell(snapshot.slurm_error)}" if snapshot.slurm_error else ""
     told = [(cell(snapshot.waits), "yellow"), (cell(snapshot.idles), "yellow"), (silence, "magenta")]
     return [(text, style) for text, style in (*told, *((text, "red") for text in sight.problems)) if text]
 

@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from ettsweep.runs.state import State
 from ettsweep.study.study import Axis, Point
-from ettsweep.study.study_state import Look
+from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
-from ettsweep.trainer.tasks.registry import Score
+from ettsweep.trainer.tasks.registry import Metric
 
 URGENCY = (
     *(State.FAILED, State.HELD, State.UNKNOWN, State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING),
@@ -49,11 +49,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Lattice:
+class LatticeCells:
     """The cells of a family, and what their scores are."""
 
     cells: tuple[Cell, ...]
-    measure: Score
+    measure: Metric
 
     @property
     def focus(self) -> Cell | None:
@@ -62,7 +62,7 @@ class Lattice:
         return next((cell for cell in self.cells if cell.mark is Mark.CANDIDATE), next(iter(middle), None))
 
 
-def lattice(look: Look, verdict: Verdict | None) -> Lattice:
+def lattice(look: StudyState, verdict: Verdict | None) -> LatticeCells:
     """Return the lattice of a family; marks are those of a verdict, if there is one."""
     marks: dict[Point, Mark] = {}
     if verdict and verdict.candidate:
@@ -84,7 +84,7 @@ def lattice(look: Look, verdict: Verdict | None) -> Lattice:
                 mark=marks.get(point, Mark.NONE),
             )
         )
-    return Lattice(tuple(cells), search.measure)
+    return LatticeCells(tuple(cells), search.measure)
 
 
 def _steps(axis: Axis, centre: float, value: float) -> int:
@@ -95,7 +95,7 @@ REACH = 3.0
 """How many times as far from the best as the median is, the far end of the colours may be: see `shades`."""
 
 
-def shades(found: Lattice) -> Mapping[Point, float]:
+def shades(found: LatticeCells) -> Mapping[Point, float]:
     """Return how good each scored point is, from 1 for the best to 0.
 
     A few awful points would leave one shade to all others, so what is far worse than the median counts as worst.

@@ -12,8 +12,8 @@ from rich.text import Text
 from ettsweep.console import power
 from ettsweep.runs.state import State
 from ettsweep.study.study import Point
-from ettsweep.trainer.tasks.registry import Score
-from ettsweep.watch.lattice_cells import Cell, Lattice, Mark, shades
+from ettsweep.trainer.tasks.registry import Metric
+from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark, shades
 
 SIGNS = {
     State.DONE: "●",
@@ -81,7 +81,7 @@ class Window:
         return (self.j[1] - self.j[0] + 1) * self.density.height + 1
 
 
-def window(found: Lattice, width: int, height: int) -> Window | None:
+def window(found: LatticeCells, width: int, height: int) -> Window | None:
     """Return the roomiest window with all cells; where there is no room for all, one around the focus."""
     if (focus := found.focus) is None:
         return None
@@ -97,7 +97,7 @@ def window(found: Lattice, width: int, height: int) -> Window | None:
     return Window(density, _around(focus.i, i, max(1, room // density.width)), j, labels)
 
 
-def is_whole(found: Lattice, width: int, height: int) -> bool:
+def is_whole(found: LatticeCells, width: int, height: int) -> bool:
     """Say whether all of a lattice is drawn in so much room."""
     seen = window(found, width, height)
     return seen is None or all(
@@ -111,7 +111,7 @@ def _around(at: int, ends: tuple[int, int], number: int) -> tuple[int, int]:
     return first, min(ends[1], first + number - 1)
 
 
-def drawn(found: Lattice, width: int, height: int) -> list[Text]:
+def drawn(found: LatticeCells, width: int, height: int) -> list[Text]:
     """Return the lines of a lattice in so much room: the highest wd first, lr below."""
     if (seen := window(found, width, height)) is None:
         return []
@@ -143,7 +143,7 @@ def _axis(labels: list[str], seen: Window) -> Text:
     return Text(f"{'lr':>{seen.labels}} {text}"[: seen.width], style="dim", no_wrap=True)
 
 
-def _cell(cell: Cell | None, line: int, density: Density, measure: Score, shade: Mapping[Point, float]) -> Text:
+def _cell(cell: Cell | None, line: int, density: Density, measure: Metric, shade: Mapping[Point, float]) -> Text:
     """Return a line of a cell."""
     width = density.width
     if cell is None:
@@ -171,7 +171,7 @@ def cell_style(cell: Cell, shade: Mapping[Point, float]) -> Style:
     return Style(color=colour, bgcolor=COLOURS[k], bold=cell.mark is Mark.CANDIDATE)
 
 
-def digits(score: float | None, measure: Score) -> str:
+def digits(score: float | None, measure: Metric) -> str:
     """Return a score in four characters, an accuracy in percent; nothing where there is none."""
     if score is None:
         return ""

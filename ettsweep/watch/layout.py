@@ -9,7 +9,7 @@ LEAST_RUNS, LEAST_EVENTS = 4, 2
 """Lines of the table of runs, its head included, and of events."""
 
 
-class Rooms(NamedTuple):
+class PanelHeights(NamedTuple):
     """Lines of each part, what is above it included."""
 
     families: int
@@ -18,7 +18,7 @@ class Rooms(NamedTuple):
     events: int
 
 
-def rooms(height: int, families: int, lattice: int, runs: int) -> Rooms:
+def panel_heights(height: int, families: int, lattice: int, runs: int) -> PanelHeights:
     """Share out lines among a table of families, a lattice, a table of runs and events, given what they would take.
 
     The lattice comes first, then the families; runs and events share what is left, the runs no more than they take.
@@ -29,4 +29,4 @@ def rooms(height: int, families: int, lattice: int, runs: int) -> Rooms:
     top = FRAME + max(2, min(families, height - least - middle - FRAME))
     left = height - top - middle
     table = max(FRAME + LEAST_RUNS, min(FRAME + runs, 2 * left // 3))
-    return Rooms(top, middle, table, max(0, left - table))
+    return PanelHeights(top, middle, table, max(0, left - table))

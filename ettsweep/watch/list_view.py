@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 
-class Listing(Widget, can_focus=True):
+class ListView(Widget, can_focus=True):
     """Shows a head and lines below it, as many as there is room for around the chosen one.
 
     A line is known by its key: it stays chosen where others come and go.
@@ -33,12 +33,12 @@ class Listing(Widget, can_focus=True):
     class Opened(Message):
         """Somebody wants to see more of the line that is chosen."""
 
-        def __init__(self, listing: "Listing") -> None:
+        def __init__(self, listing: "ListView") -> None:
             super().__init__()
             self.listing = listing
 
         @property
-        def control(self) -> "Listing":
+        def control(self) -> "ListView":
             """The list that it is about."""
             return self.listing
 

@@ -13,7 +13,7 @@ from ettsweep.watch.columns import Column, table
 from ettsweep.watch.events import STYLED, Event, first_line
 from ettsweep.watch.labels import Words, confidence, details, per_second, progress_bar, short_duration
 from ettsweep.watch.lattice_view import LEGEND, MARKED
-from ettsweep.watch.view_model import FamilySight, RunSight, Sight
+from ettsweep.watch.view_model import FamilyView, RunView, ViewModel
 
 BAR = 10
 
@@ -28,13 +28,13 @@ STUCK = (State.FAILED, State.HELD, State.UNKNOWN)
 """States that need a person; who cancels a run has decided about it."""
 
 
-def family_lines(sight: Sight, width: int) -> list[Text]:
+def family_lines(sight: ViewModel, width: int) -> list[Text]:
     """Return the table of families, its head first."""
     several = len({family.search.model for family in sight.families}) > 1
     return table(FAMILY_COLUMNS, [_family(family, several) for family in sight.families], width)
 
 
-def _family(family: FamilySight, several: bool) -> list[Words]:
+def _family(family: FamilyView, several: bool) -> list[Words]:
     search, verdict, finished = family.search, family.verdict, family.finished
     lr, wd = (power(verdict.point.lr), power(verdict.point.wd)) if verdict and verdict.point else ("", "")
     stuck = sum(number for state, number in family.states.items() if state in STUCK)
@@ -64,7 +64,7 @@ RUN_COLUMNS = (
     *(Column("left", right=True), Column("try", right=True, rank=8), Column("pack", rank=6), Column("", rank=5)),
 )
 
-Key = Callable[[RunSight], object]
+Key = Callable[[RunView], object]
 
 SORTS: dict[str, Key] = {
     "state": lambda one: 0,
@@ -76,19 +76,19 @@ SORTS: dict[str, Key] = {
 """By what the table of runs can be sorted; within what is equal, those in training come first."""
 
 
-def sorted_runs(sight: Sight, by: str) -> list[RunSight]:
+def sorted_runs(sight: ViewModel, by: str) -> list[RunView]:
     """Return the unfinished runs in an order."""
     return sorted(sight.runs, key=SORTS[by])  # type: ignore[arg-type]
 
 
-def run_lines(runs: Sequence[RunSight], width: int) -> list[Text]:
+def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
     """Return the table of unfinished runs, its head first."""
     sweeps, models = {one.sweep for one in runs}, {one.run.model for one in runs}
     rows = [_run(one, len(sweeps) > 1, len(models) > 1, 8 if width < 120 else 12) for one in runs]
     return table(RUN_COLUMNS, rows, width)
 
 
-def _run(one: RunSight, sweeps: bool, models: bool, digits: int) -> list[Words]:
+def _run(one: RunView, sweeps: bool, models: bool, digits: int) -> list[Words]:
     spec, status = one.run.spec, one.run.status
     running = status.state is State.RUNNING
     begun = running or status.progress > 0
@@ -113,7 +113,7 @@ def _run(one: RunSight, sweeps: bool, models: bool, digits: int) -> list[Words]:
 # --- the family in view, and events ---------------------------------------------------------------------------------
 
 
-def family_words(family: FamilySight, width: int, height: int) -> Text:
+def family_words(family: FamilyView, width: int, height: int) -> Text:
     """Return what is said of a family beside its lattice; what signs mean, where there is room for all of that."""
     lines = [(line, style) for text, style in details(family) for line in textwrap.wrap(text, max(8, width))]
     legend = [("", ""), *((line, "dim") for told in (MARKED, LEGEND) for line in _parts(told, width))]

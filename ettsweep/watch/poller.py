@@ -4,21 +4,21 @@ import threading
 from typing import Protocol
 
 from ettsweep.errors import EttsweepError
-from ettsweep.watch.throttle import Rest, Stopwatch
-from ettsweep.watch.view_model import Sight
+from ettsweep.watch.throttle import Stopwatch, Throttle
+from ettsweep.watch.view_model import ViewModel
 from ettsweep.watch.watcher import Watcher
 
 LEAST_S, MOST_S = 1.5, 10.0
 """Seconds between looks, at least and at most: many new runs take long to read, and that comes once."""
 
 
-class Audience(Protocol):
+class PollListener(Protocol):
     """Who is told; from another thread than its own."""
 
     def reading(self, told: str) -> None:
         """Hear how far the first look is."""
 
-    def seen(self, sight: Sight) -> None:
+    def seen(self, sight: ViewModel) -> None:
         """Hear what there is to see."""
 
     def unreadable(self, why: str) -> None:
@@ -28,10 +28,10 @@ class Audience(Protocol):
         """Hear that there is nothing to look at, or that this is at its end."""
 
 
-class Looking(threading.Thread):
+class Poller(threading.Thread):
     """Looks again and again until it is stopped."""
 
-    def __init__(self, watcher: Watcher, audience: Audience) -> None:
+    def __init__(self, watcher: Watcher, audience: PollListener) -> None:
         super().__init__(name="looking", daemon=True)
         self._watcher, self._audience = watcher, audience
         self._woken, self._stopped = threading.Event(), False
@@ -49,7 +49,7 @@ class Looking(threading.Thread):
         """Look, judge, and rest in proportion."""
         begun = False
         while not self._stopped:
-            watch, rest = Stopwatch(), Rest()
+            watch, rest = Stopwatch(), Throttle()
             self._woken.clear()
             try:
                 self._audience.seen(self._watcher.look(self._audience.reading))

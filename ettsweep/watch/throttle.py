@@ -10,7 +10,7 @@ REST = 40
 
 
 @dataclass
-class Rest:
+class Throttle:
     """What follows on work that may be done again: in proportion to how long it took."""
 
     again_s: float = 0.0

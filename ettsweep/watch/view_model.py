@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ettsweep.launch.progress import Snapshot
+from ettsweep.launch.progress import SweepStatus
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Search
-from ettsweep.study.sweep_store import Sweeps
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verdict import Verdict
 from ettsweep.watch.events import Event
-from ettsweep.watch.lattice_cells import Lattice
+from ettsweep.watch.lattice_cells import LatticeCells
 
 
 @dataclass(frozen=True)
-class FamilySight:
+class FamilyView:
     """A family of a sweep.
 
     Attributes:
@@ -24,10 +24,10 @@ class FamilySight:
         stale: whether runs have finished since.
     """
 
-    search: Search
+    search: Study
     title: str
     states: Mapping[State, int]
-    lattice: Lattice
+    lattice: LatticeCells
     verdict: Verdict | None = None
     stale: bool = True
 
@@ -47,7 +47,7 @@ class FamilySight:
 
 
 @dataclass(frozen=True)
-class RunSight:
+class RunView:
     """A run that is not finished.
 
     Attributes:
@@ -72,7 +72,7 @@ class RunSight:
 
 
 @dataclass(frozen=True)
-class Sight:
+class ViewModel:
     """All of it.
 
     Attributes:
@@ -82,12 +82,12 @@ class Sight:
         sweeps: of the results folder.
     """
 
-    snapshot: Snapshot
-    families: tuple[FamilySight, ...]
-    runs: tuple[RunSight, ...]
+    snapshot: SweepStatus
+    families: tuple[FamilyView, ...]
+    runs: tuple[RunView, ...]
     events: tuple[Event, ...]
     problems: tuple[str, ...]
-    sweeps: Sweeps
+    sweeps: SweepStore
 
     @property
     def ended(self) -> bool:

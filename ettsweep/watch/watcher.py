@@ -8,23 +8,23 @@ from pathlib import Path
 
 from ettsweep.console import cell, count
 from ettsweep.errors import CorruptError, EttsweepError, InputError
-from ettsweep.launch.liveness import LiveOutlook
-from ettsweep.launch.progress import Snapshot
+from ettsweep.launch.liveness import SchedulerLiveness
+from ettsweep.launch.progress import SweepStatus
 from ettsweep.launch.running_packs import pack_of, pack_sizes
-from ettsweep.launch.slurm_cache import Memory
-from ettsweep.launch.time_left import Pace
+from ettsweep.launch.slurm_cache import SlurmCache
+from ettsweep.launch.time_left import TimeLeftEstimator
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Ledger, Run
-from ettsweep.study.study import Search, titles
-from ettsweep.study.sweep_store import Sweeps, held_by, holders, load_sweeps
+from ettsweep.study.run_index import Run, RunIndex
+from ettsweep.study.study import Study, titles
+from ettsweep.study.sweep_store import SweepStore, held_by, holders, load_sweep_store
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import look_at
+from ettsweep.study.verification import evaluate
 from ettsweep.watch.events import Event, events_of_run, events_of_verdict, short_id
-from ettsweep.watch.lattice_cells import Lattice, lattice
+from ettsweep.watch.lattice_cells import LatticeCells, lattice
 from ettsweep.watch.run_progress import loss_of, speed_of
-from ettsweep.watch.throttle import Rest, Stopwatch
-from ettsweep.watch.view_model import FamilySight, RunSight, Sight
+from ettsweep.watch.throttle import Stopwatch, Throttle
+from ettsweep.watch.view_model import FamilyView, RunView, ViewModel
 
 EVENTS = 200
 """Events that are kept."""
@@ -35,29 +35,29 @@ LISTED = 200
 ORDER = (State.RUNNING, State.FAILED, State.HELD, State.UNKNOWN, State.INTERRUPTED, State.QUEUED)
 """In which unfinished runs are listed; then come all others."""
 
-Chosen = tuple[Sequence[Run], Sequence[Search]]
-Choose = Callable[[Ledger, Sweeps], Chosen]
+Chosen = tuple[Sequence[Run], Sequence[Study]]
+Choose = Callable[[RunIndex, SweepStore], Chosen]
 """Returns the runs and the searches that are meant, of all that there are."""
 
 Tell = Callable[[str], None]
 
 
 @dataclass
-class Family:
+class WatchedFamily:
     """What is known of a family.
 
     Attributes:
         seen, judged: after how many changes its lattice and its verdict were found; -1 before.
     """
 
-    search: Search
+    search: Study
     title: str
     seen: int = -1
     judged: int = -1
     states: Counter[State] = field(default_factory=Counter)
-    lattice: Lattice | None = None
+    lattice: LatticeCells | None = None
     verdict: Verdict | None = None
-    rest: Rest = field(default_factory=Rest)
+    rest: Throttle = field(default_factory=Throttle)
 
 
 class Watcher:
@@ -74,20 +74,20 @@ class Watcher:
         self._runs: dict[str, Run] = {}
         self._broken: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
-        self._sweeps, self._files = Sweeps(results, {}, {}), list[str]()
+        self._sweeps, self._files = SweepStore(results, {}, {}), list[str]()
         self._chosen: dict[str, Run] = {}
-        self._families: dict[tuple[str, str], Family] = {}
+        self._families: dict[tuple[str, str], WatchedFamily] = {}
         self._holders: dict[str, str] = {}
         self._events: deque[Event] = deque(maxlen=EVENTS)
-        self._memory, self._pace, self._others_rest = Memory(), Pace(), Rest()
-        self._choice_rest, self._unchosen = Rest(), True
+        self._memory, self._pace, self._others_rest = SlurmCache(), TimeLeftEstimator(), Throttle()
+        self._choice_rest, self._unchosen = Throttle(), True
         self._begun, self._grouped, self._shown = False, dict[str, list[str]](), set[str]()
         self._changes: Counter[str] = Counter()
         self._outcomes: Counter[str] = Counter()
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
-    def look(self, tell: Tell = lambda told: None) -> Sight:
+    def look(self, tell: Tell = lambda told: None) -> ViewModel:
         """Read what may have changed, and return what there is to see; `tell` hears how far a long one is.
 
         Raises:
@@ -95,7 +95,7 @@ class Watcher:
             OSError: the folder cannot be read.
         """
         changed = self._read_sweeps()
-        outlook = LiveOutlook(self._results, self._memory)
+        outlook = SchedulerLiveness(self._results, self._memory)
         self._unchosen |= self._read_runs(outlook, tell) | changed
         if self._unchosen and (self._choice_rest.over or not self._begun):
             watch = Stopwatch()
@@ -115,7 +115,7 @@ class Watcher:
         for family in self._families.values():
             if self._stale(family) and (family.rest.over or family.verdict is None):
                 watch, before = Stopwatch(), family.verdict
-                family.verdict = look_at(family.search, self._members(family)).verdict()
+                family.verdict = evaluate(family.search, self._members(family)).verdict()
                 family.judged, family.seen = self._outcomes[family.search.family], -1
                 family.rest.begin(*watch.read())
                 self._events += events_of_verdict(family.title, before, family.verdict, self._clock())
@@ -128,7 +128,7 @@ class Watcher:
         searches = self._sweeps.searches
         return [run for run in list(self._chosen.values()) if sweep in holders(searches, run.family, run.spec)]
 
-    def sight(self) -> Sight:
+    def sight(self) -> ViewModel:
         """Return what there is to see without reading anything."""
         return self._sight(None)
 
@@ -139,10 +139,10 @@ class Watcher:
         files = sorted(map(str, sweeps_dir(self._results).glob("*/[0-9]*.yaml")))
         if self._begun and files == self._files:
             return False
-        self._files, self._sweeps = files, load_sweeps(self._results)
+        self._files, self._sweeps = files, load_sweep_store(self._results)
         return True
 
-    def _read_runs(self, outlook: LiveOutlook, tell: Tell) -> bool:
+    def _read_runs(self, outlook: SchedulerLiveness, tell: Tell) -> bool:
         """Look at new runs, and at those that may have changed; say whether there are others than before."""
         names = set(os.listdir(runs_dir(self._results))) if self._there() else set()
         gone = (self._runs.keys() | self._broken.keys()) - names
@@ -174,7 +174,7 @@ class Watcher:
         """Say whether there is a folder of runs; where there was one, it has to be there."""
         return bool(self._runs) or runs_dir(self._results).is_dir()
 
-    def _read_new(self, name: str, outlook: LiveOutlook) -> list[tuple[float, list[Event]]]:
+    def _read_new(self, name: str, outlook: SchedulerLiveness) -> list[tuple[float, list[Event]]]:
         """Read a run folder for the first time; return what is known to have happened to it, and when."""
         folder = RunDir(runs_dir(self._results) / name)
         try:
@@ -187,7 +187,7 @@ class Watcher:
         events = events_of_run(None, run, at=self._clock() if self._begun else "")
         return [(_ended_s(folder), events)] if events else []
 
-    def _look_at(self, run: Run, outlook: LiveOutlook) -> None:
+    def _look_at(self, run: Run, outlook: SchedulerLiveness) -> None:
         """Look at a run again, and note what has happened to it."""
         try:
             now = Run(run.dir, run.spec, *run.dir.look(outlook))
@@ -217,7 +217,7 @@ class Watcher:
     def _read_choice(self) -> None:
         """Find out which runs and families are meant, anew where there are other runs or sweeps."""
         try:
-            runs, searches = self._choose(Ledger(self._runs, self._broken), self._sweeps)
+            runs, searches = self._choose(RunIndex(self._runs, self._broken), self._sweeps)
         except InputError:
             if not self._begun:
                 raise
@@ -232,7 +232,7 @@ class Watcher:
         self._families = {}
         for search in searches:
             old = known.get(search.key)
-            family = Family(search, names[search.key])
+            family = WatchedFamily(search, names[search.key])
             if old:
                 family.verdict, family.rest = old.verdict, old.rest
                 family.judged = old.judged if old.search == search else -1
@@ -241,18 +241,18 @@ class Watcher:
 
     # --- families ---------------------------------------------------------------------------------------------------
 
-    def _members(self, family: Family) -> list[Run]:
+    def _members(self, family: WatchedFamily) -> list[Run]:
         return [self._runs[run] for run in self._grouped.get(family.search.family, ()) if run in self._runs]
 
-    def _stale(self, family: Family) -> bool:
+    def _stale(self, family: WatchedFamily) -> bool:
         return family.judged != self._outcomes[family.search.family]
 
-    def _see(self, family: Family) -> None:
+    def _see(self, family: WatchedFamily) -> None:
         """Find the lattice of a family anew where the state of a run is another."""
         changes = self._changes[family.search.family]
         if family.seen != changes:
             members = [run for run in self._members(family) if family.search.holds(run.point)]
-            look = look_at(family.search, members)
+            look = evaluate(family.search, members)
             family.seen, family.lattice = changes, lattice(look, family.verdict)
             there = {(point, run.spec.seed) for point, runs in look.runs().items() for run in runs}
             asked = {(point, seed) for point, seeds in family.search.asked.items() for seed in seeds}
@@ -261,18 +261,18 @@ class Watcher:
 
     # --- what there is to see ---------------------------------------------------------------------------------------
 
-    def _sight(self, outlook: LiveOutlook | None) -> Sight:
+    def _sight(self, outlook: SchedulerLiveness | None) -> ViewModel:
         statuses = {run.id: run.status for run in self._chosen.values()}
         unfinished = [run for run, status in statuses.items() if not status.state.finished]
         if outlook and unfinished:
             specs = {run: self._chosen[run].spec for run in unfinished}
             active = {run: statuses[run] for run in unfinished}
-            left_s = None if outlook.silence else self._pace.left_s(specs, active, outlook.at_once(unfinished))
+            left_s = None if outlook.slurm_error else self._pace.left_s(specs, active, outlook.at_once(unfinished))
             queued = [run for run in unfinished if statuses[run].state is State.QUEUED]
-            self._last = Snapshot(statuses, left_s, outlook.silence, outlook.vacancies(queued))
+            self._last = SweepStatus(statuses, left_s, outlook.slurm_error, outlook.vacancies(queued))
         elif outlook:
-            self._last = Snapshot(statuses, None)
-        return Sight(
+            self._last = SweepStatus(statuses, None)
+        return ViewModel(
             snapshot=self._last,
             families=tuple(map(self._family_sight, self._families.values())),
             runs=tuple(self._unfinished()),
@@ -281,12 +281,12 @@ class Watcher:
             sweeps=self._sweeps,
         )
 
-    def _family_sight(self, family: Family) -> FamilySight:
+    def _family_sight(self, family: WatchedFamily) -> FamilyView:
         assert family.lattice is not None
         stale, states = self._stale(family), +family.states
-        return FamilySight(family.search, family.title, states, family.lattice, family.verdict, stale)
+        return FamilyView(family.search, family.title, states, family.lattice, family.verdict, stale)
 
-    def _unfinished(self) -> Iterable[RunSight]:
+    def _unfinished(self) -> Iterable[RunView]:
         """Yield the unfinished runs that are listed."""
         runs = [run for run in self._chosen.values() if not run.state.finished]
         runs.sort(key=_in_order)
@@ -300,7 +300,7 @@ class Watcher:
             if number and run.state is State.RUNNING:
                 loss, speed = loss_of(run.dir.attempt(number)), speed_of(run.dir.attempt(number))
             pack = pack_of(run.status, packs.get(run.id, 1))
-            yield RunSight(run, self._holders[run.id], loss, speed, pack, number)
+            yield RunView(run, self._holders[run.id], loss, speed, pack, number)
 
     def _problems(self) -> Iterable[str]:
         """Yield what is wrong with the folder, a line each."""

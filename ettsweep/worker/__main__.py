@@ -12,21 +12,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import EttsweepError, LaunchError, LostPeerError
+from ettsweep.errors import EttsweepError, LaunchError, LostProcessError
 from ettsweep.launch.profile import Slot
 from ettsweep.launch.slots import hold_slot, let_go, lock_paths
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.provenance import package_dir
 from ettsweep.runs.folder import RunDir
 from ettsweep.worker.devices import meet_in_job, meet_leader, prepare_device
-from ettsweep.worker.signals import SIGNALS, Control
+from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.slurm_job import SlurmJob
 from ettsweep.worker.worker import Worker, say
 
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.trainer.training.distributed import Peers
+    from ettsweep.trainer.training.distributed import ProcessGroup
 
 
 # --- a slot of this machine -----------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
         lock = hold_slot(slot, submission.results)  # waits in the kernel, without torch
     assert lock is not None
     try:
-        Worker(submission, slot, submission.run_dirs(submission.runs), Control()).serve()
+        Worker(submission, slot, submission.run_dirs(submission.runs), StopSource()).serve()
     finally:
         let_go(lock)
     return 0
@@ -53,24 +53,24 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
 
 def follow_in_slot(told: str) -> int:
     """Train on another device of a slot what its leader says; return the exit code."""
-    control = Control()
+    control = StopSource()
     device, group = meet_leader(told)
     _follow(group, device, control)
     group.leave()
     return 0
 
 
-def _follow(group: "Peers", device: "torch.device", control: "Control") -> None:
+def _follow(group: "ProcessGroup", device: "torch.device", control: "StopSource") -> None:
     """Train what the leader of a group says, until it has nothing more."""
     from ettsweep.trainer.training.run import train_run
-    from ettsweep.trainer.training.runtime_settings import orders
+    from ettsweep.trainer.training.runtime_settings import broadcast_jobs
 
     try:
-        for path, number, execution in orders(group):
+        for path, number, execution in broadcast_jobs(group):
             run = RunDir(path)
             attempt = run.attempt(number)
             train_run(run, attempt, device, execution, control.watch(attempt), group)
-    except LostPeerError as error:
+    except LostProcessError as error:
         print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # what is left of the group may hang at a normal end
 
@@ -85,7 +85,7 @@ def _check_code(submission: Submission) -> None:
 def run_task(folder: Path) -> int:
     """Train the runs of this task of the array; return the exit code."""
     job = SlurmJob.this()
-    control = Control()
+    control = StopSource()
     submission = read_submission(folder)
     _check_code(submission)
     submission.record(job.id.partition("_")[0])

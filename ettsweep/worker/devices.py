@@ -29,8 +29,8 @@ from ettsweep.seeding import derive_seed
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.trainer.training.distributed import FileStore, Peers
-    from ettsweep.trainer.training.runtime_settings import Execution
+    from ettsweep.trainer.training.distributed import FileStore, ProcessGroup
+    from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 GRACE_S = 30.0
 """Seconds that a process has to end by itself, or to learn that another has ended, before it is killed."""
@@ -104,24 +104,24 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**30)
 
 
-def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: int = 1) -> "Execution":
+def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: int = 1) -> "RuntimeSettings":
     """Return how a run is trained in a slot, as one of so many alike: as its profile says, on the data there."""
-    from ettsweep.trainer.training.runtime_settings import Execution
+    from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
-    shared = {field.name for field in fields(Execution)}
+    shared = {field.name for field in fields(RuntimeSettings)}
     said = {name: value for name, value in profile if name in shared and value != "auto"}
     if slot.device == "cuda":
         said.setdefault("loader_workers", slot.threads)
     said["most_threads"] = slot.threads
     peak_flops = None if profile.peak_tflops is None else 1e12 * profile.peak_tflops
-    return Execution(**said, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
+    return RuntimeSettings(**said, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
 
 
 # --- several that train together ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def gathered(slot: Slot, device: "torch.device") -> Iterator["Peers"]:
+def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
     """Start a process for each other device of a slot, which trains what this one says, and end them at the end.
 
     They meet in a file that nobody else can open.
@@ -129,7 +129,7 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Peers"]:
     Raises:
         LaunchError: one of them has ended before it could train.
     """
-    from ettsweep.trainer.training.distributed import ALONE, FileStore, Peers
+    from ettsweep.trainer.training.distributed import ALONE, FileStore, ProcessGroup
     from ettsweep.trainer.training.runtime_settings import dismiss
 
     if not slot.others:
@@ -143,7 +143,7 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Peers"]:
             started.enter_context(_started(other, meeting, k, world)) for k, other in enumerate(slot.others, 1)
         ]
         _await(followers, store)
-        group = Peers.join(device, store, 0, world)
+        group = ProcessGroup.join(device, store, 0, world)
         try:
             with _watched(followers):
                 yield group
@@ -192,7 +192,7 @@ def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> No
             time.sleep(START_POLL_S)
 
 
-def meet_in_job(device: "torch.device", name: str) -> "Peers":
+def meet_in_job(device: "torch.device", name: str) -> "ProcessGroup":
     """Meet the other processes of a SLURM job, at the node that submitit finds in its environment.
 
     The leader listens there alone, and at loopback where all are on one node: torch would on all interfaces, and asks
@@ -205,7 +205,7 @@ def meet_in_job(device: "torch.device", name: str) -> "Peers":
     from submitit.helpers import TorchDistributedEnvironment
     from torch.distributed import DistNetworkError
 
-    from ettsweep.trainer.training.distributed import DEVICE_WAIT, Peers, TCPStore
+    from ettsweep.trainer.training.distributed import DEVICE_WAIT, ProcessGroup, TCPStore
 
     where = TorchDistributedEnvironment()
     leads, port = where.rank == 0, where.master_port
@@ -219,7 +219,7 @@ def meet_in_job(device: "torch.device", name: str) -> "Peers":
         store = TCPStore(host, port, where.world_size, is_master=leads, timeout=DEVICE_WAIT, master_listen_fd=listener)
     except (DistNetworkError, RuntimeError, OSError) as error:
         raise LaunchError(f"the processes of this job cannot meet at {host}:{port}: {first_line(error)}") from None
-    return Peers.join(device, store, where.rank, where.world_size)
+    return ProcessGroup.join(device, store, where.rank, where.world_size)
 
 
 def _reached_at(name: str) -> str:
@@ -240,7 +240,7 @@ def _address_here(name: str) -> str:
     return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
 
 
-def meet_leader(told: str) -> "tuple[torch.device, Peers]":
+def meet_leader(told: str) -> "tuple[torch.device, ProcessGroup]":
     """Meet the process that started this one, and end with it; return the device that it is to train on.
 
     Raises:
@@ -252,13 +252,13 @@ def meet_leader(told: str) -> "tuple[torch.device, Peers]":
     except (ValueError, KeyError, TypeError):
         raise LaunchError("--follow is for workers: they are started by `ettsweep grid`") from None
     device, _ = prepare_device(slot)
-    from ettsweep.trainer.training.distributed import FileStore, Peers
+    from ettsweep.trainer.training.distributed import FileStore, ProcessGroup
 
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     store = FileStore(meeting, world)
     store.set(f"ready-{rank}", "")
-    return device, Peers.join(device, store, rank, world)
+    return device, ProcessGroup.join(device, store, rank, world)
 
 
 PR_SET_PDEATHSIG = 1

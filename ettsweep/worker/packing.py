@@ -12,7 +12,7 @@ from ettsweep.launch.profile import AnyProfile
 from ettsweep.processes import GIB
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import Outlook, State
+from ettsweep.runs.state import Liveness, State
 from ettsweep.trainer.models.model_cost import activation_bytes
 from ettsweep.trainer.models.registry import architecture, parameter_count
 from ettsweep.trainer.tasks.registry import task_kind
@@ -37,15 +37,15 @@ WORTH_A_TRIAL = 5000
 the smallest models, whose steps take 2 to 4 ms: half a second to trace the stack, and five steps of each member."""
 
 
-def claimable(run: RunDir, outlook: Outlook) -> bool:
+def claimable(run: RunDir, outlook: Liveness) -> bool:
     """Say whether a run waits for someone to train it."""
     return run.status(outlook).state in WAITING
 
 
-class Remaining:
+class RemainingRuns:
     """What is left of a list of runs, as far as a worker has looked: of a long list, no further than it needs."""
 
-    def __init__(self, runs: Iterable[RunDir], outlook: Outlook) -> None:
+    def __init__(self, runs: Iterable[RunDir], outlook: Liveness) -> None:
         self._all = tuple(runs)
         self._runs = dict.fromkeys(self._all)
         self._outlook = outlook
@@ -103,10 +103,10 @@ class Remaining:
         return self._read[run]
 
     def _number(self, spec: RunSpec) -> int:
-        return self._kinds.setdefault(spec.kind, len(self._kinds))
+        return self._kinds.setdefault(spec.recipe_key, len(self._kinds))
 
 
-class Size(NamedTuple):
+class PackSize(NamedTuple):
     """How many runs a worker takes at once.
 
     Attributes:
@@ -119,10 +119,10 @@ class Size(NamedTuple):
     remark: str = ""
 
 
-ONE = Size(1)
+ONE = PackSize(1)
 
 
-class Places:
+class PackPlaces:
     """The places of a pack: how many there are, and which runs may have them.
 
     Attributes:
@@ -130,7 +130,7 @@ class Places:
         stack, remark: as in `Size`.
     """
 
-    def __init__(self, size: Size = ONE, others: Iterable[RunDir] = ()) -> None:
+    def __init__(self, size: PackSize = ONE, others: Iterable[RunDir] = ()) -> None:
         self.size, self.stack, self.remark = size
         self._others = iter(others)
         self._seen = deque[RunDir]()
@@ -152,7 +152,7 @@ def enough(profile: AnyProfile, spec: RunSpec) -> int:
     return max(*STACKED.values(), math.ceil(WORTH_A_TRIAL / spec.schedule.last_step))
 
 
-def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> Size:
+def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> PackSize:
     """Return how many runs like one a worker takes at once, leaving the others their part of the runs that are left."""
     fair = math.ceil(left / workers)
     if fair < 2 or profile.devices_per_run > 1 or profile.pack == 1:
@@ -164,25 +164,25 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     fitting = int(FILLED * free_bytes / state_bytes)
     if profile.pack != "auto":
         if fitting >= 2:
-            return Size(min(profile.pack, fair, fitting))
+            return PackSize(min(profile.pack, fair, fitting))
         remark = (
             f"trains alone: of the {count(min(profile.pack, fair), 'run')} that could train at once, with "
             f"{state_bytes / GIB:.2g} GiB of weights and moments each, no two fit into half of the "
             f"{free_bytes / GIB:.2g} GiB that are free"
         )
-        return Size(1, remark=remark)
+        return PackSize(1, remark=remark)
     each_bytes = state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)
     size = min(STACKED[device.type], fair, int(FILLED * free_bytes / each_bytes))
     why = against_a_stack(profile, spec, device, size, fair)
     if not why:
-        return Size(size, stack=size)
+        return PackSize(size, stack=size)
     size = max(1, min(profile.together(spec.task), fair, fitting))
-    return Size(size, 0, f"no stack: {why}" if size > 1 else f"trains alone, without a stack: {why}")
+    return PackSize(size, 0, f"no stack: {why}" if size > 1 else f"trains alone, without a stack: {why}")
 
 
 def against_a_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", size: int, runs: int) -> str:
     """Return why `auto` tries no stack of a size where so many runs like one are before a worker; "" where it does."""
-    from ettsweep.trainer.ensemble.stack import verdict
+    from ettsweep.trainer.ensemble.stack import stack_decision
 
     if not architecture(spec.model).stacks:
         return f"models of kind {spec.model.kind} have none"
@@ -192,7 +192,7 @@ def against_a_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", 
         return "no two runs fit into half of the free memory"
     if device.type != "cpu" and profile.pack_mode == "exact":
         return "a GPU rounds otherwise in one; pack_mode=fast allows that"
-    known = verdict(spec, device, size, profile.pack_mode)
+    known = stack_decision(spec, device, size, profile.pack_mode)
     if known:
         return "" if known.stacks else known.why
     if runs * spec.schedule.last_step < WORTH_A_TRIAL:

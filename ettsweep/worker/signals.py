@@ -21,7 +21,7 @@ POLL_S = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
-class Control:
+class StopSource:
     """What a run in training asks at each step: was the worker told to stop, the run cancelled, pruned, taken over?"""
 
     def __init__(self) -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from ettsweep.errors import LaunchError
 from ettsweep.files import Json
-from ettsweep.launch.liveness import LiveOutlook
-from ettsweep.launch.slurm_cache import Memory
+from ettsweep.launch.liveness import SchedulerLiveness
+from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import Submission
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.state import Outlook, Owner
+from ettsweep.runs.state import Liveness, Owner
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SlurmJob:
         return {name: getattr(self, name) for name in names}
 
 
-class JobOutlook(Outlook):
+class JobLiveness(Liveness):
     """What a job knows of other owners: of its own earlier and later lives at once, of others by asking SLURM.
 
     It looks at no other submission: this job has been given its runs.
@@ -72,14 +72,14 @@ class JobOutlook(Outlook):
     def __init__(self, job: SlurmJob, submission: Submission) -> None:
         self._job = job
         self._submission = submission
-        self._memory = Memory()
+        self._memory = SlurmCache()
 
     def owner(self, attempt: Attempt) -> Owner:
         """Say whether the owner of an attempt that has not ended lives."""
         theirs = attempt.job()
         ours = self._job.cluster, self._job.id, self._submission.path.name
         if (theirs.get("cluster"), theirs.get("id"), attempt.claim().get("submission")) != ours:
-            other = LiveOutlook(self._submission.results, self._memory).owner(attempt)
+            other = SchedulerLiveness(self._submission.results, self._memory).owner(attempt)
             # Where SLURM cannot be asked, as in a container, whoever wants to own a run goes by its owner's heart.
             return other if other.life != "unknown" else Owner(self._memory.pulse(attempt), other.where, other.reason)
         if theirs.get("restart") != self._job.restart:

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.console import note
-from ettsweep.errors import CorruptError, LaunchError, LostPeerError, StorageError
+from ettsweep.console import print_note
+from ettsweep.errors import CorruptError, LaunchError, LostProcessError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
-from ettsweep.launch.liveness import LiveOutlook
+from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import PROFILES, AnyProfile, LocalProfile, Slot
 from ettsweep.launch.slots import Lock, held, hold_slot, let_go, lock_paths
 from ettsweep.launch.slurm_cache import BEATS
@@ -29,20 +29,20 @@ from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import Outlook, State, Status, ThisMachine
+from ettsweep.runs.state import Liveness, LocalLiveness, State, Status
 from ettsweep.schema import validate
 from ettsweep.worker.devices import execution, gathered, prepare_device
-from ettsweep.worker.packing import WAITING, Places, Remaining, claimable, enough, pack_size
-from ettsweep.worker.signals import POLL_S, Control
-from ettsweep.worker.slurm_job import JobOutlook, SlurmJob
+from ettsweep.worker.packing import WAITING, PackPlaces, RemainingRuns, claimable, enough, pack_size
+from ettsweep.worker.signals import POLL_S, StopSource
+from ettsweep.worker.slurm_job import JobLiveness, SlurmJob
 
 if TYPE_CHECKING:
     import torch
 
     from ettsweep.trainer.ensemble.pack import Pack
-    from ettsweep.trainer.training.coroutine import Stop, Turns
-    from ettsweep.trainer.training.distributed import Peers
-    from ettsweep.trainer.training.runtime_settings import Execution
+    from ettsweep.trainer.training.coroutine import RunCoroutine, Stop
+    from ettsweep.trainer.training.distributed import ProcessGroup
+    from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 
 IDLE_LIVES = 6
@@ -84,12 +84,12 @@ class Worker:
     submission: Submission
     slot: Slot
     runs: list[RunDir]
-    control: Control
+    control: StopSource
     job: SlurmJob | None = None
-    group: "Peers | None" = None
+    group: "ProcessGroup | None" = None
 
     def __post_init__(self) -> None:
-        self._outlook: Outlook = JobOutlook(self.job, self.submission) if self.job else ThisMachine()
+        self._outlook: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
         self._claimed = False
         # One more, until a run makes a step in this one.
         self._idle_lives = 1 + int(self.submission.said_by(self.slot.name).get("idle_lives") or 0)
@@ -143,13 +143,13 @@ class Worker:
         try:
             with around as group:
                 self._train_with(group, device, info, code)
-        except LostPeerError as error:
+        except LostProcessError as error:
             if self.job:
                 print(error, file=sys.stderr, flush=True)
                 os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
             print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
 
-    def _train_with(self, group: "Peers", device: "torch.device", info: Json, code: Json) -> None:
+    def _train_with(self, group: "ProcessGroup", device: "torch.device", info: Json, code: Json) -> None:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
@@ -160,7 +160,7 @@ class Worker:
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
         claimed = True
         while claimed:
-            claimed, remaining = False, Remaining(self.runs, self._outlook)
+            claimed, remaining = False, RemainingRuns(self.runs, self._outlook)
             for run in self.runs:
                 first = None if self.control.told else claim(run, info, self._outlook)
                 if first is None:
@@ -191,18 +191,20 @@ class Worker:
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
                 give_back(device)  # the next run is measured by what is free
 
-    def _places(self, first: RunDir, remaining: Remaining, profile: AnyProfile, device: "torch.device") -> Places:
+    def _places(
+        self, first: RunDir, remaining: RemainingRuns, profile: AnyProfile, device: "torch.device"
+    ) -> PackPlaces:
         """Return the places of a pack that begins with a claimed run."""
         try:
             spec = first.spec()
         except CorruptError:
-            return Places()  # training says so in the run's own folder
+            return PackPlaces()  # training says so in the run's own folder
         if profile.pack == 1 or len(self.runs) <= self._workers:
-            return Places()  # without a look at the list
+            return PackPlaces()  # without a look at the list
         left = remaining.left(self._workers * enough(profile, spec))
-        return Places(pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
+        return PackPlaces(pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
 
-    def _take(self, places: Places, info: Json, free: int) -> list[Attempt]:
+    def _take(self, places: PackPlaces, info: Json, free: int) -> list[Attempt]:
         """Claim runs for some places, of those that nobody else has."""
         taken = list[Attempt]()
         with contextlib.suppress(StorageError):  # whoever claims a run alone says so
@@ -211,7 +213,7 @@ class Worker:
                     taken.append(attempt)
         return taken
 
-    def _refill(self, places: Places, info: Json, free: int) -> list[Attempt]:
+    def _refill(self, places: PackPlaces, info: Json, free: int) -> list[Attempt]:
         """Claim runs for places that have become free in a pack, of what is left no more than this worker's part."""
         waiting = places.waiting(free * self._workers)
         return self._take(places, info, min(free, math.ceil(waiting / self._workers)))
@@ -221,7 +223,7 @@ class Worker:
         """How many workers share the list."""
         return len(self.submission.slots) or self.submission.workers_per_job
 
-    def _alike(self, run: RunDir, remaining: Remaining) -> int:
+    def _alike(self, run: RunDir, remaining: RemainingRuns) -> int:
         """Return how many runs of one recipe this worker trains; on a CPU nobody asks."""
         if self.slot.device == "cpu":
             return 1
@@ -282,7 +284,7 @@ def progress_before(attempt: Attempt) -> float:
     return max(map(Attempt.progress, earlier), default=0.0)
 
 
-def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
+def claim(run: RunDir, info: Json, outlook: Liveness) -> Attempt | None:
     """Claim a run if it waits and nobody was faster."""
     numbers = run.numbers()
     if not claimable(run, outlook):
@@ -293,9 +295,9 @@ def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
 def train(
     attempts: list[Attempt],
     pack: "Pack",
-    how: "Execution",
-    control: Control,
-    group: "Peers",
+    how: "RuntimeSettings",
+    control: StopSource,
+    group: "ProcessGroup",
     heartbeat_s: float,
     code: Json,
     more: Callable[[int], list[Attempt]] = lambda free: [],
@@ -306,18 +308,18 @@ def train(
     `attempts`. Returns why each run was stopped, or None.
     """
     from ettsweep.trainer.training.coroutine import Stop
-    from ettsweep.trainer.training.run import Claimed, training
-    from ettsweep.trainer.training.runtime_settings import lead
+    from ettsweep.trainer.training.run import ClaimedRun, training
+    from ettsweep.trainer.training.runtime_settings import broadcast_job
 
     alive = list(attempts)
 
-    def living(attempt: Attempt) -> "Turns":
+    def living(attempt: Attempt) -> "RunCoroutine":
         run = RunDir(attempt.run)
         try:
             attempt.record_provenance(code)
-            lead(group, run.path, attempt.number, how)
+            broadcast_job(group, run.path, attempt.number, how)
             stop = yield from training(
-                Claimed(run, attempt, pack.device, how, control.watch(attempt, pack), group), pack
+                ClaimedRun(run, attempt, pack.device, how, control.watch(attempt, pack), group), pack
             )
             if stop is Stop.SUPERSEDED and attempt.requeued():
                 control.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
@@ -325,7 +327,7 @@ def train(
         finally:
             alive.remove(attempt)
 
-    def refill(free: int) -> "list[Turns]":
+    def refill(free: int) -> "list[RunCoroutine]":
         new = more(free)
         attempts.extend(new)
         alive.extend(new)
@@ -354,10 +356,10 @@ def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextMa
 # --- one run in the foreground: `ettsweep train` ----------------------------------------------------------------------
 
 
-class Unlisted(LiveOutlook):
+class OwnerLiveness(SchedulerLiveness):
     """An outlook that asks who owns a run, and not which submissions list it."""
 
-    def prospect(self, run_id: str) -> Status | None:
+    def job_status(self, run_id: str) -> Status | None:
         """Look at no submission."""
         return None
 
@@ -372,7 +374,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the end of a process that loads images is an error, not the end
     run = RunDir.create(results, spec)
-    outlook = Unlisted(results)
+    outlook = OwnerLiveness(results)
     if run.status(outlook).state in (State.FAILED, State.CANCELLED, State.PRUNED):
         run.retry()
     if run.status().state.finished:
@@ -380,7 +382,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     lock, slot = _any_slot(profile.resolve(), results)
     try:
         device, info = prepare_device(slot)
-        control = Control()  # Ctrl-C waits for the next step from here on: who has claimed a run says how it ended
+        control = StopSource()  # Ctrl-C waits for the next step from here on: who has claimed a run says how it ended
         attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
         if attempt is None:
             status = run.status(outlook)
@@ -408,7 +410,7 @@ def _any_slot(slots: list[Slot], results: Path) -> tuple[Lock, Slot]:
         if lock is not None:
             return lock, slot
     told = "".join(f" for {one}" for one in held(lock_paths(slots[0]))[:1])
-    note(f"all slots are taken: waiting{told}")
+    print_note(f"all slots are taken: waiting{told}")
     lock = hold_slot(slots[0], results)
     assert lock is not None
     return lock, slots[0]

@@ -12,7 +12,7 @@ from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
-from ettsweep.console import typed, with_results
+from ettsweep.console import parse_number, with_results
 from ettsweep.launch.cost import device_hours
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slots import hold_slot, let_go
@@ -136,8 +136,8 @@ def test_the_map_prints_one_row(call: Call, form: str) -> None:
     done = call("map", "--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk", "--width", 16, "--format", form)
     (row,) = table(done.out, form)
     assert list(row) == ["lr", "wd"]
-    assert typed(row["lr"]) == 64
-    assert typed(row["wd"]) == pytest.approx(1 / 64, rel=1e-3)
+    assert parse_number(row["lr"]) == 64
+    assert parse_number(row["wd"]) == pytest.approx(1 / 64, rel=1e-3)
 
 
 def test_the_map_takes_the_width_of_a_model_and_the_optimizer(call: Call) -> None:
@@ -400,7 +400,7 @@ def test_an_optimum_is_verified_as_promised(trained: Path, call: Call) -> None:
 @pytest.mark.parametrize("form", ["csv", "markdown"])
 def test_verdicts_print_a_row_for_each_family(trained: Path, call: Call, form: str) -> None:
     (row,) = table(call("verify-optimum", "--results", trained, "--format", form).out, form)
-    assert (row["strategy"], typed(row["lr"])) == ("standard", 0.25)
+    assert (row["strategy"], parse_number(row["lr"])) == ("standard", 0.25)
     assert row["verdict"] == "optimal by the paper's comparison of means"
 
 

@@ -23,7 +23,7 @@ from ettsweep.study.pruning import PRUNERS
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.trainer.models.registry import named_models
 from ettsweep.trainer.tasks.registry import TASKS
-from ettsweep.trainer.training.loggers import SINKS
+from ettsweep.trainer.training.loggers import METRIC_LOGGERS
 
 pytestmark = pytest.mark.usefixtures("process")
 
@@ -125,7 +125,7 @@ def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunS
         ("check-scaling --strategy", STRATEGIES),
         ("verify-optimum --rule", get_args(Rule)),
         ("cancel --state", [state.value for state in State]),
-        ("retry --log", SINKS),
+        ("retry --log", METRIC_LOGGERS),
         ("search --sampler", SAMPLERS),
         ("search --pruner", PRUNERS),
         ("init --task", TASKS),

@@ -19,14 +19,14 @@ from rich.console import Console
 from support.commandline import ETTSWEEP, GRID, Call, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
-from ettsweep.launch.follow import How, read_ledger, verify_rounds
+from ettsweep.launch.follow import CommandContext, read_ledger, verify_rounds
 from ettsweep.launch.profile import LocalProfile
-from ettsweep.launch.progress import Monitor, picture
+from ettsweep.launch.progress import ProgressMonitor, picture
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.sweep_store import load_sweeps
+from ettsweep.study.sweep_store import load_sweep_store
 
 Ask = Callable[..., list[RunSpec]]
 OTHER = {"batch_size": 16, "schedule": GRID["recipe"]["schedule"]}
@@ -126,7 +126,7 @@ def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, resu
     """Not of each whose lattice it lies on: of those that ask for it, or had it trained beyond what they asked for."""
     low = ask("low", falling, lr={"range": [-1, 0]})
     ask("high", falling, lr={"range": [0, 1]})
-    finish(results, climbed := low[0].at(2.0, low[0].wd, 0), 5.0)
+    finish(results, climbed := low[0].with_point(2.0, low[0].wd, 0), 5.0)
 
     def told(command: str) -> dict[str, str]:
         text = call(*command.split(), "--results", results, "--format", "csv", code=None).out
@@ -176,7 +176,7 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
         call("grid", "--grid", "w8.yaml", "--note", "the narrow one", *follow)
         call("grid", "--grid", "w8.yaml", "--name", "again", *follow)
     assert len(submission_folders(results)) == 1, "runs belong to nobody, and train once"
-    sweeps = load_sweeps(results).named
+    sweeps = load_sweep_store(results).named
     assert (sweeps["w8"].note, sweeps["again"].note) == ("the narrow one", "")
     assert sweeps["w8"].requests == sweeps["again"].requests
     assert set(states(call, results).values()) == {("again, w8", "done")}
@@ -303,7 +303,7 @@ def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, as
     ask("w8")
     done = call("sweeps", "--results", results, "archive", "w8", code=2)
     assert "options of `sweeps archive` go after its name" in done.err
-    assert not load_sweeps(results).named["w8"].archived
+    assert not load_sweep_store(results).named["w8"].archived
 
 
 def test_what_is_asked_for_of_an_archived_sweep_can_be_seen(
@@ -388,7 +388,7 @@ def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, 
     """Nobody asks for it, and it lies on both lattices: either may have climbed there."""
     (first, *_) = ask("w8")
     ask("wider", lr={"range": [-2, 1]})
-    RunDir.create(results, climbed := first.at(first.lr * 16, first.wd, 0))
+    RunDir.create(results, climbed := first.with_point(first.lr * 16, first.wd, 0))
     assert states(call, results)[climbed.run_id][0] == "w8, wider"
     done = call("cancel", "--sweep", "wider", "--yes", "--results", results)
     assert "1 run is left alone: sweep w8 wants it too" in done.err
@@ -407,7 +407,7 @@ def test_runs_belong_to_the_sweep_that_asks_for_them(call: Call, results: Path, 
 def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results: Path, ask: Ask) -> None:
     (first, *_) = ask("w8")
     RunDir.create(results, first)
-    finish(results, elsewhere := first.at(0.3, first.wd, 0), 0.1)
+    finish(results, elsewhere := first.with_point(0.3, first.wd, 0), 0.1)
     assert states(call, results) == {first.run_id: ("w8", "missing"), elsewhere.run_id: ("-", "done")}
     assert elsewhere.run_id in call("status", "--results", results).out
     assert states(call, results, "--sweep", "w8").keys() == {first.run_id}
@@ -422,7 +422,7 @@ def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results:
     attempt.fail("error", "RuntimeError: out of luck")
 
     def shown() -> str:
-        monitor = Monitor(results, [first], load_sweeps(results).searches)
+        monitor = ProgressMonitor(results, [first], load_sweep_store(results).searches)
         (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
@@ -489,8 +489,8 @@ def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Fo
         told.append((words, len(runs_in(results))))
         return answers.pop(0)
 
-    (sweep,) = load_sweeps(results).chosen()
-    how = How(results, LocalProfile(slots=1), console=Console(stderr=True))
+    (sweep,) = load_sweep_store(results).chosen()
+    how = CommandContext(results, LocalProfile(slots=1), console=Console(stderr=True))
     with warm_workers(forks):
         done = verify_rounds(sweep.searches, how, agree=agree)
     assert [count for _, count in told] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"

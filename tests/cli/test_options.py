@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from support.commandline import GRID, Call, keep, write_grid
 
-from ettsweep.cli.options import Runs
+from ettsweep.cli.options import RunOptions
 from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.run_index import load_ledger
-from ettsweep.study.sweep_store import load_sweeps
+from ettsweep.study.run_index import load_run_index
+from ettsweep.study.sweep_store import load_sweep_store
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -24,10 +24,10 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
     for spec in (ntk, other_lr, standard, wide):
         RunDir.create(results, spec)
     RunDir(results / "runs" / wide.run_id).cancel()
-    ledger = load_ledger(results)
+    ledger = load_run_index(results)
 
     def chosen(**parts: Any) -> set[str]:
-        return {run.id for run in Runs(**parts).runs(ledger, load_sweeps(results))}
+        return {run.id for run in RunOptions(**parts).runs(ledger, load_sweep_store(results))}
 
     everything = {ntk.run_id, other_lr.run_id, standard.run_id, wide.run_id}
     assert chosen() == everything

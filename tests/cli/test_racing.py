@@ -84,9 +84,9 @@ def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results:
     fresh = [row["seed"] for row in rows]
     assert fresh == [3, 4, 5, 6]
     assert not {*fresh} & {*RACING}
-    best = asked[0].at(before["lr"], before["wd"], 0)
+    best = asked[0].with_point(before["lr"], before["wd"], 0)
     for number, seed in enumerate(fresh):
-        finish(results, best.at(best.lr, best.wd, seed), 9.0 + number)
+        finish(results, best.with_point(best.lr, best.wd, seed), 9.0 + number)
     after = verify(call, results, "--dry-run").json[0]
     assert [one["score"] for one in after.pop("fresh")] == [9.0, 10.0, 11.0, 12.0]
     assert before.pop("fresh") == []
@@ -107,7 +107,7 @@ def test_without_follow_only_missing_neighbours_are_bought(call: Call, results: 
     """One seed of each, of the sweep's four; a verdict that is open for want of seeds asks for none."""
     ask(slope=0.1, lr={"range": [-1, 0]}, seeds=[0, 1, 2, 3], criterion={"margin": "0.1%"})
     assert bought(call, results) == [("2^-1", "0")]
-    finish(results, spec := specs(results)[0].at(0.5, 0.25, 0), noisy(spec, 0.1))
+    finish(results, spec := specs(results)[0].with_point(0.5, 0.25, 0), noisy(spec, 0.1))
     done = verify(call, results, code=1)
     assert done.json[0]["verdict"] == "unresolved"
     assert not (results / "jobs").exists()
@@ -127,7 +127,7 @@ def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, ask: 
     asked = ask(seeds=[0, 1])
     centre = asked[len(asked) // 2]
     for seed in (RACING[0], RACING[1]):
-        finish(results, spec := centre.at(centre.lr, centre.wd, seed), noisy(spec))
+        finish(results, spec := centre.with_point(centre.lr, centre.wd, seed), noisy(spec))
     done = call("verify-optimum", "--follow", "--max-seeds", 3, "--results", results, code=2)
     assert done.err.splitlines()[-1] == "ettsweep: --max-seeds 3: w8 standard has 4 seeds at (2^-2, 2^-2) already"
     call("verify-optimum", "--max-seeds", 4, "--dry-run", "--results", results, code=None)

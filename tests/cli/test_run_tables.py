@@ -8,7 +8,7 @@ from ettsweep.cli.run_tables import best_score, describe, in_order, state_note, 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.run_index import load_ledger
+from ettsweep.study.run_index import load_run_index
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -36,7 +36,7 @@ def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
         return [(str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in paths]
 
     before = tree()
-    ledger = load_ledger(results)
+    ledger = load_run_index(results)
     for run in ledger.runs.values():
         status_row(run, "-")
         describe(ledger, run.id, {})
@@ -45,7 +45,7 @@ def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
 
 def test_a_broken_folder_is_described_by_what_is_wrong(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec).spec_path.write_text("{")
-    ledger = load_ledger(results)
+    ledger = load_run_index(results)
     assert describe(ledger, spec.run_id, {})["reason"] == ledger.broken[spec.run_id]
 
 
@@ -54,7 +54,7 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
     evaluate(attempt, 6, 0.9, 0.8)
     first, last = {"step": 3, "progress": 0.125, "wall_s": 9.0}, {"step": 6, "progress": 0.25, "wall_s": 9.5}
     attempt.append(attempt.timings_path, [first, last])  # 4 s a run, once it has started
-    row = status_row(load_ledger(results).runs[spec.run_id], "w8", pack=3)
+    row = status_row(load_run_index(results).runs[spec.run_id], "w8", pack=3)
     assert state_note(row) == f"on {socket.gethostname()}, pack of 3 on cpu-0, about 3 s left"
     assert state_note(row | {"pack": 1}) == f"on {socket.gethostname()}, about 3 s left"
     assert row == {
@@ -89,7 +89,7 @@ def test_progress_is_of_the_steps_that_were_trained(results: Path, spec: RunSpec
     assert RunDir(attempt.run).finish({"status": "diverged", "score": None, "diverged_step": 6}, [])
 
     def told() -> dict[str, object]:
-        row = status_row(load_ledger(results).runs[spec.run_id], "-")
+        row = status_row(load_run_index(results).runs[spec.run_id], "-")
         return {key: row[key] for key in ("state", "progress", "best_score")}
 
     assert told() == {"state": "diverged", "progress": 6 / spec.schedule.total_steps, "best_score": None}
@@ -100,14 +100,14 @@ def test_progress_is_of_the_steps_that_were_trained(results: Path, spec: RunSpec
 def test_wd_zero_has_no_log2(results: Path, make_spec: MakeSpec) -> None:
     spec = make_spec(wd=0.0)
     RunDir.create(results, spec)
-    assert status_row(load_ledger(results).runs[spec.run_id], "w8")["log2_wd"] is None
+    assert status_row(load_run_index(results).runs[spec.run_id], "w8")["log2_wd"] is None
 
 
 def test_the_best_score_of_a_run_in_training_is_of_its_evaluations_so_far(results: Path, spec: RunSpec) -> None:
     attempt = start(results, spec)
 
     def best() -> float | None:
-        return best_score(load_ledger(results).runs[spec.run_id])
+        return best_score(load_run_index(results).runs[spec.run_id])
 
     assert best() is None
     evaluate(attempt, 2, 0.9, 0.4, None, 0.7)
@@ -125,7 +125,7 @@ def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec)
     second.resume_from(1, 4)
     evaluate_from_5 = [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.6}]
     second.append(second.metrics_path, evaluate_from_5)
-    assert best_score(load_ledger(results).runs[spec.run_id]) == 0.4
+    assert best_score(load_run_index(results).runs[spec.run_id]) == 0.4
 
 
 def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -> None:
@@ -135,7 +135,7 @@ def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -
     assert second is not None
     second.resume_from(1, 8)
     assert RunDir(second.run).finish({"status": "done", "score": 0.5}, [])
-    data = describe(load_ledger(results), spec.run_id, {})
+    data = describe(load_run_index(results), spec.run_id, {})
     assert data["state"] == "done"
     assert data["spec"]["model"]["width"] == 8
     assert data["result"]["score"] == 0.5
@@ -159,12 +159,12 @@ def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_s
     ]
     for spec in expected:
         RunDir.create(results, spec)
-    found = sorted(load_ledger(results).runs.values(), key=in_order)
+    found = sorted(load_run_index(results).runs.values(), key=in_order)
     assert [run.spec for run in found] == expected
 
 
 def test_log2_of_mapped_points_is_rounded_alike(results: Path, make_spec: MakeSpec) -> None:
     spec = make_spec(lr=2.0**-7 * (1 + 4e-16))
     RunDir.create(results, spec)
-    row = status_row(load_ledger(results).runs[spec.run_id], "w8")
+    row = status_row(load_run_index(results).runs[spec.run_id], "w8")
     assert (row["lr"], row["log2_lr"]) == (spec.lr, -7.0)

@@ -25,8 +25,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import Point, Search
-from ettsweep.study.sweep_store import load_sweeps
+from ettsweep.study.study import Point, Study
+from ettsweep.study.sweep_store import load_sweep_store
 
 WIDE: dict[str, Any] = {
     "centre": {"standard": {"lr": 0.0625, "wd": 0.25}},
@@ -87,7 +87,7 @@ def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, t
     (match,) = PROPOSED.findall(told.err)
     assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
     assert "1 run would be submitted" in told.err
-    assert len(load_sweeps(results).named["w8"].requests) == 1, "a dry run keeps nothing"
+    assert len(load_sweep_store(results).named["w8"].requests) == 1, "a dry run keeps nothing"
 
 
 def test_without_following_a_call_submits_what_is_proposed_and_no_more(
@@ -288,7 +288,7 @@ def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, 
     keep(results, load_request(tmp_path / "w8.yaml"))
     asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
     done = call(*asked, "--results", results, code=2)
-    assert len(load_sweeps(results).named["w8"].requests) == 1, "nothing was asked for"
+    assert len(load_sweep_store(results).named["w8"].requests) == 1, "nothing was asked for"
     assert "strategy standard: nothing was trained there yet" in done.err
 
 
@@ -308,7 +308,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     assert proposed(results)["ntk"] == [5.0]
     again = call(*asked, "--trials", 2, "--dry-run", code=None)
     assert "--from standard is not looked at: the search has begun" in again.err
-    (search,) = (one for one in load_sweeps(results).named["w8"].searches if one.strategy == "ntk")
+    (search,) = (one for one in load_sweep_store(results).named["w8"].searches if one.strategy == "ntk")
     assert search.start == Point(5.0, 0.01)
     assert call(*asked[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(
         "ettsweep: unknown strategy or sweep 'nobody'"
@@ -339,15 +339,15 @@ def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
 def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Path, tmp_path: Path) -> None:
     write_grid(tmp_path / "w8.yaml", **WIDE)
 
-    def ask(**options: str) -> Search:
+    def ask(**options: str) -> Study:
         keep(results, load_request(tmp_path / "w8.yaml", **options).model_copy(update={"searched": True}))  # type: ignore[arg-type]
-        return load_sweeps(results).named["w8"].searches[0]
+        return load_sweep_store(results).named["w8"].searches[0]
 
     assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
     assert [lr for lr, _ in ask(lr_range="1:2").box] == [0.125, 0.25]
     told = call("search", "--sweep", "w8", "--sampler", "random", "--dry-run", "--results", results, code=None)
     assert PROPOSED.findall(told.err) == [("random", "(2^-3, 2^-2)")], "the nearest to the centre"
-    assert len(load_sweeps(results).named["w8"].requests) == 2
+    assert len(load_sweep_store(results).named["w8"].requests) == 2
     assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
 
 

@@ -14,9 +14,9 @@ from ettsweep.console import Format
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.run_index import load_ledger
-from ettsweep.study.study import Search
-from ettsweep.study.sweep_store import Proposal
+from ettsweep.study.run_index import load_run_index
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_store import Suggestion
 from ettsweep.study.sweep_updates import propose
 
 LOSSES = (0.9, 1.3, 0.5, 0.75, 0.4)
@@ -30,14 +30,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(results: Path, search: Search, monkeypatch: pytest.MonkeyPatch, form: Format = Format.TABLE) -> str:
+def shown(results: Path, search: Study, monkeypatch: pytest.MonkeyPatch, form: Format = Format.TABLE) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout", screen := Terminal())
-    show_course([search], load_ledger(results), form)
+    show_course([search], load_run_index(results), form)
     return re.sub("\x1b\\[[0-9;]*m", "", screen.getvalue())
 
 
-def made(results: Path, base: RunSpec, proposed: int = 4) -> Search:
+def made(results: Path, base: RunSpec, proposed: int = 4) -> Study:
     search = searched(base, STEPS[:proposed])
     for ended_s, (steps, loss) in enumerate(zip(STEPS, LOSSES, strict=True)):
         finish_at(results, search, steps, loss, ended_s=ended_s)
@@ -85,7 +85,7 @@ def test_nothing_is_shown_of_what_was_not_searched_or_has_no_run(
 
 
 def test_nothing_is_shown_where_the_output_is_no_terminal(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show_course([made(results, digits_spec(None))], load_ledger(results), Format.TABLE)
+    show_course([made(results, digits_spec(None))], load_run_index(results), Format.TABLE)
     assert capsys.readouterr().out == ""
 
 
@@ -101,7 +101,7 @@ def test_a_search_shows_its_course_before_its_verdicts(results: Path, tmp_path: 
     keep(results, request)
     (search,) = request.searches("w8")
     centre = request.centres["standard"]
-    propose(results, "w8", [Proposal(strategy="standard", sampler="surface", points=(centre,))])
+    propose(results, "w8", [Suggestion(strategy="standard", sampler="surface", points=(centre,))])
     run = RunDir.create(results, search.base)
     assert run.finish({"status": "done", "score": 0.5}, [])
     _, seen = at_a_terminal("search", "--sweep", "w8", "--dry-run", "--results", results)

@@ -13,11 +13,11 @@ from support.made_sweep import digits_spec, imagenet_spec
 from support.undrawn import leave_undrawn
 
 from ettsweep.cli.verdict_tables import score_note
-from ettsweep.launch.progress import Monitor, picture
+from ettsweep.launch.progress import ProgressMonitor, picture
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import Axis, Point, Search
+from ettsweep.study.study import Axis, Point, Study
 
 Ask = Callable[..., list[RunSpec]]
 OTHER = {"model": {**GRID["model"], "width": 4}}
@@ -70,10 +70,10 @@ def test_lr_and_wd_are_powers_of_two_where_they_are_shown_otherwise(call: Call, 
     spec = ask("w8")[1]
     shown = call("show", spec.run_id, "--all", "--results", results).out
     assert re.findall(r"^(?:spec\.)?[lw][rd] +(\S+)$", shown, re.MULTILINE) == ["2^-2"] * 4
-    attempt = RunDir.create(results, other := spec.at(0.125, 0.0, 3)).claim({}, after=0)
+    attempt = RunDir.create(results, other := spec.with_point(0.125, 0.0, 3)).claim({}, after=0)
     assert attempt
     attempt.fail("error", "RuntimeError: out of luck")
-    monitor = Monitor(results, [other], {})
+    monitor = ProgressMonitor(results, [other], {})
     (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
     assert re.search(r"2\^-3 +0 +3 ", console.file.getvalue())
     told = call("verify-optimum", "--at", "2^-1,2^-2", "--dry-run", "--results", results, code=1)
@@ -159,7 +159,7 @@ def test_a_hint_for_one_sweep_does_not_stand_for_another_of_the_family(
     for request in (one, other):
         keep(results, request)
     (asked,) = other.specs()
-    better, worse = (asked.at(asked.lr * x, asked.wd, 1) for x in (2.0, 0.5))
+    better, worse = (asked.with_point(asked.lr * x, asked.wd, 1) for x in (2.0, 0.5))
     first, *rest = one.specs()
     for spec, score in ((asked, 2.0), (better, 1.0), *((spec, 2.0) for spec in rest)):
         assert RunDir.create(results, spec).finish({"status": "done", "score": score}, [])
@@ -191,17 +191,17 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     done = call("verify-optimum", "--dry-run", "-s", "two", "--results", results, code=1)
     assert "two standard, two ntk: edge: 6 of 6" in done.err, "of one model, its sweep tells enough"
     specs = [spec for name in ("one", "two") for spec in load_request(Path(f"{name}.yaml")).specs()]
-    others = [spec.at(spec.lr, spec.wd, 7) for spec in specs]
+    others = [spec.with_point(spec.lr, spec.wd, 7) for spec in specs]
     for spec in others:
         failed(results, spec, "RuntimeError: out of luck")
-    monitor = Monitor(results, others, {})
+    monitor = ProgressMonitor(results, others, {})
     (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
     assert {*re.findall(r"vit-n\d", console.file.getvalue())} == {"vit-n4", "vit-n8"}
 
 
 def test_a_score_says_of_which_models_it_is() -> None:
     digits, imagenet = (
-        Search(spec, Axis(), Axis(), (0,), (Point(spec.lr, spec.wd),), "s")
+        Study(spec, Axis(), Axis(), (0,), (Point(spec.lr, spec.wd),), "s")
         for spec in (digits_spec(None), imagenet_spec(None))
     )
     assert score_note([digits]).startswith("best_loss: the lowest validation loss")

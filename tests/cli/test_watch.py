@@ -11,13 +11,13 @@ import pytest
 from support.commandline import ETTSWEEP, Call, at_a_terminal, wait_for
 from support.watched import Terminal, ask, at, claim, finish_all
 
-from ettsweep.study.study import Search
+from ettsweep.study.study import Study
 
 WATCH = f"{ETTSWEEP} watch --results {{}}; echo ended with $?"
 
 
 @pytest.fixture
-def training(results: Path) -> Search:
+def training(results: Path) -> Study:
     """A sweep of which a run trains, as far as this process lives."""
     (search,) = ask(results)
     finish_all(results, search)
@@ -71,7 +71,7 @@ def watching(results: Path) -> list[int]:
     return found
 
 
-def test_it_reads_well_without_colours(results: Path, training: Search) -> None:
+def test_it_reads_well_without_colours(results: Path, training: Study) -> None:
     with Terminal(80, 24, NO_COLOR="1") as terminal:
         terminal.type(WATCH.format(results))
         terminal.wait_for(r"optimal within")
@@ -80,7 +80,7 @@ def test_it_reads_well_without_colours(results: Path, training: Search) -> None:
         assert not [part for part in colours.split("\x1b[")[1:] if part.startswith(("38;", "48;", "32m", "36m"))]
 
 
-def test_it_follows_a_new_size(results: Path, training: Search) -> None:
+def test_it_follows_a_new_size(results: Path, training: Study) -> None:
     with Terminal(80, 24) as terminal:
         terminal.type(WATCH.format(results))
         terminal.wait_for(r"optimal within")

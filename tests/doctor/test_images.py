@@ -14,7 +14,7 @@ from PIL import Image
 from support.commandline import GRID, ended, ettsweep, start
 from support.pictures import hang, jpeg, pictures, wait_for_reader, write_cifar, write_folders, write_shards
 
-from ettsweep.doctor.checks import Check
+from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.doctor.data_check import examine_data, subject
 from ettsweep.doctor.image_check import shorten
 from ettsweep.study.grid_file import find_grid, load_request
@@ -133,9 +133,9 @@ def test_so_many_unreadable_images_that_none_would_train_fail(tmp_path: Path, gr
 
 
 def test_a_table_shows_twenty_and_counts_the_rest() -> None:
-    rows = [Check("form", "ok", ""), *(Check("image", "warning", str(i)) for i in range(25))]
+    rows = [DoctorCheck("form", "ok", ""), *(DoctorCheck("image", "warning", str(i)) for i in range(25))]
     assert [row.detail for row in shorten(rows)[1:21]] == [str(i) for i in range(20)]
-    assert shorten(rows)[21:] == [Check("images", "warning", "5 more; --format json or csv lists all")]
+    assert shorten(rows)[21:] == [DoctorCheck("images", "warning", "5 more; --format json or csv lists all")]
     assert shorten(rows[:21]) == rows[:21]
 
 

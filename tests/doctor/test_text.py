@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.texts import TOPICS, small_tokenizer
 
-from ettsweep.doctor.checks import Check
-from ettsweep.doctor.data_check import Subject, examine_data, subject
+from ettsweep.doctor.checks import DoctorCheck
+from ettsweep.doctor.data_check import DataRequirement, examine_data, subject
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.text.corpus import open_corpus
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
@@ -78,7 +78,7 @@ def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object],
     open_corpus(corpus)  # the doctor compares all, whether they were compared before or not
     harm(corpus)
     model = model_spec("encdec-tiny").model_copy(update={"vocabulary": 408})
-    rows: list[Check] = examine_data(Subject(TextTask(), model), str(corpus))
+    rows: list[DoctorCheck] = examine_data(DataRequirement(TextTask(), model), str(corpus))
     failed = [row for row in rows if row.state == "failed"]
     assert [row.what for row in failed] == [what]
     assert words in failed[0].detail

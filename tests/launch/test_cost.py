@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ettsweep.launch.cost import MIXED, Account, Times, cost_so_far, device_hours, saved_by_racing
+from ettsweep.launch.cost import MIXED, CostEstimator, TrainingTimes, cost_so_far, device_hours, saved_by_racing
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.run_index import load_ledger, make_plan
-from ettsweep.study.study import Axis, Point, Search
+from ettsweep.study.run_index import load_run_index, make_plan
+from ettsweep.study.study import Axis, Point, Study
 from ettsweep.study.sweep_store import by_family
 
 HERE = LocalProfile(devices="cpu", slots=2, threads=1)
@@ -42,7 +42,7 @@ def stop(results: Path, spec: RunSpec, progress: float, saved: bool = True) -> A
 
 
 def before(results: Path, specs: list[RunSpec], profile: AnyProfile = HERE) -> str:
-    return Account(profile).before(make_plan(specs, load_ledger(results)))
+    return CostEstimator(profile).before(make_plan(specs, load_run_index(results)))
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_runs_take_as_long_as_those_of_their_kind_did(results: Path, make_spec: 
     assert before(results, [*new, wider]) == (
         "6 runs to train: about 1 device hour for 5 of them (2 runs of the kind were timed)"
     )
-    times = Times(load_ledger(results))
-    planned = make_plan([*new, make_spec(batch_size=16, seed=1)], load_ledger(results)).to_launch
+    times = TrainingTimes(load_run_index(results))
+    planned = make_plan([*new, make_spec(batch_size=16, seed=1)], load_run_index(results)).to_launch
     assert times.total_s(planned) == pytest.approx(5 * 720 + 7200)
-    assert times.total_s(make_plan([*new, wider], load_ledger(results)).to_launch) is None
+    assert times.total_s(make_plan([*new, wider], load_run_index(results)).to_launch) is None
 
 
 GPU = {"device": "cuda", "device_name": "NVIDIA H200", "threads": 4}
@@ -163,29 +163,29 @@ def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec
     there, fresh, taken_on, failed = (make_spec(seed=seed) for seed in range(4))
     finish(results, there, 1800)
     stop(results, taken_on, 0.75)
-    plan = make_plan([there, fresh, taken_on, failed], load_ledger(results))
+    plan = make_plan([there, fresh, taken_on, failed], load_run_index(results))
     now_s = iter([100.0, 1000.0])
-    account = Account(HERE, clock=lambda: next(now_s))
+    account = CostEstimator(HERE, clock=lambda: next(now_s))
     assert account.before(plan).startswith("3 runs to train: about 1.1 device hours")
     assert account.before(plan) == "", "they are the same, whose worker died"
     assert account.after(plan.ledger) == "1 run was there already: 0.5 device hours saved"
     finish(results, fresh, 3600)
     finish(results, taken_on, 3600)  # a quarter of it by this command
-    assert account.after(load_ledger(results)) == (
+    assert account.after(load_run_index(results)) == (
         "2 of 3 runs trained: 1.2 device hours in 15 min 0 s; 1 run was there already: 0.5 device hours saved"
     )
 
 
 def test_it_is_told_how_many_runs_were_trained_in_packs(results: Path, make_spec: Specs) -> None:
     specs = [make_spec(seed=seed) for seed in range(4)]
-    account = Account(HERE, clock=lambda: 0.0)
-    account.before(make_plan(specs, load_ledger(results)))
+    account = CostEstimator(HERE, clock=lambda: 0.0)
+    account.before(make_plan(specs, load_run_index(results)))
     for spec, how in zip(specs[:3], ({}, {"pack": 3}, {"pack": 2}), strict=True):
         finish(results, spec, 900, **how)
-    told = account.after(load_ledger(results))
+    told = account.after(load_run_index(results))
     assert told == "3 of 4 runs trained, 2 of them in packs of up to 3: 0.75 device hours in 0 s"
     finish(results, specs[3], 900, pack=3, pack_mode="fast")
-    assert "3 of them in packs of up to 3, fast: " in account.after(load_ledger(results))
+    assert "3 of them in packs of up to 3, fast: " in account.after(load_run_index(results))
 
 
 def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_spec: Specs) -> None:
@@ -201,16 +201,16 @@ def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_s
 
 def test_rounds_after_the_first_are_told_in_few_words(results: Path, make_spec: Specs) -> None:
     finish(results, make_spec(), 3600)
-    account = Account(HERE, rounds=True)
+    account = CostEstimator(HERE, rounds=True)
 
     def told(*seeds: int) -> str:
-        return account.before(make_plan([make_spec(seed=seed) for seed in seeds], load_ledger(results)))
+        return account.before(make_plan([make_spec(seed=seed) for seed in seeds], load_run_index(results)))
 
     assert told(0, 1, 2) == (
         "this round trains 2 runs: about 2 device hours, 1 h 0 min on 2 slots (1 run of the kind was timed)"
     )
     assert told(2, 3) == "the next trains 1 run: about 1 device hour, 1 h 0 min on 1 slot"
-    assert account.after(load_ledger(results)) == ""
+    assert account.after(load_run_index(results)) == ""
 
 
 # --- saved ----------------------------------------------------------------------------------------------------------
@@ -224,10 +224,8 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
     low, high = Point(1.0, base.wd), Point(2.0, base.wd)
 
     def told(*asked: tuple[str, tuple[int, ...], tuple[Point, ...]]) -> str:
-        searches = [
-            Search(base, Axis(low=0, high=1), fixed, seeds, points, sweep=name) for name, seeds, points in asked
-        ]
-        return cost_so_far(load_ledger(results).runs.values(), by_family(searches))
+        searches = [Study(base, Axis(low=0, high=1), fixed, seeds, points, sweep=name) for name, seeds, points in asked]
+        return cost_so_far(load_run_index(results).runs.values(), by_family(searches))
 
     assert told(("one", (0, 1), (low, high))) == "4 finished runs: 2 device hours"
     both = ("one", (0, 1), (low, high)), ("two", (0,), (low, high)), ("three", (0,), (high,))
@@ -252,21 +250,21 @@ def test_racing_saves_the_seeds_that_decide_nothing(counted: list[int], compared
 
 def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
     done, pruned = make_spec(seed=0), make_spec(seed=1)
-    account = Account(HERE, clock=lambda: 0.0)
-    account.before(make_plan([done, pruned], load_ledger(results)))
+    account = CostEstimator(HERE, clock=lambda: 0.0)
+    account.before(make_plan([done, pruned], load_run_index(results)))
     finish(results, done, 36.0)
     attempt = stop(results, pruned, 0.5)
     attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 36.0}])
     RunDir(attempt.run).prune(12, "why")
-    assert account.after(load_ledger(results)) == "1 of 2 runs trained, 1 pruned: 0.02 device hours in 0 s"
+    assert account.after(load_run_index(results)) == "1 of 2 runs trained, 1 pruned: 0.02 device hours in 0 s"
 
 
 def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
     """Where nothing was trained to its end too; of a run that was begun before, what it has had since."""
     fresh, begun, failed, never = (make_spec(seed=seed) for seed in range(4))
     stop(results, begun, 0.2)
-    account = Account(HERE, rounds=True, clock=lambda: 0.0)
-    account.before(make_plan([fresh, begun, failed, never], load_ledger(results)))
+    account = CostEstimator(HERE, rounds=True, clock=lambda: 0.0)
+    account.before(make_plan([fresh, begun, failed, never], load_run_index(results)))
     for spec, progress in ((fresh, 0.5), (begun, 0.8), (failed, 0.1)):
         attempt = stop(results, spec, progress)
         attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 3600.0}])
@@ -276,5 +274,5 @@ def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(result
     attempt.fail("error", "RuntimeError: out of luck")
     RunDir.create(results, never).cancel()
     hours = 1 + 0.6 / 0.8 + 1
-    told = account.after(load_ledger(results))
+    told = account.after(load_run_index(results))
     assert told == f"0 of 4 runs trained, 1 failed, 3 cancelled: {hours:.2g} device hours in 0 s"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from ettsweep.errors import NoAnswerError
+from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm
-from ettsweep.launch.liveness import LiveOutlook, withdraw
+from ettsweep.launch.liveness import SchedulerLiveness, withdraw
 from ettsweep.launch.slurm import ArrayTask
-from ettsweep.launch.slurm_cache import ASK_FIRST_S, ASK_LAST_S, Memory, watch_pulses
+from ettsweep.launch.slurm_cache import ASK_FIRST_S, ASK_LAST_S, SlurmCache, watch_pulses
 from ettsweep.launch.submissions import Submission, next_name, submissions
 from ettsweep.processes import Life, Process, process
 from ettsweep.runs.attempt import Attempt
@@ -63,13 +63,13 @@ class Cluster:
     def queue(self, *asked: Any) -> dict[str, ArrayTask]:
         self.asked += 1
         if self.silence:
-            raise NoAnswerError(self.silence)
+            raise SlurmUnavailableError(self.silence)
         return dict(self.tasks)
 
     def history(self, arrays: Collection[str]) -> dict[str, ArrayTask]:
         self.asked_history.append(list(arrays))
         if self.no_history:
-            raise NoAnswerError(self.no_history)
+            raise SlurmUnavailableError(self.no_history)
         return {id_: task for id_, task in self.ended.items() if id_.partition("_")[0] in arrays}
 
 
@@ -139,8 +139,8 @@ def by(id_: str = "7_0", restart: int | None = 0, cluster: str = "toy") -> dict[
     return {"cluster": cluster, "id": id_, "restart": restart, "node": "n7"}
 
 
-def look(results: Path, run: str = RUN, memory: Memory | None = None) -> tuple[State, str, str]:
-    prospect = LiveOutlook(results, memory).prospect(run)
+def look(results: Path, run: str = RUN, memory: SlurmCache | None = None) -> tuple[State, str, str]:
+    prospect = SchedulerLiveness(results, memory).job_status(run)
     assert prospect
     return prospect.state, prospect.reason, prospect.job
 
@@ -174,21 +174,21 @@ def test_an_owner_lives_as_long_as_its_life_of_the_job(
 ) -> None:
     submitted(results)
     toy_cluster.has("7_0", state, restarts=restarts)
-    owner = LiveOutlook(results).owner(claimed(results, job=by(restart=restart)))
+    owner = SchedulerLiveness(results).owner(claimed(results, job=by(restart=restart)))
     assert (owner.life, owner.where) == (life, "n7")
 
 
 def test_an_owner_whose_job_squeue_does_not_list_is_dead(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
     toy_cluster.has("7_1", "RUNNING")
-    assert LiveOutlook(results).owner(claimed(results, job=by("7_0"))).life == "dead"
+    assert SchedulerLiveness(results).owner(claimed(results, job=by("7_0"))).life == "dead"
 
 
 @pytest.mark.parametrize("word", ["UNKNOWN", "EXPEDITING"])
 def test_nothing_is_concluded_from_a_word_of_a_later_slurm(toy_cluster: Cluster, results: Path, word: str) -> None:
     submitted(results)
     toy_cluster.has("7_0", word)
-    assert LiveOutlook(results).owner(claimed(results, job=by())).life != "dead"
+    assert SchedulerLiveness(results).owner(claimed(results, job=by())).life != "dead"
     assert look(results)[0] in (State.QUEUED, State.UNKNOWN)
 
 
@@ -200,7 +200,7 @@ def test_a_process_that_can_be_seen_needs_no_scheduler(
     submitted(results)
     toy_cluster.has("7_0", state)
     toy_cluster.silence = "no controller" if state == "silence" else ""
-    assert LiveOutlook(results).owner(claimed(results, owner, job=by())).life == life
+    assert SchedulerLiveness(results).owner(claimed(results, owner, job=by())).life == life
     assert toy_cluster.asked == 0
 
 
@@ -208,15 +208,15 @@ def test_a_claim_that_cannot_be_read_has_no_owner(toy_cluster: Cluster, results:
     submitted(results)
     toy_cluster.has("7_0", "RUNNING")
     attempt = claimed(results, None, job=by())
-    assert LiveOutlook(results).owner(attempt).life == "dead"
+    assert SchedulerLiveness(results).owner(attempt).life == "dead"
     (attempt.path / "claim.json").write_text("{")
-    assert LiveOutlook(results).owner(attempt).life == "dead"
+    assert SchedulerLiveness(results).owner(attempt).life == "dead"
 
 
 def test_jobs_of_another_cluster_are_not_judged_from_here(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
     toy_cluster.has("7_0", "CANCELLED")
-    owner = LiveOutlook(results).owner(claimed(results, job=by(cluster="moon")))
+    owner = SchedulerLiveness(results).owner(claimed(results, job=by(cluster="moon")))
     assert owner.life == "unknown"
     assert owner.reason == "cluster moon cannot be asked from here, which is toy"
 
@@ -224,32 +224,32 @@ def test_jobs_of_another_cluster_are_not_judged_from_here(toy_cluster: Cluster, 
 def test_nothing_is_known_of_owners_while_slurm_is_silent(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
     toy_cluster.silence = "squeue: Socket timed out on send/recv operation"
-    outlook = LiveOutlook(results)
+    outlook = SchedulerLiveness(results)
     owner = outlook.owner(claimed(results, job=by()))
     assert owner.life == "unknown"
     assert owner.reason == f"SLURM does not answer: {toy_cluster.silence}"
-    assert outlook.silence == toy_cluster.silence
+    assert outlook.slurm_error == toy_cluster.silence
 
 
 def test_a_silent_slurm_is_no_matter_where_no_job_is(toy_cluster: Cluster, results: Path) -> None:
     toy_cluster.silence = "no controller"
-    outlook = LiveOutlook(results)
+    outlook = SchedulerLiveness(results)
     assert outlook.owner(claimed(results, heartbeat_s=1)).life == "unknown"
-    assert outlook.prospect(RUN) is None
-    assert (outlook.silence, toy_cluster.asked) == ("", 0)
+    assert outlook.job_status(RUN) is None
+    assert (outlook.slurm_error, toy_cluster.asked) == ("", 0)
 
 
 def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
     toy_cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_answer() -> str:
-        raise NoAnswerError("scontrol gave no answer in 20 s")
+        raise SlurmUnavailableError("scontrol gave no answer in 20 s")
 
     submitted(results)
     monkeypatch.setattr(slurm, "cluster", no_answer)
-    outlook = LiveOutlook(results)
+    outlook = SchedulerLiveness(results)
     assert outlook.owner(claimed(results, job=by())).life == "unknown"
-    assert "scontrol gave no answer" in outlook.silence
+    assert "scontrol gave no answer" in outlook.slurm_error
 
 
 @pytest.mark.parametrize("unreachable", ["silence", "another cluster"])
@@ -260,10 +260,10 @@ def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one
     toy_cluster.silence = "no controller" if unreachable == "silence" else ""
     attempt = claimed(results, job=by(cluster="toy" if unreachable == "silence" else "moon"), heartbeat_s=10)
     clock = Clock()
-    memory = Memory(clock=clock)
+    memory = SlurmCache(clock=clock)
 
     def life() -> Life:
-        return LiveOutlook(results, memory).owner(attempt).life
+        return SchedulerLiveness(results, memory).owner(attempt).life
 
     attempt.beat(0)
     assert life() == "unknown"
@@ -276,12 +276,12 @@ def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one
 def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(toy_cluster: Cluster, results: Path) -> None:
     attempt = claimed(results, heartbeat_s=10)
     clock = Clock()
-    memory = Memory(clock=clock)
-    owner = LiveOutlook(results, memory).owner(attempt)
+    memory = SlurmCache(clock=clock)
+    owner = SchedulerLiveness(results, memory).owner(attempt)
     assert (owner.life, owner.where) == ("unknown", "n7")
     assert owner.reason == "claimed on n7, which cannot be asked from here"
     clock.now_s += 30
-    assert LiveOutlook(results, memory).owner(attempt).life == "dead"
+    assert SchedulerLiveness(results, memory).owner(attempt).life == "dead"
     assert toy_cluster.asked == 0
 
 
@@ -394,16 +394,16 @@ def test_accounting_is_asked_once_for_all_arrays_with_unfinished_runs(toy_cluste
     path.parent.mkdir(parents=True)
     path.write_text("{}")
     clock = Clock()
-    memory = Memory(clock=clock)
-    outlook = LiveOutlook(results, memory)
+    memory = SlurmCache(clock=clock)
+    outlook = SchedulerLiveness(results, memory)
     for run in (RUN, OTHER, "a" * 12):
-        outlook.prospect(run)
+        outlook.job_status(run)
     assert toy_cluster.asked_history == [["7", "9"]]
     clock.now_s += ASK_LAST_S - 1
-    LiveOutlook(results, memory).prospect(RUN)
+    SchedulerLiveness(results, memory).job_status(RUN)
     assert len(toy_cluster.asked_history) == 1
     clock.now_s += 1
-    LiveOutlook(results, memory).prospect(RUN)
+    SchedulerLiveness(results, memory).job_status(RUN)
     assert len(toy_cluster.asked_history) == 2
 
 
@@ -545,19 +545,19 @@ def test_workers_of_this_machine_take_a_run_whose_job_has_ended(toy_cluster: Clu
 
 def test_a_run_that_nobody_lists_has_no_prospect(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER)
-    assert LiveOutlook(results).prospect(RUN) is None
+    assert SchedulerLiveness(results).job_status(RUN) is None
     assert toy_cluster.asked == 0
 
 
 # --- how often SLURM is asked ---------------------------------------------------------------------------------------
 
 
-def ask_times(memory: Memory, clock: Clock, toy_cluster: Cluster, results: Path, until_s: float) -> list[float]:
+def ask_times(memory: SlurmCache, clock: Clock, toy_cluster: Cluster, results: Path, until_s: float) -> list[float]:
     """Look four times a second; return when SLURM was asked, in seconds after the start."""
     start_s, times = clock.now_s, []
     while clock.now_s - start_s <= until_s:
         before = toy_cluster.asked
-        LiveOutlook(results, memory).prospect(RUN)
+        SchedulerLiveness(results, memory).job_status(RUN)
         if toy_cluster.asked > before:
             times.append(clock.now_s - start_s)
         clock.now_s += 0.25
@@ -570,7 +570,7 @@ def test_slurm_is_asked_at_once_and_then_ever_more_seldom(toy_cluster: Cluster, 
     toy_cluster.has("7_0", "PENDING")
     toy_cluster.silence = silence
     clock = Clock()
-    times = ask_times(Memory(clock=clock), clock, toy_cluster, results, 200)
+    times = ask_times(SlurmCache(clock=clock), clock, toy_cluster, results, 200)
     gaps = [after - before for before, after in pairwise(times)]
     assert times[0] == 0
     assert gaps == [ASK_FIRST_S, 2, 4, 8, 16, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S]
@@ -580,7 +580,7 @@ def test_a_change_in_slurm_makes_the_questions_frequent_again(toy_cluster: Clust
     submitted(results)
     toy_cluster.has("7_0", "PENDING")
     clock = Clock()
-    memory = Memory(clock=clock)
+    memory = SlurmCache(clock=clock)
     ask_times(memory, clock, toy_cluster, results, 100)
     toy_cluster.has("7_0", "RUNNING")
     times = ask_times(memory, clock, toy_cluster, results, ASK_LAST_S + 4)
@@ -590,9 +590,9 @@ def test_a_change_in_slurm_makes_the_questions_frequent_again(toy_cluster: Clust
 def test_a_new_submission_is_asked_about_at_once(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER, name="a.1", array="6")
     clock = Clock()
-    memory = Memory(clock=clock)
+    memory = SlurmCache(clock=clock)
     ask_times(memory, clock, toy_cluster, results, 0)
-    LiveOutlook(results, memory).prospect(OTHER)
+    SchedulerLiveness(results, memory).job_status(OTHER)
     submitted(results)
     toy_cluster.has("7_0", "PENDING")
     assert look(results, memory=memory)[0] is State.QUEUED
@@ -602,11 +602,11 @@ def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anythi
     toy_cluster: Cluster, results: Path
 ) -> None:
     submission = submitted(results, array=None, submitter=ME)
-    memory = Memory(clock=Clock())
+    memory = SlurmCache(clock=Clock())
     assert look(results, memory=memory)[1] == "being submitted"
     submission.record("7")  # sbatch has answered; the job starts at once, and claims its run
     toy_cluster.has("7_0", "RUNNING", node="n7")
-    assert LiveOutlook(results, memory).owner(claimed(results, job=by())).life == "alive"
+    assert SchedulerLiveness(results, memory).owner(claimed(results, job=by())).life == "alive"
     assert look(results, memory=memory)[0] is State.QUEUED
 
 
@@ -614,7 +614,7 @@ def test_jobs_that_are_not_ours_do_not_make_the_questions_frequent(toy_cluster: 
     submitted(results)
     toy_cluster.has("7_0", "PENDING")
     clock = Clock()
-    memory = Memory(clock=clock)
+    memory = SlurmCache(clock=clock)
     for number in range(20):
         toy_cluster.has(f"9_{number}", "PENDING", name="of-mine-too")
         ask_times(memory, clock, toy_cluster, results, 0.75)
@@ -626,9 +626,9 @@ def test_one_look_asks_once_for_all_submissions(toy_cluster: Cluster, results: P
     for number, run in enumerate(runs[:9]):
         submitted(results, run, name=f"a.{number}", array=str(number + 1))
         toy_cluster.has(f"{number + 1}_0", "PENDING", name=f"a.{number}")
-    outlook = LiveOutlook(results)
+    outlook = SchedulerLiveness(results)
     for run in runs:
-        outlook.prospect(run)
+        outlook.job_status(run)
     assert toy_cluster.asked == 1
 
 
@@ -644,7 +644,7 @@ class Heart:
     beats: int = 0
 
     def __post_init__(self) -> None:
-        self.memory = Memory(clock=self.clock)
+        self.memory = SlurmCache(clock=self.clock)
 
     def pulse(self, after_s: float = 0.0, beat: bool = False) -> Life:
         """Let time pass, and perhaps the heart beat, and look."""
@@ -808,7 +808,7 @@ def test_jobs_that_cannot_be_withdrawn_are_said_to_do_nothing(toy_cluster: Clust
     toy_cluster.silence = "no controller"
     cancel(results, RUN)
     with pytest.raises(
-        NoAnswerError, match=r"no controller; their waiting jobs could not be withdrawn, and will do nothing"
+        SlurmUnavailableError, match=r"no controller; their waiting jobs could not be withdrawn, and will do nothing"
     ):
         withdraw(results, [RUN])
 
@@ -935,10 +935,10 @@ def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, t
 )
 def test_a_command_that_fails_is_no_answer(answers: Any, name: str, ask: Callable[[], object]) -> None:
     answers(name, "7_0|A|COMPLETED|None|n1|N/A|0|\n", f"{name}: error: it is too late\n", 1)
-    with pytest.raises(NoAnswerError, match=f"^{name}: it is too late$"):
+    with pytest.raises(SlurmUnavailableError, match=f"^{name}: it is too late$"):
         ask()
     answers(name, code=3)
-    with pytest.raises(NoAnswerError, match=f"^{name}: exit code 3$"):
+    with pytest.raises(SlurmUnavailableError, match=f"^{name}: exit code 3$"):
         ask()
 
 
@@ -948,23 +948,23 @@ def test_a_command_that_fails_is_no_answer(answers: Any, name: str, ask: Callabl
 )
 def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any, complaint: str) -> None:
     answers("squeue", "\n", f"{complaint}\n", 0)  # it exits 0, and prints nothing of use
-    with pytest.raises(NoAnswerError, match=complaint.removeprefix("squeue: error: ")):
+    with pytest.raises(SlurmUnavailableError, match=complaint.removeprefix("squeue: error: ")):
         slurm.queue(["0"])
 
 
 def test_a_command_that_takes_too_long_is_no_answer(answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "ANSWER_S", 0.2)
     answers("squeue", first="exec sleep 60")
-    with pytest.raises(NoAnswerError, match=r"^squeue gave no answer in 0 s$"):
+    with pytest.raises(SlurmUnavailableError, match=r"^squeue gave no answer in 0 s$"):
         slurm.queue(["0"])
 
 
 def test_a_command_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoAnswerError, match=r"^squeue is not on this machine$"):
+    with pytest.raises(SlurmUnavailableError, match=r"^squeue is not on this machine$"):
         slurm.queue(["0"])
     (tmp_path / "squeue").write_text("#!/bin/sh\n")
-    with pytest.raises(NoAnswerError, match=r"^squeue: Permission denied$"):
+    with pytest.raises(SlurmUnavailableError, match=r"^squeue: Permission denied$"):
         slurm.queue(["0"])
 
 
@@ -1027,6 +1027,6 @@ def test_a_claim_by_a_job_whose_submission_is_gone_is_judged_by_squeue(
     answers(
         "squeue", f"7_0|{NAME}|RUNNING|None|n7|2026-11-21T10:01:05|0|\n", first='case "$*" in *"-u  "*) exit;; esac'
     )
-    assert LiveOutlook(results).owner(attempt).life == "alive"
+    assert SchedulerLiveness(results).owner(attempt).life == "alive"
     answers("squeue")
-    assert LiveOutlook(results).owner(attempt).life == "dead"
+    assert SchedulerLiveness(results).owner(attempt).life == "dead"

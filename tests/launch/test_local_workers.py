@@ -8,38 +8,38 @@ import pytest
 from ettsweep.errors import LaunchError
 from ettsweep.files import dumps
 from ettsweep.launch import local_workers
-from ettsweep.launch.local_workers import MOST, Replacer, fill
-from ettsweep.launch.submissions import Submission, Vacancy
+from ettsweep.launch.local_workers import MOST, WorkerRespawner, fill
+from ettsweep.launch.submissions import Submission, VacantSlot
 from ettsweep.processes import process
 
 
 @pytest.fixture
-def vacancy(tmp_path: Path) -> Vacancy:
+def vacancy(tmp_path: Path) -> VacantSlot:
     slots = [{"name": "cpu-0"}]
     submission = Submission(tmp_path, "local", (), {}, None, "", {}, slots, name="", user="", cluster="")
-    return Vacancy(submission, "cpu-0", died=True)
+    return VacantSlot(submission, "cpu-0", died=True)
 
 
-def test_a_slot_gets_a_few_workers_and_no_more(vacancy: Vacancy, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled = list[Vacancy]()
+def test_a_slot_gets_a_few_workers_and_no_more(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled = list[VacantSlot]()
     monkeypatch.setattr(local_workers, "fill", lambda vacancy: filled.append(vacancy) or True)
-    replacer = Replacer(0.0)
+    replacer = WorkerRespawner(0.0)
     for _ in range(5):
         replacer.look([vacancy])
     assert len(filled) == MOST
 
 
-def test_what_goes_wrong_is_told_and_the_others_go_on(vacancy: Vacancy, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(vacancy: Vacancy) -> bool:
+def test_what_goes_wrong_is_told_and_the_others_go_on(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(vacancy: VacantSlot) -> bool:
         raise LaunchError("no process could be started")
 
     told = list[str]()
     monkeypatch.setattr(local_workers, "fill", fail)
-    Replacer(0.0, told.append).look([vacancy])
+    WorkerRespawner(0.0, told.append).look([vacancy])
     assert told == ["no process could be started"]
 
 
-def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(vacancy: Vacancy) -> None:
+def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(vacancy: VacantSlot) -> None:
     path = vacancy.submission.words_path("cpu-0")
     words = dumps({"process": process().to_json(), "claimed": True})
     path.write_text(words)
@@ -48,7 +48,7 @@ def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_words_come_back_where_no_worker_can_be_started(vacancy: Vacancy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise OSError(11, "Resource temporarily unavailable")
 

@@ -11,8 +11,8 @@ import pytest
 from support.commandline import ETTSWEEP, LONG, PATIENCE_S, ended, ettsweep, runs_in, start, wait_for, write_grid
 from support.slots import held, owner, stopped_at_checkpoint
 
-from ettsweep.launch.log_follow import Tail, follow_log
-from ettsweep.launch.progress import Monitor
+from ettsweep.launch.log_follow import LogFollower, follow_log
+from ettsweep.launch.progress import ProgressMonitor
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
@@ -25,7 +25,7 @@ LONGER = LONG | {"schedule": LONG["schedule"] | {"total_steps": 4000}}
 
 def test_only_whole_lines_are_passed_on_each_once(results: Path, spec: RunSpec) -> None:
     run = RunDir.create(results, spec)
-    tail = Tail(run)
+    tail = LogFollower(run)
     assert tail.more() == tail.rest() == ""
     first = run.claim({}, after=0)
     assert first
@@ -80,7 +80,7 @@ def test_what_a_worker_logs_after_the_result_is_passed_on(results: Path, spec: R
             with attempt.log_path.open("a") as log:
                 log.write("finished\n")
 
-    assert follow_log(Monitor(results, [spec]), run, say, said.append).state is State.DONE
+    assert follow_log(ProgressMonitor(results, [spec]), run, say, said.append).state is State.DONE
     assert "".join(said) == "== attempt 1\nstep 1\nfinished\n"
 
 

@@ -11,14 +11,14 @@ from support.arrays import PROFILE, only_submission
 from support.claims import claimed
 from support.devcluster import Cluster
 
-from ettsweep.launch.follow import How, carry_out, read_ledger
+from ettsweep.launch.follow import CommandContext, carry_out, read_ledger
 from ettsweep.launch.profile import LocalProfile, SlurmProfile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study import pruning
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.run_index import Ledger, Plan, make_plan
+from ettsweep.study.run_index import Plan, RunIndex, make_plan
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -61,7 +61,7 @@ class Round:
     def __init__(self, results: Path, *proposed: RunDir) -> None:
         self.results = results
         self.told: list[str] = []
-        self.ledger = Ledger({}, {})
+        self.ledger = RunIndex({}, {})
         self.pruner = Pruner(results, "median", lambda: {run.id for run in proposed}, self.told.append)
 
     def look(self, *watched: RunDir) -> None:
@@ -162,11 +162,11 @@ def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
     """Return a run that would take minutes, at a point whose five finished ones are far better."""
     spec = make_spec(schedule={"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100}, lr=0.25)
     for seed in range(5):
-        finished(results, spec.at(spec.lr, spec.wd, 10 + seed), 0.01)
+        finished(results, spec.with_point(spec.lr, spec.wd, 10 + seed), 0.01)
     return spec
 
 
-def nothing_more(ledger: Ledger) -> Plan:
+def nothing_more(ledger: RunIndex) -> Plan:
     """Plan as a search does whose proposals are all done, or pruned."""
     return make_plan([], ledger)
 
@@ -178,7 +178,7 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     pruner = Pruner(results, "median", lambda: {spec.run_id}, told.append)
     profile = LocalProfile(devices="cpu", slots=1, threads=1)
     console = Console(file=io.StringIO())
-    how = How(results, profile, console=console, pruner=pruner)
+    how = CommandContext(results, profile, console=console, pruner=pruner)
 
     outcome = carry_out(make_plan([spec], read_ledger(results)), how, nothing_more)
     run = RunDir(results / "runs" / spec.run_id)
@@ -197,7 +197,7 @@ def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
 ) -> None:
     spec = hopeless(results, make_spec)
     pruner = Pruner(results, "median", lambda: {spec.run_id}, lambda text: None)
-    how = How(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
+    how = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
     outcome = carry_out(make_plan([spec], read_ledger(results)), how, nothing_more)
     run = RunDir(results / "runs" / spec.run_id)
     assert (run.status().state, outcome.sound) == (State.PRUNED, True)

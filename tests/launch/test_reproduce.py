@@ -226,7 +226,7 @@ def test_the_code_is_named_by_its_commit(results: Path, spec: RunSpec, here: Non
     assert line.endswith("in no git repository (git is not installed)")
     cut = {"git": {**CLEAN, "dirty": True, "diff_truncated": True}}
     assert "the recorded changes are not whole" in notes(results, spec, cut)[-1]
-    attempt = begun(results, spec.at(2.0, 0.5, 1))
+    attempt = begun(results, spec.with_point(2.0, 0.5, 1))
     attempt.provenance_path.unlink()
     assert "its code was not recorded" in reproduce(RunDir(attempt.run), spec, None).notes
 

@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 from ettsweep.launch.profile import LocalProfile
-from ettsweep.launch.slurm_cache import Memory
+from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
@@ -90,23 +90,23 @@ class Host:
 
 def obey(results: Path) -> None:
     """Be a host: do what each line of the input says, and answer with a line."""
-    memory, hearts = Memory(), ExitStack()
+    memory, hearts = SlurmCache(), ExitStack()
     for line in sys.stdin:
         what, run_id, *arguments = json.loads(line)
         run = RunDir(runs_dir(results) / run_id)
         print(json.dumps(ACTIONS[what](run, memory, hearts, *arguments)), flush=True)
 
 
-def _claim(run: RunDir, memory: Memory, hearts: ExitStack, after: int) -> bool:
+def _claim(run: RunDir, memory: SlurmCache, hearts: ExitStack, after: int) -> bool:
     attempt = run.claim({"heartbeat_s": BEAT_S}, after=after)
     return attempt is not None
 
 
-def _finish(run: RunDir, memory: Memory, hearts: ExitStack, score: float) -> bool:
+def _finish(run: RunDir, memory: SlurmCache, hearts: ExitStack, score: float) -> bool:
     return run.finish({"status": "done", "score": score}, [])
 
 
-def _beat(run: RunDir, memory: Memory, hearts: ExitStack, number: int) -> None:
+def _beat(run: RunDir, memory: SlurmCache, hearts: ExitStack, number: int) -> None:
     hearts.enter_context(beating([run.attempt(number)], BEAT_S))
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ettsweep.errors import CorruptError, NoAnswerError
+from ettsweep.errors import CorruptError, SlurmUnavailableError
 from ettsweep.launch import slurm
 from ettsweep.launch.cleanup import find_waste, remove
-from ettsweep.launch.liveness import LiveOutlook
+from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, submissions
@@ -25,7 +25,7 @@ def live_workers(folder: Path) -> list[Process]:
 
 
 def queued_runs(results: Path) -> set[str]:
-    prospect = LiveOutlook(results).prospect("0123456789ab")
+    prospect = SchedulerLiveness(results).job_status("0123456789ab")
     return {"0123456789ab"} if prospect and prospect.state is State.QUEUED else set()
 
 
@@ -150,11 +150,11 @@ def test_what_cannot_be_seen_is_not_vacant(submission: Callable[..., Path], monk
 
 def test_no_more_slots_are_vacant_than_runs_wait(submission: Callable[..., Path], results: Path) -> None:
     submission(GONE, GONE, ME)
-    assert [v.slot for v in LiveOutlook(results).vacancies(["0123456789ab"])] == ["cpu-0"]
+    assert [v.slot for v in SchedulerLiveness(results).vacancies(["0123456789ab"])] == ["cpu-0"]
     folder = submission(GONE, GONE, GONE, ME)
     says(folder, "cpu-1", GONE, claimed=True)
-    assert [v.slot for v in LiveOutlook(results).vacancies(["0123456789ab"])] == ["cpu-1"], "where one died first"
-    assert LiveOutlook(results).vacancies([]) == LiveOutlook(results).vacancies(["ba9876543210"]) == []
+    assert [v.slot for v in SchedulerLiveness(results).vacancies(["0123456789ab"])] == ["cpu-1"], "where one died first"
+    assert SchedulerLiveness(results).vacancies([]) == SchedulerLiveness(results).vacancies(["ba9876543210"]) == []
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"process": 3}', '{"process": {"pid": 1}}'])
@@ -415,7 +415,7 @@ def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
     on_slurm: Any, results: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     def no_answer(*asked: object) -> dict[str, ArrayTask]:
-        raise NoAnswerError("no controller")
+        raise SlurmUnavailableError("no controller")
 
     submission = on_slurm(array="12", cluster="moon" if why == "another cluster" else "toy")
     finish(results, *RUNS)

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 from support.commandline import ettsweep
 
-from ettsweep.launch.progress import Monitor, Snapshot, picture
-from ettsweep.launch.time_left import Pace, slot_s, until_free
+from ettsweep.launch.progress import ProgressMonitor, SweepStatus, picture
+from ettsweep.launch.time_left import TimeLeftEstimator, slot_s, until_free
 from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -38,7 +38,7 @@ def test_each_that_waits_starts_as_soon_as_one_has_ended(
     assert until_free(running, waiting, at_once) == pytest.approx(seconds)
 
 
-def left(pace: Pace, *runs: tuple[RunSpec, Status], at_once: int = 1) -> float | None:
+def left(pace: TimeLeftEstimator, *runs: tuple[RunSpec, Status], at_once: int = 1) -> float | None:
     specs = {spec.run_id: spec for spec, _ in runs}
     return pace.left_s(specs, {spec.run_id: status for spec, status in runs}, at_once)
 
@@ -50,7 +50,7 @@ def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
     first, second, third = (make_spec(seed=seed) for seed in range(3))
     mup, wider = make_spec(strategy={"s": 1.0}), make_spec(model={"width": 16})
     half = Status(State.RUNNING, progress=0.5, left_s=100.0, slot_left_s=100.0)  # 200 s a run
-    pace = Pace()
+    pace = TimeLeftEstimator()
     assert left(pace, (first, STARTED), (second, QUEUED)) is None, "no rate"
     assert left(pace, (first, half)) == 100
     assert left(pace, (first, half), (second, QUEUED), (mup, Status(State.QUEUED, progress=0.75))) == 100 + 200 + 50
@@ -71,11 +71,13 @@ def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> 
     packed = Status(State.RUNNING, progress=0.5, left_s=200.0, slot_left_s=50.0, worker=one)
     ahead = Status(State.RUNNING, progress=0.75, left_s=50.0, slot_left_s=25.0, worker=other)
     runs = [*((spec, packed) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
-    assert left(Pace(), *runs, at_once=2) == 200, "as long as the longer pack, and not 50 s"
+    assert left(TimeLeftEstimator(), *runs, at_once=2) == 200, "as long as the longer pack, and not 50 s"
     queued = [(spec, QUEUED) for spec in specs[6:]]
-    assert left(Pace(), *runs, *queued[:1], at_once=2) == 200, "the other worker has it in 50 s + 100 s"
-    assert left(Pace(), *runs, *queued, at_once=2) == (200 + 50 + 7 * 100 + 50) / 2, "four for one, three for the other"
-    assert left(Pace(), *runs, *queued, at_once=3) == 350, "200+100, 50+300, 0+300: a third has just begun"
+    assert left(TimeLeftEstimator(), *runs, *queued[:1], at_once=2) == 200, "the other worker has it in 50 s + 100 s"
+    assert left(TimeLeftEstimator(), *runs, *queued, at_once=2) == (200 + 50 + 7 * 100 + 50) / 2, (
+        "four for one, three for the other"
+    )
+    assert left(TimeLeftEstimator(), *runs, *queued, at_once=3) == 350, "200+100, 50+300, 0+300: a third has just begun"
 
 
 def test_a_finished_run_took_its_part_of_a_worker() -> None:
@@ -113,8 +115,8 @@ def trains(results: Path, spec: RunSpec, *pace: tuple[float, float], pid: int | 
     attempt.append(attempt.timings_path, lines)
 
 
-def look(results: Path, specs: list[RunSpec]) -> Snapshot:
-    return Monitor(results, specs).look()
+def look(results: Path, specs: list[RunSpec]) -> SweepStatus:
+    return ProgressMonitor(results, specs).look()
 
 
 @pytest.mark.parametrize("slots", [1, 4, 8])
@@ -160,7 +162,7 @@ def test_a_pack_is_seen_and_reckoned_with(results: Path, make_spec: Any) -> None
     each_s = (4 * 15 + 60) / 2.5
     assert snapshot.remaining_s == pytest.approx(60 + 3 * each_s)
     assert snapshot.summary().startswith("0/11 runs finished (6 queued, 5 running (4 in 1 pack)); about ")
-    monitor = Monitor(results, specs)
+    monitor = ProgressMonitor(results, specs)
     (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
     shown = console.file.getvalue()
     assert shown.count("4 on cpu-0") == 4

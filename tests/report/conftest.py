@@ -27,15 +27,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             for seed in SEEDS:
                 diverged = (i, j) == (1, 1) and seed == 2
                 at = Point(standard.lr, standard.wd).moved(i, j)
-                finish(results, standard.at(*at, seed), loss_at(i, j, seed), diverged)
+                finish(results, standard.with_point(*at, seed), loss_at(i, j, seed), diverged)
                 if (i, j) == (1, 0) and seed == 1:
-                    RunDir.create(results, ntk.at(*at, seed))
+                    RunDir.create(results, ntk.with_point(*at, seed))
                 else:
-                    finish(results, ntk.at(*at, seed), loss_at(i, j, seed))
+                    finish(results, ntk.with_point(*at, seed), loss_at(i, j, seed))
                 if j == 0:
-                    finish(results, hybrid.at(*at, seed), loss_at(i, j, seed), diverged=i == 1)
+                    finish(results, hybrid.with_point(*at, seed), loss_at(i, j, seed), diverged=i == 1)
     for seed in FRESH:
-        finish(results, standard.at(standard.lr, standard.wd, seed), loss_at(0, 0, seed) + 0.01)
+        finish(results, standard.with_point(standard.lr, standard.wd, seed), loss_at(0, 0, seed) + 0.01)
     by_paper = replace(search(hybrid, wd_fixed=True), criterion=Criterion(rule="paper"))
     return read(results, [search(standard), search(ntk), by_paper, search(mup)])
 
@@ -58,7 +58,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Made:
         ):
             for seed in seeds:
                 at = Point(base.lr, base.wd).moved(i, j)
-                finish(results, base.at(*at, seed), bowl * math.exp(draw.normal(0, 0.01)))
+                finish(results, base.with_point(*at, seed), bowl * math.exp(draw.normal(0, 0.01)))
     axis = Axis(low=-2, high=2)
     asked = search(standard), search(hybrid, wd_fixed=True), search(mup, seeds=(0,))
     return read(results, [replace(one, lr=axis, wd=one.wd if one.wd.fixed else axis) for one in asked])

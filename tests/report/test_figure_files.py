@@ -15,15 +15,15 @@ from support.made_sweep import Made, digits_spec, finish, finish_at, imagenet_sp
 from support.scene import scene
 
 from ettsweep.report.families import compare, judged
-from ettsweep.report.figure_files import Drawing, Figure
-from ettsweep.report.run_histories import Histories
+from ettsweep.report.figure_files import Figure, FigureWriter
+from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.study import Axis, Point, Search
+from ettsweep.study.study import Axis, Point, Study
 
 
 def drawn(made: Made) -> list[Figure]:
-    drawing = Drawing(Histories(), 100)
+    drawing = FigureWriter(RunHistories(), 100)
     return [figure for comparison in compare(judged(made.runs, made.verdicts)) for _, figure in drawing.of(comparison)]
 
 
@@ -37,7 +37,7 @@ def caption(made: Made, kind: str = "map") -> str:
     return next(figure.caption for figure in figures_of(made) if figure.kind == kind)
 
 
-def finished(results: Path, base: RunSpec, searches: Sequence[Search] | None = None, **how: bool) -> Made:
+def finished(results: Path, base: RunSpec, searches: Sequence[Study] | None = None, **how: bool) -> Made:
     """Return what there is of one finished run."""
     finish(results, base, 0.1, **how)
     return read(results, [*(searches or [search(base, seeds=(0,))])])
@@ -59,7 +59,7 @@ def test_each_family_has_its_figures_and_all_together_theirs(made: Made) -> None
 
 def test_figures_belong_to_their_family_and_those_of_all_to_the_first(made: Made) -> None:
     (comparison,) = compare(judged(made.runs, made.verdicts))
-    by_key = {(key, figure.kind) for key, figure in Drawing(Histories(), 100).of(comparison)}
+    by_key = {(key, figure.kind) for key, figure in FigureWriter(RunHistories(), 100).of(comparison)}
     assert (made.verdict("standard").key, "strategies") in by_key
     assert (made.verdict("hybrid").key, "map") in by_key
     assert len(by_key) == 3 + 3 * 3

@@ -13,12 +13,12 @@ from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, finish_a
 
 from ettsweep.report import frames
 from ettsweep.report.families import JudgedFamily, judged
-from ettsweep.report.run_histories import Histories
+from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.criterion import Stated
+from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.seeds import RACING
 from ettsweep.study.study import Axis, Point
-from ettsweep.study.verification import look_at
+from ettsweep.study.verification import evaluate
 
 CENTRE = "(2^-6, 2^-1)"
 
@@ -33,7 +33,7 @@ def points(made: Made, *strategies: str) -> pd.DataFrame:
 
 
 def curves(made: Made, strategy: str, rows: int = 1000) -> pd.DataFrame:
-    return frames.curves_frame([family(made, strategy)], Histories(), rows)
+    return frames.curves_frame([family(made, strategy)], RunHistories(), rows)
 
 
 # --- points -----------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_the_state_is_that_of_the_seed_farthest_from_done(made: Made) -> None:
     by_bound = points(made, "ntk").loc["(2^-5, 2^-1)"]
     assert (by_bound["state"], by_bound["seeds"]) == ("done", 2)
     assert by_bound["score"] == pytest.approx(statistics.fmean(loss_at(1, 0, seed) for seed in (0, 2)))
-    paper = replace(made.verdict("ntk"), search=made.verdict("ntk").search.judged_by(Stated(rule="paper")))
+    paper = replace(made.verdict("ntk"), search=made.verdict("ntk").search.judged_by(CriterionOptions(rule="paper")))
     frame = frames.points_frame(judged(made.runs, [paper])).set_index("point")
     assert frame.loc["(2^-5, 2^-1)", "state"] == "missing"
     assert pd.isna(frame.loc["(2^-5, 2^-1)", "score"])
@@ -99,7 +99,7 @@ def test_roles_and_steps_are_counted_from_the_candidate(made: Made) -> None:
 def test_steps_are_those_of_the_axis(tmp_path: Path, wd_fixed: bool) -> None:
     base = digits_spec(None)
     for half in (-1, 0, 1):
-        finish(tmp_path, base.at(base.lr * 2.0 ** (half / 2), base.wd, 0), loss_at(half, 0, 0))
+        finish(tmp_path, base.with_point(base.lr * 2.0 ** (half / 2), base.wd, 0), loss_at(half, 0, 0))
     asked = replace(
         search(base, wd_fixed, seeds=(0,)), lr=Axis(low=-0.5, high=0.5, step=0.5), points=(Point(base.lr, base.wd),)
     )
@@ -136,8 +136,8 @@ def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
     runs = [run for run in noisy.runs if run.family == asked.family]
 
     def as_good(margin: float) -> pd.DataFrame:
-        wide = asked.judged_by(Stated(margin=margin))
-        frame = frames.points_frame(judged(noisy.runs, [look_at(wide, runs).verdict()]))
+        wide = asked.judged_by(CriterionOptions(margin=margin))
+        frame = frames.points_frame(judged(noisy.runs, [evaluate(wide, runs).verdict()]))
         return frame[frame["as_good"]]
 
     assert as_good(1e-5).empty
@@ -204,7 +204,7 @@ def test_rows_are_thinned_run_by_run(made: Made) -> None:
 
 
 def test_where_a_run_diverged_is_a_spike_of_its_loss(made: Made) -> None:
-    (row,) = frames.spikes_frame([family(made, "standard")], Histories(), 1000).itertuples()
+    (row,) = frames.spikes_frame([family(made, "standard")], RunHistories(), 1000).itertuples()
     assert (row.point, row.seed, row.step, row.quantity) == ("(2^-5, 2^0)", 2, 81, "loss")
     assert row.trained == pytest.approx(81 / 12)
     assert row.value == pytest.approx(loss_at(1, 1, 2) + 0.5), "the last one that was finite"
@@ -254,8 +254,8 @@ def test_where_nothing_was_proposed_there_is_no_course_and_no_range(made: Made) 
 
 @pytest.mark.parametrize("made_of", [
     lambda: frames.points_frame([]),
-    lambda: frames.curves_frame([], Histories(), 10),
-    lambda: frames.spikes_frame([], Histories(), 10),
+    lambda: frames.curves_frame([], RunHistories(), 10),
+    lambda: frames.spikes_frame([], RunHistories(), 10),
     lambda: frames.optima_frame([]),
 ])  # fmt: skip
 def test_no_families_give_an_empty_frame_with_its_columns(made_of: Any) -> None:
@@ -269,5 +269,5 @@ def test_runs_that_wait_have_no_curves(tmp_path: Path) -> None:
     RunDir.create(tmp_path, base)
     made = read(tmp_path, [search(base, seeds=(0,))])
     found: Sequence[JudgedFamily] = judged(made.runs, made.verdicts)
-    assert frames.curves_frame(found, Histories(), 10).empty
+    assert frames.curves_frame(found, RunHistories(), 10).empty
     assert frames.points_frame(found)["state"].value_counts().to_dict() == {"missing": 9}

@@ -11,7 +11,7 @@ import pytest
 from support.drawn_figures import figures_of
 from support.made_sweep import Made
 
-from ettsweep.report.families import Comparison, judged
+from ettsweep.report.families import StrategyComparison, judged
 from ettsweep.report.page import MOST_PLAIN_ROWS, render
 from ettsweep.report.page_sections import Figures
 from ettsweep.report.spike_rates import SPIKES
@@ -64,8 +64,8 @@ def empty(results: str = "results") -> str:
     return render(Path(results), Path("out"), [], {}, [], {}, {})
 
 
-def comparison(made: Made, title: str) -> Comparison:
-    return Comparison(title, tuple(judged(made.runs, made.verdicts)))
+def comparison(made: Made, title: str) -> StrategyComparison:
+    return StrategyComparison(title, tuple(judged(made.runs, made.verdicts)))
 
 
 def test_the_answer_is_on_the_page(made: Made) -> None:

@@ -8,12 +8,12 @@ import pytest
 from support.made_sweep import Made, digits_spec, finish, read, search
 
 from ettsweep.report.families import JudgedFamily, judged
-from ettsweep.report.next_steps import Step, next_steps
+from ettsweep.report.next_steps import NextStep, next_steps
 from ettsweep.runs.state import State, Status
 from ettsweep.study.verdict import Bound
 
 
-def steps(made: Made, **changes: Any) -> dict[str, Step]:
+def steps(made: Made, **changes: Any) -> dict[str, NextStep]:
     """Return what to do by strategy, with the same changes of all verdicts."""
     verdicts = [replace(v, search=replace(v.search, sweep="w"), **changes) for v in made.verdicts]
     families = judged(made.runs, verdicts)
@@ -22,7 +22,7 @@ def steps(made: Made, **changes: Any) -> dict[str, Step]:
 
 def test_each_strategy_has_its_own_next_step(made: Made) -> None:
     found = steps(made)
-    centre = digits_spec(None).at(2.0**-6, 0.5, 0)
+    centre = digits_spec(None).with_point(2.0**-6, 0.5, 0)
     assert found["standard"].command == f"ettsweep show {centre.run_id} --reproduce", "it has fresh seeds"
     assert found["ntk"].command == "ettsweep verify-optimum --sweep w --strategy ntk --follow", "a run is missing"
     assert found["hybrid"].command == "ettsweep seeds --sweep w --strategy hybrid --follow"
@@ -37,14 +37,14 @@ def test_one_command_is_for_all_where_it_is_the_same(made: Made) -> None:
 def test_runs_to_come_are_watched(made: Made) -> None:
     runs = [replace(run, status=Status(State.RUNNING)) if run.strategy == "ntk" else run for run in made.runs]
     found = steps(Made(made.results, runs, made.verdicts))
-    assert found["ntk"] == Step("27 runs to come: see how far", "ettsweep watch --sweep w --strategy ntk")
+    assert found["ntk"] == NextStep("27 runs to come: see how far", "ettsweep watch --sweep w --strategy ntk")
 
 
 def test_an_open_verdict_says_how_many_runs_would_tell(noisy: Made) -> None:
     bound = noisy.verdict("standard").bound
     assert isinstance(bound, Bound)
     some = steps(noisy, verdict="unresolved", bound=replace(bound, more=24))
-    assert some["standard"] == Step(
+    assert some["standard"] == NextStep(
         "about 24 more runs would tell", "ettsweep verify-optimum --sweep w --follow --max-runs 24"
     )
     many = steps(noisy, verdict="unresolved", bound=replace(bound, more=None))

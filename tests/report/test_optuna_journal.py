@@ -25,9 +25,9 @@ from ettsweep.report.optuna_journal import write_journal
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.run_index import load_ledger
+from ettsweep.study.run_index import load_run_index
 from ettsweep.study.study import Centre
-from ettsweep.study.sweep_store import Proposal, load_sweeps
+from ettsweep.study.sweep_store import Suggestion, load_sweep_store
 from ettsweep.study.sweep_updates import propose
 
 GRID: dict[str, Any] = {
@@ -73,20 +73,20 @@ class Made:
         self.path = folder / "w8.journal"
 
     def spec(self, place: tuple[float, float], seed: int = 0, strategy: str = "standard") -> RunSpec:
-        return self.bases[strategy].at(*place, seed)
+        return self.bases[strategy].with_point(*place, seed)
 
     def propose(self, *places: tuple[float, float], sampler: str = "tpe", strategy: str = "standard") -> None:
         points = tuple(Centre(lr=lr, wd=wd) for lr, wd in places)
-        propose(self.results, "w8", [Proposal(strategy=strategy, sampler=sampler, points=points)])
+        propose(self.results, "w8", [Suggestion(strategy=strategy, sampler=sampler, points=points)])
 
     def finish(self, *places: tuple[float, float], seed: int = 0) -> None:
         for place in places:
             finish(self.results, self.spec(place, seed), loss(*place, seed))
 
     def write(self, path: Path | None = None) -> str:
-        sweeps = load_sweeps(self.results)
+        sweeps = load_sweep_store(self.results)
         searches = [search for sweep in sweeps.chosen() for search in sweep.searches]
-        return write_journal(path or self.path, sweeps, searches, load_ledger(self.results))
+        return write_journal(path or self.path, sweeps, searches, load_run_index(self.results))
 
 
 @pytest.fixture

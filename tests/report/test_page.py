@@ -16,7 +16,7 @@ from support.browser import PATIENCE_MS, Opened, chromium, opened
 from support.drawn_figures import figures_of
 from support.made_sweep import Made, digits_spec, finish, read, search
 
-from ettsweep.report.families import Comparison, compare, judged
+from ettsweep.report.families import StrategyComparison, compare, judged
 from ettsweep.report.formats import point_text
 from ettsweep.report.page import render
 from ettsweep.report.page_sections import Figures
@@ -33,7 +33,7 @@ def browser() -> Iterator[Any]:
 
 
 @cache
-def drawn(made: Made) -> tuple[list[Comparison], Figures]:
+def drawn(made: Made) -> tuple[list[StrategyComparison], Figures]:
     """Return the comparisons of a made sweep and their figures, which are drawn once."""
     comparisons = compare(judged(made.runs, made.verdicts))
     return comparisons, figures_of(comparisons)
@@ -451,7 +451,7 @@ def made_of(results: Path, scores: Callable[[int, int, int], float], **how: Any)
     """Return a sweep of nine points by three seeds with these scores."""
     base = digits_spec(None)
     for i, j, seed in itertools.product((-1, 0, 1), (-1, 0, 1), range(3)):
-        finish(results, base.at(*Point(base.lr, base.wd).moved(i, j), seed), scores(i, j, seed), **how)
+        finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), seed), scores(i, j, seed), **how)
     return read(results, [search(base)])
 
 
@@ -517,7 +517,7 @@ def test_names_in_any_script_and_hostile_ones_are_texts(made: Made, browser: Any
     for verdict in verdicts:
         vars(verdict.search).update(model=HOSTILE, strategy=f"{verdict.strategy} {HOSTILE}", sweep=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
-    comparison = Comparison(HOSTILE, tuple(judged(hostile.runs, hostile.verdicts)))
+    comparison = StrategyComparison(HOSTILE, tuple(judged(hostile.runs, hostile.verdicts)))
     runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in made.runs]
     page = page_of(
         hostile, tmp_path, runs=runs, comparisons=[comparison], figures=figures_of([comparison]),

@@ -8,10 +8,10 @@ from support.made_runs import text_run
 from support.made_sweep import digits_spec
 
 from ettsweep.files import Json
-from ettsweep.report.run_histories import Histories, History, rows_for
+from ettsweep.report.run_histories import RunHistories, RunHistory, rows_for
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, ScheduleSpec
-from ettsweep.study.run_index import Run, load_ledger
+from ettsweep.study.run_index import Run, load_run_index
 
 STEPS = 100
 SPEC = digits_spec(None).model_copy(update={"schedule": ScheduleSpec(total_steps=STEPS, warmup_steps=4, eval_every=5)})
@@ -31,12 +31,12 @@ def recorded(results: Path, lines: list[Json], spec: RunSpec | None = None, **re
     """Return a finished run that recorded some lines."""
     folder = RunDir.create(results, spec or SPEC)
     assert folder.finish({"status": "done", "score": 0.1, "steps": STEPS} | result, lines)
-    (run,) = load_ledger(results).runs.values()
+    (run,) = load_run_index(results).runs.values()
     return run
 
 
-def history_of(run: Run, rows: int = 1000) -> History:
-    found = Histories().of(run, rows)
+def history_of(run: Run, rows: int = 1000) -> RunHistory:
+    found = RunHistories().of(run, rows)
     assert found is not None
     return found
 
@@ -89,7 +89,7 @@ def test_of_many_runs_fewer_rows_each_are_kept(runs: int, rows: int) -> None:
 
 
 def test_a_run_that_recorded_nothing_has_no_history(results: Path) -> None:
-    assert Histories().of(recorded(results, []), 10) is None
+    assert RunHistories().of(recorded(results, []), 10) is None
 
 
 # --- spikes -----------------------------------------------------------------------------------------------------------
@@ -136,14 +136,14 @@ def test_a_run_that_never_had_a_finite_loss_has_no_value(results: Path) -> None:
 
 
 def test_histories_of_finished_runs_are_read_once(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, kept = recorded(results, lines_of()), Histories()
+    run, kept = recorded(results, lines_of()), RunHistories()
     first = kept.of(run, 10)
     monkeypatch.setattr(RunDir, "history", lambda self: pytest.fail("read again"))
     assert kept.of(run, 10) is first
 
 
 def test_damaged_histories_are_remembered_with_what_to_do(results: Path) -> None:
-    run, kept = recorded(results, lines_of()), Histories()
+    run, kept = recorded(results, lines_of()), RunHistories()
     run.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
     assert kept.of(run, 10) is kept.of(run, 20) is None
     assert list(kept.corrupt) == [run.id]
@@ -160,7 +160,7 @@ def unfinished(results: Path) -> tuple[RunDir, Run]:
     assert second
     second.resume_from(1, 20)
     second.append(second.metrics_path, lines_of(25, first=21))
-    (run,) = load_ledger(results).runs.values()
+    (run,) = load_run_index(results).runs.values()
     return folder, run
 
 
@@ -174,7 +174,7 @@ def test_a_run_that_goes_on_has_what_all_its_attempts_recorded(results: Path) ->
 
 def test_what_an_unfinished_run_records_meanwhile_is_seen(results: Path) -> None:
     folder, run = unfinished(results)
-    kept = Histories()
+    kept = RunHistories()
     before = kept.of(run, 1000)
     second = folder.latest()
     assert second

@@ -38,7 +38,7 @@ def test_all_runs_are_there_with_what_is_known_of_them(made: Made) -> None:
 def test_scores_keep_all_their_digits(tmp_path: Path) -> None:
     base = digits_spec(None)
     for seed in (0, 1):
-        finish(tmp_path, base.at(base.lr, base.wd, seed), 0.1 + seed * 1e-9)
+        finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.1 + seed * 1e-9)
     one = read(tmp_path, [search(base)])
     table = listing(one.runs, one.searches, tmp_path, tmp_path / "report")
     scores = next(values(column) for column in table["columns"] if column["name"] == "best_loss")

@@ -19,7 +19,7 @@ def nine(results: Path) -> RunSpec:
     """Finish nine points over the seeds of a search, and return the one in the middle."""
     base = digits_spec(None)
     for i, j, seed in itertools.product((-1, 0, 1), (-1, 0, 1), SEEDS):
-        finish(results, base.at(*Point(base.lr, base.wd).moved(i, j), seed), loss_at(i, j, seed))
+        finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), seed), loss_at(i, j, seed))
     return base
 
 
@@ -31,7 +31,7 @@ def lines(made: Made) -> dict[str, tuple[str, str]]:
 
 def test_a_seed_that_is_still_to_come_leaves_the_deviation_of_the_others(results: Path) -> None:
     base = nine(results)
-    RunDir.create(results, base.at(base.lr, base.wd, RACING[0]))
+    RunDir.create(results, base.with_point(base.lr, base.wd, RACING[0]))
     told = lines(read(results, [search(base)]))["lowest validation loss"]
     assert told == ("0.10040 ± 0.00040", "3 search seeds")
 
@@ -39,7 +39,7 @@ def test_a_seed_that_is_still_to_come_leaves_the_deviation_of_the_others(results
 def test_accuracies_are_of_what_did_not_diverge(results: Path) -> None:
     base = nine(results)
     for seed, diverged in zip(FRESH, (True, False), strict=True):
-        finish(results, base.at(base.lr, base.wd, seed), 0.1, diverged)
+        finish(results, base.with_point(base.lr, base.wd, seed), 0.1, diverged)
     told = lines(read(results, [search(base)]))
     assert told["over fresh seeds"] == ("1 of 2 diverged", "")
     losses = [*(loss_at(0, 0, seed) for seed in SEEDS), 0.1]

@@ -11,14 +11,14 @@ from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.files import Json
 from ettsweep.report.families import JudgedFamily, compare, judged
-from ettsweep.report.figure_files import Drawing
+from ettsweep.report.figure_files import FigureWriter
 from ettsweep.report.figures.lattice_map import hexagon_xy, lattice, levels
 from ettsweep.report.frames import points_frame
-from ettsweep.report.run_histories import Histories
+from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.surface_frames import optimum_frame, place_of, surface_frame
 from ettsweep.report.theme import CANDIDATE
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.verification import look_at
+from ettsweep.study.verification import evaluate
 
 LR, WD = 1 / 3, -0.2
 """Where the bowls are lowest, in steps from the candidate."""
@@ -33,7 +33,7 @@ def judged_with(made: Made, strategy: str, **criterion: object) -> JudgedFamily:
     search = made.verdict(strategy).search
     if criterion:
         search = replace(search, criterion=Criterion.model_validate(criterion))
-    verdict = look_at(search, [run for run in made.runs if run.family == search.family]).verdict()
+    verdict = evaluate(search, [run for run in made.runs if run.family == search.family]).verdict()
     return judged(made.runs, [verdict])[0]
 
 
@@ -184,7 +184,7 @@ def test_one_free_axis_has_a_curve_with_a_band(noisy: Made) -> None:
 def test_captions_say_what_is_fitted(noisy: Made) -> None:
     told = {}
     for comparison in compare(judged(noisy.runs, noisy.verdicts)):
-        for (_, _), figure in Drawing(Histories(), 12).of(comparison):
+        for (_, _), figure in FigureWriter(RunHistories(), 12).of(comparison):
             told[figure.name] = figure.caption
     assert "Contours: the fitted surface, worse than at its optimum by the margin" in told["vit-digits-standard-map"]
     assert "Curve: fitted, with its standard error" in told["vit-digits-hybrid-map"]

@@ -19,9 +19,9 @@ from ettsweep.report.families import judged
 from ettsweep.report.formats import mean_std
 from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, runs_table
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.criterion import Stated
+from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.run_index import Run
-from ettsweep.trainer.tasks.registry import Score
+from ettsweep.trainer.tasks.registry import Metric
 
 
 def points(runs: Sequence[Run]) -> pd.DataFrame:
@@ -105,13 +105,13 @@ def test_one_seed_has_no_deviation(made: Made) -> None:
 
 def test_points_that_differ_by_rounding_are_one(made: Made) -> None:
     run = next(run for run in made.runs if run.result)
-    nudged = replace(run, spec=run.spec.at(run.spec.lr * (1 + 1e-8), run.spec.wd, 77))
+    nudged = replace(run, spec=run.spec.with_point(run.spec.lr * (1 + 1e-8), run.spec.wd, 77))
     assert len(points([run, nudged])) == 1
 
 
 def test_zero_wd_is_a_point(made: Made) -> None:
     run = next(run for run in made.runs if run.result)
-    specs = [run.spec.at(run.spec.lr, 0.0, seed) for seed in (0, 1)]
+    specs = [run.spec.with_point(run.spec.lr, 0.0, seed) for seed in (0, 1)]
     table = points([replace(run, spec=spec, dir=RunDir(run.dir.path.with_name(spec.run_id))) for spec in specs])
     assert table["seeds"].tolist() == [2]
     assert table["log2_wd"].isna().all()
@@ -157,7 +157,7 @@ def test_points_and_optima_go_by_the_seeds_that_count(noisy: Made) -> None:
     table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged(noisy.runs, noisy.verdicts))
     standard = table[table["strategy"] == "standard"]
     assert sorted(standard["seeds"]) == [3] * 18 + [5] * 7, "racing's seeds count"
-    paper = [replace(v, search=v.search.judged_by(Stated(rule="paper"))) for v in noisy.verdicts]
+    paper = [replace(v, search=v.search.judged_by(CriterionOptions(rule="paper"))) for v in noisy.verdicts]
     table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged(noisy.runs, paper))
     assert set(table[table["strategy"] == "standard"]["seeds"]) == {3}, "by the paper's rule those of the sweep alone"
 
@@ -179,7 +179,7 @@ def test_lead_is_negative_for_a_better_neighbour(made: Made) -> None:
 
 
 def test_of_an_accuracy_less_is_worse() -> None:
-    for measure, better, worse in ((Score("best_loss", "min"), 1.0, 3.0), (Score("best_accuracy", "max"), 3.0, 1.0)):
+    for measure, better, worse in ((Metric("best_loss", "min"), 1.0, 3.0), (Metric("best_accuracy", "max"), 3.0, 1.0)):
         assert (measure.worse_by(worse, better), measure.worse_by(better, worse)) == (2.0, -2.0)
         assert sorted([None, worse, better], key=measure.rank) == [better, worse, None]
 

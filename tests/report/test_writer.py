@@ -15,9 +15,9 @@ from ettsweep.report.families import compare, judged
 from ettsweep.report.figure_files import Figure
 from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.run_index import load_ledger
+from ettsweep.study.run_index import load_run_index
 from ettsweep.study.study import Axis, Point
-from ettsweep.study.verification import look_at
+from ettsweep.study.verification import evaluate
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_corrupt_histories_are_skipped_and_listed(tmp_path: Path) -> None:
     results = tmp_path / "results"
     base = digits_spec(None)
     for seed in (0, 1, 2):
-        finish(results, base.at(base.lr, base.wd, seed), 0.1)
+        finish(results, base.with_point(base.lr, base.wd, seed), 0.1)
     made = read(results, [search(base)])
     broken = made.runs[0]
     broken.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
@@ -143,12 +143,12 @@ def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_p
     base = digits_spec(None)
     for seed in (0, 1, 2, 3):
         beyond = Point(base.lr, base.wd).moved(1 + 1e-7 * (seed % 2), 0)
-        finish(tmp_path, base.at(beyond.lr, beyond.wd, seed), 0.1)
-        finish(tmp_path, base.at(base.lr, base.wd, seed), 0.2)
+        finish(tmp_path, base.with_point(beyond.lr, beyond.wd, seed), 0.1)
+        finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.2)
     asked = search(base)
-    runs = list(load_ledger(tmp_path).runs.values())
+    runs = list(load_run_index(tmp_path).runs.values())
     for found in (runs, runs[::-1]):
-        (only,) = judged(found, [look_at(asked, found).verdict()])
+        (only,) = judged(found, [evaluate(asked, found).verdict()])
         assert [run.spec.seed for run in only.optimum] == [0, 1, 2, 3]
         assert len(only.points) == 2
 

@@ -10,7 +10,7 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import RunSpec, log2
-from ettsweep.schema import OmitAt, canonical, identity, validate
+from ettsweep.schema import OmitFromIdAt, canonical, identity, validate
 from ettsweep.strategies.strategy import map_point
 
 MakeSpec = Callable[..., RunSpec]
@@ -191,7 +191,7 @@ def test_another_default_gives_another_id(make_spec: MakeSpec) -> None:
 
 def test_a_later_field_keeps_old_ids_at_its_omitted_value(make_spec: MakeSpec) -> None:
     class Later(RunSpec):
-        ema: Annotated[float, OmitAt(0.0)] = 0.0
+        ema: Annotated[float, OmitFromIdAt(0.0)] = 0.0
 
     spec = make_spec()
     later = Later(**spec.model_dump())
@@ -201,7 +201,7 @@ def test_a_later_field_keeps_old_ids_at_its_omitted_value(make_spec: MakeSpec) -
 
 def test_other_points_and_seeds_stay_in_the_family(make_spec: MakeSpec) -> None:
     spec = make_spec()
-    other = spec.at(2.0, 0.25, 7)
+    other = spec.with_point(2.0, 0.25, 7)
     assert (other.lr, other.wd, other.seed) == (2.0, 0.25, 7)
     assert other.family_id == spec.family_id
     assert other.run_id == make_spec(lr=2.0, wd=0.25, seed=7).run_id

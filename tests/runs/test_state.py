@@ -11,9 +11,9 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import (
     MAX_LOST_ATTEMPTS,
-    Facts,
-    Lost,
+    LostAttempt,
     Owner,
+    RunFacts,
     State,
     Status,
     lost_in_a_row,
@@ -101,7 +101,7 @@ def test_owner_on_another_machine_is_unknown(run: RunDir) -> None:
 
 def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     def seen(told: State, reason: str = "why") -> tuple[State, str, str]:
-        status = run.status(Look(prospect=Status(told, reason, job="7_1")))
+        status = run.status(Look(job_status=Status(told, reason, job="7_1")))
         return status.state, status.reason, status.job
 
     assert seen(State.INTERRUPTED) == (State.MISSING, "why", "7_1")
@@ -233,26 +233,26 @@ def asked_too_early() -> None:
 @pytest.mark.parametrize(
     ("facts", "owner", "expected"),
     [
-        (Facts(cancelled=True), None, Status(State.CANCELLED)),
-        (Facts(True, progress=0.5, job="7_0"), Owner("alive", "n1"), Status(State.RUNNING, "", 0.5, "n1", "7_0")),
-        (Facts(True, left_s=9.0, cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling", left_s=9.0)),
+        (RunFacts(cancelled=True), None, Status(State.CANCELLED)),
+        (RunFacts(True, progress=0.5, job="7_0"), Owner("alive", "n1"), Status(State.RUNNING, "", 0.5, "n1", "7_0")),
+        (RunFacts(True, left_s=9.0, cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling", left_s=9.0)),
         (
-            Facts(True, cancelled=True, job="7_0"),
+            RunFacts(True, cancelled=True, job="7_0"),
             Owner("unknown", "n1", "why"),
             Status(State.UNKNOWN, "why", 0, "n1", "7_0"),
         ),
-        (Facts(True, cancelled=True), Owner("dead"), Status(State.CANCELLED)),
-        (Facts(True, {"kind": "lost", "reason": "no"}, cancelled=True), None, Status(State.CANCELLED)),
-        (Facts(True, {"kind": "error", "reason": "no"}), None, Status(State.FAILED, "no")),
-        (Facts(True, pruned="why", progress=0.5), Owner("alive"), Status(State.RUNNING, "pruning", 0.5)),
-        (Facts(True, pruned="why", cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling")),
-        (Facts(True, pruned="why"), Owner("unknown", "n1", "no"), Status(State.UNKNOWN, "no", 0, "n1")),
-        (Facts(True, pruned="why", progress=0.5), Owner("dead"), Status(State.PRUNED, "why", 0.5)),
-        (Facts(True, {"kind": "error", "reason": "no"}, pruned=""), None, Status(State.PRUNED)),
-        (Facts(True, pruned="why", cancelled=True), Owner("dead"), Status(State.CANCELLED)),
+        (RunFacts(True, cancelled=True), Owner("dead"), Status(State.CANCELLED)),
+        (RunFacts(True, {"kind": "lost", "reason": "no"}, cancelled=True), None, Status(State.CANCELLED)),
+        (RunFacts(True, {"kind": "error", "reason": "no"}), None, Status(State.FAILED, "no")),
+        (RunFacts(True, pruned="why", progress=0.5), Owner("alive"), Status(State.RUNNING, "pruning", 0.5)),
+        (RunFacts(True, pruned="why", cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling")),
+        (RunFacts(True, pruned="why"), Owner("unknown", "n1", "no"), Status(State.UNKNOWN, "no", 0, "n1")),
+        (RunFacts(True, pruned="why", progress=0.5), Owner("dead"), Status(State.PRUNED, "why", 0.5)),
+        (RunFacts(True, {"kind": "error", "reason": "no"}, pruned=""), None, Status(State.PRUNED)),
+        (RunFacts(True, pruned="why", cancelled=True), Owner("dead"), Status(State.CANCELLED)),
     ],
 )
-def test_state_of_which_the_folder_and_its_owner_decide(facts: Facts, owner: Owner | None, expected: Status) -> None:
+def test_state_of_which_the_folder_and_its_owner_decide(facts: RunFacts, owner: Owner | None, expected: Status) -> None:
     ask = (lambda: owner) if owner else asked_too_early
     assert unfinished_status("0123456789ab", facts, ask, iter(asked_too_early, 0), asked_too_early) == expected
 
@@ -260,15 +260,15 @@ def test_state_of_which_the_folder_and_its_owner_decide(facts: Facts, owner: Own
 @pytest.mark.parametrize(
     ("lost", "count"),
     [
-        ([Lost()] * (MAX_LOST_ATTEMPTS - 1), 0),
-        ([Lost()] * MAX_LOST_ATTEMPTS, MAX_LOST_ATTEMPTS),
-        ([Lost(8)] * (MAX_LOST_ATTEMPTS - 1) + [Lost(4)], 0),
-        ([Lost(requeued=True)] + [Lost()] * (MAX_LOST_ATTEMPTS - 1), 0),
+        ([LostAttempt()] * (MAX_LOST_ATTEMPTS - 1), 0),
+        ([LostAttempt()] * MAX_LOST_ATTEMPTS, MAX_LOST_ATTEMPTS),
+        ([LostAttempt(8)] * (MAX_LOST_ATTEMPTS - 1) + [LostAttempt(4)], 0),
+        ([LostAttempt(requeued=True)] + [LostAttempt()] * (MAX_LOST_ATTEMPTS - 1), 0),
     ],
 )
-def test_attempts_are_lost_in_a_row_where_they_got_no_further(lost: list[Lost], count: int) -> None:
+def test_attempts_are_lost_in_a_row_where_they_got_no_further(lost: list[LostAttempt], count: int) -> None:
     assert lost_in_a_row(lost) == count
-    assert lost_in_a_row([*lost, Lost(2), *lost]) == count, "what was before they got further"
+    assert lost_in_a_row([*lost, LostAttempt(2), *lost]) == count, "what was before they got further"
 
 
 def test_a_run_that_finishes_while_its_owner_is_asked_about_was_not_interrupted(run: RunDir) -> None:

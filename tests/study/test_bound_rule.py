@@ -14,14 +14,14 @@ import pytest
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
-from ettsweep.study.bound_rule import Bounded
+from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.posterior import Evidence, evidence
-from ettsweep.study.racing import Question, Race, next_runs, runs_needed
-from ettsweep.study.run_index import Ledger, Run
+from ettsweep.study.posterior import Posterior, evidence
+from ettsweep.study.racing import Allocation, BoundQuery, next_runs, runs_needed
+from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.seeds import RACING, fresh_seeds, in_turn
-from ettsweep.study.study import Point, Search
+from ettsweep.study.study import Point, Study
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import NO_BUDGET, Budget, Verification
 
@@ -33,12 +33,10 @@ CENTRE = Point(2.0**-7, 0.5)
 
 
 @pytest.fixture
-def search_of(tmp_path: Path) -> Callable[..., Search]:
+def search_of(tmp_path: Path) -> Callable[..., Study]:
     """Return a function that makes a search of digits that asks for the centre alone."""
 
-    def make(
-        seeds: Sequence[int] = (0, 1, 2), margin: str = "5%", confidence: float = 0.95, lr: str = "0, 0"
-    ) -> Search:
+    def make(seeds: Sequence[int] = (0, 1, 2), margin: str = "5%", confidence: float = 0.95, lr: str = "0, 0") -> Study:
         path = tmp_path / "g.yaml"
         path.write_text(
             f"""
@@ -60,8 +58,8 @@ def search_of(tmp_path: Path) -> Callable[..., Search]:
     return make
 
 
-def run_at(search: Search, offset: Offset, seed: int, score: float | None, state: State = State.DONE) -> Run:
-    spec = search.base.at(*CENTRE.moved(*offset), seed)
+def run_at(search: Study, offset: Offset, seed: int, score: float | None, state: State = State.DONE) -> Run:
+    spec = search.base.with_point(*CENTRE.moved(*offset), seed)
     state = State.DIVERGED if score is None and state is State.DONE else state
     result = {"score": score} if state.finished else None
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), result)
@@ -71,7 +69,7 @@ def bowl(offset: Offset, curvature: float = 0.1) -> float:
     return math.exp(curvature * (offset[0] ** 2 + offset[1] ** 2 + 0.5 * offset[0] * offset[1]))
 
 
-def noisy(search: Search, offsets: Sequence[Offset], noise: float, curvature: float = 0.1, seed: int = 0) -> list[Run]:
+def noisy(search: Study, offsets: Sequence[Offset], noise: float, curvature: float = 0.1, seed: int = 0) -> list[Run]:
     """Return finished runs on a bowl over the search's seeds, each with an effect of its own that all points share."""
     rng = np.random.default_rng(seed)
     shared = {s: rng.normal() * noise for s in search.seeds}
@@ -87,8 +85,8 @@ def offset_of(point: Point | None) -> tuple[float, float]:
     return round(math.log2(point.lr / CENTRE.lr), 6), round(math.log2(point.wd / CENTRE.wd), 6)
 
 
-def judged(search: Search, runs: Sequence[Run], at: Point | None = None) -> Verdict:
-    return Bounded(search, runs).verdict(at)
+def judged(search: Study, runs: Sequence[Run], at: Point | None = None) -> Verdict:
+    return BoundRule(search, runs).verdict(at)
 
 
 def asked(specs: Sequence[RunSpec]) -> list[tuple[tuple[float, float], int]]:
@@ -98,7 +96,7 @@ def asked(specs: Sequence[RunSpec]) -> list[tuple[tuple[float, float], int]]:
 # --- verdicts -------------------------------------------------------------------------------------------------------
 
 
-def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callable[..., Search]) -> None:
+def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callable[..., Study]) -> None:
     search = search_of()
     good = judged(search, noisy(search, SEVEN, 0.01))
     assert (good.verdict, offset_of(good.point)) == ("optimal", (0, 0))
@@ -116,11 +114,11 @@ def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callab
     assert flat.bound.more is not None
 
 
-def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Search]) -> None:
+def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Study]) -> None:
     """Of one neighbour alone, that is a quantile of the advantage; of six, more than that of each."""
     search = search_of()
     runs = noisy(search, WIDE, 0.2, curvature=0.1)
-    look = Bounded(search, runs)
+    look = BoundRule(search, runs)
     found = look.evidence(CENTRE)
     assert found is not None
     here, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
@@ -132,7 +130,7 @@ def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Sea
         assert abs(difference.mean - truth) < 4 * difference.error
 
 
-def test_more_runs_make_the_bound_tighter(search_of: Callable[..., Search]) -> None:
+def test_more_runs_make_the_bound_tighter(search_of: Callable[..., Study]) -> None:
     bounds = []
     for number in (2, 16, 128):
         search = search_of(seeds=range(number))
@@ -142,7 +140,7 @@ def test_more_runs_make_the_bound_tighter(search_of: Callable[..., Search]) -> N
     assert bounds[0] > bounds[1] > bounds[2]
 
 
-def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(search_of: Callable[..., Search]) -> None:
+def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0])
     few = judged(search, noisy(search, SEVEN, 0.01))
     assert few.verdict == "unresolved"
@@ -158,7 +156,7 @@ def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(se
 @pytest.mark.parametrize("alive", [1, 2, 4, 6])
 @pytest.mark.parametrize("had", [1, 2])
 def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
-    search_of: Callable[..., Search], alive: int, had: int
+    search_of: Callable[..., Study], alive: int, had: int
 ) -> None:
     """As repeated seeds tell it, where some neighbours diverged; so do all of them that come before the last seed."""
 
@@ -179,14 +177,14 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
     assert known == ["unknown", "measured"]
 
 
-def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[..., Search]) -> None:
+def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0])
     verdict = judged(search, [run_at(search, (0, 0), 0, 1.0), *(run_at(search, o, 0, None) for o in SIX)])
     why = "noise unknown: no two points have scores of the same seed, so nothing tells luck from merit"
     assert (verdict.verdict, verdict.reason.partition(";")[0]) == ("unresolved", why)
 
 
-def test_the_candidate_is_the_best_of_the_surface_and_not_of_a_lucky_draw(search_of: Callable[..., Search]) -> None:
+def test_the_candidate_is_the_best_of_the_surface_and_not_of_a_lucky_draw(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=range(4))
     runs = noisy(search, WIDE, 0.05)
     lucky = [run_at(search, (1, 0), 3, 0.9) if (o, s) == ((1, 0), 3) else run for run in runs for o, s in [at(run)]]
@@ -198,18 +196,18 @@ def at(run: Run) -> tuple[Offset, int]:
     return (int(lr), int(wd)), run.spec.seed
 
 
-def test_a_climb_goes_on_to_a_better_point_before_all_neighbours_are_known(search_of: Callable[..., Search]) -> None:
+def test_a_climb_goes_on_to_a_better_point_before_all_neighbours_are_known(search_of: Callable[..., Study]) -> None:
     search = search_of()
     runs = noisy(search, [(0, 0), (1, 0), (0, 1)], 0.01)
     better = [run_at(search, (-1, 0), s, 0.7) for s in search.seeds]
     verdict = judged(search, [*runs, *better])
     assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (-1, 0))
     assert [offset_of(point) for point in verdict.path] == [(0, 0)]
-    missing = asked(Bounded(search, [*runs, *better]).wanted(verdict))
+    missing = asked(BoundRule(search, [*runs, *better]).wanted(verdict))
     assert {seed for offset, seed in missing if offset == (-2, 0)} == {0}, "one seed, to begin with"
 
 
-def test_a_better_neighbour_refutes_a_point_that_was_named(search_of: Callable[..., Search]) -> None:
+def test_a_better_neighbour_refutes_a_point_that_was_named(search_of: Callable[..., Study]) -> None:
     search = search_of()
     runs = noisy(search, WIDE, 0.01)
     verdict = judged(search, runs, CENTRE.moved(1, 0))
@@ -218,7 +216,7 @@ def test_a_better_neighbour_refutes_a_point_that_was_named(search_of: Callable[.
     assert unsure.verdict == "unresolved"
 
 
-def test_a_point_with_a_diverged_run_loses_and_leaves_the_fit(search_of: Callable[..., Search]) -> None:
+def test_a_point_with_a_diverged_run_loses_and_leaves_the_fit(search_of: Callable[..., Study]) -> None:
     search = search_of()
     runs = noisy(search, [o for o in SEVEN if o != (1, 0)], 0.01)
     lost = [run_at(search, (1, 0), 0, 0.5), run_at(search, (1, 0), 1, None)]
@@ -230,7 +228,7 @@ def test_a_point_with_a_diverged_run_loses_and_leaves_the_fit(search_of: Callabl
     assert (all_lost.verdict, all_lost.reason) == ("unresolved", "all diverged; try a centre with a lower lr")
 
 
-def test_a_plateau_is_named_and_its_middle_recommended(search_of: Callable[..., Search]) -> None:
+def test_a_plateau_is_named_and_its_middle_recommended(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=range(6))
     flat = {o: 1.0 if o in ((0, 0), (1, 0), (2, 0)) else 1.5 for o in WIDE}
     rng = np.random.default_rng(0)
@@ -241,7 +239,7 @@ def test_a_plateau_is_named_and_its_middle_recommended(search_of: Callable[..., 
     assert offset_of(verdict.bound.recommended) == (1, 0)
 
 
-def test_a_cliff_beside_the_candidate_is_told_and_does_not_move_the_verdict(search_of: Callable[..., Search]) -> None:
+def test_a_cliff_beside_the_candidate_is_told_and_does_not_move_the_verdict(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=range(4))
     rng = np.random.default_rng(0)
     runs = [
@@ -255,7 +253,7 @@ def test_a_cliff_beside_the_candidate_is_told_and_does_not_move_the_verdict(sear
     assert "cliff" in verdict.bound.caveat
 
 
-def test_accuracies_are_bounded_in_points(search_of: Callable[..., Search], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accuracies_are_bounded_in_points(search_of: Callable[..., Study], monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     higher = {o: {s: 0.8 - 0.01 * (o[0] ** 2 + o[1] ** 2) + 0.001 * rng.normal() for s in range(4)} for o in SEVEN}
     scores = {tuple(map(float, o)): seeds for o, seeds in higher.items()}
@@ -269,7 +267,7 @@ def test_accuracies_are_bounded_in_points(search_of: Callable[..., Search], monk
 def test_losses_are_fitted_in_log_where_that_fits_better() -> None:
     rng = np.random.default_rng(0)
 
-    def found(value: Callable[[Offset], float]) -> Evidence:
+    def found(value: Callable[[Offset], float]) -> Posterior:
         scores = {(float(i), float(j)): {s: value((i, j)) for s in range(3)} for i, j in WIDE}
         made = evidence(scores, (0.0, 0.0), loss=True)
         assert made is not None
@@ -279,7 +277,7 @@ def test_losses_are_fitted_in_log_where_that_fits_better() -> None:
     assert not found(lambda o: 1 + 0.5 * (o[0] ** 2 + o[1] ** 2) + 0.05 * rng.normal()).log
 
 
-def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_of: Callable[..., Search]) -> None:
+def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0, RACING[0] - 2])
     fresh = fresh_seeds(search, 5)
     assert fresh[0] == RACING[0] - 1
@@ -292,8 +290,8 @@ def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_
 # --- racing ---------------------------------------------------------------------------------------------------------
 
 
-def question_of(search: Search, runs: Sequence[Run]) -> Question:
-    look = Bounded(search, runs)
+def question_of(search: Study, runs: Sequence[Run]) -> BoundQuery:
+    look = BoundRule(search, runs)
     verdict = look.verdict()
     assert verdict.candidate is not None
     found = look.evidence(verdict.candidate.point)
@@ -301,11 +299,11 @@ def question_of(search: Search, runs: Sequence[Run]) -> Question:
     return look._question(found, verdict.candidate, look._positions(verdict.candidate, verdict.neighbours))
 
 
-def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Callable[..., Search]) -> None:
+def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Callable[..., Study]) -> None:
     """Against a layout that has these runs: the covariance does not depend on the scores."""
     search = search_of(seeds=[0, 1])
     question = question_of(search, noisy(search, SEVEN, 0.1))
-    race = Race(question)
+    race = Allocation(question)
     places = question.evidence.positions
     for option in ([(0, RACING[0]), (3, RACING[0])], [(4, RACING[0])], [(0, RACING[1]), (1, RACING[1])]):
         race.take(option)
@@ -318,7 +316,7 @@ def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Cal
     assert race.cov_HPP[0] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_the_next_run_is_the_one_that_narrows_the_bounds_most(search_of: Callable[..., Search]) -> None:
+def test_the_next_run_is_the_one_that_narrows_the_bounds_most(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=range(8), margin="1%")
     rng = np.random.default_rng(0)
     means = dict.fromkeys(SIX, 2.0) | {(0, 0): 1.0, (0, 1): 1.01}
@@ -331,53 +329,53 @@ def test_the_next_run_is_the_one_that_narrows_the_bounds_most(search_of: Callabl
     assert {seed for _, seed in chosen} == {RACING[0]}
 
 
-def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of: Callable[..., Search]) -> None:
+def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0, 1])
     runs = noisy(search, WIDE, 0.3, 0.03)
-    look = Bounded(search, runs)
+    look = BoundRule(search, runs)
     verdict = look.verdict()
     first = look.further(verdict, 2)
     assert len(first) == 2
     under_way = [Run(RunDir(Path("r")), spec, Status(State.RUNNING)) for spec in first]
-    again = Bounded(search, [*runs, *under_way])
+    again = BoundRule(search, [*runs, *under_way])
     assert set(asked(again.further(again.verdict(), 2))) == set(asked(first)), "they are waited for"
     assert set(asked(first)) < set(asked(again.further(again.verdict(), 4)))
     failed = [Run(RunDir(Path("r")), spec, Status(State.FAILED)) for spec in first]
-    after = Bounded(search, [*runs, *failed])
+    after = BoundRule(search, [*runs, *failed])
     assert not set(asked(after.further(after.verdict(), 4))) & set(asked(first))
 
 
-def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of: Callable[..., Search]) -> None:
+def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of: Callable[..., Study]) -> None:
     """On a bowl, points farther out tell more of where its bottom is; none is raced beyond one that diverged."""
     search = search_of(seeds=range(4), margin="1%")
     runs = noisy(search, SEVEN, 0.05, 0.02)
-    look = Bounded(search, runs)
+    look = BoundRule(search, runs)
     raced = {offset for offset, _ in asked(look.further(look.verdict(CENTRE), 12))}
     assert any(max(abs(lr), abs(wd)) > 1 for lr, wd in raced)
     assert max(abs(a) for offset in raced for a in offset) <= 3
     fallen = [run_at(search, (1, 0), s, None) for s in search.seeds]
-    cliff = Bounded(search, [run for run in runs if offset_of(run.point) != (1, 0)] + fallen)
+    cliff = BoundRule(search, [run for run in runs if offset_of(run.point) != (1, 0)] + fallen)
     beside = {offset for offset, _ in asked(cliff.further(cliff.verdict(CENTRE), 12))}
     assert beside
     assert max(lr for lr, _ in beside) <= 0
 
 
-def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Callable[..., Search]) -> None:
+def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Callable[..., Study]) -> None:
     search = search_of(margin="2%")
     seven = replace(search, points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
     runs = {run.spec.run_id: run for run in noisy(search, WIDE, 0.1, curvature=0.06)}
     asking = Verification([seven], follows=True)
-    plan = asking.plan(Ledger(runs, {}))
+    plan = asking.plan(RunIndex(runs, {}))
     assert asking.verdicts[0].verdict == "unresolved"
     assert 0 < len(plan.to_launch) <= 2
     assert asking.stopped == []
     assert [spec.run_id for spec in asking.beyond[seven.key]] == [p.id for p in plan.to_launch]
 
 
-def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Search]) -> None:
+def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Study]) -> None:
     search = search_of(margin="2%")
     wide = replace(search, points=tuple(CENTRE.moved(*offset) for offset in WIDE))
-    ledger = Ledger({run.spec.run_id: run for run in noisy(search, WIDE, 0.12, curvature=0.06)}, {})
+    ledger = RunIndex({run.spec.run_id: run for run in noisy(search, WIDE, 0.12, curvature=0.06)}, {})
 
     def first_round(budget: Budget = NO_BUDGET) -> tuple[int, int]:
         asking = Verification([wide], budget=budget, at_once=1000, follows=True)
@@ -393,11 +391,11 @@ def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Calla
     assert first_round(Budget(runs=needed // 16)) == (0, needed), "that is out of reach"
 
 
-def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Search]) -> None:
+def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
     """Windows of scores move with the candidate, so that each of two points may have the other one ahead."""
     search, swings = search_of(), 0
     for seed in range(60):
-        look = Bounded(search, noisy(search, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
+        look = BoundRule(search, noisy(search, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
         verdict = look.climb()
         assert verdict.point is not None
         if better := look._better(look.at(verdict.point)):
@@ -407,16 +405,16 @@ def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[
     assert swings
 
 
-def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Callable[..., Search]) -> None:
+def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0])
     runs = noisy(search, SEVEN, 0.1)
-    look = Bounded(search, runs)
+    look = BoundRule(search, runs)
     further = asked(look.further(look.verdict(), 1))
     assert {offset for offset, _ in further} == {(float(i), float(j)) for i, j in SEVEN}
     assert {seed for _, seed in further} == {RACING[0]}
 
 
-def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Search]) -> None:
+def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Study]) -> None:
     search = search_of(margin="2%")
     needed = []
     for noise in (0.01, 0.1, 0.2):
@@ -426,14 +424,14 @@ def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Search]) -
     assert math.inf > needed[-1] > needed[0] == 1
 
 
-def test_seeds_of_a_point_are_limited(search_of: Callable[..., Search]) -> None:
+def test_seeds_of_a_point_are_limited(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0, 1])
-    look = Bounded(search, noisy(search, [*product(range(-3, 4), repeat=2)], 0.3, 0.03))
+    look = BoundRule(search, noisy(search, [*product(range(-3, 4), repeat=2)], 0.3, 0.03))
     assert look.further(look.verdict(CENTRE), 4, most_seeds=2) == []
     assert len(look.further(look.verdict(CENTRE), 4, most_seeds=3)) == 4
 
 
-def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., Search]) -> None:
+def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., Study]) -> None:
     search = search_of()
     runs = noisy(search, WIDE, 0.2, 0.06)
     verdicts: Mapping[float, Verdict] = {
@@ -447,17 +445,17 @@ def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., Se
 
 
 def test_a_race_takes_a_pruned_run_on_where_it_would_have_its_point_and_else_leaves_it(
-    search_of: Callable[..., Search],
+    search_of: Callable[..., Study],
 ) -> None:
     search = search_of(seeds=(0, 1), margin="1%")
     runs = noisy(search, SEVEN, 0.03)
     verdict = judged(search, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("unresolved", (0, 0))
-    free = Bounded(search, runs).further(verdict, 12)
+    free = BoundRule(search, runs).further(verdict, 12)
     new = next(one for one in asked(free) if one[0] not in SEVEN)
     everywhere = [o for o in product(range(-3, 4), repeat=2) if o not in SEVEN]
     pruned = [run_at(search, offset, 0, None, State.PRUNED) for offset in everywhere]
-    look = Bounded(search, [*runs, *pruned])
+    look = BoundRule(search, [*runs, *pruned])
     assert look.verdict() == verdict
     chosen = look.further(look.verdict(), 12)
     assert asked(chosen) == asked(free), "what was pruned is no reason to have it, and none not to"

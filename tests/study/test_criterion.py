@@ -10,28 +10,28 @@ import yaml
 from support.commandline import write_grid
 
 from ettsweep.errors import InputError
-from ettsweep.study.criterion import Criterion, Stated
+from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import Request
-from ettsweep.study.sweep_store import Entry, load_sweeps
+from ettsweep.study.study import SweepSpec
+from ettsweep.study.sweep_store import SweepVersion, load_sweep_store
 from ettsweep.study.sweep_updates import add, extend, judge_by
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
-Ask = Callable[..., Request]
+Ask = Callable[..., SweepSpec]
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
     """Return a function that makes a request of the small grid, with a criterion in its file."""
 
-    def make(criterion: object = None, **changes: Any) -> Request:
+    def make(criterion: object = None, **changes: Any) -> SweepSpec:
         return load_request(write_grid(tmp_path / "w8.yaml", criterion=criterion or {}, **changes))
 
     return make
 
 
 def criterion(results: Path, name: str = "w8") -> Criterion:
-    sweep = load_sweeps(results).named[name]
+    sweep = load_sweep_store(results).named[name]
     assert {search.criterion for search in sweep.searches} == {sweep.criterion}
     return sweep.criterion
 
@@ -43,15 +43,15 @@ def criterion(results: Path, name: str = "w8") -> Criterion:
     ("written", "stated"),
     [
         ({}, None),
-        ({"margin": "2%"}, Stated(margin=0.02)),
-        ({"margin": "5.6 %"}, Stated(margin=0.056)),
-        ({"margin": 0}, Stated(margin=0.0)),
-        ({"margin": 1}, Stated(margin=1.0)),
-        ({"rule": "paper", "confidence": 0.9}, Stated(rule="paper", confidence=0.9)),
-        ({"confidence": "97.5%"}, Stated(confidence=0.975)),
+        ({"margin": "2%"}, CriterionOptions(margin=0.02)),
+        ({"margin": "5.6 %"}, CriterionOptions(margin=0.056)),
+        ({"margin": 0}, CriterionOptions(margin=0.0)),
+        ({"margin": 1}, CriterionOptions(margin=1.0)),
+        ({"rule": "paper", "confidence": 0.9}, CriterionOptions(rule="paper", confidence=0.9)),
+        ({"confidence": "97.5%"}, CriterionOptions(confidence=0.975)),
     ],
 )
-def test_a_grid_file_states_as_much_as_it_wants(ask: Ask, written: object, stated: Stated | None) -> None:
+def test_a_grid_file_states_as_much_as_it_wants(ask: Ask, written: object, stated: CriterionOptions | None) -> None:
     assert ask(written).criterion == stated
     assert ask(written).specs() == ask().specs(), "it is in no id"
     assert ask().criterion is None
@@ -107,8 +107,8 @@ def test_a_stated_default_is_no_other_criterion() -> None:
 def test_of_each_part_the_last_statement_counts(ask: Ask, results: Path) -> None:
     extend(results, "w8", ask({"margin": 0.05, "confidence": 0.9}))
     assert criterion(results) == Criterion(margin=0.05, confidence=0.9)
-    add(results, "w8", Entry(criterion=Stated(rule="paper")))
-    add(results, "w8", Entry(criterion=Stated(margin=0.01)))
+    add(results, "w8", SweepVersion(criterion=CriterionOptions(rule="paper")))
+    add(results, "w8", SweepVersion(criterion=CriterionOptions(margin=0.01)))
     assert criterion(results) == Criterion(rule="paper", margin=0.01, confidence=0.9)
     said = extend(results, "w8", ask({"margin": 0.05}))
     assert said == "sweep w8 is extended; margin 5% from now on"
@@ -121,18 +121,21 @@ def test_of_each_part_the_last_statement_counts(ask: Ask, results: Path) -> None
 def test_a_criterion_is_kept_only_where_it_is_new(ask: Ask, results: Path) -> None:
     for name, stated in (("a", None), ("b", {"margin": 0.05}), ("c", {"margin": 0.02})):
         extend(results, name, ask(stated))
-    assert judge_by(results, ["a", "b", "c"], Stated()) == ""
-    assert judge_by(results, ["a", "b", "c"], Stated(margin=0.05)) == "sweep a, c: margin 5% from now on"
-    assert judge_by(results, ["a", "b"], Stated(margin=0.02, rule="bound")) == "sweep a, b: margin 2% from now on"
-    counts = {name: len(sweep.entries) for name, sweep in load_sweeps(results).named.items()}
+    assert judge_by(results, ["a", "b", "c"], CriterionOptions()) == ""
+    assert judge_by(results, ["a", "b", "c"], CriterionOptions(margin=0.05)) == "sweep a, c: margin 5% from now on"
+    assert (
+        judge_by(results, ["a", "b"], CriterionOptions(margin=0.02, rule="bound"))
+        == "sweep a, b: margin 2% from now on"
+    )
+    counts = {name: len(sweep.entries) for name, sweep in load_sweep_store(results).named.items()}
     assert counts == {"a": 3, "b": 2, "c": 2}
     with pytest.raises(InputError, match="unknown sweep 'd'"):
-        judge_by(results, ["d"], Stated(rule="paper"))
+        judge_by(results, ["d"], CriterionOptions(rule="paper"))
 
 
 def test_a_file_says_what_was_stated_and_nothing_where_nothing_was(ask: Ask, results: Path) -> None:
     extend(results, "w8", ask())
-    judge_by(results, ["w8"], Stated(margin=0.05))
+    judge_by(results, ["w8"], CriterionOptions(margin=0.05))
     first, second = (yaml.safe_load(path.read_text()) for path in sorted((results / "sweeps" / "w8").iterdir()))
     assert "criterion" not in first["asked"]
     assert second == {"version": 1, "criterion": {"margin": 0.05}}
@@ -142,4 +145,4 @@ def test_a_criterion_that_was_damaged_is_damage(ask: Ask, results: Path) -> None
     extend(results, "w8", ask({"margin": 0.05}))
     path = results / "sweeps" / "w8" / "0001.yaml"
     path.write_text(path.read_text().replace("margin: 0.05", "margin: 5"))
-    assert f"{path}: asked.criterion.margin: 5 is 500%" in load_sweeps(results).broken["w8"]
+    assert f"{path}: asked.criterion.margin: 5 is 500%" in load_sweep_store(results).broken["w8"]

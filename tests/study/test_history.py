@@ -7,16 +7,16 @@ from pathlib import Path
 from support.made_sweep import digits_spec, finish, finish_at, imagenet_spec, read, searched
 
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.history import Spent, course
+from ettsweep.study.history import HistoryEntry, course
 from ettsweep.study.seeds import RACING
-from ettsweep.study.study import Search
-from ettsweep.study.verification import look_at
+from ettsweep.study.study import Study
+from ettsweep.study.verification import evaluate
 
 BASE = digits_spec(None)
 
 
-def spent(results: Path, search: Search) -> tuple[Spent, ...]:
-    return course(look_at(search, read(results, [search]).runs))
+def spent(results: Path, search: Study) -> tuple[HistoryEntry, ...]:
+    return course(evaluate(search, read(results, [search]).runs))
 
 
 def test_the_best_loss_is_the_lowest_of_all_so_far(results: Path) -> None:
@@ -98,6 +98,6 @@ def test_a_family_that_was_not_searched_has_no_course(results: Path) -> None:
 
 def test_runs_whose_times_are_equal_have_one_order(results: Path) -> None:
     search = searched(BASE, [(0, 0)])
-    for run in [finish(results, BASE.at(BASE.lr * 2.0**k, BASE.wd, 0), 0.5) for k in (1, 0, -1, 2)]:
+    for run in [finish(results, BASE.with_point(BASE.lr * 2.0**k, BASE.wd, 0), 0.5) for k in (1, 0, -1, 2)]:
         os.utime(run.result_path, (7, 7))
     assert [one.point for one in spent(results, search)] == [search.centre.moved(k, 0) for k in (0, -1, 1, 2)]

@@ -10,32 +10,32 @@ import pytest
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import ScheduleSpec
 from ettsweep.runs.state import State
-from ettsweep.study.pruning import PRUNERS, Curve, bracket_of, check_pruner, hopeless
-from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS, Score
+from ettsweep.study.pruning import PRUNERS, PrunerCurve, bracket_of, check_pruner, hopeless
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS, Metric
 
 SCHEDULE = ScheduleSpec(total_steps=900, warmup_steps=90, eval_every=100)
 STEPS = range(100, 901, 100)
 
 
-def curve(run: str, *values: float, state: State = State.RUNNING) -> Curve:
+def curve(run: str, *values: float, state: State = State.RUNNING) -> PrunerCurve:
     """Return a curve with these values at the first evaluations."""
-    return Curve(run, state, dict(zip(STEPS, values, strict=False)))
+    return PrunerCurve(run, state, dict(zip(STEPS, values, strict=False)))
 
 
-def finished(*scores: float) -> list[Curve]:
+def finished(*scores: float) -> list[PrunerCurve]:
     """Return finished runs that have had these scores from their first evaluation on."""
     return [curve(f"f{n}", *[score] * 9, state=State.DONE) for n, score in enumerate(scores)]
 
 
 def reasons(
-    rule: str, curves: Sequence[Curve], measure: Score = LOWEST_LOSS, schedule: ScheduleSpec = SCHEDULE
+    rule: str, curves: Sequence[PrunerCurve], measure: Metric = LOWEST_LOSS, schedule: ScheduleSpec = SCHEDULE
 ) -> dict[str, str]:
     """Return why each of the runs in training is hopeless that is."""
     found = {one.run: hopeless(rule, one, curves, measure, schedule) for one in curves if one.state is State.RUNNING}
     return {run: reason for run, reason in found.items() if reason}
 
 
-def stopped(rule: str, curves: Sequence[Curve], measure: Score = LOWEST_LOSS) -> set[str]:
+def stopped(rule: str, curves: Sequence[PrunerCurve], measure: Metric = LOWEST_LOSS) -> set[str]:
     return set(reasons(rule, curves, measure))
 
 
@@ -78,8 +78,8 @@ def test_random_runs_are_stopped_by_the_median_of_those_that_are_finished(seed: 
     rng = random.Random(seed)
     done = random_curves(rng.randrange(5, 12), seed)
     running = [until(values, rng.choice(STEPS)) for values in random_curves(12, 100 + seed)]
-    curves = [Curve(f"d{n}", State.DONE, values) for n, values in enumerate(done)]
-    curves += [Curve(f"r{n}", State.RUNNING, values) for n, values in enumerate(running)]
+    curves = [PrunerCurve(f"d{n}", State.DONE, values) for n, values in enumerate(done)]
+    curves += [PrunerCurve(f"r{n}", State.RUNNING, values) for n, values in enumerate(running)]
     last = [values[max(values)] for values in running]
     best = min(values[900] for values in done)
     expected = {
@@ -121,7 +121,7 @@ def test_a_rung_is_passed_by_the_best_third_of_a_bracket(bracket: int, rungs: Se
     ids = in_bracket(bracket, 14)
     shown = [until(values, rng.choice(STEPS[:6])) for values in random_curves(14, seed)]
     states = [rng.choice((State.RUNNING, State.RUNNING, State.PRUNED)) for _ in ids]
-    curves = [Curve(run, s, v) for run, v, s in zip(ids, shown, states, strict=True)]
+    curves = [PrunerCurve(run, s, v) for run, v, s in zip(ids, shown, states, strict=True)]
     expected = set()
     for run, values, state in zip(ids, shown, states, strict=True):
         if state is State.RUNNING and (step := max(values)) in rungs:
@@ -129,7 +129,7 @@ def test_a_rung_is_passed_by_the_best_third_of_a_bracket(bracket: int, rungs: Se
             passing = there[: max(1, len(there) // 3)]
             if values[step] not in passing and values[step] > 0.6:
                 expected.add(run)
-    strangers = [Curve(run, State.DONE, dict.fromkeys(STEPS, 0.6)) for run in in_bracket((bracket + 1) % 3, 5)]
+    strangers = [PrunerCurve(run, State.DONE, dict.fromkeys(STEPS, 0.6)) for run in in_bracket((bracket + 1) % 3, 5)]
     found = reasons("hyperband", [*curves, *strangers])
     assert found.keys() == expected, "those of other brackets play no part"
     rng.shuffle(curves)
@@ -150,7 +150,7 @@ def test_a_rung_says_how_many_pass_it() -> None:
 @pytest.mark.parametrize("pruner", PRUNERS[1:])
 def test_nothing_is_stopped_that_is_the_best_or_at_its_end(pruner: str) -> None:
     ids = in_bracket(0, 9)
-    others = [Curve(run, State.DONE, dict.fromkeys(STEPS, 1.0 + n)) for n, run in enumerate(ids[:8])]
+    others = [PrunerCurve(run, State.DONE, dict.fromkeys(STEPS, 1.0 + n)) for n, run in enumerate(ids[:8])]
 
     def is_stopped(*values: float) -> bool:
         return bool(stopped(pruner, [*others, curve(ids[8], *values)]))

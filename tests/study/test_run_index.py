@@ -9,8 +9,8 @@ from ettsweep.errors import InputError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import Owner, State, Status, ThisMachine
-from ettsweep.study.run_index import Ledger, Run, cost_s, count_states, find_run, load_ledger, make_plan
+from ettsweep.runs.state import LocalLiveness, Owner, State, Status
+from ettsweep.study.run_index import Run, RunIndex, cost_s, count_states, find_run, load_run_index, make_plan
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -33,13 +33,13 @@ def finish(results: Path, spec: RunSpec, score: float | None) -> RunDir:
 
 
 def test_no_results_folder_holds_no_runs(results: Path) -> None:
-    ledger = load_ledger(results)
+    ledger = load_run_index(results)
     assert (ledger.runs, ledger.broken) == ({}, {})
     results.touch()
-    assert load_ledger(results).runs == {}
+    assert load_run_index(results).runs == {}
 
 
-class Look(ThisMachine):
+class Look(LocalLiveness):
     """An outlook that says what a test wants it to say, or asks this machine."""
 
     def __init__(self, queued: str = "", life: Any = None) -> None:
@@ -48,7 +48,7 @@ class Look(ThisMachine):
     def owner(self, attempt: Attempt) -> Owner:
         return Owner(self.life) if self.life else super().owner(attempt)
 
-    def prospect(self, run_id: str) -> Status | None:
+    def job_status(self, run_id: str) -> Status | None:
         return Status(State.QUEUED) if run_id == self.queued else None
 
 
@@ -60,7 +60,7 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
     start(results, failed).fail("error", "ValueError: bad")
     for spec in (queued, missing):
         RunDir.create(results, spec)
-    ledger = load_ledger(results, Look(queued=queued.run_id))
+    ledger = load_run_index(results, Look(queued=queued.run_id))
     assert {run.spec.seed: (run.state, run.score) for run in ledger.runs.values()} == {
         0: (State.DONE, 0.25),
         1: (State.DIVERGED, None),
@@ -75,14 +75,14 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
 
 def test_each_file_of_a_finished_run_is_opened_once(results: Path, make_spec: MakeSpec) -> None:
     runs = [finish(results, make_spec(seed=seed), score) for seed, score in enumerate((0.25, None))]
-    opened = audited("open", lambda: load_ledger(results))
+    opened = audited("open", lambda: load_run_index(results))
     assert sorted(opened) == sorted(str(path) for run in runs for path in (run.spec_path, run.result_path))
 
 
 def test_the_owner_is_judged_by_whoever_can(results: Path, spec: RunSpec) -> None:
     start(results, spec)
     for life, state in {"alive": "running", "dead": "interrupted", "unknown": "unknown"}.items():
-        assert load_ledger(results, Look(life=life)).runs[spec.run_id].state == state
+        assert load_run_index(results, Look(life=life)).runs[spec.run_id].state == state
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"lr": 1}', '{"seed": true}'])
@@ -93,7 +93,7 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
     for spec in (sound, broken):
         RunDir.create(results, spec)
     RunDir(results / "runs" / broken.run_id).spec_path.write_text(content)
-    ledger = load_ledger(results)
+    ledger = load_run_index(results)
     assert list(ledger.runs) == [sound.run_id]
     assert list(ledger.broken) == [broken.run_id]
     status = ledger.state(broken.run_id)
@@ -107,7 +107,7 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
 def test_a_spec_edited_by_hand_is_not_taken_for_the_run(results: Path, spec: RunSpec) -> None:
     run = RunDir.create(results, spec)
     run.spec_path.write_text(run.spec_path.read_text().replace('"seed": 0', '"seed": 1'))
-    assert "it was edited by hand" in load_ledger(results).broken[run.id]
+    assert "it was edited by hand" in load_run_index(results).broken[run.id]
 
 
 def test_what_is_no_run_folder_is_passed_over(results: Path, spec: RunSpec) -> None:
@@ -115,7 +115,7 @@ def test_what_is_no_run_folder_is_passed_over(results: Path, spec: RunSpec) -> N
     for name in ("notes", "ABCDEF012345", "..", f"{spec.run_id}x"):
         (results / "runs" / name).mkdir(exist_ok=True)
     (results / "runs" / "README").touch()
-    ledger = load_ledger(results)
+    ledger = load_run_index(results)
     assert (list(ledger.runs), ledger.broken) == ([spec.run_id], {})
 
 
@@ -124,7 +124,7 @@ def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, 
     other = make_spec(model={"width": 16})
     for spec in (*family, other):
         RunDir.create(results, spec)
-    found = load_ledger(results).family(family[0].family_id)
+    found = load_run_index(results).family(family[0].family_id)
     assert {run.id for run in found} == {spec.run_id for spec in family}
 
 
@@ -138,7 +138,7 @@ def test_states_are_counted_in_their_order() -> None:
 
 def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpec) -> None:
     ids = [RunDir.create(results, make_spec(seed=seed)).id for seed in range(40)]  # two of 40 share a first digit
-    ledger = load_ledger(results)
+    ledger = load_run_index(results)
     assert find_run(ledger, ids[0]) == ids[0]
     shared = next(d for d in "0123456789abcdef" if sum(i.startswith(d) for i in ids) > 1)
     with pytest.raises(InputError, match=rf"runs start with '{shared}': {shared}"):
@@ -149,18 +149,18 @@ def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpe
 
 def test_a_broken_run_is_found_too(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec).spec_path.write_text("{")
-    assert find_run(load_ledger(results), spec.run_id[:5]) == spec.run_id
+    assert find_run(load_run_index(results), spec.run_id[:5]) == spec.run_id
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
-def ledger_of(states: dict[RunSpec, State]) -> Ledger:
+def ledger_of(states: dict[RunSpec, State]) -> RunIndex:
     runs = {
         spec.run_id: Run(RunDir(Path("runs") / spec.run_id), spec, Status(state, f"because {state}"))
         for spec, state in states.items()
     }
-    return Ledger(runs, {})
+    return RunIndex(runs, {})
 
 
 @pytest.mark.parametrize(
@@ -193,11 +193,11 @@ def test_there_is_an_action_for_every_state(make_spec: MakeSpec) -> None:
 
 
 def test_a_run_that_is_nowhere_is_submitted(spec: RunSpec) -> None:
-    assert [p.spec for p in make_plan([spec], Ledger({}, {})).submit] == [spec]
+    assert [p.spec for p in make_plan([spec], RunIndex({}, {})).submit] == [spec]
 
 
 def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
-    plan = make_plan([spec], Ledger({}, {spec.run_id: "spec.json was edited"}))
+    plan = make_plan([spec], RunIndex({}, {spec.run_id: "spec.json was edited"}))
     (planned,) = plan.retry
     assert (planned.spec, planned.state) == (spec, State.INTERRUPTED)
     assert planned.reason == "its spec.json is damaged and will be written anew"
@@ -207,7 +207,7 @@ def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
 def test_a_run_asked_for_twice_is_planned_once(make_spec: MakeSpec) -> None:
     once, mapped_back = make_spec(lr=0.1), make_spec(lr=0.1 * (1 + 1e-15))
     assert once != mapped_back
-    assert len(make_plan([once, once, mapped_back], Ledger({}, {})).submit) == 1
+    assert len(make_plan([once, once, mapped_back], RunIndex({}, {})).submit) == 1
 
 
 def test_interrupted_runs_are_launched_first_and_order_is_kept(make_spec: MakeSpec) -> None:
@@ -244,12 +244,12 @@ def pruned(results: Path, spec: RunSpec) -> RunSpec:
 
 
 def test_a_pruned_run_goes_on_for_whoever_wants_it(results: Path, pruned: RunSpec) -> None:
-    ledger = load_ledger(results)
+    ledger = load_run_index(results)
     wanted = make_plan([pruned], ledger)
     assert [(p.id, p.state, p.reason) for p in wanted.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
     assert wanted.under_way
 
 
 def test_a_pruned_run_has_no_score_and_has_cost_what_it_took(results: Path, pruned: RunSpec) -> None:
-    run = load_ledger(results).runs[pruned.run_id]
+    run = load_run_index(results).runs[pruned.run_id]
     assert (run.state, run.score, run.result, cost_s(run)) == (State.PRUNED, None, None, 10.0)

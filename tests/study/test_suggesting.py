@@ -8,30 +8,30 @@ import pytest
 from bench.simulate import Series, Way, centre_alone, simulate
 from bench.worlds import Made
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.run_index import Ledger
+from ettsweep.study.run_index import RunIndex
 from ettsweep.study.samplers import SAMPLERS
-from ettsweep.study.study import Search
-from ettsweep.study.suggesting import Searching
-from ettsweep.study.sweep_store import Proposal
+from ettsweep.study.study import Study
+from ettsweep.study.suggesting import Suggester
+from ettsweep.study.sweep_store import Suggestion
 from ettsweep.study.verification import Budget, Verification
 
 BOWL = Made("bowl", 0.02)
 
 
-def searched(searching: Searching, search: Search) -> list[Proposal]:
+def searched(searching: Suggester, search: Study) -> list[Suggestion]:
     """Return what was proposed in a whole sweep."""
-    found: list[Proposal] = []
+    found: list[Suggestion] = []
     searching.keep = lambda sweep, proposals: found.extend(proposals)
     simulate(search, BOWL, Budget(60), slots=2, searching=searching)
     return found
 
 
-class Forgetful(Searching):
+class Forgetful(Suggester):
     """One that is killed after each round: nothing is left of it but what was kept."""
 
-    def further(self, searches: Sequence[Search], ledger: Ledger, at_once: int, most: int) -> list[Search]:
+    def further(self, searches: Sequence[Study], ledger: RunIndex, at_once: int, most: int) -> list[Study]:
         starts = {search.key: self.starts[search.key] for search in searches if not search.proposed}
-        again = Searching(self.sampler, self.propose, self.trials, starts, {*self.over}, keep=self.keep)
+        again = Suggester(self.sampler, self.propose, self.trials, starts, {*self.over}, keep=self.keep)
         found = again.further(searches, ledger, at_once, most)
         self.over = again.over
         return found
@@ -82,5 +82,5 @@ def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_sear
     search, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
     assert searching
     asking = Verification([search], budget=Budget(runs), at_once=100, searching=searching)
-    asking.plan(Ledger({}, {}))
+    asking.plan(RunIndex({}, {}))
     assert len(asking.searches[0].proposed) == named

@@ -7,23 +7,23 @@ import pytest
 from scipy import stats
 
 from ettsweep.study import surface as module
-from ettsweep.study.surface import Array, Layout, fit, pairs, student_quantile
+from ettsweep.study.surface import Array, ScoreTable, fit, pairs, student_quantile
 
 X = np.array([[0, 0], [1, 0], [0, 1], [1, -1], [-1, 1], [0, -1], [-1, 0]], dtype=float)
 
 
-def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 5) -> Layout:
+def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 5) -> ScoreTable:
     """Return scores of a bowl, some of them missing; every point and every seed has some."""
     rng = np.random.default_rng(seed)
     scored = (rng.random((len(X), seeds)) > missing).astype(float)
     scored[:, 0] = scored[0] = 1.0
     f = 0.1 * (X[:, 0] - 0.3) ** 2 + 0.05 * X[:, 1] ** 2
     y = f[:, None] + rng.normal(size=seeds) + noise * rng.normal(size=scored.shape)
-    return Layout(X, scored, y * scored)
+    return ScoreTable(X, scored, y * scored)
 
 
 def written_out(
-    layout: Layout, lengths: tuple[float, float], ratio: float, own: float
+    layout: ScoreTable, lengths: tuple[float, float], ratio: float, own: float
 ) -> tuple[Array, Array, float, float]:
     """Return mean and covariance (sigma 1) of f less its value at the first point, square and log determinant.
 
@@ -136,20 +136,20 @@ def test_a_point_off_the_surface_and_noise_that_grows_are_seen() -> None:
     x = np.array([[i, j] for i in range(-2, 3) for j in range(-2, 3)], dtype=float)
     f = 0.05 * (x**2).sum(1)
     even = f[:, None] + 0.01 * rng.normal(size=(25, 4))
-    assert np.abs(fit(Layout(x, np.ones((25, 4)), even)).misfits()).max() < 4
+    assert np.abs(fit(ScoreTable(x, np.ones((25, 4)), even)).misfits()).max() < 4
     raised = even.copy()
     raised[7] += 0.5
-    shift = fit(Layout(x, np.ones((25, 4)), raised)).misfits()
+    shift = fit(ScoreTable(x, np.ones((25, 4)), raised)).misfits()
     assert int(np.argmax(shift)) == 7
     assert shift[7] > 4
     growing = f[:, None] + (0.002 + 0.2 * f[:, None]) * rng.normal(size=(25, 4))
-    assert fit(Layout(x, np.ones((25, 4)), growing)).growth() > 3
-    assert abs(fit(Layout(x, np.ones((25, 4)), even)).growth()) < 3
+    assert fit(ScoreTable(x, np.ones((25, 4)), growing)).growth() > 3
+    assert abs(fit(ScoreTable(x, np.ones((25, 4)), even)).growth()) < 3
 
 
 def test_points_that_share_no_seed_are_hardly_known_to_each_other() -> None:
     scored = np.zeros((3, 4))
     scored[:2, :2], scored[2, 2:] = 1, 1
-    layout = Layout(X[:3], scored, scored * np.random.default_rng(0).normal(size=(3, 4)))
+    layout = ScoreTable(X[:3], scored, scored * np.random.default_rng(0).normal(size=(3, 4)))
     _, error = pairs(layout).differences(0, [1, 2])
     assert error[1] > 1000 * error[0]

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ettsweep.study.posterior import Evidence, Position, evidence
+from ettsweep.study.posterior import Position, Posterior, evidence
 from ettsweep.study.surface_optimum import optimum
 
 AROUND = list(product(range(-2, 3), repeat=2))
@@ -13,7 +13,7 @@ AROUND = list(product(range(-2, 3), repeat=2))
 
 def fitted(
     centre: tuple[float, float], sd: float, seed: int = 0, seeds: int = 3, accuracy: bool = False, reach: int = 2
-) -> Evidence:
+) -> Posterior:
     """Fit noisy scores of a bowl around a centre, whose axes are not those of the lattice."""
     draw, (a, b) = np.random.default_rng(seed), centre
     scores: dict[Position, dict[int, float]] = {

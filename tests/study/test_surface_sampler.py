@@ -15,7 +15,7 @@ import pytest
 from ettsweep.errors import InputError
 from ettsweep.study.posterior import fit_scores
 from ettsweep.study.samplers import OPTUNA, SAMPLERS, TRIALS, proposer, trials_for
-from ettsweep.study.surface_sampler import Known, Place, _Design
+from ettsweep.study.surface_sampler import Observations, Place, _Design
 
 MARGIN = 0.02
 
@@ -39,11 +39,11 @@ def known(
     start: Place = (0, 0),
     diverged: tuple[Place, ...] = (),
     awaited: tuple[Place, ...] = (),
-) -> Known:
+) -> Observations:
     """Return what is known once the named places have their scores, but for those that diverged or are awaited."""
     scores = {place: {0: loss(place)} for place in named if place not in (*diverged, *awaited)}
     low = tuple(-h for h in half)
-    return Known(low, half, start, scores, diverged, awaited, {*named}, MARGIN, loss=True)
+    return Observations(low, half, start, scores, diverged, awaited, {*named}, MARGIN, loss=True)
 
 
 @pytest.mark.parametrize("half", [(1, 2), (4,)])

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from support.commandline import write_grid
 
-from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
+from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
 from ettsweep.processes import process
-from ettsweep.study.criterion import Stated
+from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import Axis, Centre, Point, Request
-from ettsweep.study.sweep_store import Entry, Proposal, Sweep, load_sweeps, plain
+from ettsweep.study.study import Axis, Centre, Point, SweepSpec
+from ettsweep.study.sweep_store import Suggestion, Sweep, SweepVersion, load_sweep_store, plain
 from ettsweep.study.sweep_updates import (
     add,
     append,
@@ -27,14 +27,14 @@ from ettsweep.study.sweep_updates import (
     rename_sweep,
 )
 
-Ask = Callable[..., Request]
+Ask = Callable[..., SweepSpec]
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
     """Return a function that makes a request of the small grid: three lr, wd fixed."""
 
-    def make(*, changes: dict[str, object] | None = None, **options: object) -> Request:
+    def make(*, changes: dict[str, object] | None = None, **options: object) -> SweepSpec:
         path = write_grid(tmp_path / "w8.yaml", **(changes or {}))
         return load_request(path, **options)  # type: ignore[arg-type]
 
@@ -42,7 +42,7 @@ def ask(tmp_path: Path) -> Ask:
 
 
 def only(results: Path) -> Sweep:
-    (sweep,) = load_sweeps(results).named.values()
+    (sweep,) = load_sweep_store(results).named.values()
     return sweep
 
 
@@ -57,7 +57,7 @@ def test_what_was_asked_is_read_as_it_was_kept(ask: Ask, results: Path) -> None:
     sweep = only(results)
     assert (sweep.name, sweep.requests, sweep.note, sweep.archived) == ("w8", (request,), "a first look", False)
     assert list(sweep.specs()) == request.specs()
-    assert load_sweeps(results / "none").named == {}
+    assert load_sweep_store(results / "none").named == {}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_was_asked_is_read_as_it_was_kept(ask: Ask, results: Path) -> None:
     [
         ({"launch_set": ("slots=2",)}, True),
         ({"seeds": (0, 1)}, True),
-        ({"criterion": Stated(confidence=0.9)}, True),
+        ({"criterion": CriterionOptions(confidence=0.9)}, True),
         ({"lr": Axis(low=-3, high=5)}, False),
     ],
 )
@@ -81,14 +81,14 @@ def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_sta
     extend(results, "w8", request)
     for lr, start in ((0.5, Centre(lr=0.5, wd=0.25)), (0.25, None)):
         points = (Centre(lr=lr, wd=0.25),)
-        propose(results, "w8", [Proposal(strategy="standard", sampler="surface", points=points, start=start)])
+        propose(results, "w8", [Suggestion(strategy="standard", sampler="surface", points=points, start=start)])
     assert starts() == [Point(0.5, 0.25), None]
     of_mup = request.model_copy(update={"lr": Axis(low=-3, high=5), "centres": {"mup": request.centres["mup"]}})
     extend(results, "w8", of_mup)
     assert starts() == [Point(0.5, 0.25), None], "the ranges of another strategy"
     extend(results, "w8", request.model_copy(update=changes))
     assert starts() == [Point(0.5, 0.25) if stays else None, None]
-    more = Proposal(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
+    more = Suggestion(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
     propose(results, "w8", [more])
     assert starts() == [Point(0.5, 0.25) if stays else None, None], "also once there are further proposals"
 
@@ -148,11 +148,11 @@ def test_another_question_is_refused_with_what_differs_and_a_free_name(
     ask: Ask, results: Path, options: dict[str, object], told: str, free: str
 ) -> None:
     extend(results, "w8", ask())
-    with pytest.raises(TakenError, match=re.escape(told)) as error:
+    with pytest.raises(SweepNameTakenError, match=re.escape(told)) as error:
         extend(results, "w8", ask(**options))
     assert (error.value.free, len(only(results).entries)) == (free, 1)
     extend(results, free, ask(**options))
-    with pytest.raises(TakenError) as error:
+    with pytest.raises(SweepNameTakenError) as error:
         extend(results, "w8", ask(**options))
     assert error.value.free == f"{free}-2"
 
@@ -184,7 +184,7 @@ def test_two_commands_at_the_same_instant_are_both_in(ask: Ask, results: Path) -
     requests = [ask(seeds=[seed]) for seed in range(8)]
     barrier = threading.Barrier(len(requests))
 
-    def one(request: Request) -> None:
+    def one(request: SweepSpec) -> None:
         barrier.wait()
         extend(results, "w8", request)
 
@@ -201,11 +201,11 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results
     requests = [ask(overrides=[f"batch_size={size}"]) for size in (16, 32, 64)]
     barrier, refused = threading.Barrier(len(requests)), []
 
-    def one(request: Request) -> None:
+    def one(request: SweepSpec) -> None:
         barrier.wait()
         try:
             extend(results, "w8", request)
-        except TakenError as error:
+        except SweepNameTakenError as error:
             refused.append(error)
 
     threads = [threading.Thread(target=one, args=(request,)) for request in requests]
@@ -222,19 +222,19 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results
 def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, results: Path) -> None:
     extend(results, "w8", ask())
     for number, text in enumerate(("first", "second"), 2):
-        add(results, "w8", Entry(note=text))
+        add(results, "w8", SweepVersion(note=text))
         os.utime(results / "sweeps" / "w8" / f"{number:04d}.yaml", (10**9 - number, 10**9 - number))
-    add(results, "w8", Entry(archived=True))
+    add(results, "w8", SweepVersion(archived=True))
     assert (only(results).note, only(results).archived) == ("second", True)
-    assert load_sweeps(results).chosen() == []
-    assert load_sweeps(results).chosen(["w8"]) == [only(results)]
-    add(results, "w8", Entry(archived=False))
+    assert load_sweep_store(results).chosen() == []
+    assert load_sweep_store(results).chosen(["w8"]) == [only(results)]
+    add(results, "w8", SweepVersion(archived=False))
     assert extend(results, "w8", ask(), note="second") == "", "the same note says nothing new"
-    add(results, "w8", Entry(archived=True))
+    add(results, "w8", SweepVersion(archived=True))
     assert extend(results, "w8", ask(seeds=[1])) == "sweep w8 is extended, and no longer archived"
     assert not only(results).archived
     with pytest.raises(InputError, match="unknown sweep 'w9'"):
-        add(results, "w9", Entry(note="of nothing"))
+        add(results, "w9", SweepVersion(note="of nothing"))
 
 
 def test_a_renamed_sweep_is_the_same_but_for_its_name(ask: Ask, results: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_damaged_sweep_is_named_and_others_go_on(ask: Ask, results: Path, cont
     extend(results, "other", ask())
     path = results / "sweeps" / "w8" / "0001.yaml"
     path.write_text(content)
-    sweeps = load_sweeps(results)
+    sweeps = load_sweep_store(results)
     assert list(sweeps.named) == ["other"]
     assert str(path) in sweeps.broken["w8"]
     with pytest.raises(CorruptError, match=re.escape(str(path))):
@@ -287,17 +287,17 @@ def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) 
     extend(results, "w8", ask())
     for seed in (1, 2):
         extend(results, "w8", ask(seeds=[seed]))
-    add(results, "w8", Entry(note="mine"))
+    add(results, "w8", SweepVersion(note="mine"))
     folder = results / "sweeps" / "w8"
     (folder / "0002.yaml").rename(folder / "away.txt")
-    assert load_sweeps(results).broken["w8"].startswith(f"{folder / '0002.yaml'} is missing; ")
+    assert load_sweep_store(results).broken["w8"].startswith(f"{folder / '0002.yaml'} is missing; ")
     (folder / "0002.yaml").mkdir()
-    assert str(folder / "0002.yaml") in load_sweeps(results).broken["w8"]
+    assert str(folder / "0002.yaml") in load_sweep_store(results).broken["w8"]
     (folder / "0002.yaml").rmdir()
     for path in folder.glob("000[13].yaml"):
         path.unlink()
     (folder / "0004.yaml").rename(folder / "0001.yaml")
-    assert "no file says what was asked for" in load_sweeps(results).broken["w8"]
+    assert "no file says what was asked for" in load_sweep_store(results).broken["w8"]
 
 
 @pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
@@ -328,7 +328,7 @@ def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, n
     extend(results, "w8", ask(seeds=[1]))
     path = results / "sweeps" / "w8" / "0002.yaml"
     path.write_text(path.read_text().replace(old, new))
-    sweeps = load_sweeps(results)
+    sweeps = load_sweep_store(results)
     assert list(sweeps.named) == ["other"]
     assert told in sweeps.broken["w8"]
     assert str(path.parent) in sweeps.broken["w8"]
@@ -336,17 +336,17 @@ def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, n
 
 def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(ask: Ask, results: Path) -> None:
     extend(results, "w8", ask())
-    sweeps = load_sweeps(results)
+    sweeps = load_sweep_store(results)
     rename_sweep(results, "w8", "new")
-    assert not append(results, sweeps, "w8", Entry(asked=ask(seeds=[1]))), "all is to be looked at again"
-    assert list(load_sweeps(results).named) == ["new"]
-    assert not load_sweeps(results).broken
+    assert not append(results, sweeps, "w8", SweepVersion(asked=ask(seeds=[1]))), "all is to be looked at again"
+    assert list(load_sweep_store(results).named) == ["new"]
+    assert not load_sweep_store(results).broken
     assert not (results / "sweeps" / "w8").exists()
 
 
 def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(ask: Ask, results: Path) -> None:
     (results / "sweeps" / "w8").mkdir(parents=True)
-    assert load_sweeps(results).named == {}
+    assert load_sweep_store(results).named == {}
     extend(results, "w8", ask())
     assert only(results).name == "w8"
 

@@ -7,9 +7,9 @@ from support.made_sweep import digits_spec, imagenet_spec, search
 
 from ettsweep.runs.state import State
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.posterior import Noise
+from ettsweep.study.posterior import NoiseEstimate
 from ettsweep.study.study import Point
-from ettsweep.study.verdict import Bound, Scored, Verdict
+from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
 
 HERE = Point(2.0**-6, 0.5)
 
@@ -18,8 +18,8 @@ def verdict(said: str, value: float | None, rule: str = "bound", accuracy: bool 
     asked = search(imagenet_spec(None) if accuracy else digits_spec(None))
     asked = replace(asked, criterion=Criterion(rule=rule))
     margin = asked.criterion.margin_for(asked.measure)
-    bound = Bound(value, 0.95, margin, 0.6, (), Noise(0.01, 9, "measured"), "", (), HERE, "optimal")
-    return Verdict(asked, said, "", Scored(HERE, 0.3, State.DONE), bound=None if rule == "paper" else bound)
+    bound = Bound(value, 0.95, margin, 0.6, (), NoiseEstimate(0.01, 9, "measured"), "", (), HERE, "optimal")
+    return Verdict(asked, said, "", ScoredPoint(HERE, 0.3, State.DONE), bound=None if rule == "paper" else bound)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def verdict(said: str, value: float | None, rule: str = "bound", accuracy: bool 
         (verdict("unresolved", 1.0), "unresolved: within 100% (95%), 2% asked"),
         (verdict("unresolved", None), "unresolved: noise unknown"),
         (
-            replace(verdict("unresolved", None), candidate=Scored(HERE, None, State.DIVERGED)),
+            replace(verdict("unresolved", None), candidate=ScoredPoint(HERE, None, State.DIVERGED)),
             "unresolved: all diverged",
         ),
         (verdict("refuted", None), "refuted"),

@@ -16,11 +16,11 @@ from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_request
 from ettsweep.study.run_index import Run
 from ettsweep.study.seeds import fresh_seeds
-from ettsweep.study.study import Axis, Point, Search, parse_point
+from ettsweep.study.study import Axis, Point, Study, parse_point
 from ettsweep.study.study_state import REACH
 from ettsweep.study.verdict import FINAL, Verdict, side_by_side
-from ettsweep.study.verification import look_at
-from ettsweep.trainer.tasks.registry import Score
+from ettsweep.study.verification import evaluate
+from ettsweep.trainer.tasks.registry import Metric
 
 Offset = tuple[float, float]
 """Lattice steps (lr, wd) from the centre."""
@@ -29,10 +29,10 @@ CENTRE = Point(2.0**-7, 0.5)
 
 
 @pytest.fixture
-def search_of(tmp_path: Path) -> Callable[..., Search]:
+def search_of(tmp_path: Path) -> Callable[..., Study]:
     """Return a function that makes a search of digits around the centre; keywords change the grid file."""
 
-    def make(lr: str = "{range: [0, 0]}", wd: str = "{range: [0, 0]}", seeds: Sequence[int] = (0,)) -> Search:
+    def make(lr: str = "{range: [0, 0]}", wd: str = "{range: [0, 0]}", seeds: Sequence[int] = (0,)) -> Study:
         path = tmp_path / "g.yaml"
         path.write_text(
             f"""
@@ -55,19 +55,19 @@ def search_of(tmp_path: Path) -> Callable[..., Search]:
 
 
 @pytest.fixture
-def search(search_of: Callable[..., Search]) -> Search:
+def search(search_of: Callable[..., Study]) -> Study:
     """Return a search that asks for the centre alone, with both axes free."""
     return search_of()
 
 
-def run_at(search: Search, offset: Offset, seed: int = 0, score: float | None = None, state: str = "done") -> Run:
+def run_at(search: Study, offset: Offset, seed: int = 0, score: float | None = None, state: str = "done") -> Run:
     lr, wd = CENTRE.moved(*offset)
-    spec = search.base.at(lr, wd, seed)
+    spec = search.base.with_point(lr, wd, seed)
     result = {"score": score} if State(state).finished else None
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State(state)), result)
 
 
-def runs_on(search: Search, scores: Mapping[Offset, float | None]) -> list[Run]:
+def runs_on(search: Study, scores: Mapping[Offset, float | None]) -> list[Run]:
     """Return finished runs with these scores, diverged ones for None."""
     return [run_at(search, o, 0, s, "diverged" if s is None else "done") for o, s in scores.items()]
 
@@ -79,12 +79,12 @@ def bowl(offset: Offset) -> float:
 BOWL: dict[Offset, float | None] = {offset: bowl(offset) for offset in [(0, 0), *SIX]}
 
 
-def verify(search: Search, runs: Sequence[Run], at: Point | None = None) -> Verdict:
-    return look_at(search, runs).verdict(at)
+def verify(search: Study, runs: Sequence[Run], at: Point | None = None) -> Verdict:
+    return evaluate(search, runs).verdict(at)
 
 
-def wanted(search: Search, runs: Sequence[Run], at: Point | None = None) -> list[RunSpec]:
-    look = look_at(search, runs)
+def wanted(search: Study, runs: Sequence[Run], at: Point | None = None) -> list[RunSpec]:
+    look = evaluate(search, runs)
     return look.wanted(look.verdict(at))
 
 
@@ -100,24 +100,24 @@ def offsets(specs: Sequence[RunSpec]) -> set[Offset]:
 # --- optimal --------------------------------------------------------------------------------------------------------
 
 
-def test_a_point_better_than_its_six_neighbours_is_optimal(search: Search) -> None:
+def test_a_point_better_than_its_six_neighbours_is_optimal(search: Study) -> None:
     verdict = verify(search, runs_on(search, BOWL))
     assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.0)
-    assert verdict.search.measure == Score("best_loss", "min")
+    assert verdict.search.measure == Metric("best_loss", "min")
     assert {offset_of(n.point): n.score for n in verdict.neighbours} == {o: bowl(o) for o in SIX}
     assert verdict.missing == []
     assert wanted(search, runs_on(search, BOWL)) == []
-    assert look_at(search, runs_on(search, BOWL)).climb() == verdict
+    assert evaluate(search, runs_on(search, BOWL)).climb() == verdict
 
 
-def test_the_diagonals_left_out_need_not_be_there(search: Search) -> None:
+def test_the_diagonals_left_out_need_not_be_there(search: Study) -> None:
     runs = runs_on(search, BOWL | {(1, 1): 5.0})
     assert verify(search, runs).verdict == "optimal"
     better_diagonal = verify(search, runs_on(search, BOWL | {(1, 1): 0.5}), at=CENTRE)
     assert better_diagonal.verdict == "optimal"
 
 
-def test_one_free_axis_needs_two_neighbours(search_of: Callable[..., Search]) -> None:
+def test_one_free_axis_needs_two_neighbours(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed")
     runs = runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
     verdict = verify(search, runs)
@@ -125,7 +125,7 @@ def test_one_free_axis_needs_two_neighbours(search_of: Callable[..., Search]) ->
     assert {offset_of(n.point) for n in verdict.neighbours} == {(-1, 0), (1, 0)}
 
 
-def test_neighbours_are_a_step_of_the_request_away(search_of: Callable[..., Search]) -> None:
+def test_neighbours_are_a_step_of_the_request_away(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="{range: [0, 0], step: 0.5}", wd="fixed")
     whole_steps = runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
     assert verify(search, whole_steps).verdict == "edge"
@@ -133,9 +133,14 @@ def test_neighbours_are_a_step_of_the_request_away(search_of: Callable[..., Sear
     assert verify(search, half_steps).verdict == "optimal"
 
 
-def test_points_that_were_mapped_back_are_the_same_points(search: Search) -> None:
+def test_points_that_were_mapped_back_are_the_same_points(search: Study) -> None:
     runs = [
-        Run(run.dir, run.spec.at(run.spec.lr * (1 + 3e-16), run.spec.wd * (1 - 3e-16), 0), run.status, run.result)
+        Run(
+            run.dir,
+            run.spec.with_point(run.spec.lr * (1 + 3e-16), run.spec.wd * (1 - 3e-16), 0),
+            run.status,
+            run.result,
+        )
         for run in runs_on(search, BOWL)
     ]
     assert verify(search, runs).verdict == "optimal"
@@ -143,14 +148,14 @@ def test_points_that_were_mapped_back_are_the_same_points(search: Search) -> Non
 
 def near(run: Run, log2_lr: float, seed: int) -> Run:
     """Return a run beside another, as a map that rounds otherwise would have made it."""
-    spec = run.spec.at(run.spec.lr * 2**log2_lr, run.spec.wd, seed)
+    spec = run.spec.with_point(run.spec.lr * 2**log2_lr, run.spec.wd, seed)
     return Run(RunDir(Path("runs") / spec.run_id), spec, run.status, run.result)
 
 
 @pytest.mark.parametrize("step", [1.0, 2.0**-10])
 @pytest.mark.parametrize("apart", [1e-7, -1e-7])
 def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
-    search_of: Callable[..., Search], step: float, apart: float
+    search_of: Callable[..., Study], step: float, apart: float
 ) -> None:
     search = search_of(lr=f"{{range: [{-step}, {step}], step: {step}}}", wd="fixed", seeds=[0, 1])
     first = [run_at(search, (i * step, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
@@ -163,22 +168,22 @@ def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
         assert verdict.outside == ()
         assert wanted(search, found) == []
     missing = run_at(search, (0, 0), 1, state="interrupted")
-    look = look_at(search, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
+    look = evaluate(search, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
     assert near(first[1], apart, 1).spec in look.specs([CENTRE]), "what is there is not trained again"
 
 
-def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., Search]) -> None:
+def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., Study]) -> None:
     step = 2.0**-10
     search = search_of(lr=f"{{range: [0, {20 * step}], step: {step}}}", wd="fixed")
     runs = [near(run_at(search, (i * step, 0), 0, 1.0 + i), 1e-7, 0) for i in range(24)]
-    look = look_at(search, runs)
+    look = evaluate(search, runs)
     assert [look.at(point).score for point in search.points] == [1.0 + i for i in range(21)]
     assert [look.at(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
     beyond = CENTRE.moved(24 * step, 0)
     assert look.snap(beyond) == beyond, "typed in full, a step beyond what is known"
 
 
-def test_nothing_to_search_is_unsearched(search_of: Callable[..., Search]) -> None:
+def test_nothing_to_search_is_unsearched(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="fixed", wd="fixed")
     verdict = verify(search, runs_on(search, {(0, 0): 1.0, (3, 0): 0.5}))  # of another search of the family
     assert (verdict.verdict, verdict.neighbours, verdict.score) == ("unsearched", (), 1.0)
@@ -189,7 +194,7 @@ def test_nothing_to_search_is_unsearched(search_of: Callable[..., Search]) -> No
 
 
 @pytest.mark.parametrize("absent", SIX)
-def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(search: Search, absent: Offset) -> None:
+def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(search: Study, absent: Offset) -> None:
     runs = runs_on(search, {o: s for o, s in BOWL.items() if o != absent})
     verdict = verify(search, runs)
     assert verdict.verdict == "edge"
@@ -198,7 +203,7 @@ def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(search: Sea
     assert offsets(wanted(search, runs)) == {(0, 0), absent}
 
 
-def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Callable[..., Search]) -> None:
+def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0, 1])
     runs = [run_at(search, o, seed, bowl(o)) for o in BOWL for seed in (0, 1) if (o, seed) != ((1, 0), 1)]
     verdict = verify(search, runs)
@@ -207,7 +212,7 @@ def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Ca
     assert {spec.seed for spec in wanted(search, runs)} == {0, 1}
 
 
-def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Callable[..., Search]) -> None:
+def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed")
     downhill = {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)}
     runs = runs_on(search, downhill)
@@ -219,7 +224,7 @@ def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Call
     assert offsets(wanted(search, one_less)) == {(REACH - 1, 0), (REACH, 0)}
 
 
-def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of: Callable[..., Search]) -> None:
+def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="{range: [-3, 3], step: 0.5}", wd="fixed")
     for end in (-3.0, 3.0):
         inside = runs_on(search, {(0.5 * i - 3, 0.0): 1.0 + abs(0.5 * i - 3 - end) for i in range(13)})
@@ -233,7 +238,7 @@ def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of:
         assert (end + further, 0) in offsets(wanted(search, [*inside, *at_reach, taken_on]))
 
 
-def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Callable[..., Search]) -> None:
+def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed")
     runs = runs_on(search, {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)})
     runs.append(run_at(search, (REACH + 1, 0), state="interrupted"))
@@ -242,7 +247,7 @@ def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Ca
     assert offsets(wanted(search, runs)) == {(REACH, 0), (REACH + 1, 0)}
 
 
-def test_points_beyond_the_grid_are_told(search: Search) -> None:
+def test_points_beyond_the_grid_are_told(search: Study) -> None:
     verdict = verify(search, runs_on(search, BOWL))
     assert {offset_of(p) for p in verdict.outside} == set(SIX)
 
@@ -250,13 +255,13 @@ def test_points_beyond_the_grid_are_told(search: Search) -> None:
 # --- incomplete -----------------------------------------------------------------------------------------------------
 
 
-def with_neighbour(search: Search, state: str) -> list[Run]:
+def with_neighbour(search: Study, state: str) -> list[Run]:
     runs = runs_on(search, {o: s for o, s in BOWL.items() if o != (1, -1)})
     return [*runs, run_at(search, (1, -1), state=state)]
 
 
 @pytest.mark.parametrize("state", ["running", "queued", "interrupted", "missing"])
-def test_a_neighbour_under_way_makes_the_verdict_wait(search: Search, state: str) -> None:
+def test_a_neighbour_under_way_makes_the_verdict_wait(search: Study, state: str) -> None:
     runs = with_neighbour(search, state)
     verdict = verify(search, runs)
     assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
@@ -265,7 +270,7 @@ def test_a_neighbour_under_way_makes_the_verdict_wait(search: Search, state: str
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled", "unknown"])
-def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Search, state: str) -> None:
+def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Study, state: str) -> None:
     runs = with_neighbour(search, state)
     verdict = verify(search, runs)
     run_id = runs[-1].id
@@ -276,7 +281,7 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Search
     assert verdict.verdict not in FINAL
 
 
-def test_a_held_neighbour_is_not_to_be_retried(search: Search) -> None:
+def test_a_held_neighbour_is_not_to_be_retried(search: Study) -> None:
     runs = with_neighbour(search, "held")
     told = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep {search.sweep} "
     verdict = verify(search, runs)
@@ -285,7 +290,7 @@ def test_a_held_neighbour_is_not_to_be_retried(search: Search) -> None:
     assert "retry" not in verdict.reason
 
 
-def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..., Search]) -> None:
+def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="{range: [0, 3]}")
     failed = [run_at(search, (i, 0), state="failed") for i in (2, 3)]
     verdict = verify(search, [*runs_on(search, BOWL), *failed])
@@ -294,7 +299,7 @@ def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..
     assert verdict.reason.endswith(f"`ettsweep retry {' '.join(run.id for run in failed)}` trains them again")
 
 
-def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Callable[..., Search]) -> None:
+def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="{range: [0, 3]}")
     failed = run_at(search, (2, 0), state="failed")
     runs = [*runs_on(search, BOWL), failed, run_at(search, (3, 0), state="running")]
@@ -306,7 +311,7 @@ def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Cal
     )
 
 
-def test_runs_that_stand_still_are_named_before_any_is_finished(search: Search) -> None:
+def test_runs_that_stand_still_are_named_before_any_is_finished(search: Study) -> None:
     failed = run_at(search, (0, 0), state="failed")
     verdict = verify(search, [failed])
     assert (verdict.verdict, verdict.point) == ("incomplete", None)
@@ -315,7 +320,7 @@ def test_runs_that_stand_still_are_named_before_any_is_finished(search: Search) 
     assert wanted(search, [failed]) == []
 
 
-def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_of: Callable[..., Search]) -> None:
+def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="{range: [0, 9]}")
     finished = runs_on(search, {o: s for o, s in BOWL.items() if o != (1, 0)})
     failed = [run_at(search, (float(i), 0.0), state="failed") for i in range(9, 0, -1)]
@@ -325,12 +330,12 @@ def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_
     assert failed[-1].id in verdict.reason, "the neighbour of the candidate"
 
 
-def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(search: Search) -> None:
+def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(search: Study) -> None:
     verdict = verify(search, [*runs_on(search, BOWL), run_at(search, (0, 0), 5, state="failed")])
     assert (verdict.verdict, verdict.reason) == ("optimal", "its mean is better than those of all 6 neighbours")
 
 
-def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Search]) -> None:
+def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="{range: [-1, 1]}")
     runs = [*runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(search, (1, 0), state="running")]
     verdict = verify(search, runs)
@@ -338,19 +343,19 @@ def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Se
     assert offsets(wanted(search, runs)) == {(1, 0)}
 
 
-def test_a_better_point_may_still_come_though_the_neighbours_are_there(search_of: Callable[..., Search]) -> None:
+def test_a_better_point_may_still_come_though_the_neighbours_are_there(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="{range: [0, 3]}")
     assert verify(search, runs_on(search, BOWL)).verdict == "incomplete"
 
 
-def test_no_finished_point_is_incomplete(search: Search) -> None:
+def test_no_finished_point_is_incomplete(search: Study) -> None:
     for runs in ([], [run_at(search, (0, 0), state="running")]):
         verdict = verify(search, runs)
         assert (verdict.verdict, verdict.point, verdict.score) == ("incomplete", None, None)
         assert offsets(wanted(search, runs)) == {(0, 0)}
 
 
-def test_the_point_asked_about_must_be_finished_itself(search: Search) -> None:
+def test_the_point_asked_about_must_be_finished_itself(search: Study) -> None:
     verdict = verify(search, runs_on(search, BOWL), at=CENTRE.moved(2, 0))
     assert verdict.verdict == "incomplete"
     assert (2, 0) in offsets(wanted(search, runs_on(search, BOWL), at=CENTRE.moved(2, 0)))
@@ -359,22 +364,22 @@ def test_the_point_asked_about_must_be_finished_itself(search: Search) -> None:
 # --- refuted --------------------------------------------------------------------------------------------------------
 
 
-def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(search: Search) -> None:
+def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(search: Study) -> None:
     runs = runs_on(search, BOWL | {(0, 1): 0.9, (1, -1): 0.8})
     verdict = verify(search, runs, at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("refuted", "2 neighbours are better")
-    climbed = look_at(search, runs).climb(CENTRE)
+    climbed = evaluate(search, runs).climb(CENTRE)
     assert (offset_of(climbed.point), climbed.path) == ((1, -1), (CENTRE,))
 
 
-def test_a_run_that_the_sweep_has_not_reached_is_no_candidate(search: Search) -> None:
+def test_a_run_that_the_sweep_has_not_reached_is_no_candidate(search: Study) -> None:
     """Another sweep has had it trained: that moves no verdict of this one."""
     verdict = verify(search, runs_on(search, BOWL | {(3, 3): 0.1}))
     assert (offset_of(verdict.point), verdict.verdict) == ((0, 0), "optimal")
     assert CENTRE.moved(3, 3) not in verdict.outside
 
 
-def test_a_better_neighbour_counts_whoever_had_it_trained(search_of: Callable[..., Search]) -> None:
+def test_a_better_neighbour_counts_whoever_had_it_trained(search_of: Callable[..., Study]) -> None:
     search = search_of(lr="{range: [0, 1]}", wd="fixed")
     verdict = verify(search, runs_on(search, {(float(i), 0.0): 2.0 + abs(i + 2) for i in range(-4, 2)}))
     assert (offset_of(verdict.point), verdict.verdict) == ((-2, 0), "optimal")
@@ -382,7 +387,7 @@ def test_a_better_neighbour_counts_whoever_had_it_trained(search_of: Callable[..
     assert {offset_of(point) for point in verdict.outside} == {(-1, 0), (-2, 0), (-3, 0)}
 
 
-def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: Callable[..., Search]) -> None:
+def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed")
     calm = {(-1.0, 0.0): 2.0, (0.0, 0.0): 1.0, (1.0, 0.0): 2.0}
     other = {(0.5, 0.0): 0.1, (0.0, 1.0): 0.1, (-1.0, -1.0): 0.1}
@@ -391,10 +396,10 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
     assert {offset_of(run.point) for run in verdict.runs} == set(calm)
     for offset in other:
         with pytest.raises(InputError, match=r"--at: (lr|wd)"):
-            look_at(search, runs_on(search, calm | other)).snap(CENTRE.moved(*offset))
+            evaluate(search, runs_on(search, calm | other)).snap(CENTRE.moved(*offset))
 
 
-def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Search]) -> None:
+def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Study]) -> None:
     wide = "{range: [-1, 1]}"
     free, held = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
     more = replace(free, seeds=(0, 1), sweep="more")
@@ -413,7 +418,7 @@ def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..
     assert list(side_by_side([verdicts[0], replace(verdicts[0], search=more)])) == [], "they say the same"
 
 
-def test_a_climb_takes_no_step_before_all_neighbours_are_known(search: Search) -> None:
+def test_a_climb_takes_no_step_before_all_neighbours_are_known(search: Study) -> None:
     """Two ways lead down: whoever had the lesser one trained first, the climb takes the better."""
     lesser, better = {(0.0, 1.0): 3.0, (0.0, 2.0): 2.9}, {(0.0, -1.0): 2.0, (0.0, -2.0): 1.0}
     others = dict.fromkeys(itertools.product(map(float, range(-4, 5)), repeat=2), 9.0)
@@ -426,70 +431,70 @@ def test_a_climb_takes_no_step_before_all_neighbours_are_known(search: Search) -
     assert {offset_of(point) for point in whole.outside} > set(SIX), "neighbours that were left behind count as well"
 
 
-def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Search]) -> None:
+def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed")
     runs = runs_on(search, {(i, 0): 4.0 - i for i in range(-1, 4)})
     way = [CENTRE.moved(i, 0) for i in range(4)]
     for first in range(4):
-        verdict = look_at(search, runs).climb(way[first])
+        verdict = evaluate(search, runs).climb(way[first])
         assert (verdict.path, verdict.way) == (tuple(way[first:3]), tuple(way[first:]))
 
 
-def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Search]) -> None:
+def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
     search = search_of()
     runs = runs_on(search, BOWL)
     new = Point(CENTRE.lr * 2**9, CENTRE.wd / 2**9)
     for point in (*(CENTRE.moved(*offset) for offset in BOWL), new):
-        assert look_at(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
-        assert look_at(search, runs).snap(parse_point(str(point).strip("()"), "--at")) == point
+        assert evaluate(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
+        assert evaluate(search, runs).snap(parse_point(str(point).strip("()"), "--at")) == point
     with pytest.raises(
         InputError, match=r"--at: lr 0\.007891 is no point of vit-digits standard; the nearest is 2\^-7"
     ):
-        look_at(search, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
+        evaluate(search, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
 
 
-def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Search]) -> None:
+def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Study]) -> None:
     step = 2.0**-10
     search = search_of(lr=f"{{range: [0, {4 * step}], step: {step}}}", wd="fixed")
     for point in search.points:
-        assert look_at(search, []).snap(point) == point
+        assert evaluate(search, []).snap(point) == point
 
 
-def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Search) -> None:
+def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Study) -> None:
     fixed = Axis(fixed=True)
     zero = Point(CENTRE.lr, 0.0)
-    base = search.base.at(*zero, 0)
+    base = search.base.with_point(*zero, 0)
     without_decay = replace(search, base=base, wd=fixed, points=(zero,))
-    assert look_at(without_decay, []).snap(zero) == zero
+    assert evaluate(without_decay, []).snap(zero) == zero
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
-        look_at(without_decay, []).snap(CENTRE)
+        evaluate(without_decay, []).snap(CENTRE)
 
 
-def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Search]) -> None:
+def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
-        look_at(search, []).snap(Point(CENTRE.lr, 1.0))
+        evaluate(search, []).snap(Point(CENTRE.lr, 1.0))
     far = Point(CENTRE.lr * 8, CENTRE.wd)
-    assert look_at(search, []).snap(far) == far, "along the free axis any point can be"
+    assert evaluate(search, []).snap(far) == far, "along the free axis any point can be"
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------
 
 
-def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(search: Search) -> None:
+def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(search: Study) -> None:
     runs = runs_on(search, BOWL | {(1, 0): 1.0})
     verdict = verify(search, runs, at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("tie", "an equal neighbour")
-    assert look_at(search, runs).climb(CENTRE) == verdict
+    assert evaluate(search, runs).climb(CENTRE) == verdict
     assert wanted(search, runs, at=CENTRE) == []
 
 
-def test_of_equal_points_the_one_with_the_lowest_lr_is_judged(search: Search) -> None:
+def test_of_equal_points_the_one_with_the_lowest_lr_is_judged(search: Study) -> None:
     verdict = verify(search, runs_on(search, {(1, 0): 1.0, (0, 0): 1.0, (0, 1): 1.0}))
     assert offset_of(verdict.point) == (0, 0)
 
 
-def test_diverged_neighbours_are_worse_than_any_score(search: Search) -> None:
+def test_diverged_neighbours_are_worse_than_any_score(search: Study) -> None:
     scores = BOWL | {(1, 0): None, (1, -1): None, (0, 0): 1e30}
     scores |= {o: 1e31 for o in SIX if scores[o] is not None}
     verdict = verify(search, runs_on(search, scores))
@@ -498,7 +503,7 @@ def test_diverged_neighbours_are_worse_than_any_score(search: Search) -> None:
     assert verdict.missing == []
 
 
-def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Search]) -> None:
+def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed", seeds=[0, 1])
     runs = [run_at(search, (i, 0), seed, 2.0 if i else 1.0) for i in (-1, 0, 1) for seed in (0, 1)]
     runs[2] = run_at(search, (0, 0), 0, None, "diverged")
@@ -507,14 +512,14 @@ def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Search
     assert verify(search, runs).score == 2.0
 
 
-def test_a_diverged_point_loses_to_a_neighbour_that_did_not(search: Search) -> None:
+def test_a_diverged_point_loses_to_a_neighbour_that_did_not(search: Study) -> None:
     runs = runs_on(search, dict.fromkeys(BOWL, None) | {(-1, 0): 3.0})
     verdict = verify(search, runs, at=CENTRE)
     assert verdict.verdict == "refuted"
-    assert offset_of(look_at(search, runs).climb(CENTRE).point) == (-1, 0)
+    assert offset_of(evaluate(search, runs).climb(CENTRE).point) == (-1, 0)
 
 
-def test_all_diverged_is_a_tie_that_says_what_to_try(search: Search) -> None:
+def test_all_diverged_is_a_tie_that_says_what_to_try(search: Study) -> None:
     verdict = verify(search, runs_on(search, dict.fromkeys(BOWL, None)), at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("tie", "all diverged; try a centre with a lower lr")
 
@@ -522,7 +527,7 @@ def test_all_diverged_is_a_tie_that_says_what_to_try(search: Search) -> None:
 # --- seeds ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_score_is_the_mean_over_the_seeds_of_the_search(search_of: Callable[..., Search]) -> None:
+def test_the_score_is_the_mean_over_the_seeds_of_the_search(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed", seeds=[0, 1])
     scores = {(0, 0): (1.0, 2.0), (1, 0): (0.5, 3.0), (-1, 0): (1.9, 1.9)}
     runs = [run_at(search, o, seed, s) for o, pair in scores.items() for seed, s in enumerate(pair)]
@@ -530,13 +535,13 @@ def test_the_score_is_the_mean_over_the_seeds_of_the_search(search_of: Callable[
     assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.5)
 
 
-def test_a_point_without_all_seeds_is_no_candidate(search_of: Callable[..., Search]) -> None:
+def test_a_point_without_all_seeds_is_no_candidate(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0, 1])
     runs = [run_at(search, (0, 0), 0, 1.0), run_at(search, (0, 0), 1, 1.0), run_at(search, (1, 0), 0, 0.1)]
     assert offset_of(verify(search, runs).point) == (0, 0)
 
 
-def test_fresh_seeds_are_reported_but_never_move_the_verdict(search: Search) -> None:
+def test_fresh_seeds_are_reported_but_never_move_the_verdict(search: Study) -> None:
     searched = runs_on(search, BOWL)
     before = verify(search, searched)
     fresh = [run_at(search, (0, 0), seed, score) for seed, score in ((3, 9.0), (1, 7.0), (2, None))]
@@ -548,12 +553,12 @@ def test_fresh_seeds_are_reported_but_never_move_the_verdict(search: Search) -> 
     assert list(after.fresh.items()) == [(1, 7.0), (2, None), (3, 9.0)]
 
 
-def test_fresh_seeds_alone_make_no_candidate(search: Search) -> None:
+def test_fresh_seeds_alone_make_no_candidate(search: Study) -> None:
     verdict = verify(search, [*runs_on(search, BOWL), run_at(search, (5, 5), 1, 0.0)])
     assert offset_of(verdict.point) == (0, 0)
 
 
-def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Search]) -> None:
+def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=[0, 7, 2])
     seeds = fresh_seeds(search, 5)
     assert len(set(seeds)) == 5
@@ -561,10 +566,10 @@ def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Search
     assert fresh_seeds(search, 8)[:5] == seeds  # more reruns keep those that are there
 
 
-def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[..., Search]) -> None:
+def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[..., Study]) -> None:
     assert fresh_seeds(search_of(seeds=[MAX_SEED, 1]), 3) == [0, 2, 3]
     assert fresh_seeds(search_of(seeds=[MAX_SEED - 2, 0]), 4) == [MAX_SEED - 1, MAX_SEED, 1, 2]
-    (spec,) = look_at(search_of(seeds=[0]), []).specs([CENTRE], [MAX_SEED])
+    (spec,) = evaluate(search_of(seeds=[0]), []).specs([CENTRE], [MAX_SEED])
     assert RunSpec.model_validate(spec.model_dump()).seed == 2**31 - 1
 
 
@@ -577,24 +582,24 @@ def test_accuracy_is_best_where_it_is_highest() -> None:
     centre = Point(20.0, 4e-5)
 
     def run(offset: Offset, accuracy: float | None) -> Run:
-        spec = search.base.at(*centre.moved(*offset), 0)
+        spec = search.base.with_point(*centre.moved(*offset), 0)
         state = State.DIVERGED if accuracy is None else State.DONE
         return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), {"score": accuracy})
 
     runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
     verdict = verify(search, runs)
     assert (verdict.verdict, verdict.lr, verdict.wd) == ("optimal", 20.0, 4e-5)
-    assert verdict.search.measure == Score("best_accuracy", "max")
+    assert verdict.search.measure == Metric("best_accuracy", "max")
     runs[1], runs[2] = run(SIX[0], 0.79), run(SIX[1], None)
     refuted = verify(search, runs, at=centre)
     assert refuted.verdict == "refuted"
-    assert look_at(search, runs).climb(centre).point == centre.moved(*SIX[0])
+    assert evaluate(search, runs).climb(centre).point == centre.moved(*SIX[0])
 
 
 # --- the whole climb ------------------------------------------------------------------------------------------------
 
 
-def search_for(search: Search, surface: Callable[[Offset], float]) -> tuple[Verdict, int]:
+def search_for(search: Study, surface: Callable[[Offset], float]) -> tuple[Verdict, int]:
     """Follow the rounds of verify-optimum on a made surface; return the last verdict and the number of runs."""
     runs: dict[str, Run] = {}
 
@@ -605,7 +610,7 @@ def search_for(search: Search, surface: Callable[[Offset], float]) -> tuple[Verd
             runs[spec.run_id] = run_at(search, offset, spec.seed, surface(offset))
         return len(new)
 
-    train(look_at(search, []).specs(search.points))
+    train(evaluate(search, []).specs(search.points))
     while True:
         found = list(runs.values())
         verdict = verify(search, found)
@@ -628,7 +633,7 @@ NINE = range(-4, 5)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_climb_ends_at_the_optimum_of_a_convex_surface(search_of: Callable[..., Search], shape: Any) -> None:
+def test_a_climb_ends_at_the_optimum_of_a_convex_surface(search_of: Callable[..., Study], shape: Any) -> None:
     search = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
     for optimum in itertools.product(NINE, NINE):
         verdict, runs = search_for(search, valley(optimum, *shape))
@@ -637,9 +642,7 @@ def test_a_climb_ends_at_the_optimum_of_a_convex_surface(search_of: Callable[...
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_optimum_near_the_centre_costs_a_fifth_of_the_factorial(
-    search_of: Callable[..., Search], shape: Any
-) -> None:
+def test_an_optimum_near_the_centre_costs_a_fifth_of_the_factorial(search_of: Callable[..., Study], shape: Any) -> None:
     search = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
     for optimum in itertools.product((-1, 0, 1), (-1, 0, 1)):
         verdict, runs = search_for(search, valley(optimum, *shape))
@@ -647,7 +650,7 @@ def test_an_optimum_near_the_centre_costs_a_fifth_of_the_factorial(
         assert runs <= len(NINE) ** 2 / 5
 
 
-def test_a_climb_on_one_axis_ends_at_its_optimum(search_of: Callable[..., Search]) -> None:
+def test_a_climb_on_one_axis_ends_at_its_optimum(search_of: Callable[..., Study]) -> None:
     search = search_of(wd="fixed")
     for x in NINE:
         verdict, runs = search_for(search, valley((x, 0), 1, 1, 0))
@@ -655,7 +658,7 @@ def test_a_climb_on_one_axis_ends_at_its_optimum(search_of: Callable[..., Search
         assert runs == abs(x) + 3
 
 
-def test_a_surface_without_an_optimum_ends_the_climb(search: Search) -> None:
+def test_a_surface_without_an_optimum_ends_the_climb(search: Study) -> None:
     verdict, runs = search_for(search, lambda offset: 2.0 ** offset[1])
     assert verdict.verdict == "edge"
     assert verdict.verdict not in FINAL
@@ -666,7 +669,7 @@ def test_a_surface_without_an_optimum_ends_the_climb(search: Search) -> None:
 
 
 @pytest.mark.parametrize("rule", ["paper", "bound"])
-def test_a_pruned_neighbour_is_wanted_and_worth_nothing_before(search: Search, rule: Any) -> None:
+def test_a_pruned_neighbour_is_wanted_and_worth_nothing_before(search: Study, rule: Any) -> None:
     search = replace(search, criterion=Criterion(rule=rule))
     runs = [*runs_on(search, {o: s for o, s in BOWL.items() if o != (1, 0)}), run_at(search, (1, 0), state="pruned")]
     verdict = verify(search, runs)
@@ -677,7 +680,7 @@ def test_a_pruned_neighbour_is_wanted_and_worth_nothing_before(search: Search, r
 
 
 @pytest.mark.parametrize("rule", ["paper", "bound"])
-def test_a_pruned_point_that_a_grid_asked_for_is_to_come(search: Search, rule: Any) -> None:
+def test_a_pruned_point_that_a_grid_asked_for_is_to_come(search: Study, rule: Any) -> None:
     search = replace(search, criterion=Criterion(rule=rule))
     runs = [run_at(search, (0, 0), state="pruned"), *runs_on(search, {o: bowl(o) for o in SIX})]
     verdict = verify(search, runs)
@@ -688,13 +691,13 @@ def test_a_pruned_point_that_a_grid_asked_for_is_to_come(search: Search, rule: A
     assert "is pruned" in there.reason
 
 
-def test_a_pruned_point_that_nothing_compares_is_left_alone(search: Search) -> None:
+def test_a_pruned_point_that_nothing_compares_is_left_alone(search: Study) -> None:
     runs = [*runs_on(search, BOWL), run_at(search, (2, 0), state="pruned")]
     verdict = verify(search, runs)
     assert (verdict.verdict, wanted(search, runs)) == ("optimal", [])
 
 
-def test_no_climb_leads_past_a_pruned_neighbour(search: Search) -> None:
+def test_no_climb_leads_past_a_pruned_neighbour(search: Study) -> None:
     """By the paper's rule a climb goes on once all neighbours are known, so it waits for that one."""
     scores = {o: s for o, s in BOWL.items() if o != (0, 1)} | {(1, 0): 0.5}
     runs = [*runs_on(search, scores), run_at(search, (0, 1), state="pruned")]
@@ -703,8 +706,8 @@ def test_no_climb_leads_past_a_pruned_neighbour(search: Search) -> None:
     assert (0, 1) in offsets(wanted(search, runs))
 
 
-def test_a_point_is_pruned_once_no_other_seed_of_it_is_to_come(search_of: Callable[..., Search]) -> None:
+def test_a_point_is_pruned_once_no_other_seed_of_it_is_to_come(search_of: Callable[..., Study]) -> None:
     search = search_of(seeds=(0, 1))
     for other, state in (("running", "running"), ("done", "pruned"), ("failed", "failed")):
         runs = [run_at(search, (0, 0), 0, state="pruned"), run_at(search, (0, 0), 1, 1.0, other)]
-        assert look_at(search, runs).at(CENTRE).state == state
+        assert evaluate(search, runs).at(CENTRE).state == state

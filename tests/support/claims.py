@@ -10,7 +10,7 @@ from ettsweep.files import dumps
 from ettsweep.processes import Life, Process, boot_id
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Owner, State, Status, ThisMachine
+from ettsweep.runs.state import LocalLiveness, Owner, State, Status
 from support.commandline import PATIENCE_S
 
 
@@ -55,7 +55,7 @@ def python(script: str, *arguments: object) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
 
 
-class Look(ThisMachine):
+class Look(LocalLiveness):
     """An outlook that says what a test wants it to say of every run, or asks this machine."""
 
     def __init__(self, *queued: str, life: Life | None = None, prospect: Status | None = None) -> None:
@@ -64,7 +64,7 @@ class Look(ThisMachine):
     def owner(self, attempt: Attempt) -> Owner:
         return Owner(self.life, "n1") if self.life else super().owner(attempt)
 
-    def prospect(self, run_id: str) -> Status | None:
+    def job_status(self, run_id: str) -> Status | None:
         return Status(State.QUEUED) if run_id in self.queued else self.told
 
 

@@ -26,7 +26,7 @@ from ettsweep.launch import slurm
 from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.study import Request
+from ettsweep.study.study import SweepSpec
 from ettsweep.study.sweep_updates import extend
 from ettsweep.worker.signals import SIGNALS
 
@@ -59,7 +59,7 @@ def write_grid(path: Path, **changes: Any) -> Path:
     return path
 
 
-def keep(results: Path, request: Request) -> None:
+def keep(results: Path, request: SweepSpec) -> None:
     """Keep a request under the name of its grid file, as `grid` does."""
     extend(results, Path(request.grid).stem, request)
 
@@ -250,13 +250,13 @@ def undisturbed(spec: RunSpec) -> RunDir:
     import torch
 
     from ettsweep.trainer.training.run import train_run
-    from ettsweep.trainer.training.runtime_settings import Execution
+    from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
     torch.set_num_threads(1)
     run = RunDir.create(Path(_undisturbed_runs().name), spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    train_run(run, attempt, torch.device("cpu"), Execution(), lambda: None)
+    train_run(run, attempt, torch.device("cpu"), RuntimeSettings(), lambda: None)
     return run
 
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 
-from ettsweep.report.families import Comparison
-from ettsweep.report.figure_files import Drawing, Figure
-from ettsweep.report.run_histories import Histories
+from ettsweep.report.families import StrategyComparison
+from ettsweep.report.figure_files import Figure, FigureWriter
+from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.verdict_text import Key
 
 ROWS = 60
 """Of each run's steps: enough for made ones."""
 
 
-def figures_of(comparisons: Iterable[Comparison]) -> dict[tuple[Key, str], Figure]:
-    drawing = Drawing(Histories(), ROWS)
+def figures_of(comparisons: Iterable[StrategyComparison]) -> dict[tuple[Key, str], Figure]:
+    drawing = FigureWriter(RunHistories(), ROWS)
     return {(key, figure.kind): figure for comparison in comparisons for key, figure in drawing.of(comparison)}

@@ -19,7 +19,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.trainer.training import async_checkpoint, checkpoint
 from ettsweep.trainer.training.run import environment, train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 STEP_S = 0.002
 """Least time a step takes, so that a kill after a while meets a run that is under way."""
@@ -102,7 +102,7 @@ def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
         started = True
         time.sleep(STEP_S)
 
-    train_run(run, attempt, device, Execution(checkpoint_every_steps=EVERY_STEPS), poll)
+    train_run(run, attempt, device, RuntimeSettings(checkpoint_every_steps=EVERY_STEPS), poll)
 
 
 def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str, object]]:

@@ -3,11 +3,13 @@
 from ettsweep.runs.spec import ModelSpec
 from ettsweep.theory.judge import judge
 from ettsweep.theory.judgement_text import findings
-from ettsweep.theory.scaling_check import CheckResult, Curves
+from ettsweep.theory.scaling_check import CheckResult, CoordinateCurves
 from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
 
 
-def made_curves(strategy: str, lr: float, hidden: float, outputs: float, stages: tuple[str, ...], steps: int) -> Curves:
+def made_curves(
+    strategy: str, lr: float, hidden: float, outputs: float, stages: tuple[str, ...], steps: int
+) -> CoordinateCurves:
     """Return changes that have the implied powers, and grow with depth and step."""
 
     def changes(depth: int, power: float) -> tuple[tuple[float, ...], ...]:
@@ -17,7 +19,7 @@ def made_curves(strategy: str, lr: float, hidden: float, outputs: float, stages:
 
     *parts, head = stages
     lines = {stage: changes(depth, hidden) for depth, stage in enumerate(parts, start=1)}
-    return Curves(strategy, lr, {**lines, head: changes(20, outputs)}, hidden, outputs)
+    return CoordinateCurves(strategy, lr, {**lines, head: changes(20, outputs)}, hidden, outputs)
 
 
 def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int = 3) -> CheckResult:

@@ -8,11 +8,11 @@ from typing import Any
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.study.run_index import Run, load_ledger
-from ettsweep.study.study import Axis, Point, Search, expand
+from ettsweep.study.run_index import Run, load_run_index
+from ettsweep.study.study import Axis, Point, Study, expand
 from ettsweep.study.sweep_store import by_family
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import look_at
+from ettsweep.study.verification import evaluate
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
 
@@ -108,14 +108,14 @@ def finish(results: Path, spec: RunSpec, best_loss: float, diverged: bool = Fals
     return run
 
 
-def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS) -> Search:
+def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS) -> Study:
     wd = Axis(fixed=True) if wd_fixed else Axis(low=-1, high=1)
     lr = Axis(low=-1, high=1)
     points = expand(Point(base.lr, base.wd), lr, wd)
-    return Search(base=base, lr=lr, wd=wd, seeds=seeds, points=tuple(points))
+    return Study(base=base, lr=lr, wd=wd, seeds=seeds, points=tuple(points))
 
 
-def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2, wd_fixed: bool = False) -> Search:
+def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2, wd_fixed: bool = False) -> Study:
     """Return the search of a family whose ranges go that many steps from its centre, with proposals in steps from it."""
     centre, wd_reach = Point(base.lr, base.wd), 0 if wd_fixed else reach
     asked = replace(search(base, wd_fixed, seeds=(0,)), points=())
@@ -125,10 +125,10 @@ def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2,
 
 
 def finish_at(
-    results: Path, search: Search, steps: tuple[int, int], score: float, *, seed: int = 0, ended_s: int, **how: bool
+    results: Path, search: Study, steps: tuple[int, int], score: float, *, seed: int = 0, ended_s: int, **how: bool
 ) -> RunDir:
     """Write a finished run of a search, so many steps from its centre, whose result is of a time."""
-    run = finish(results, search.base.at(*search.centre.moved(*steps), seed), score, **how)
+    run = finish(results, search.base.with_point(*search.centre.moved(*steps), seed), score, **how)
     os.utime(run.result_path, (ended_s, ended_s))
     return run
 
@@ -142,14 +142,14 @@ class Made:
     verdicts: list[Verdict]
 
     @property
-    def searches(self) -> dict[str, list[Search]]:
+    def searches(self) -> dict[str, list[Study]]:
         return by_family(verdict.search for verdict in self.verdicts)
 
     def verdict(self, strategy: str) -> Verdict:
         return next(v for v in self.verdicts if v.strategy == strategy)
 
 
-def read(results: Path, searches: list[Search]) -> Made:
-    ledger = load_ledger(results)
-    verdicts = [look_at(s, ledger.family(s.family)).verdict() for s in searches]
+def read(results: Path, searches: list[Study]) -> Made:
+    ledger = load_run_index(results)
+    verdicts = [evaluate(s, ledger.family(s.family)).verdict() for s in searches]
     return Made(results, list(ledger.runs.values()), verdicts)

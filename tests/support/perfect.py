@@ -9,7 +9,7 @@ from ettsweep.runs.spec import ModelSpec
 from ettsweep.strategies.factors import Group, Optimizer, init_std, lr_factor
 from ettsweep.theory.expectations import Expectations, Prediction, between, own
 from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels
-from ettsweep.theory.measurement import EXACT, Measured
+from ettsweep.theory.measurement import EXACT, Measurement
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
@@ -48,12 +48,12 @@ def counts(model: ModelSpec) -> dict[Group, int]:
     return sizes | ({Group.WE: model.width} if Group.WE in sizes else {})
 
 
-def perfect(expected: Expectations) -> list[Measured]:
+def perfect(expected: Expectations) -> list[Measurement]:
     """Return three networks of each width that show what is implied."""
     return [_network(expected, i, seed) for i in range(len(expected.widths)) for seed in range(3)]
 
 
-def _network(expected: Expectations, i: int, seed: int) -> Measured:
+def _network(expected: Expectations, i: int, seed: int) -> Measurement:
     prediction, n = expected.predictions[i], expected.widths[i]
     sizes, model = prediction.sizes, prediction.dims
 
@@ -62,7 +62,7 @@ def _network(expected: Expectations, i: int, seed: int) -> Measured:
 
     changes = {stage: expected.change(stage) for stage in expected.stages}
     contributions = {group: expected.contribution(group) for group in sizes}
-    return Measured(
+    return Measurement(
         width=n,
         seed=seed,
         kernels={

@@ -17,7 +17,7 @@ import torch
 from torch.distributed import FileStore
 from torch.distributed import fsdp as fsdp
 
-from ettsweep.errors import LostPeerError
+from ettsweep.errors import LostProcessError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import Precision
@@ -26,9 +26,9 @@ from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.training import async_checkpoint, checkpoint
 from ettsweep.trainer.training.coroutine import Stop
-from ettsweep.trainer.training.distributed import Peers, parameters, whole
+from ettsweep.trainer.training.distributed import ProcessGroup, full_tensor, parameters
 from ettsweep.trainer.training.run import environment, prepare, train_run
-from ettsweep.trainer.training.runtime_settings import Execution, dismiss, lead, orders
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings, broadcast_job, broadcast_jobs, dismiss
 from ettsweep.trainer.training.trainer import initial_network
 from support.resident import forget_peak, peak_resident_bytes
 
@@ -66,8 +66,8 @@ class Trial(NamedTuple):
     beside: bool = False
     ask: str = ""
 
-    def execution(self) -> Execution:
-        return Execution(
+    def execution(self) -> RuntimeSettings:
+        return RuntimeSettings(
             micro_batch=self.micro_batch,
             checkpoint_every_steps=self.every_steps,
             sharded=self.sharded,
@@ -127,7 +127,7 @@ KILLED: dict[str, Callable[[], None]] = {
 """How a process may be killed while it saves for the third time; the last two are the leader's."""
 
 
-def say_groups(trial: Trial, group: Peers) -> Any:
+def say_groups(trial: Trial, group: ProcessGroup) -> Any:
     """Return (learning rate, decay) of each parameter, by name, in the optimizer of a run that has taken a step."""
     trainer = prepare(RunDir(Path(trial.run)).spec(), CPU, trial.execution(), group)
     trainer.network = group.wrap(trainer.model)
@@ -139,23 +139,23 @@ def say_groups(trial: Trial, group: Peers) -> Any:
     return {"kinds": kinds, "groups": {name: held[id(parameter)] for name, parameter in named.items()}}
 
 
-def say_weights(trial: Trial, group: Peers) -> Any:
+def say_weights(trial: Trial, group: ProcessGroup) -> Any:
     """Return the hash of the initial weights, how many numbers of them are here, and where they all were once."""
     spec = RunDir(Path(trial.run)).spec()
     whole: list[str] = []
-    shard = Peers.shard
+    shard = ProcessGroup.shard
 
-    def look(self: Peers, model: Network, precision: Precision) -> None:
+    def look(self: ProcessGroup, model: Network, precision: Precision) -> None:
         whole.extend(parameter.device.type for parameter in model.parameters())
         shard(self, model, precision)
 
-    Peers.shard = look  # type: ignore[method-assign]
+    ProcessGroup.shard = look  # type: ignore[method-assign]
     model = initial_network(spec, CPU, group, sharded=bool(trial.sharded))
     here = sum(getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters())
     return {"sha256": checkpoint.weights_sha256(model), "here": here, "whole": sorted(set(whole))}
 
 
-def say_memory(trial: Trial, group: Peers) -> Any:
+def say_memory(trial: Trial, group: ProcessGroup) -> Any:
     """Return the most bytes that a run takes for its weights, until it is built, and until it is trained, saved and restored."""
     prepare(RunDir(Path(trial.run)).spec().model_copy(update={"model": SMALL}), CPU, trial.execution(), group)
     run = RunDir(Path(trial.run))
@@ -174,7 +174,7 @@ def say_memory(trial: Trial, group: Peers) -> Any:
     if trial.sharded:
         if group.leads:
             run.claim({}, after=0)
-        async_checkpoint.Saver().save(run.attempt(1), trainer, [])()
+        async_checkpoint.AsyncCheckpointWriter().save(run.attempt(1), trainer, [])()
         group.agree(0)  # it is on disk
         checkpoint.restore(checkpoint.load(run.attempt(1)) if group.leads else None, trainer)
     saved = peak_resident_bytes()
@@ -183,14 +183,14 @@ def say_memory(trial: Trial, group: Peers) -> Any:
     }
 
 
-def say_restored(trial: Trial, group: Peers) -> Any:
+def say_restored(trial: Trial, group: ProcessGroup) -> Any:
     """Return the step of a run's newest checkpoint, and the hash of each of its tensors, put together again."""
     run = RunDir(Path(trial.run))
     trainer = prepare(run.spec(), CPU, trial.execution(), group)
     checkpoint.restore(checkpoint.load(run.attempt(run.numbers()[-1])) if group.leads else None, trainer)
     tensors = checkpoint.tensors(trainer.model, trainer.optimizer)
     return {"step": trainer.step} | {
-        name: sha256(whole(t).numpy().tobytes()).hexdigest() for name, t in tensors.items()
+        name: sha256(full_tensor(t).numpy().tobytes()).hexdigest() for name, t in tensors.items()
     }
 
 
@@ -206,7 +206,7 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     if trial.beside:
         async_checkpoint.LARGE_BYTES = 0
     if trial.how == "no room" and rank == trial.rank:
-        async_checkpoint.Saver._room = lambda *_: False  # type: ignore[method-assign]
+        async_checkpoint.AsyncCheckpointWriter._room = lambda *_: False  # type: ignore[method-assign]
     if trial.how == "full" and rank == trial.rank:
         full_with(trial.after)
     calls = 0
@@ -222,7 +222,7 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
             raise RuntimeError("this process alone has had enough")
         return Stop.TERMINATED
 
-    group = Peers.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
+    group = ProcessGroup.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
 
     if trial.ask:
         say(json.dumps(ASKED[trial.ask](trial, group)))
@@ -231,18 +231,18 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     if rank == trial.rank and trial.how in KILLED:
         KILLED[trial.how]()
 
-    def train(attempt: Attempt, execution: Execution) -> None:
+    def train(attempt: Attempt, execution: RuntimeSettings) -> None:
         train_run(run, attempt, CPU, execution, poll, group)
 
     run = RunDir(Path(trial.run))
     if group.leads:
         attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
         assert attempt is not None
-        lead(group, run.path, attempt.number, trial.execution())
+        broadcast_job(group, run.path, attempt.number, trial.execution())
         train(attempt, trial.execution())
         dismiss(group)
     else:
-        for path, number, execution in orders(group):
+        for path, number, execution in broadcast_jobs(group):
             assert path == run.path
             train(run.attempt(number), execution)
     group.leave()
@@ -259,7 +259,7 @@ def make(told: dict[str, Any]) -> list[str]:
             if pid == 0:
                 try:
                     take_part(trial, rank, f"{folder}/meeting", lambda text: os.write(say, text.encode()))  # noqa: B023
-                except LostPeerError as error:
+                except LostProcessError as error:
                     os.write(say, f"lost: {error}".encode())
                 except BaseException:
                     os.write(say, traceback.format_exc().encode())

@@ -12,7 +12,7 @@ from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import Architecture
 from ettsweep.trainer.models.transformer import Parameter
 from ettsweep.trainer.tasks.registry import LOWEST_LOSS, TaskKind
-from ettsweep.trainer.tasks.task import Batch, Loading, Share
+from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
 
 
 class ToySpec(ModelSpec):
@@ -68,7 +68,7 @@ def example_inputs(spec: ToySpec, batch: int, generator: torch.Generator, device
 class Ones:
     fingerprint = ""
 
-    def __init__(self, width: int, outputs: int, share: Share) -> None:
+    def __init__(self, width: int, outputs: int, share: BatchShare) -> None:
         rows = torch.eye(width).repeat(-(-share.batch_size // width), 1)[: share.batch_size]
         x_BD = width**0.5 * rows  # the mean of x x is the identity
         self._all = Batch((x_BD,), x_BD.sum(1, keepdim=True).expand(-1, outputs))
@@ -90,7 +90,9 @@ class Ones:
         return {"val_loss": sums[0]}
 
 
-def load(task: ToyTask, model: ToySpec, seed: int, device: torch.device, share: Share, loading: Loading) -> Ones:
+def load(
+    task: ToyTask, model: ToySpec, seed: int, device: torch.device, share: BatchShare, loading: LoaderSettings
+) -> Ones:
     return Ones(model.width, model.outputs, share)
 
 

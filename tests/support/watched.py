@@ -15,10 +15,10 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.run_index import Ledger
-from ettsweep.study.study import Search
-from ettsweep.study.sweep_store import Sweeps
-from ettsweep.watch.view_model import FamilySight, Sight
+from ettsweep.study.run_index import RunIndex
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_store import SweepStore
+from ettsweep.watch.view_model import FamilyView, ViewModel
 from ettsweep.watch.watcher import Chosen, Watcher
 from support.commandline import keep, wait_for, write_grid
 from support.made_sweep import finish, loss_at
@@ -37,19 +37,19 @@ SMALL: dict[str, Any] = {
 MIDDLE = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
 
 
-def ask(results: Path, name: str = "small", **changes: Any) -> list[Search]:
+def ask(results: Path, name: str = "small", **changes: Any) -> list[Study]:
     """Have a sweep be asked for; return the search of each strategy."""
     request = load_request(write_grid(results.parent / f"{name}.yaml", **SMALL | changes))
     keep(results, request)
     return request.searches(name)
 
 
-def at(search: Search, i: int, j: int, seed: int = 0) -> RunSpec:
+def at(search: Study, i: int, j: int, seed: int = 0) -> RunSpec:
     """Return the run that many steps from the centre."""
-    return search.base.at(*search.centre.moved(i, j), seed)
+    return search.base.with_point(*search.centre.moved(i, j), seed)
 
 
-def finish_all(results: Path, search: Search, steps: Iterable[tuple[int, int]] = MIDDLE) -> None:
+def finish_all(results: Path, search: Study, steps: Iterable[tuple[int, int]] = MIDDLE) -> None:
     """Have all runs of some points be finished, with the best score in the middle."""
     for i, j in steps:
         for seed in search.seeds:
@@ -68,7 +68,7 @@ def claim(results: Path, spec: RunSpec, step: int = 60, loss: float = 1.25) -> A
     return attempt
 
 
-def choose_all(ledger: Ledger, sweeps: Sweeps) -> Chosen:
+def choose_all(ledger: RunIndex, sweeps: SweepStore) -> Chosen:
     """Mean all that there is."""
     return list(ledger.runs.values()), [search for sweep in sweeps.chosen() for search in sweep.searches]
 
@@ -85,7 +85,7 @@ def rested(watch: Watcher) -> Watcher:
     return watch
 
 
-def judged(watch: Watcher) -> Sight:
+def judged(watch: Watcher) -> ViewModel:
     """Look, and find all verdicts."""
     rested(watch).look()
     rested(watch)
@@ -94,7 +94,7 @@ def judged(watch: Watcher) -> Sight:
     return watch.sight()
 
 
-def family(sight: Sight, strategy: str = "standard") -> FamilySight:
+def family(sight: ViewModel, strategy: str = "standard") -> FamilyView:
     return next(found for found in sight.families if found.search.strategy == strategy)
 
 

@@ -16,7 +16,7 @@ from ettsweep.console import Format
 from ettsweep.errors import StorageError
 from ettsweep.strategies.factors import Group
 from ettsweep.theory.check_tables import leaving_nothing, make_folder, show_check, write_check
-from ettsweep.theory.measurement import Layer, Measured
+from ettsweep.theory.measurement import Layer, Measurement
 
 BLOCKS = ["stem", "blocks.0.attention", "blocks.0.mlp", "head"]
 GROUPS = ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
@@ -25,12 +25,12 @@ GROUPS = ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
 LAYERS = [layer.value for layer in Layer]
 
 
-def still(m: Measured) -> Measured:
+def still(m: Measurement) -> Measurement:
     """A network whose w never moves."""
     return replace(m, function_changes={**m.function_changes, Group.W: 0.0})
 
 
-def blown_up(m: Measured) -> Measured:
+def blown_up(m: Measurement) -> Measurement:
     """A network whose training ends in NaN."""
     changes = [dict.fromkeys(step, math.nan) for step in m.changes]
     return replace(m, changes=changes, function_changes=dict.fromkeys(m.function_changes, math.nan))

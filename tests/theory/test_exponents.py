@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ettsweep.theory.exponents import (
-    Agreement,
-    Power,
+    Exponent,
+    ExponentTest,
     fit_power,
     growth,
     judge_power,
@@ -17,7 +17,7 @@ WIDTHS = (32, 64, 128, 256)
 CHANNELS = (8, 16, 32, 64)
 
 
-def power(values: list[list[float]]) -> Power:
+def power(values: list[list[float]]) -> Exponent:
     fitted = fit_power(WIDTHS, values, CHANNELS)
     assert fitted is not None
     return fitted
@@ -75,7 +75,7 @@ def test_errors_are_those_of_simulated_measurements() -> None:
         ]
         fitted = power(values)
         pulls.append((fitted.value - 0.5) / fitted.error)
-        assert judge_power(fitted, 0.5) is not Agreement.OFF
+        assert judge_power(fitted, 0.5) is not ExponentTest.OFF
     assert np.mean(np.abs(pulls) < 2) > 0.93
     assert 0.6 < np.std(pulls) < 1.3
 
@@ -93,17 +93,17 @@ def test_errors_are_those_of_simulated_measurements() -> None:
     ],
 )
 def test_a_verdict_needs_a_miss_and_its_error(value: float, error: float, verdict: str) -> None:
-    assert judge_power(Power(1 + value, error), 1.0) == verdict
+    assert judge_power(Exponent(1 + value, error), 1.0) == verdict
 
 
 def test_no_power_is_off() -> None:
-    assert judge_power(None, 0.0) is Agreement.OFF
+    assert judge_power(None, 0.0) is ExponentTest.OFF
 
 
 def test_the_worst_of_parts_speaks_for_all() -> None:
-    assert worst([Agreement.OK, Agreement.UNCLEAR, Agreement.OK]) is Agreement.UNCLEAR
-    assert worst([Agreement.UNCLEAR, Agreement.OFF, Agreement.OK]) is Agreement.OFF
-    assert worst([]) is Agreement.OK
+    assert worst([ExponentTest.OK, ExponentTest.UNCLEAR, ExponentTest.OK]) is ExponentTest.UNCLEAR
+    assert worst([ExponentTest.UNCLEAR, ExponentTest.OFF, ExponentTest.OK]) is ExponentTest.OFF
+    assert worst([]) is ExponentTest.OK
 
 
 def test_growth_is_the_slope_of_a_plain_fit() -> None:

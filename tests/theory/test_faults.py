@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from ettsweep.strategies import factors
 from ettsweep.strategies.factors import Group
 from ettsweep.theory import encdec_probe, scaling_check
-from ettsweep.theory.check_plan import CheckPlan, Question, make_plan
+from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_plan
 from ettsweep.theory.expectations import Expectations
-from ettsweep.theory.exponents import Agreement
+from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.probe import Probe
 from ettsweep.theory.scaling_check import CheckResult, check_scaling, expect
 from ettsweep.trainer.models import build
@@ -33,7 +33,7 @@ ATTENTION, LAYER_NORM = F.scaled_dot_product_attention, F.layer_norm
 
 def check(model: str, strategy: str = "ntk") -> CheckResult:
     """Check a model of one block, as fast as can be: what is said first has no need of more seeds and steps."""
-    question = Question(model, strategy, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
+    question = CheckRequest(model, strategy, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
     return check_scaling(make_plan(question, 2**36))
 
 
@@ -193,7 +193,7 @@ def test_a_planted_fault_is_named_first(
     monkeypatch.setattr(scaling_check, "expect", theory)
     plant(monkeypatch)
     found = scaling_check(model)
-    assert found.verdict is Agreement.OFF
+    assert found.verdict is ExponentTest.OFF
     assert found.findings[0].startswith(line), found.findings
 
 

@@ -10,12 +10,12 @@ from support.perfect import HEADS, SAMPLES, TEXT, expectations, perfect
 
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.theory.expectations import Expectations, own
-from ettsweep.theory.exponents import Agreement
+from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.judge import Judgement, judge
 from ettsweep.theory.judgement_text import findings
-from ettsweep.theory.measurement import EXACT, Layer, Measured
+from ettsweep.theory.measurement import EXACT, Layer, Measurement
 
-Spoil = Callable[[Measured], Measured]
+Spoil = Callable[[Measurement], Measurement]
 
 
 def judged(expected: Expectations, spoil: Spoil = lambda m: m) -> Judgement:
@@ -25,7 +25,7 @@ def judged(expected: Expectations, spoil: Spoil = lambda m: m) -> Judgement:
 def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:
     """Return what multiplies one number of each network, or all of one tuple, by a power of the width and a constant."""
 
-    def spoil(m: Measured) -> Measured:
+    def spoil(m: Measurement) -> Measurement:
         values, by = dict(getattr(m, field)), factor * m.width**power
         value = values[key]
         values[key] = tuple(v * by for v in value) if isinstance(value, tuple) else value * by
@@ -36,7 +36,9 @@ def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:
 
 def is_off(judgement: Judgement) -> set[str]:
     rows = (*judgement.groups, *judgement.stages, *judgement.layers)
-    return {f"{row.name}: {what}" for row in rows for what, q in row.quantities.items() if q.verdict is Agreement.OFF}
+    return {
+        f"{row.name}: {what}" for row in rows for what, q in row.quantities.items() if q.verdict is ExponentTest.OFF
+    }
 
 
 @pytest.mark.parametrize("s", [0.0, 0.25, 1.0])
@@ -45,7 +47,7 @@ def is_off(judgement: Judgement) -> set[str]:
 def test_what_follows_the_theory_passes(s: float, optimizer: str, model: str) -> None:
     expected = expectations(s, optimizer, **({"model": TEXT} if model == "text" else {}))  # type: ignore[arg-type]
     judgement = judged(expected)
-    assert judgement.verdict is Agreement.OK
+    assert judgement.verdict is ExponentTest.OK
     assert findings(judgement, s) == ()
 
 
@@ -101,7 +103,7 @@ def test_one_of_several_tensors_speaks_for_its_group_and_is_named() -> None:
     assert (encoder, decoder, cross) == ("encoder.0.attention.v", "decoder.0.attention.v", "decoder.0.cross.v")
 
     def spoil(field: str) -> Spoil:
-        def change(m: Measured) -> Measured:
+        def change(m: Measurement) -> Measurement:
             first, second, third = getattr(m, field)[Group.V]
             return replace(m, **{field: {**getattr(m, field), Group.V: (first, second, 1.1 * m.width**0.5 * third)}})
 
@@ -126,7 +128,7 @@ def test_what_layers_show_is_judged_at_each_place(layer: Layer) -> None:
     right, tolerance = EXACT[layer]
 
     def spoil(value: float) -> Spoil:
-        def change(m: Measured) -> Measured:
+        def change(m: Measurement) -> Measurement:
             if layer is Layer.GRADIENT:
                 return replace(m, gradients={**m.gradients, Group.U: (right - value,)})
             return replace(m, layers={**m.layers, layer: {"blocks.0": right, "blocks.1": value}})
@@ -137,18 +139,18 @@ def test_what_layers_show_is_judged_at_each_place(layer: Layer) -> None:
     for value in (right + 2 * tolerance or 1.0, math.nan):
         judgement = judged(expectations(0.0), spoil(value))
         assert f"{layer}: {place}" in is_off(judgement)
-        assert judgement.verdict is Agreement.OFF
+        assert judgement.verdict is ExponentTest.OFF
         lines = [line for line in findings(judgement, 0.0) if place in line]
         assert lines[0].startswith(place) or lines[0] == f"no gradient reaches {place}"
 
 
 def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:
-    def one_width(m: Measured) -> Measured:
+    def one_width(m: Measurement) -> Measurement:
         return scaled("decay", Group.X, 0.0, 1.1)(m) if m.width == 64 and m.decay else m
 
     assert is_off(judged(expectations(0.0), one_width)) == {"x: decay"}
 
-    def bias(m: Measured) -> Measured:
+    def bias(m: Measurement) -> Measurement:
         return replace(m, decay={**m.decay, Group.HEAD_BIAS: (1.0,)}) if m.decay else m
 
     judgement = judged(expectations(0.0), bias)
@@ -157,7 +159,7 @@ def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:
 
 def test_a_kernel_is_judged_by_its_power_its_value_and_between_samples() -> None:
     def spoil(own: Callable[[int], float], between: float) -> Spoil:
-        def change(m: Measured) -> Measured:
+        def change(m: Measurement) -> Measurement:
             a, b = m.kernels["blocks.0.mlp"]
             return replace(m, kernels={**m.kernels, "blocks.0.mlp": (a * own(m.width), b * between)})
 
@@ -173,7 +175,7 @@ def test_a_kernel_is_judged_by_its_power_its_value_and_between_samples() -> None
 
 
 def test_outputs_of_a_wrong_scale_are_put_down_to_the_head() -> None:
-    def rescaled(m: Measured) -> Measured:
+    def rescaled(m: Measurement) -> Measurement:
         own, between = m.kernels["head"]
         gradients = {group: value * m.width for group, value in m.gradients.items()}
         kernels = {**m.kernels, "head": (own * m.width, between * m.width)}
@@ -190,13 +192,13 @@ def test_outputs_of_a_wrong_scale_are_put_down_to_the_head() -> None:
 
 def test_of_standard_a_group_is_off_in_comparison_with_the_bulk() -> None:
     # Perfect would be a factor for each group; standard has 1 for all.
-    def steps(m: Measured) -> Measured:
+    def steps(m: Measurement) -> Measurement:
         powers = {Group.PATCH: -1.0, Group.PE: -1.0, Group.HEAD: -0.5, Group.HEAD_BIAS: -1.5}
         changes = {group: value * m.width ** powers.get(group, 0.0) for group, value in m.function_changes.items()}
         return replace(m, function_changes=changes)
 
     judgement = judged(expectations(None), steps)
-    assert {row.name for row in judgement.groups if row.verdict is Agreement.OK} == BULK
+    assert {row.name for row in judgement.groups if row.verdict is ExponentTest.OK} == BULK
     assert findings(judgement, None) == (
         "patch: steps fall as width^-1.00 against the bulk's",
         "pe: steps fall as width^-1.00 against the bulk's",
@@ -206,7 +208,7 @@ def test_of_standard_a_group_is_off_in_comparison_with_the_bulk() -> None:
 
 
 def test_activations_that_change_otherwise_are_named() -> None:
-    def faster(m: Measured) -> Measured:
+    def faster(m: Measurement) -> Measurement:
         return replace(m, changes=[{stage: value * m.width**0.5 for stage, value in m.changes[0].items()}])
 
     judgement = judged(expectations(0.0), faster)
@@ -226,7 +228,7 @@ def test_a_power_that_changes_with_the_width_is_told_from_a_wrong_one() -> None:
     curve = expected.kernel("decoder.0.mlp", own)
     straight = [curve.shape[-1] * (n / wide[-1]) ** curve.implied(wide) for n in wide]
     assert max(abs(a / b - 1) for a, b in zip(curve.shape, straight, strict=True)) > 0.1
-    assert judged(expected).verdict is Agreement.OK
+    assert judged(expected).verdict is ExponentTest.OK
     power = next(row.quantities["kernel"].power for row in judged(expected).stages if row.name == "decoder.0.mlp")
     assert power is not None
     assert power.value == pytest.approx(curve.implied(wide))
@@ -234,10 +236,10 @@ def test_a_power_that_changes_with_the_width_is_told_from_a_wrong_one() -> None:
 
 
 def test_scatter_that_hides_half_a_power_is_unclear() -> None:
-    def scattered(m: Measured) -> Measured:
+    def scattered(m: Measurement) -> Measurement:
         return scaled("function_changes", Group.Q, 0.0, factor=(0.4, 1.0, 1.6)[m.seed])(m)
 
     judgement = judged(expectations(0.0), scattered)
-    assert judgement.verdict is Agreement.UNCLEAR
+    assert judgement.verdict is ExponentTest.UNCLEAR
     line = "too noisy to judge: q (function change); give more --seeds, or --widths farther apart"
     assert findings(judgement, 0.0) == (line,)

@@ -18,7 +18,7 @@ from support.kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, 
 
 from ettsweep.strategies.factors import BULK, Group, lr_factor
 from ettsweep.theory.kernels import Estimate, Kernels, vit_kernels
-from ettsweep.theory.recursion import Stream
+from ettsweep.theory.recursion import ResidualStream
 from ettsweep.trainer.models.registry import dims
 
 
@@ -280,7 +280,7 @@ def test_normalised_kernels_tend_to_the_predicted_like_one_over_n_where_eps_coun
         stem, head = predicted.stages[0].kernel.value, predicted.stages[-1].kernel.value
         controls = upper(kernel(seen.streams["stem"]) - stem)
         for name, expected in (
-            ("stem", Stream(stem, {}).normalised(eps).kernel),
+            ("stem", ResidualStream(stem, {}).normalised(eps).kernel),
             ("blocks.0.mlp", head),
         ):
             measured = relative(kernel(seen.normalised[name]), expected)

@@ -8,8 +8,8 @@ import pytest
 
 from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.strategies.factors import BULK, Dims, Group
-from ettsweep.theory.check_plan import CheckPlan, Question, make_plan
-from ettsweep.theory.exponents import Agreement
+from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_plan
+from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.scaling_check import CheckResult, check_scaling
 from ettsweep.trainer.models import build, encdec, parameter_scales
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
@@ -19,14 +19,14 @@ WIDTHS = (32, 64, 128, 256)
 GIB = 2**30
 
 
-def planned(question: Question, free_bytes: int = 64 * GIB) -> CheckPlan:
+def planned(question: CheckRequest, free_bytes: int = 64 * GIB) -> CheckPlan:
     return make_plan(question, free_bytes)
 
 
 def check(strategy: str = "ntk", model: str = "vit-digits", **fields: Any) -> CheckResult:
     """Check a small model, text with one block each in encoder and decoder."""
     small = {"depth": 1, "widths": (16, 32, 64, 128), "seeds": 4} if model == "encdec-tiny" else {"seeds": 3}
-    return check_scaling(planned(Question(model, strategy, **{**small, **fields})))
+    return check_scaling(planned(CheckRequest(model, strategy, **{**small, **fields})))
 
 
 def off(found: CheckResult) -> dict[str, set[str]]:
@@ -34,7 +34,7 @@ def off(found: CheckResult) -> dict[str, set[str]]:
     rows: dict[str, set[str]] = {}
     for row in found.judgement.groups:
         for what, quantity in row.quantities.items():
-            if quantity.verdict is Agreement.OFF:
+            if quantity.verdict is ExponentTest.OFF:
                 rows.setdefault(what, set()).add(row.name)
     return rows
 
@@ -54,14 +54,14 @@ def off(found: CheckResult) -> dict[str, set[str]]:
 )
 def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> None:
     found = check(strategy, model, optimizer=optimizer, seeds=4 if model == "encdec-tiny" else 8)
-    assert found.verdict is Agreement.OK, found.findings
+    assert found.verdict is ExponentTest.OK, found.findings
     assert found.findings == ()
 
 
 @pytest.mark.usefixtures("statistics")
 def test_the_contact_term_is_reported_and_not_judged() -> None:
     found = check("ntk", "encdec-tiny", optimizer="sgd")
-    assert found.verdict is not Agreement.OFF, found.findings
+    assert found.verdict is not ExponentTest.OFF, found.findings
     assert found.judgement.contact is not None
     predicted, measured = found.judgement.contact
     assert predicted == pytest.approx(128**0.5, rel=0.05)  # sqrt(n) at s = 0, but for what little the blocks add
@@ -72,7 +72,7 @@ def test_the_contact_term_is_reported_and_not_judged() -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_m_may_enter_the_factors(optimizer: str) -> None:
     found = check(mlp_factor="include", optimizer=optimizer)
-    assert found.verdict is not Agreement.OFF, found.findings
+    assert found.verdict is not ExponentTest.OFF, found.findings
 
 
 @pytest.mark.usefixtures("statistics")
@@ -86,20 +86,20 @@ def test_m_may_enter_the_factors(optimizer: str) -> None:
 def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed: dict[Group, float]) -> None:
     found = check("standard", optimizer=optimizer)
     rows = {row.name: row for row in found.judgement.groups}
-    assert {group for group, row in rows.items() if row.verdict is Agreement.OFF} == set(missed)
+    assert {group for group, row in rows.items() if row.verdict is ExponentTest.OFF} == set(missed)
     for group, power in missed.items():
         quantity = rows[group].quantities["tangent contribution"]
         assert quantity.power is not None
         assert quantity.off_by == pytest.approx(power, abs=3 * quantity.power.error)
         assert f"{group}: steps fall as width^" in "\n".join(found.findings)
-    assert not any(rows[group].verdict is Agreement.OFF for group in BULK)
+    assert not any(rows[group].verdict is ExponentTest.OFF for group in BULK)
 
 
 @pytest.mark.usefixtures("statistics")
 def test_standard_text_moves_words_and_places_less_than_the_bulk() -> None:
     found = check("standard", "encdec-tiny")
     rows = {row.name: row for row in found.judgement.groups}
-    assert {group for group, row in rows.items() if row.verdict is Agreement.OFF} == {Group.WE, Group.PE}
+    assert {group for group, row in rows.items() if row.verdict is ExponentTest.OFF} == {Group.WE, Group.PE}
     assert [rows[group].off_by for group in (Group.WE, Group.PE)] == pytest.approx([-1.0, -1.0], abs=0.15)
 
 
@@ -129,7 +129,7 @@ def test_a_wrong_exponent_of_a_factor_is_found(
 ) -> None:
     monkeypatch.setattr(parameter_scales, "lr_factor", times_width(parameter_scales.lr_factor, wrong, 0.5))
     found = check(model=model, optimizer=trained_by)
-    assert found.verdict is Agreement.OFF
+    assert found.verdict is ExponentTest.OFF
     behaviour = off(found)
     assert behaviour["learning-rate factor"] == {wrong}
     assert behaviour["tangent contribution"] == behaviour["function change"] == {wrong}
@@ -196,7 +196,7 @@ def test_decay_that_the_factor_multiplies_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encdec, "output_rescale", lambda width, s: 1.0)
     found = check(model="encdec-tiny")
-    assert found.verdict is Agreement.OFF
+    assert found.verdict is ExponentTest.OFF
     assert found.findings[0].startswith("we: the outputs' kernel (output rescale) goes as width^+1.0")
     assert "hidden kernels are right" in found.findings[0]
 
@@ -205,13 +205,13 @@ def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_defaults_follow_from_the_model() -> None:
-    plan = planned(Question("vit-b16", "ntk"))
+    plan = planned(CheckRequest("vit-b16", "ntk"))
     assert plan.widths == (96, 192, 384, 768)
     assert plan.seeds == (0, 1, 2)
     assert plan.model.depth == 12
     assert plan.name == "vit-b16-ntk-adamw"
-    assert len(planned(Question("vit-digits", "ntk")).seeds) == 12
-    text = planned(Question("bart-large", "s=0.25", "sgd"))
+    assert len(planned(CheckRequest("vit-digits", "ntk")).seeds) == 12
+    text = planned(CheckRequest("bart-large", "s=0.25", "sgd"))
     assert isinstance(text.model, EncDecSpec)
     assert (text.model.depth, text.widths, text.name) == (4, (128, 256, 512, 1024), "bart-large-s=0.25-sgd")
 
@@ -229,7 +229,7 @@ def test_defaults_follow_from_the_model() -> None:
 )
 def test_what_cannot_be_checked_is_refused_with_what_can(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
-        check_scaling(planned(Question("vit-digits", "ntk", **{"seeds": 2, **fields})))
+        check_scaling(planned(CheckRequest("vit-digits", "ntk", **{"seeds": 2, **fields})))
     assert message in str(refused.value)
 
 
@@ -237,11 +237,11 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(
         DeviceMemoryError, match=r"and 1.0 GiB are free; --widths up to (\d+) or a smaller --depth"
     ) as told:
-        planned(Question("vit-b16", "ntk"), GIB)
+        planned(CheckRequest("vit-b16", "ntk"), GIB)
     fits = int(str(told.value).split("up to ")[1].split()[0])
-    assert planned(Question("vit-b16", "ntk", widths=(96, 192, fits)), GIB).widths[-1] == fits
+    assert planned(CheckRequest("vit-b16", "ntk", widths=(96, 192, fits)), GIB).widths[-1] == fits
     with pytest.raises(DeviceMemoryError):
-        planned(Question("vit-b16", "ntk", widths=(96, 192, fits + 12)), GIB)
+        planned(CheckRequest("vit-b16", "ntk", widths=(96, 192, fits + 12)), GIB)
 
 
 def test_a_given_learning_rate_is_taken() -> None:

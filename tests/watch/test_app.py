@@ -15,9 +15,9 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.study import Search
+from ettsweep.study.study import Study
 from ettsweep.watch.app import WatchScreen
-from ettsweep.watch.dialogs import Question
+from ettsweep.watch.dialogs import ConfirmDialog
 
 SMALL, LARGE = (80, 24), (200, 60)
 
@@ -53,7 +53,7 @@ def seen(app: "App[None]") -> str:
 
 
 @pytest.fixture
-def small(results: Path) -> list[Search]:
+def small(results: Path) -> list[Study]:
     """Two families: one is finished and optimal; of the other a run trains, one failed, one diverged, one waits."""
     done, other = ask(results, strategies=["standard", "ntk"])
     finish_all(results, done)
@@ -104,7 +104,7 @@ def test_keys_change_the_family_in_view(results: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Search]) -> None:
+def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Study]) -> None:
     claim(results, at(small[1], 1, 1), step=180, loss=0.5)
 
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
@@ -125,7 +125,7 @@ def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Sea
     show(results, act)
 
 
-def test_a_log_is_followed_until_somebody_comes_back(results: Path, small: list[Search]) -> None:
+def test_a_log_is_followed_until_somebody_comes_back(results: Path, small: list[Study]) -> None:
     run = RunDir.create(results, at(small[1], 0, 0))
     log = run.attempt(1).log_path
     log.write_text("first \x1b[2J[red]line\n")
@@ -145,7 +145,7 @@ def test_a_log_is_followed_until_somebody_comes_back(results: Path, small: list[
     show(results, act)
 
 
-def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small: list[Search]) -> None:
+def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small: list[Study]) -> None:
     run = RunDir.create(results, at(small[1], 0, 0))
 
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
@@ -163,7 +163,7 @@ def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small:
     show(results, act)
 
 
-def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, small: list[Search]) -> None:
+def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, small: list[Study]) -> None:
     ask(results, "other", strategies=["ntk"], centre={"ntk": {"lr": small[1].base.lr, "wd": small[1].base.wd}},
         lr={"range": [0, 0]}, wd={"range": [0, 0]})  # fmt: skip
     shared, own = (RunDir.create(results, at(small[1], *steps)) for steps in ((0, 0), (-1, 0)))
@@ -174,7 +174,7 @@ def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, smal
             await pilot.pause()
         await pilot.press("C")
         await until(pilot, lambda: "cancel 1 run of sweep small" in seen(app))
-        assert isinstance(app.screen, Question)
+        assert isinstance(app.screen, ConfirmDialog)
         assert app.screen.question == "cancel 1 run of sweep small; 1 run is left alone: sweep other wants it too?"
         await pilot.press("y")
         await until(pilot, own.cancel_path.exists)
@@ -183,7 +183,7 @@ def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, smal
     show(results, act)
 
 
-def test_a_cancelled_run_is_counted_but_not_as_stuck(results: Path, small: list[Search]) -> None:
+def test_a_cancelled_run_is_counted_but_not_as_stuck(results: Path, small: list[Study]) -> None:
     for seed in (0, 1):
         RunDir.create(results, at(small[1], 1, 1, seed)).cancel()
 
@@ -225,7 +225,7 @@ def test_help_says_what_keys_do(results: Path) -> None:
 
 
 def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ettsweep.watch.poller.Looking.start", lambda self: None)
+    monkeypatch.setattr("ettsweep.watch.poller.Poller.start", lambda self: None)
     ask(results)
 
     async def run() -> None:

@@ -10,10 +10,10 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.study.study import Point
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
-from ettsweep.watch.lattice_cells import Cell, Lattice, Mark, shades
+from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark, shades
 
 
-def cells(found: Lattice) -> dict[tuple[int, int], Cell]:
+def cells(found: LatticeCells) -> dict[tuple[int, int], Cell]:
     return {(cell.i, cell.j): cell for cell in found.cells}
 
 
@@ -76,7 +76,7 @@ def test_what_was_cancelled_is_seen_once_nothing_else_is_to_come(results: Path) 
 def test_the_best_is_lightest_and_one_awful_point_leaves_shades_to_the_others(measure: object, best: int) -> None:
     scores = [0.1, 0.2, 0.3, -90.0 if measure is BEST_ACCURACY else 90.0, None]
     made = [Cell(k, 0, Point(2.0**k, 0.5), State.DONE, score, 1, 1) for k, score in enumerate(scores)]
-    found = shades(Lattice(tuple(made), measure))  # type: ignore[arg-type]
+    found = shades(LatticeCells(tuple(made), measure))  # type: ignore[arg-type]
     shade = [found.get(cell.point) for cell in made]
     assert shade[best] == 1.0
     assert shade[4] is None
@@ -86,7 +86,7 @@ def test_the_best_is_lightest_and_one_awful_point_leaves_shades_to_the_others(me
 
 
 def test_a_lattice_without_scores_has_no_shades() -> None:
-    assert shades(Lattice((), LOWEST_LOSS)) == {}
+    assert shades(LatticeCells((), LOWEST_LOSS)) == {}
 
 
 def test_a_fixed_axis_has_one_row(results: Path) -> None:

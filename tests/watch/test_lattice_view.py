@@ -8,13 +8,13 @@ import pytest
 from ettsweep.runs.state import State
 from ettsweep.study.study import Axis, Point, neighbours
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
-from ettsweep.watch.lattice_cells import Cell, Lattice, Mark
+from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark
 from ettsweep.watch.lattice_view import COLOURS, DENSITIES, SIGNS, digits, drawn, is_whole, window
 
 CENTRE = Point(2.0**-6, 0.5)
 
 
-def made(reach: int, states: dict[tuple[int, int], State] | None = None, scored: bool = True) -> Lattice:
+def made(reach: int, states: dict[tuple[int, int], State] | None = None, scored: bool = True) -> LatticeCells:
     """Return a lattice whose scores are lowest in the middle, where the candidate is."""
     cells = []
     around = set(neighbours(CENTRE, Axis(low=-1, high=1), Axis(low=-1, high=1)))
@@ -23,7 +23,7 @@ def made(reach: int, states: dict[tuple[int, int], State] | None = None, scored:
         mark = Mark.CANDIDATE if point == CENTRE else Mark.NEIGHBOUR if point in around else Mark.NONE
         score = 0.1 + 0.01 * (i * i + i * j + j * j) if scored and state is State.DONE else None
         cells.append(Cell(i, j, point, state, score, int(state.finished), 1, mark))
-    return Lattice(tuple(cells), LOWEST_LOSS)
+    return LatticeCells(tuple(cells), LOWEST_LOSS)
 
 
 @pytest.mark.parametrize("room", [(100, 20), (60, 8), (40, 8), (30, 8)])
@@ -82,12 +82,12 @@ def test_axes_have_powers_of_two_below_their_cells() -> None:
 
 def test_labels_that_are_too_wide_are_left_out_rather_than_run_together() -> None:
     wide = [Cell(i, 0, Point(0.003 * 2.0**i, 0.0), State.MISSING, None, 0, 1) for i in range(8)]
-    axis = drawn(Lattice(tuple(wide), LOWEST_LOSS), 44, 3)[-1].plain
+    axis = drawn(LatticeCells(tuple(wide), LOWEST_LOSS), 44, 3)[-1].plain
     assert axis.split()[:3] == ["lr", "0.003", "0.012"]
 
 
 def test_nothing_is_drawn_of_a_family_without_points() -> None:
-    assert drawn(Lattice((), LOWEST_LOSS), 40, 5) == []
+    assert drawn(LatticeCells((), LOWEST_LOSS), 40, 5) == []
 
 
 @pytest.mark.parametrize(

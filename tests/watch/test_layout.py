@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from ettsweep.watch.layout import FRAME, LEAST_RUNS, rooms
+from ettsweep.watch.layout import FRAME, LEAST_RUNS, panel_heights
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from ettsweep.watch.layout import FRAME, LEAST_RUNS, rooms
     [*product([22, 38, 58], [1, 2, 5, 40], [3, 7, 10, 30], [1, 5, 200])],
 )
 def test_all_lines_are_given_away_and_each_part_has_some(height: int, families: int, lattice: int, runs: int) -> None:
-    found = rooms(height, families, lattice, runs)
+    found = panel_heights(height, families, lattice, runs)
     assert sum(found) == height
     assert found.families >= FRAME + 2
     assert found.lattice >= FRAME + 3
@@ -21,15 +21,15 @@ def test_all_lines_are_given_away_and_each_part_has_some(height: int, families: 
 
 
 def test_a_small_screen_has_room_for_four_families_and_a_lattice_of_five_rows() -> None:
-    found = rooms(22, 5, 7, 100)
+    found = panel_heights(22, 5, 7, 100)
     assert (found.families, found.lattice) == (FRAME + 5, FRAME + 7)
 
 
 def test_a_large_screen_shows_all_families_and_more_runs_than_events() -> None:
-    found = rooms(58, 9, 11, 200)
+    found = panel_heights(58, 9, 11, 200)
     assert (found.families, found.lattice) == (FRAME + 9, FRAME + 11)
     assert found.runs > found.events
 
 
 def test_a_screen_of_a_few_lines_breaks_nothing() -> None:
-    assert min(rooms(6, 5, 9, 50)) >= 0
+    assert min(panel_heights(6, 5, 9, 50)) >= 0

@@ -11,8 +11,8 @@ from support.watched import MIDDLE, NOON, ask, at, choose_all, claim, family, fi
 from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Ledger, load_ledger
-from ettsweep.study.sweep_store import Sweeps
+from ettsweep.study.run_index import RunIndex, load_run_index
+from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verification import judge
 from ettsweep.watch.watcher import Chosen, Watcher
 
@@ -27,7 +27,7 @@ def test_a_family_is_not_judged_before_it_is(results: Path) -> None:
     assert watch.judge()
     assert not watch.judge()
     found = family(watch.sight())
-    assert found.verdict == judge([found.search], load_ledger(results))[0]
+    assert found.verdict == judge([found.search], load_run_index(results))[0]
     assert not found.stale
 
 
@@ -155,7 +155,7 @@ def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_
 
 
 def test_where_nothing_is_meant_the_first_look_says_so(results: Path) -> None:
-    def none(ledger: Ledger, sweeps: Sweeps) -> Chosen:
+    def none(ledger: RunIndex, sweeps: SweepStore) -> Chosen:
         raise InputError("no runs to watch")
 
     with pytest.raises(InputError, match="no runs to watch"):
@@ -167,7 +167,7 @@ def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
     finish_all(results, search)
     answers = [choose_all]
 
-    def choose(ledger: Ledger, sweeps: Sweeps) -> Chosen:
+    def choose(ledger: RunIndex, sweeps: SweepStore) -> Chosen:
         if not answers:
             raise InputError("unknown sweep")
         return answers.pop()(ledger, sweeps)

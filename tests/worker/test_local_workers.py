@@ -37,11 +37,11 @@ from support.slots import (
     waiting,
 )
 
-from ettsweep.launch.liveness import LiveOutlook
-from ettsweep.launch.local_workers import Replacer
+from ettsweep.launch.liveness import SchedulerLiveness
+from ettsweep.launch.local_workers import WorkerRespawner
 from ettsweep.launch.slots import held as held_locks
 from ettsweep.launch.slots import slot_dir
-from ettsweep.launch.submissions import Vacancy, submission_folders
+from ettsweep.launch.submissions import VacantSlot, submission_folders
 from ettsweep.processes import process
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -263,8 +263,10 @@ def half_dead(grid: Any, results: Path) -> tuple[Attempt, int]:
     return kill_one_of_two(results)
 
 
-def vacancies(results: Path) -> list[Vacancy]:
-    return LiveOutlook(results).vacancies([run for run, row in status(results).items() if row["state"] == "queued"])
+def vacancies(results: Path) -> list[VacantSlot]:
+    return SchedulerLiveness(results).vacancies(
+        [run for run, row in status(results).items() if row["state"] == "queued"]
+    )
 
 
 def logs_of_workers(results: Path) -> int:
@@ -296,7 +298,7 @@ def test_of_two_commands_that_follow_one_replaces_a_dead_worker(grid: Any, resul
     found = vacancies(results)
     assert [(v.slot, v.died) for v in found] == [(found[0].slot, True)]
     now_s, told = [0.0], list[str]()
-    one, two = (Replacer(20.0, told.append, clock=lambda: now_s[0]) for _ in range(2))
+    one, two = (WorkerRespawner(20.0, told.append, clock=lambda: now_s[0]) for _ in range(2))
     for now_s[0] in (0.0, 19.0):
         one.look(found)
         two.look(found)
@@ -319,7 +321,7 @@ def test_a_worker_that_dies_at_once_is_not_replaced_again(
     assert "1 idle slot has a new worker\n" in ettsweep(*grid(runs=4), *TWO_SLOTS).stderr
     (vacancy,) = wait_for(lambda: vacancies(results), "the new worker to die")
     assert not vacancy.died
-    Replacer(0.0).look([vacancy])
+    WorkerRespawner(0.0).look([vacancy])
     assert logs_of_workers(results) == 3
     os.kill(other, signal.SIGCONT)
     wait_for_results(results, 4)
@@ -400,7 +402,7 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
         ettsweep(*grid(), *ONE_SLOT)
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
         (queued,) = runs_in(results)
-        done = finished_twice(queued.spec().at(1.0, 0.0, 7))
+        done = finished_twice(queued.spec().with_point(1.0, 0.0, 7))
         broken = results / "runs" / ("0" * 12)
         broken.mkdir()
         temporary = queued.path / ".spec.json.0.tmp"

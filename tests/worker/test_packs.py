@@ -30,16 +30,16 @@ from ettsweep.launch.submissions import Submission
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State, ThisMachine
+from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.trainer.ensemble import stack
-from ettsweep.trainer.ensemble.stack import Shape, Verdict
+from ettsweep.trainer.ensemble.stack import StackDecision, StackShape
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
-from ettsweep.trainer.tasks.task import Share
+from ettsweep.trainer.tasks.task import BatchShare
 from ettsweep.trainer.training import memory
 from ettsweep.trainer.training.distributed import ALONE
 from ettsweep.trainer.training.run import environment
 from ettsweep.trainer.training.trainer import initial_network
-from ettsweep.worker.packing import Places, Remaining, Size, enough, pack_size
+from ettsweep.worker.packing import PackPlaces, PackSize, RemainingRuns, enough, pack_size
 from ettsweep.worker.signals import POLL_S
 from ettsweep.worker.worker import ALONE_OF_ITS_KIND, Worker
 
@@ -152,7 +152,7 @@ class TestWorkers:
 
 
 def companions(runs: list[RunDir], spec: RunSpec) -> list[RunDir]:
-    return list(Remaining(runs, ThisMachine()).companions(spec))
+    return list(RemainingRuns(runs, LocalLiveness()).companions(spec))
 
 
 def test_companions_are_runs_of_one_recipe_those_of_the_same_seed_first(make_spec: MakeSpec, results: Path) -> None:
@@ -194,14 +194,16 @@ def test_a_pack_is_as_large_as_asked_for_but_leaves_others_their_part(make_spec:
 
 
 @pytest.fixture
-def verdicts(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Verdict]:
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> dict[Any, StackDecision]:
     """Return what trials of this process have said, as yet nothing."""
-    said = dict[Any, Verdict]()
+    said = dict[Any, StackDecision]()
     monkeypatch.setattr(stack, "_VERDICTS", said)
     return said
 
 
-def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(make_spec: MakeSpec, verdicts: dict[Any, Verdict]) -> None:
+def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(
+    make_spec: MakeSpec, verdicts: dict[Any, StackDecision]
+) -> None:
     long, profile = make_spec(schedule={"total_steps": 1000}), LocalProfile()
     assert pack_size(profile, long, CPU, 60, 2) == (8, 8, "")
     assert pack_size(profile, long, CPU, 10, 2) == (5, 5, ""), "of what is left for each"
@@ -216,16 +218,18 @@ def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(make_spec: MakeSpec
     assert pack_size(LocalProfile(compile=True), long, CPU, 60, 2) == (1, 0, unlike)
 
 
-def test_auto_goes_by_a_trial_that_has_been(make_spec: MakeSpec, verdicts: dict[Any, Verdict]) -> None:
+def test_auto_goes_by_a_trial_that_has_been(make_spec: MakeSpec, verdicts: dict[Any, StackDecision]) -> None:
     spec, profile, other = make_spec(), LocalProfile(), LocalProfile(pack_mode="fast")
-    shape = Shape(spec.model, spec.task, spec.precision, CPU, Share(spec.batch_size, micro_batch=16), threads=1)
-    verdicts[shape, 8, "exact"] = Verdict(stacks=True, why="is faster")
+    shape = StackShape(
+        spec.model, spec.task, spec.precision, CPU, BatchShare(spec.batch_size, micro_batch=16), threads=1
+    )
+    verdicts[shape, 8, "exact"] = StackDecision(stacks=True, why="is faster")
     assert pack_size(profile, spec, CPU, 18, 1) == (8, 8, ""), "however few they are"
     assert pack_size(profile, make_spec(seed=3, lr=9.0), CPU, 18, 1) == (8, 8, "")
     for unlike in (make_spec(batch_size=16), make_spec(model={"width": 16}), make_spec(precision="bf16")):
         assert pack_size(profile, unlike, CPU, 18, 1).size == 1
     assert pack_size(other, spec, CPU, 18, 1).size == 1
-    verdicts[shape, 8, "exact"] = Verdict(stacks=False, why="the last bits differ")
+    verdicts[shape, 8, "exact"] = StackDecision(stacks=False, why="the last bits differ")
     long = make_spec(schedule={"total_steps": 1000})
     for left in (60, 14):
         assert sizes(profile, long, left, 2) == (1, "trains alone, without a stack: the last bits differ")
@@ -233,7 +237,7 @@ def test_auto_goes_by_a_trial_that_has_been(make_spec: MakeSpec, verdicts: dict[
 
 
 def test_auto_stacks_on_a_gpu_where_bits_may_differ(
-    make_spec: MakeSpec, verdicts: dict[Any, Verdict], monkeypatch: pytest.MonkeyPatch
+    make_spec: MakeSpec, verdicts: dict[Any, StackDecision], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2**36)
     spec, gpu = make_spec(schedule={"total_steps": 1000}), torch.device("cuda")
@@ -246,7 +250,7 @@ def test_a_worker_makes_one_trial_for_all_of_its_packs(
     make_spec: MakeSpec,
     results: Path,
     make_worker: Callable[..., Worker],
-    verdicts: dict[Any, Verdict],
+    verdicts: dict[Any, StackDecision],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it says holds for the runs after those that it was made with."""
@@ -315,7 +319,7 @@ def test_what_others_have_nearly_trained_is_no_longer_of_their_part(
         attempt = run.claim({}, after=0)
         assert attempt is not None
         attempt.timings_path.write_text(json.dumps({"progress": progress}) + "\n")
-    remaining = Remaining(runs, ThisMachine())
+    remaining = RemainingRuns(runs, LocalLiveness())
     assert remaining.left(99) == 6 + 0.25 + 0.25 + 0.5
     assert remaining.left(3) == 3
 
@@ -361,7 +365,7 @@ def test_a_pack_is_a_part_of_what_waits_or_is_trained(
         assert run.claim({}, after=0)
     runs[7].cancel()
     worker, profile = make_worker(runs, 2), LocalProfile(pack=8)
-    places = worker._places(runs[6], Remaining(runs, ThisMachine()), profile, CPU)
+    places = worker._places(runs[6], RemainingRuns(runs, LocalLiveness()), profile, CPU)
     assert (places.size, places.remark) == (3, "")
     assert [places.next() for _ in range(4)] == [*runs[8:], None]
 
@@ -406,7 +410,7 @@ def test_a_refill_leaves_other_workers_their_part(
     assert runs[0].claim({}, after=0)
     worker, places = (
         make_worker(runs, 2),
-        Places(Size(9), Remaining(runs, ThisMachine()).companions(make_spec())),
+        PackPlaces(PackSize(9), RemainingRuns(runs, LocalLiveness()).companions(make_spec())),
     )
     taken = [[attempt.run.name for attempt in worker._refill(places, {}, 4)] for _ in range(4)]
     ids = [run.id for run in runs]

@@ -136,13 +136,13 @@ def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
 
     from ettsweep.trainer.training.coroutine import Stop
     from ettsweep.trainer.training.run import environment, train_run
-    from ettsweep.trainer.training.runtime_settings import Execution
+    from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
     attempt = run.claim(environment(torch.device("cpu")), after=0)
     assert attempt is not None
     asked = iter(range(step + 1))
     stop = train_run(
-        run, attempt, torch.device("cpu"), Execution(), lambda: Stop.PRUNED if next(asked) == step else None
+        run, attempt, torch.device("cpu"), RuntimeSettings(), lambda: Stop.PRUNED if next(asked) == step else None
     )
     assert stop is Stop.PRUNED
     assert run.prune(step, WHY)
@@ -154,7 +154,7 @@ def test_a_verdict_has_a_pruned_neighbour_go_on_and_leaves_others(tmp_path: Path
     ettsweep("grid", "--grid", path, "--results", results, "--follow")
     (centre,) = runs_in(results)
     spec = centre.spec()
-    near, far = (RunDir.create(results, spec.at(lr, spec.wd, spec.seed)) for lr in (2 * spec.lr, 4 * spec.lr))
+    near, far = (RunDir.create(results, spec.with_point(lr, spec.wd, spec.seed)) for lr in (2 * spec.lr, 4 * spec.lr))
     attempts = {run.id: trained_until_pruned(results, run, 12) for run in (near, far)}
 
     (verdict,) = json.loads(

@@ -24,12 +24,22 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.ensemble.stack import Mode, Stacks, obstacle
 from ettsweep.trainer.models.registry import architecture, parameter_count
 from ettsweep.trainer.tasks.task import Batch, Task, Working
-from ettsweep.trainer.training.async_checkpoint import Saver
-from ettsweep.trainer.training.coroutine import Evaluation, Ready, SharedClock, Step, Stop, Stream, Turns, Waiting, Wish
-from ettsweep.trainer.training.distributed import Peers
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
+from ettsweep.trainer.training.coroutine import (
+    EvaluationRequest,
+    Request,
+    RunCoroutine,
+    SharedClock,
+    StartRequest,
+    StepRequest,
+    Stop,
+    TrainingStream,
+    WaitTimer,
+)
+from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.memory import STATE_BYTES
-from ettsweep.trainer.training.run_logger import Record
-from ettsweep.trainer.training.runtime_settings import Execution, settled
+from ettsweep.trainer.training.run_logger import RunLogger
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve
 from ettsweep.trainer.training.trainer import Trainer
 
 T = TypeVar("T")
@@ -71,10 +81,10 @@ class Pack:
         self.opening, self.closing = (told, "") if size > 1 or asked else ("", told)
         self.clock = SharedClock(size)
         self.rounds = 0
-        self.saver = Saver()
+        self.saver = AsyncCheckpointWriter()
         self.device = device
-        self._streams: dict[Hashable, Stream] = {}
-        self._records = WeakKeyDictionary[Trainer, Record]()  # what has ended is not kept
+        self._streams: dict[Hashable, TrainingStream] = {}
+        self._records = WeakKeyDictionary[Trainer, RunLogger]()  # what has ended is not kept
         self._stacks = Stacks(mode, stack, self._say)
         self._closing: list[threading.Thread] = []
         self._threads: int | None = None
@@ -88,8 +98,8 @@ class Pack:
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
     def settled(
-        self, spec: RunSpec, execution: Execution, group: Peers, before: Json, warn: Callable[[str], None]
-    ) -> Execution:
+        self, spec: RunSpec, execution: RuntimeSettings, group: ProcessGroup, before: Json, warn: Callable[[str], None]
+    ) -> RuntimeSettings:
         """Return how a member is trained, its micro-batches as large as those of the others of its recipe.
 
         `before` is how an earlier attempt was trained. On a GPU its micro-batches may have had all memory.
@@ -99,12 +109,12 @@ class Pack:
             # Short runs gain more by a stack than by compiled blocks, which it cannot have.
             execution = replace(execution, alike=1, at_once=at_once)
         if self.size > 1 and self.device.type == "cuda":
-            before = before | {"micro_batch": self._micro_batches.get(spec.kind)}
+            before = before | {"micro_batch": self._micro_batches.get(spec.recipe_key)}
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
-        execution = settled(spec, self.device, execution, group, before, warn, others)
+        execution = resolve(spec, self.device, execution, group, before, warn, others)
         self._threads = self._threads or execution.threads  # of the process, for all
         execution = replace(execution, threads=self._threads)
-        self._micro_batches.setdefault(spec.kind, execution.micro_batch)
+        self._micro_batches.setdefault(spec.recipe_key, execution.micro_batch)
         return execution
 
     def in_turn(self, trainer: Trainer) -> str:
@@ -112,7 +122,7 @@ class Pack:
         why = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
         return why and f"trains in turn with the others: {why}"
 
-    def close(self, record: Record) -> None:
+    def close(self, record: RunLogger) -> None:
         """Close a member's record; no other waits for servers that its metrics go to, but the pack does in the end."""
         if self.size == 1:
             record.close()
@@ -120,28 +130,28 @@ class Pack:
         self._closing.append(threading.Thread(target=record.close, name="close", daemon=True))
         self._closing[-1].start()
 
-    def join(self, trainer: Trainer, record: Record, open_task: OpenTask) -> Stream:
+    def join(self, trainer: Trainer, record: RunLogger, open_task: OpenTask) -> TrainingStream:
         """Return the data of a run from its next step on, the same as those of a member that goes on there too.
 
         `open_task` is given whom to tell of samples that are left out, and of work on those that are there.
         """
         self._records[trainer] = record
-        key = trainer.spec.kind, trainer.spec.seed, trainer.share, trainer.step
+        key = trainer.spec.recipe_key, trainer.spec.seed, trainer.share, trainer.step
         if key not in self._streams:
-            records = list[Record]()
+            records = list[RunLogger]()
 
             def skip(text: str) -> None:
                 for each in records:
                     each.skip(text)
 
-            waiting = Waiting(self.device, self.clock)
+            waiting = WaitTimer(self.device, self.clock)
             task = open_task(skip, waiting.working)
-            self._streams[key] = Stream(task, trainer.step + 1, waiting, records)
+            self._streams[key] = TrainingStream(task, trainer.step + 1, waiting, records)
         self._streams[key].records.append(record)
         return self._streams[key]
 
     def train(
-        self, runs: Iterable[Turns], more: Callable[[int], Sequence[Turns]] = lambda free: ()
+        self, runs: Iterable[RunCoroutine], more: Callable[[int], Sequence[RunCoroutine]] = lambda free: ()
     ) -> list[Stop | None]:
         """Train runs to their ends; return why each was stopped, or None.
 
@@ -150,7 +160,7 @@ class Pack:
         Raises:
             StorageError, LostPeerError: the first that a run raised; the others have come to their ends by then.
         """
-        members = list[Member]()
+        members = list[PackMember]()
         try:
             self._go_round(runs, members, more)
         finally:
@@ -164,14 +174,16 @@ class Pack:
                 raise member.error
         return [member.stop for member in members]
 
-    def _go_round(self, runs: Iterable[Turns], members: list["Member"], more: Callable[[int], Sequence[Turns]]) -> None:
+    def _go_round(
+        self, runs: Iterable[RunCoroutine], members: list["PackMember"], more: Callable[[int], Sequence[RunCoroutine]]
+    ) -> None:
         """Give turns to runs, and to more, until all have ended; each is a member from its beginning."""
-        streams = list[Stream]()
+        streams = list[TrainingStream]()
         self._let_in(runs, members, streams)
         while going := [member for member in members if member.wish is not None]:
             self.clock.members = len(going)
             self.rounds += 1
-            self._evaluate([member for member in going if isinstance(member.wish, Evaluation)])
+            self._evaluate([member for member in going if isinstance(member.wish, EvaluationRequest)])
             self._take_step([member for member in going if member.wish is not None])
             needed = {member.stream for member in going if member.wish is not None}
             for stream in [stream for stream in streams if stream not in needed]:
@@ -181,18 +193,18 @@ class Pack:
             if self.size - len(going) < free < self.size and self._stacks.active:  # some have just left
                 self._let_in(more(free), members, streams)
 
-    def _let_in(self, runs: Iterable[Turns], members: list["Member"], streams: list[Stream]) -> None:
+    def _let_in(self, runs: Iterable[RunCoroutine], members: list["PackMember"], streams: list[TrainingStream]) -> None:
         """Have runs begin."""
         for turns in runs:
-            members.append(Member(turns))
+            members.append(PackMember(turns))
             members[-1].go_on()
         for member in members:
-            if isinstance(member.wish, Ready):
+            if isinstance(member.wish, StartRequest):
                 member.go_on()
         streams += self._streams.values()
         self._streams.clear()  # they move on: nobody joins them any more
 
-    def _take_step(self, members: Sequence["Member"]) -> None:
+    def _take_step(self, members: Sequence["PackMember"]) -> None:
         """Have members take a step each, on the same batch where they share a stream."""
         if len(members) == 1 and self.size == 1:
             (member,) = members
@@ -209,23 +221,23 @@ class Pack:
                 else:
                     member.try_to(partial(member.trainer.train_step, member.lr, iter(mine)))
 
-    def _evaluate(self, members: Sequence["Member"]) -> None:
+    def _evaluate(self, members: Sequence["PackMember"]) -> None:
         """Evaluate members, on the same slices of the validation set where they share a stream."""
         if self.size == 1:
             for member in members:
                 member.try_to(member.trainer.evaluate)
             return
-        slices: dict[Stream, Iterator[Batch]] = {}
+        slices: dict[TrainingStream, Iterator[Batch]] = {}
 
-        def next_slice(stream: Stream) -> Batch | None:
+        def next_slice(stream: TrainingStream) -> Batch | None:
             if stream not in slices:
                 slices[stream] = stream.task.validation()
             return next(slices[stream], None)
 
-        sums = dict[Member, Tensor | None].fromkeys(members)
+        sums = dict[PackMember, Tensor | None].fromkeys(members)
         while sums:
             fetched = read(list(sums), next_slice)
-            batches = dict[Member, Batch]()
+            batches = dict[PackMember, Batch]()
             for member in list(sums):
                 if member.wish is None:
                     del sums[member]
@@ -236,7 +248,7 @@ class Pack:
             for alike in self._alike(batches):
                 self._measure({member: batches[member] for member in alike}, sums)
 
-    def _measure(self, batches: Mapping["Member", Batch], sums: dict["Member", Tensor | None]) -> None:
+    def _measure(self, batches: Mapping["PackMember", Batch], sums: dict["PackMember", Tensor | None]) -> None:
         """Add to the sums of members what they measure of a slice each; who fails leaves them."""
         trainers = [member.trainer for member in batches]
         outputs = self._stacks.outputs(trainers, list(batches.values())) if len(trainers) > 1 else None
@@ -249,9 +261,9 @@ class Pack:
                 del sums[member]
                 member.fail(error)
 
-    def _alike(self, members: Iterable["Member"]) -> Iterable[list["Member"]]:
+    def _alike(self, members: Iterable["PackMember"]) -> Iterable[list["PackMember"]]:
         """Return members, those together that may train in one stack."""
-        groups = defaultdict[Hashable, list[Member]](list)
+        groups = defaultdict[Hashable, list[PackMember]](list)
         for member in members:
             groups[self._stacks.shape(member.trainer) or member].append(member)
         return groups.values()
@@ -261,7 +273,7 @@ class Pack:
             self._records[trainer].log(text)
 
 
-class Member:
+class PackMember:
     """A run in a pack.
 
     Attributes:
@@ -270,9 +282,9 @@ class Member:
         error: what it died of, if it could not even record that.
     """
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: RunCoroutine) -> None:
         self._turns = turns
-        self.wish: Wish | None = None
+        self.wish: Request | None = None
         self.stop: Stop | None = None
         self.error: Exception | None = None
 
@@ -283,7 +295,7 @@ class Member:
         return self.wish.trainer
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> TrainingStream:
         """Its data, while it wants something."""
         assert self.wish is not None
         return self.wish.stream
@@ -291,7 +303,7 @@ class Member:
     @property
     def lr(self) -> float:
         """The learning rate of the step that it wants."""
-        assert isinstance(self.wish, Step)
+        assert isinstance(self.wish, StepRequest)
         return self.wish.lr
 
     def go_on(self, came: Any = None) -> None:
@@ -322,7 +334,7 @@ class Member:
         else:
             self.go_on(came)
 
-    def _until_next_wish(self, resume: Callable[[], Wish]) -> None:
+    def _until_next_wish(self, resume: Callable[[], Request]) -> None:
         self.wish = None
         try:
             self.wish = resume()
@@ -332,10 +344,10 @@ class Member:
             self.error = error
 
 
-def read(members: Sequence[Member], get: Callable[[Stream], T]) -> dict[Stream, T]:
+def read(members: Sequence[PackMember], get: Callable[[TrainingStream], T]) -> dict[TrainingStream, T]:
     """Return what is read of the stream of each; members of one that cannot be read fail."""
-    found: dict[Stream, T] = {}
-    streams = defaultdict[Stream, list[Member]](list)
+    found: dict[TrainingStream, T] = {}
+    streams = defaultdict[TrainingStream, list[PackMember]](list)
     for member in members:
         streams[member.stream].append(member)
     for stream, its in streams.items():
@@ -347,6 +359,6 @@ def read(members: Sequence[Member], get: Callable[[Stream], T]) -> dict[Stream, 
     return found
 
 
-def updated(member: Member, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def updated(member: PackMember, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Have a member that has its gradients step by them; return what `Trainer.train_step` would."""
     return loss, *member.trainer.update(member.lr)

@@ -20,7 +20,7 @@ from ettsweep.errors import error_line
 from ettsweep.runs.spec import ModelSpec, Precision, RunSpec, TaskSpec
 from ettsweep.trainer.ensemble.vmapped import Parameters, Vmapped
 from ettsweep.trainer.models.registry import architecture
-from ettsweep.trainer.tasks.task import Batch, Share
+from ettsweep.trainer.tasks.task import Batch, BatchShare
 from ettsweep.trainer.training.distributed import is_sharded
 from ettsweep.trainer.training.precision import autocast
 from ettsweep.trainer.training.step_timing import now_s
@@ -60,21 +60,21 @@ def obstacle(trainer: Trainer) -> str:
     return ""
 
 
-class Shape(NamedTuple):
+class StackShape(NamedTuple):
     """What runs have in common that can train in one stack; they may differ in all else."""
 
     model: ModelSpec
     task: TaskSpec
     precision: Precision
     device: torch.device
-    share: Share
+    share: BatchShare
     threads: int
 
 
-def shape_of(trainer: Trainer) -> Shape:
+def shape_of(trainer: Trainer) -> StackShape:
     """Return the shape of a run, on as many threads as this process has."""
     spec = trainer.spec
-    return Shape(spec.model, spec.task, spec.precision, trainer.device, trainer.share, torch.get_num_threads())
+    return StackShape(spec.model, spec.task, spec.precision, trainer.device, trainer.share, torch.get_num_threads())
 
 
 class Stack:
@@ -166,7 +166,7 @@ class Stack:
             assert trainer.model.get_parameter(name).data_ptr() == mine.data_ptr(), "a member has left"
 
 
-class Comparison:
+class TensorComparison:
     """What tensors of a stack have in common with those of members alone: `exact` and `off` as in `Trial`."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class Comparison:
         self.off = max(self.off, apart / norm if norm and same_numbers else math.inf)
 
 
-class Trial(NamedTuple):
+class StackTrial(NamedTuple):
     """What a trial of a stack has found.
 
     Attributes:
@@ -197,7 +197,7 @@ class Trial(NamedTuple):
     off: float = 0.0
 
 
-def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
+def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
     """Find the gradients of a batch of each member together and one by one; nothing is changed in the end.
 
     The answer holds for this number of members on this machine: it depends on the order in which kernels add, and on
@@ -207,7 +207,7 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
     try:
         with stack.elsewhere():
             stack.gradients(batches)  # the first call takes longer
-            found, alone_s, together_s = Comparison(), 0.0, math.inf
+            found, alone_s, together_s = TensorComparison(), 0.0, math.inf
             for _ in range(TRIES):
                 started_s = now_s(device)
                 losses_K, together = stack.gradients(batches)
@@ -226,7 +226,7 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
                     found.add(together[name][k], parameter.grad)
     finally:
         stack.drop_gradients()
-    return Trial(found.exact, alone_s / together_s, found.off)
+    return StackTrial(found.exact, alone_s / together_s, found.off)
 
 
 def _stacked(slices: Sequence[Batch]) -> Batch:
@@ -241,18 +241,18 @@ def _stacked(slices: Sequence[Batch]) -> Batch:
 Batches = Sequence[Sequence[Batch]]
 
 
-class Verdict(NamedTuple):
+class StackDecision(NamedTuple):
     """Whether runs of a shape train in a stack of a size, and why."""
 
     stacks: bool
     why: str
 
 
-_VERDICTS: dict[tuple[Shape, int, Mode], Verdict] = {}
+_VERDICTS: dict[tuple[StackShape, int, Mode], StackDecision] = {}
 """Of all trials of this process: none is made twice."""
 
 
-def verdict(spec: RunSpec, device: torch.device, members: int, mode: Mode) -> Verdict | None:
+def stack_decision(spec: RunSpec, device: torch.device, members: int, mode: Mode) -> StackDecision | None:
     """Return what trials of runs like one have said in this process of a stack of so many; None where there was none.
 
     What speaks against a stack speaks against smaller ones.
@@ -278,8 +278,8 @@ class Stacks:
         self._mode = mode
         self._only = only
         self._say = say
-        self._stacks: dict[Shape, Stack] = {}
-        self._refused: dict[Shape, int] = {}
+        self._stacks: dict[StackShape, Stack] = {}
+        self._refused: dict[StackShape, int] = {}
         self._evaluates = mode == "fast"
 
     @property
@@ -310,7 +310,7 @@ class Stacks:
                 stack.drop_gradients()
             members = len(stack.trainers) if stack else len(trainers)
             why = f"a stack of {members} fails, {error_line(error)}"
-            _VERDICTS[shape, members, self._mode] = Verdict(stacks=False, why=why)
+            _VERDICTS[shape, members, self._mode] = StackDecision(stacks=False, why=why)
             self._refuse(shape, members, trainers, why)
             return None
         return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
@@ -334,7 +334,7 @@ class Stacks:
             return None
         return [outputs_K[stack.trainers.index(trainer)] for trainer in trainers]
 
-    def _stack(self, shape: Shape, trainers: Sequence[Trainer], batches: Batches) -> Stack | None:
+    def _stack(self, shape: StackShape, trainers: Sequence[Trainer], batches: Batches) -> Stack | None:
         """Return the stack that some members train in; None where they should not.
 
         Those who have left stay in it: another size would be traced and tried anew. On a CPU, which computes for them
@@ -366,17 +366,23 @@ class Stacks:
         self._say(new, f"trains in a stack of {size}, which {why}")
         return self._stacks[shape]
 
-    def _judged(self, stack: Stack, batches: Batches) -> Verdict:
+    def _judged(self, stack: Stack, batches: Batches) -> StackDecision:
         """Return whether a trial says that a stack is right and pays."""
         size, tried = len(stack.trainers), trial(stack, batches)
         if not tried.exact and self._mode == "exact":
-            return Verdict(stacks=False, why=f"in a stack of {size} the last bits of gradients differ")
+            return StackDecision(stacks=False, why=f"in a stack of {size} the last bits of gradients differ")
         if tried.off > OFF[stack.trainers[0].spec.precision]:
-            return Verdict(stacks=False, why=f"in a stack of {size} gradients are off by {tried.off:.2g} of their norm")
+            return StackDecision(
+                stacks=False, why=f"in a stack of {size} gradients are off by {tried.off:.2g} of their norm"
+            )
         faster = f"finds gradients {tried.speedup:.2f} times as fast"
-        return Verdict(True, faster) if tried.speedup >= PAYS else Verdict(False, f"a stack of {size} {faster}")
+        return (
+            StackDecision(True, faster)
+            if tried.speedup >= PAYS
+            else StackDecision(False, f"a stack of {size} {faster}")
+        )
 
-    def _refuse(self, shape: Shape, members: int, trainers: Sequence[Trainer], why: str) -> None:
+    def _refuse(self, shape: StackShape, members: int, trainers: Sequence[Trainer], why: str) -> None:
         """Have no stack of so many members or less from now on: what speaks against it would against those."""
         self._refused[shape] = max(members, self._refused.get(shape, 0))
         self._stacks.pop(shape, None)

@@ -26,13 +26,13 @@ def evaluated(metric: str) -> str:
 
 
 @dataclass(frozen=True)
-class Score:
+class Metric:
     """The column of result.json that a verdict compares, and whether less or more is better."""
 
     metric: Literal["best_loss", "best_accuracy"]
     mode: Literal["min", "max"]
 
-    def along(self, evaluations: Iterable[Json]) -> dict[int, float]:
+    def best_so_far(self, evaluations: Iterable[Json]) -> dict[int, float]:
         """Return the best score so far after each evaluation of a run, by step, given lines of metrics.jsonl."""
         column = evaluated(self.metric)
         found: dict[int, float] = {}
@@ -52,7 +52,7 @@ class Score:
         """Return by how much score `a` is worse than `b`; negative where it is better."""
         return a - b if self.mode == "min" else b - a
 
-    def said(self, share: float) -> str:
+    def format_share(self, share: float) -> str:
         """Return for people a share of a loss, or of all samples where accuracies differ by it.
 
         It is rounded up to two digits, for a bound holds up to it.
@@ -67,10 +67,10 @@ class Score:
         return math.inf if score is None else self.worse_by(score, 0.0)
 
 
-LOWEST_LOSS = Score("best_loss", "min")
+LOWEST_LOSS = Metric("best_loss", "min")
 """The lowest validation loss along the trajectory."""
 
-BEST_ACCURACY = Score("best_accuracy", "max")
+BEST_ACCURACY = Metric("best_accuracy", "max")
 """The best top-1 validation accuracy along the trajectory."""
 
 
@@ -100,7 +100,7 @@ class TaskKind:
 
     spec: type[TaskSpec]
     sample: Literal["image", "text"]
-    score: Score
+    score: Metric
     misfits: Callable[[Any, ModelSpec, int], list[str]]
     check: Callable[[Any, ModelSpec | None, str | None], object]
     found: Callable[[Any, str | None], str]
@@ -174,7 +174,7 @@ TASKS: dict[str, TaskKind] = {
         found=lambda task, data: f"found: {text.text_folder(data)}, {text.text_digest(task, data)}",
         load="ettsweep.trainer.tasks.text.denoising:load_denoising",
         doctor="ettsweep.doctor.text_check:examine_text",
-        fitted=text.fitted,
+        fitted=text.with_data,
         digest=text.text_digest,
         changed=_TEXT_CHANGED,
     ),

@@ -19,7 +19,7 @@ from ettsweep.seeding import derive_seed
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchShare:
     """What one process of a run trains on: a part of each global batch, cut into micro-batches.
 
     Attributes:
@@ -84,7 +84,7 @@ Working = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Loading:
+class LoaderSettings:
     """How samples are read, which does not change them.
 
     Attributes:

@@ -9,14 +9,14 @@ from torch import Tensor
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
 from ettsweep.trainer.training.checkpoint import head, layout, tensors, write
-from ettsweep.trainer.training.distributed import is_sharded, whole
+from ettsweep.trainer.training.distributed import full_tensor, is_sharded
 from ettsweep.trainer.training.trainer import Trainer
 
 LARGE_BYTES = 2**28
 """Bytes of a run's state from which it is copied: a disk takes a good part of a second for them."""
 
 
-class Saver:
+class AsyncCheckpointWriter:
     """Writes the checkpoints of the runs of a process, at most one of them beside training.
 
     The copy lies in pinned memory where a device copies into it, and is made again only for a run of another shape.
@@ -40,15 +40,17 @@ class Saver:
         state = tensors(trainer.model, trainer.optimizer) if leads or sharded else {}
         if not leads:
             for tensor in state.values():
-                whole(tensor)  # of which the leader keeps what it gathers
+                full_tensor(tensor)  # of which the leader keeps what it gathers
             return lambda: None
         said = head(attempt, trainer, history)
         large = sum(tensor.numel() * tensor.element_size() for tensor in state.values()) >= LARGE_BYTES
         if not large or not self._room(state, device):
-            write(attempt, said, {name: whole(tensor).cpu() for name, tensor in state.items()} if sharded else state)
+            write(
+                attempt, said, {name: full_tensor(tensor).cpu() for name, tensor in state.items()} if sharded else state
+            )
             return lambda: None
         for name, tensor in state.items():
-            self._copies[name].copy_(whole(tensor), non_blocking=True)
+            self._copies[name].copy_(full_tensor(tensor), non_blocking=True)
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
         self._last = self._thread.submit(write, attempt, said, self._copies)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ettsweep.errors import CorruptError, first_line
 from ettsweep.files import Json, dumps
 from ettsweep.runs.attempt import Attempt
-from ettsweep.trainer.training.distributed import parameters, whole
+from ettsweep.trainer.training.distributed import full_tensor, parameters
 from ettsweep.trainer.training.trainer import Trainer
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -91,7 +91,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Saved:
+class CheckpointState:
     """A checkpoint that is whole.
 
     Attributes:
@@ -109,7 +109,7 @@ class Saved:
     tensors: dict[str, Tensor]
 
 
-def load(attempt: Attempt) -> Saved:
+def load(attempt: Attempt) -> CheckpointState:
     """Check that the checkpoint of an attempt is whole, and return it.
 
     Raises:
@@ -132,10 +132,10 @@ def load(attempt: Attempt) -> Saved:
     sound = sound and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())
     if not sound or state.get("run") != attempt.run.name:
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
-    return Saved(path, *(state[key] for key in kinds))
+    return CheckpointState(path, *(state[key] for key in kinds))
 
 
-def check_fits(saved: Saved, trainer: Trainer) -> None:
+def check_fits(saved: CheckpointState, trainer: Trainer) -> None:
     """Check that a checkpoint can be put into the objects of a run.
 
     Raises:
@@ -150,7 +150,7 @@ def check_fits(saved: Saved, trainer: Trainer) -> None:
         raise CorruptError(f"{saved.path}: does not fit the run: {scaler} is no state of its loss scaler")
 
 
-def restore(saved: Saved | None, trainer: Trainer) -> None:
+def restore(saved: CheckpointState | None, trainer: Trainer) -> None:
     """Put the leader's checkpoint into the objects of a run; it fits. All processes of the run come here."""
     group = trainer.group
     said = group.from_leader({"step": saved.step, "scaler": saved.scaler} if saved else None)
@@ -161,7 +161,7 @@ def restore(saved: Saved | None, trainer: Trainer) -> None:
     trainer.step = said["step"]
 
 
-def history(saved: Saved, attempt: Attempt) -> list[Json]:
+def history(saved: CheckpointState, attempt: Attempt) -> list[Json]:
     """Return the metrics of an attempt up to its checkpoint.
 
     Raises:
@@ -181,5 +181,5 @@ def weights_sha256(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in parameters(model).items():
         digest.update(name.encode())
-        digest.update(whole(parameter.detach()).cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(full_tensor(parameter.detach()).cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ettsweep.trainer.tasks.task import Batch, Task
-from ettsweep.trainer.training.run_logger import Record
+from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.trainer import Trainer
 
 
@@ -53,7 +53,7 @@ class SharedClock:
         self._members = max(1, members)
 
 
-class Waiting:
+class WaitTimer:
     """Tells how long a device has had nothing to do since its data were not there."""
 
     def __init__(self, device: torch.device, clock: SharedClock) -> None:
@@ -100,7 +100,7 @@ class Waiting:
             self._events.append((since, now, sign / self._clock.members))
 
 
-class Stream:
+class TrainingStream:
     """The data that runs of one recipe and seed see from a step on: they go from batch to batch together.
 
     Attributes:
@@ -109,7 +109,7 @@ class Stream:
         records: of all of them, which are told of samples that are left out.
     """
 
-    def __init__(self, task: Task, first_step: int, waiting: Waiting, records: list[Record]) -> None:
+    def __init__(self, task: Task, first_step: int, waiting: WaitTimer, records: list[RunLogger]) -> None:
         self.task = task
         self.waiting = waiting
         self.records = records
@@ -130,31 +130,31 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRequest:
     """A wish for an optimizer step at a learning rate; what comes is what `Trainer.train_step` returns."""
 
     trainer: Trainer
-    stream: Stream
+    stream: TrainingStream
     lr: float
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationRequest:
     """A wish for the metrics of the validation set, as `Trainer.evaluate` returns them."""
 
     trainer: Trainer
-    stream: Stream
+    stream: TrainingStream
 
 
 @dataclass(frozen=True)
-class Ready:
+class StartRequest:
     """What a run says once it has all that it needs; its clock starts when it goes on."""
 
     trainer: Trainer
-    stream: Stream
+    stream: TrainingStream
 
 
-Wish = Ready | Step | Evaluation
+Request = StartRequest | StepRequest | EvaluationRequest
 
-Turns = Generator[Wish, Any, Stop | None]
+RunCoroutine = Generator[Request, Any, Stop | None]
 """A run in training, to its end: why it was stopped, or None."""

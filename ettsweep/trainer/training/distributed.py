@@ -15,7 +15,7 @@ from torch.distributed import FileStore as FileStore  # type: ignore[attr-define
 from torch.distributed import TCPStore as TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from ettsweep.errors import LostPeerError
+from ettsweep.errors import LostProcessError
 from ettsweep.files import Json, dumps
 from ettsweep.runs.spec import Precision
 from ettsweep.trainer.models.blocks import Network
@@ -37,7 +37,7 @@ LOST = re.compile(r"connection \w+ by (remote )?peer|closed by peer|broken pipe|
 
 
 @dataclass(frozen=True, eq=False)
-class Peers:
+class ProcessGroup:
     """The processes that train one run together; this one alone by default.
 
     Where they meet, LostPeerError says that one is gone.
@@ -57,7 +57,7 @@ class Peers:
     orders: "dist.ProcessGroup | None" = None
 
     @classmethod
-    def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "Peers":
+    def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "ProcessGroup":
         """Meet the others.
 
         GPUs average gradients through NCCL, CPUs through gloo. What the processes agree on goes through gloo, between
@@ -182,7 +182,7 @@ class Peers:
                 module.set_force_sum_reduction_for_comms(True)
 
     @contextlib.contextmanager
-    def without_the_others(self) -> Iterator["Peers"]:
+    def without_the_others(self) -> Iterator["ProcessGroup"]:
         """Yield a group in which a sharded model takes as much memory as among the others, and waits for none of them.
 
         What it would get from them is not there: it is for steps that only measure. All processes come here; one that
@@ -207,7 +207,7 @@ class Peers:
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
 
-ALONE = Peers()
+ALONE = ProcessGroup()
 """This process, and no other."""
 
 
@@ -218,17 +218,17 @@ def is_sharded(model: nn.Module) -> bool:
 
 def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters by name, of a sharded model those that the optimizer has."""
-    rest(model)
+    reshard(model)
     return dict(model.named_parameters())
 
 
-def rest(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Let go of whole parameters that a forward pass without a backward pass has left in a sharded model."""
     if is_sharded(model):
         model.reshard()  # type: ignore[operator]
 
 
-def whole(tensor: "Tensor | DTensor") -> Tensor:
+def full_tensor(tensor: "Tensor | DTensor") -> Tensor:
     """Return a tensor, put together if it is sharded: all processes come here."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
@@ -243,12 +243,12 @@ def watching() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if (lost := lost_peer(error)) is None:
+        if (lost := lost_process(error)) is None:
             raise
         raise lost from error
 
 
-def lost_peer(error: BaseException) -> LostPeerError | None:
+def lost_process(error: BaseException) -> LostProcessError | None:
     """Return what an error says of another process that is gone, if that is what it says."""
     text = str(error)
     found = LOST.search(text)
@@ -256,4 +256,4 @@ def lost_peer(error: BaseException) -> LostPeerError | None:
     if not lost or not isinstance(error, RuntimeError) or "out of memory" in text:
         return None
     how = found.group() if found else text.splitlines()[0]
-    return LostPeerError(f"another process of this run is gone: {how}")
+    return LostProcessError(f"another process of this run is gone: {how}")

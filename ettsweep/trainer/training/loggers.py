@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 """Seconds that a run waits at most for a server at its start, and for what is still to be written at its end."""
 
 
-class Sink:
+class MetricLogger:
     """Writes lines of metrics.jsonl in a thread of its own, so that a slow disk or network holds up no step."""
 
     def __init__(self, name: str, put: Put, finish: Callable[[], object], warn: Callable[[str], None]) -> None:
@@ -51,7 +51,7 @@ class Sink:
             self._warn(f"{self._name}: no longer written: {first_line(error)}")
 
 
-def check_sinks(names: Iterable[str]) -> None:
+def check_loggers(names: Iterable[str]) -> None:
     """Look for the packages of some sinks, without importing them.
 
     Raises:
@@ -62,9 +62,9 @@ def check_sinks(names: Iterable[str]) -> None:
         raise InputError.of(f"log: {name} is not installed: pip install 'ettsweep[{name}]'" for name in absent)
 
 
-def open_sinks(
+def open_loggers(
     names: Iterable[str], results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
-) -> list[Sink]:
+) -> list[MetricLogger]:
     """Open the sinks of a run. One that fails, now or later, is warned of once and left out: the run goes on.
 
     Args:
@@ -75,11 +75,11 @@ def open_sinks(
         from_step: last step that earlier attempts leave; lines of later ones are taken back.
         warn: takes one line of text, from any thread.
     """
-    sinks: list[Sink] = []
+    sinks: list[MetricLogger] = []
     for name in names:
         try:
-            check_sinks([name])
-            sinks.append(Sink(name, *SINKS[name](results_dir, run_id, config, from_step, warn), warn))
+            check_loggers([name])
+            sinks.append(MetricLogger(name, *METRIC_LOGGERS[name](results_dir, run_id, config, from_step, warn), warn))
         except Exception as error:  # whatever the package raises
             warn(f"{name}: not written: {first_line(error)}")
     return sinks
@@ -124,7 +124,7 @@ def _wandb(results_dir: Path, run_id: str, config: Json, from_step: int, warn: C
     return lambda line: run.log({"step": line["step"], **dict(_scalars(line))}), run.finish
 
 
-SINKS = {"tensorboard": _tensorboard, "wandb": _wandb}
+METRIC_LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 LABELS = ("strategy", "lr", "wd", "seed")
 """Parts of a run's name."""

@@ -9,9 +9,17 @@ import torch
 
 from ettsweep.files import finite
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
-from ettsweep.trainer.training.coroutine import STOPS, Evaluation, SharedClock, Step, Stop, Stream, Wish
-from ettsweep.trainer.training.run_logger import Record
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.coroutine import (
+    STOPS,
+    EvaluationRequest,
+    Request,
+    SharedClock,
+    StepRequest,
+    Stop,
+    TrainingStream,
+)
+from ettsweep.trainer.training.run_logger import RunLogger
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.schedule import lr_at
 from ettsweep.trainer.training.step_buffer import DRAIN_STEPS, StepBuffer, trailing_overflows
 from ettsweep.trainer.training.step_timing import Timings
@@ -30,7 +38,7 @@ class LoopEnd:
     diverged: bool = False
 
 
-def timings_of(trainer: Trainer, execution: Execution, clock: SharedClock) -> Timings:
+def timings_of(trainer: Trainer, execution: RuntimeSettings, clock: SharedClock) -> Timings:
     """Return what tells how fast a run goes, on all of its devices together, and what of their time it takes."""
     spec, device = trainer.spec, trainer.device
     if device.type == "cuda":
@@ -51,12 +59,12 @@ def timings_of(trainer: Trainer, execution: Execution, clock: SharedClock) -> Ti
 
 def run_loop(
     trainer: Trainer,
-    stream: Stream,
-    record: Record,
-    execution: Execution,
+    stream: TrainingStream,
+    record: RunLogger,
+    execution: RuntimeSettings,
     timings: Timings,
     poll: Callable[[], Stop | None],
-) -> Generator[Wish, Any, LoopEnd]:
+) -> Generator[Request, Any, LoopEnd]:
     """Train until the last step, a divergence, or a reason to stop; each step and evaluation is asked for.
 
     All processes of a group come here together, and take the same turns: what depends on a clock or a signal is agreed
@@ -98,7 +106,7 @@ def run_loop(
     while trainer.step < last_step and stop is None:
         step = trainer.step + 1
         lr = lr_at(step, spec.lr, schedule)
-        buffer.add(step, lr, *(yield Step(trainer, stream, lr)))
+        buffer.add(step, lr, *(yield StepRequest(trainer, stream, lr)))
         trainer.step = step
         stop, saves, drains = ask()
         every = execution.checkpoint_every_steps
@@ -110,7 +118,7 @@ def run_loop(
                 return LoopEnd(diverged_step, diverged=True)
         if evaluates:
             with timings.not_training():
-                line = finite({"step": step, **(yield Evaluation(trainer, stream))})
+                line = finite({"step": step, **(yield EvaluationRequest(trainer, stream))})
             record.metrics([line])
             record.log(
                 f"step {step}/{last_step}  lr {lr:.3g}  "

@@ -16,8 +16,8 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.build import example_inputs
 from ettsweep.trainer.models.model_cost import activation_bytes
 from ettsweep.trainer.models.registry import model_name, named_models
-from ettsweep.trainer.tasks.task import Batch, SameBatch, Share
-from ettsweep.trainer.training.distributed import ALONE, Peers
+from ettsweep.trainer.tasks.task import Batch, BatchShare, SameBatch
+from ettsweep.trainer.training.distributed import ALONE, ProcessGroup
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.step_timing import now_s
 from ettsweep.trainer.training.trainer import Trainer, empty_network
@@ -96,7 +96,7 @@ class TrialStep:
 def fitting_micro_batch(
     spec: RunSpec,
     device: torch.device,
-    group: Peers = ALONE,
+    group: ProcessGroup = ALONE,
     *,
     recompute: bool,
     sharded: bool = False,
@@ -108,7 +108,7 @@ def fitting_micro_batch(
         DeviceMemoryError: not even one sample fits.
     """
     if device.type == "cpu":
-        step = _on_the_cpu(spec.typical, device, group, recompute, sharded)
+        step = _on_the_cpu(spec.canonical, device, group, recompute, sharded)
     else:
         step = largest_step(spec, device, group, recompute=recompute, sharded=sharded, reserved_bytes=reserved_bytes)
         give_back(device)
@@ -118,14 +118,16 @@ def fitting_micro_batch(
 
 
 @cache
-def _on_the_cpu(spec: RunSpec, device: torch.device, group: Peers, recompute: bool, sharded: bool) -> TrialStep | None:
+def _on_the_cpu(
+    spec: RunSpec, device: torch.device, group: ProcessGroup, recompute: bool, sharded: bool
+) -> TrialStep | None:
     return largest_step(spec, device, group, recompute=recompute, sharded=sharded)
 
 
 def largest_step(
     spec: RunSpec,
     device: torch.device,
-    group: Peers = ALONE,
+    group: ProcessGroup = ALONE,
     *,
     recompute: bool,
     sharded: bool = False,
@@ -151,7 +153,7 @@ def largest_step(
 
 
 def _tried(
-    spec: RunSpec, device: torch.device, alone: Peers, recompute: bool, sharded: bool, size: int, steps: int
+    spec: RunSpec, device: torch.device, alone: ProcessGroup, recompute: bool, sharded: bool, size: int, steps: int
 ) -> TrialStep | None:
     """Return the last of some training steps of this process alone, on made samples; None where memory is out.
 
@@ -162,7 +164,7 @@ def _tried(
         model = empty_network(spec, device, alone, sharded=sharded)
         # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
         model.recompute = recompute
-        trainer = Trainer(spec, model, build_optimizer(model, spec), device, Share(2 * size, micro_batch=size))
+        trainer = Trainer(spec, model, build_optimizer(model, spec), device, BatchShare(2 * size, micro_batch=size))
         inputs = example_inputs(spec.model, size, device)
         trainer.task = SameBatch(Batch(inputs, inputs[-1]), _mean)
         if cuda:

@@ -10,12 +10,12 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.registry import architecture
 from ettsweep.trainer.tasks.registry import task_kind
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.distributed import Peers
-from ettsweep.trainer.training.run_logger import Record
+from ettsweep.trainer.training.distributed import ProcessGroup
+from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.trainer import Trainer
 
 
-def trained_before(run: RunDir, attempt: Attempt, group: Peers) -> Json:
+def trained_before(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Json:
     """Return how the newest attempt before this one was trained, if it was by as many processes."""
     for earlier in _before(run, attempt):
         if how := earlier.execution():
@@ -29,7 +29,7 @@ def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
     return [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
 
 
-def resume(run: RunDir, attempt: Attempt, group: Peers, record: Record, trainer: Trainer) -> None:
+def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, record: RunLogger, trainer: Trainer) -> None:
     """Have a run go on where its last usable checkpoint left it, if any; the leader reads it, and hands it out."""
     earlier = _before(run, attempt)
     found = next(_usable(earlier, trainer, record), None) if group.leads else None
@@ -48,8 +48,8 @@ def resume(run: RunDir, attempt: Attempt, group: Peers, record: Record, trainer:
 
 
 def _usable(
-    attempts: Iterable[Attempt], trainer: Trainer, record: Record
-) -> Iterator[tuple[Attempt, checkpoint.Saved, list[Json]]]:
+    attempts: Iterable[Attempt], trainer: Trainer, record: RunLogger
+) -> Iterator[tuple[Attempt, checkpoint.CheckpointState, list[Json]]]:
     """Yield the attempts from whose checkpoints a run can go on, with these and the metrics up to them."""
     for attempt in attempts:
         try:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from ettsweep import __version__
-from ettsweep.errors import DataMissingError, EttsweepError, LostPeerError, error_line
+from ettsweep.errors import DataMissingError, EttsweepError, LostProcessError, error_line
 from ettsweep.files import Json
-from ettsweep.runs.attempt import Attempt, Spent
+from ettsweep.runs.attempt import Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.spikes import count_spikes
@@ -25,18 +25,18 @@ from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.data_location import said
 from ettsweep.trainer.tasks.registry import check_data, task_kind
-from ettsweep.trainer.tasks.task import Loading, Share, Task, Working
+from ettsweep.trainer.tasks.task import BatchShare, LoaderSettings, Task, Working
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.coroutine import Ready, Stop, Turns
-from ettsweep.trainer.training.distributed import ALONE, Peers, is_sharded, watching
-from ettsweep.trainer.training.loggers import open_sinks
+from ettsweep.trainer.training.coroutine import RunCoroutine, StartRequest, Stop
+from ettsweep.trainer.training.distributed import ALONE, ProcessGroup, is_sharded, watching
+from ettsweep.trainer.training.loggers import open_loggers
 from ettsweep.trainer.training.loop import LoopEnd, run_loop, timings_of
 from ettsweep.trainer.training.memory import naming_the_batch
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.precision import set_matmul_precision
 from ettsweep.trainer.training.resume import changes, resume, trained_before
-from ettsweep.trainer.training.run_logger import Record
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.run_logger import RunLogger
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer, initial_network
 
 
@@ -56,7 +56,7 @@ def environment(device: torch.device) -> Json:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimedRun:
     """A run that this process has claimed, and how it is to train it.
 
     Attributes:
@@ -67,26 +67,26 @@ class Claimed:
     run: RunDir
     attempt: Attempt
     device: torch.device
-    execution: Execution
+    execution: RuntimeSettings
     poll: Callable[[], Stop | None]
-    group: Peers = ALONE
+    group: ProcessGroup = ALONE
 
 
 def train_run(
     run: RunDir,
     attempt: Attempt,
     device: torch.device,
-    execution: Execution,
+    execution: RuntimeSettings,
     poll: Callable[[], Stop | None],
-    group: Peers = ALONE,
+    group: ProcessGroup = ALONE,
 ) -> Stop | None:
     """Train a claimed run alone, see `training`; all processes of the group call this."""
     pack = Pack(device)
-    (stop,) = pack.train([training(Claimed(run, attempt, device, execution, poll, group), pack)])
+    (stop,) = pack.train([training(ClaimedRun(run, attempt, device, execution, poll, group), pack)])
     return stop
 
 
-def training(claimed: Claimed, pack: Pack) -> Turns:
+def training(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
     """Train a claimed run to its end, or to where `poll` says to stop, in turn with the others of a pack.
 
     Returns:
@@ -97,10 +97,10 @@ def training(claimed: Claimed, pack: Pack) -> Turns:
         LostPeerError: another process of the group is gone, and it has not said why.
     """
     attempt, group = claimed.attempt, claimed.group
-    record = Record(attempt, group.rank, pack.saver)
+    record = RunLogger(attempt, group.rank, pack.saver)
     try:
         return (yield from _training(claimed, pack, record))
-    except LostPeerError as error:
+    except LostProcessError as error:
         record.log(str(error))
         if attempt.failure() is None:
             attempt.fail("lost", str(error))
@@ -111,13 +111,13 @@ def training(claimed: Claimed, pack: Pack) -> Turns:
         record.log(f"failed: {details or error}")
         attempt.fail("error", str(error) if ours else error_line(error), details)
         if group.world > 1:  # the others wait for this process, and learn that it is gone
-            raise LostPeerError(f"this process failed: {error_line(error)}") from error
+            raise LostProcessError(f"this process failed: {error_line(error)}") from error
     finally:
         pack.close(record)
     return None
 
 
-def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
+def _training(claimed: ClaimedRun, pack: Pack, record: RunLogger) -> RunCoroutine:
     run, attempt, device, group = claimed.run, claimed.attempt, claimed.device, claimed.group
     spec = run.spec()
     record.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
@@ -143,19 +143,19 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
             attempt.record_execution(how)
 
     if execution.compile:
-        compile_blocks(trainer.model, spec.kind, not_compiled)
+        compile_blocks(trainer.model, spec.recipe_key, not_compiled)
     if group.leads:
         attempt.record_execution(how)
         for change in changes(spec, attempt):
             warn(change)
-        record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
+        record.sinks = open_loggers(execution.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
     for remark in filter(None, (pack.opening, pack.in_turn(trainer))):
         record.log(remark)
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
     with naming_the_batch(trainer), _together(group):
         trainer.network = group.wrap(trainer.model)
         trainer.lay_out_gradients()
-        yield Ready(trainer, stream)
+        yield StartRequest(trainer, stream)
         timings = timings_of(trainer, execution, pack.clock)
         try:
             end = yield from run_loop(trainer, stream, record, execution, timings, claimed.poll)
@@ -189,8 +189,8 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
 def prepare(
     spec: RunSpec,
     device: torch.device,
-    execution: Execution = Execution(),  # noqa: B008 (frozen)
-    group: Peers = ALONE,
+    execution: RuntimeSettings = RuntimeSettings(),  # noqa: B008 (frozen)
+    group: ProcessGroup = ALONE,
 ) -> Trainer:
     """Build the objects of a run at step 0, on the device, with its data.
 
@@ -202,20 +202,20 @@ def prepare(
     return trainer
 
 
-def assembled(spec: RunSpec, device: torch.device, execution: Execution, group: Peers) -> Trainer:
+def assembled(spec: RunSpec, device: torch.device, execution: RuntimeSettings, group: ProcessGroup) -> Trainer:
     """Build the objects of a run at step 0, on the device, all but its data."""
     torch.manual_seed(spec.seed)
     set_matmul_precision(spec.precision)
     model = initial_network(spec, device, group, sharded=bool(execution.sharded))
-    share = Share(spec.batch_size, group.rank, group.world, execution.micro_batch)
+    share = BatchShare(spec.batch_size, group.rank, group.world, execution.micro_batch)
     return Trainer(spec, model, build_optimizer(model, spec), device, share, group)
 
 
 def open_task(
     spec: RunSpec,
     device: torch.device,
-    share: Share,
-    execution: Execution,
+    share: BatchShare,
+    execution: RuntimeSettings,
     skipped: Callable[[str], None],
     working: Working = contextlib.nullcontext,
 ) -> Task:
@@ -226,12 +226,12 @@ def open_task(
     """
     data = said(spec.task.kind, execution.data)
     check_data(spec.task, spec.model, data)
-    loading = Loading(execution.loader_workers, execution.corrupt_images, skipped, data, working)
+    loading = LoaderSettings(execution.loader_workers, execution.corrupt_images, skipped, data, working)
     task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return task
 
 
-def _agreed(fingerprint: str, group: Peers) -> str:
+def _agreed(fingerprint: str, group: ProcessGroup) -> str:
     """Return the fingerprint of the data.
 
     Raises:
@@ -244,7 +244,7 @@ def _agreed(fingerprint: str, group: Peers) -> str:
     return fingerprint
 
 
-def _together(group: Peers) -> contextlib.AbstractContextManager[None]:
+def _together(group: ProcessGroup) -> contextlib.AbstractContextManager[None]:
     """Return a context in which an error may be that another process of the run is gone."""
     return watching() if group.world > 1 else contextlib.nullcontext()
 
@@ -256,7 +256,7 @@ def _labels(spec: RunSpec) -> Json:
     }
 
 
-def _summarise(spec: RunSpec, history: list[Json], end: LoopEnd, attempt: Attempt, spent: Spent) -> Json:
+def _summarise(spec: RunSpec, history: list[Json], end: LoopEnd, attempt: Attempt, spent: TimeSpent) -> Json:
     """Return what result.json says of a run, but for how it was trained."""
     evaluations = [line for line in history if "val_loss" in line]
     result: Json = {"status": "diverged" if end.diverged else "done"}

@@ -5,16 +5,16 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ettsweep.console import harmless
+from ettsweep.console import escape_control
 from ettsweep.errors import error_line
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
-from ettsweep.trainer.training.async_checkpoint import Saver
-from ettsweep.trainer.training.loggers import Sink
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
+from ettsweep.trainer.training.loggers import MetricLogger
 from ettsweep.trainer.training.trainer import Trainer
 
 
-class Record:
+class RunLogger:
     """Keeps the history of a run in memory, and the leader's in its attempt and sinks too.
 
     Attributes:
@@ -22,7 +22,7 @@ class Record:
         sinks: where metrics go beside the attempt.
     """
 
-    def __init__(self, attempt: Attempt, rank: int, saver: Saver) -> None:
+    def __init__(self, attempt: Attempt, rank: int, saver: AsyncCheckpointWriter) -> None:
         self._attempt = attempt
         self._rank = rank
         self._saver = saver
@@ -30,7 +30,7 @@ class Record:
         self._writes = rank == 0
         self._saved_step: int | None = None
         self.history: list[Json] = []
-        self.sinks: list[Sink] = []
+        self.sinks: list[MetricLogger] = []
 
     def metrics(self, lines: Sequence[Json]) -> None:
         """Add lines to the history.
@@ -82,7 +82,7 @@ class Record:
         """Append a dated line to log.txt; a full disk costs the line, not the run."""
         if not self._writes:
             return
-        logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, harmless(text))
+        logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, escape_control(text))
         with contextlib.suppress(OSError), self._attempt.log_path.open("a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 

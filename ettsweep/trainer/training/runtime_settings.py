@@ -17,7 +17,7 @@ from ettsweep.runs.spec import ModelSpec, RunSpec
 from ettsweep.trainer.models.compiler import obstacle
 from ettsweep.trainer.models.model_cost import train_flops_per_sample
 from ettsweep.trainer.models.registry import parameter_count
-from ettsweep.trainer.training.distributed import Peers
+from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.memory import fitting_micro_batch
 
 LARGE_PARAMETERS = 1e9
@@ -33,7 +33,7 @@ COMPILE_FLOPS = 1e16
 
 
 @dataclass(frozen=True)
-class Execution:
+class RuntimeSettings:
     """How one process of a run trains it.
 
     Attributes:
@@ -71,7 +71,7 @@ class Execution:
     peak_flops: float | None = None
     data: str | None = None
 
-    def facts(self, group: Peers) -> Json:
+    def facts(self, group: ProcessGroup) -> Json:
         """Return what of it, once it is settled, can change the last bits of a run."""
         return {
             "processes": group.world,
@@ -83,15 +83,15 @@ class Execution:
         }
 
 
-def settled(
+def resolve(
     spec: RunSpec,
     device: torch.device,
-    execution: Execution,
-    group: Peers,
+    execution: RuntimeSettings,
+    group: ProcessGroup,
     before: Json,
     warn: Callable[[str], None],
     reserved_bytes: int = 0,
-) -> Execution:
+) -> RuntimeSettings:
     """Return the execution with all that was left open.
 
     `before` is how an earlier attempt was trained; `reserved_bytes` of a GPU are for others.
@@ -121,7 +121,7 @@ def settled(
     return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
 
 
-def _threads(spec: RunSpec, device: torch.device, execution: Execution, before: Json) -> int:
+def _threads(spec: RunSpec, device: torch.device, execution: RuntimeSettings, before: Json) -> int:
     """Return with how many threads of the CPU a run is trained: their number changes the last bits.
 
     Small operators go no faster on more, and leave the cores to others.
@@ -138,7 +138,7 @@ def _threads(spec: RunSpec, device: torch.device, execution: Execution, before: 
 
 
 def _compiles(
-    spec: RunSpec, device: torch.device, execution: Execution, before: Json, warn: Callable[[str], None]
+    spec: RunSpec, device: torch.device, execution: RuntimeSettings, before: Json, warn: Callable[[str], None]
 ) -> bool:
     """Say whether a run is compiled: as it was before, or as a profile says, or where that pays."""
     asked = execution.compile
@@ -155,7 +155,7 @@ def _compiles(
     return False
 
 
-def sized(model: ModelSpec, execution: Execution, group: Peers) -> Execution:
+def sized(model: ModelSpec, execution: RuntimeSettings, group: ProcessGroup) -> RuntimeSettings:
     """Return the execution with what the size of the model decides; bits depend on it, so no machine counts."""
     large = parameter_count(model) > LARGE_PARAMETERS
     sharded, recompute = (
@@ -167,18 +167,18 @@ def sized(model: ModelSpec, execution: Execution, group: Peers) -> Execution:
 # --- what the leader of several processes says ------------------------------------------------------------------------
 
 
-def lead(group: Peers, run: Path, attempt: int, execution: Execution) -> None:
+def broadcast_job(group: ProcessGroup, run: Path, attempt: int, execution: RuntimeSettings) -> None:
     """Tell the others what is trained next."""
     group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
 
 
-def dismiss(group: Peers) -> None:
+def dismiss(group: ProcessGroup) -> None:
     """Tell the others that there is nothing more to do."""
     group.from_leader(None)
 
 
-def orders(group: Peers) -> Iterator[tuple[Path, int, Execution]]:
+def broadcast_jobs(group: ProcessGroup) -> Iterator[tuple[Path, int, RuntimeSettings]]:
     """Yield what the leader has all train, and how, until it dismisses this process: run folder, attempt, execution."""
     while (told := group.from_leader()) is not None:
         how = told["execution"]
-        yield Path(told["run"]), told["attempt"], Execution(**how | {"sinks": tuple(how["sinks"])})
+        yield Path(told["run"]), told["attempt"], RuntimeSettings(**how | {"sinks": tuple(how["sinks"])})

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ettsweep.files import finite
 from ettsweep.runs.spec import Precision
-from ettsweep.trainer.training.distributed import ALONE, Peers
+from ettsweep.trainer.training.distributed import ALONE, ProcessGroup
 
 DRAIN_STEPS = 50
 """Steps after which buffered values are drained at the latest: a divergence is seen this late at most."""
@@ -20,7 +20,7 @@ MAX_SKIPS = 50
 class StepBuffer:
     """Values of the latest steps. Adding never waits for the device; draining does."""
 
-    def __init__(self, precision: Precision, skips_in_a_row: int = 0, group: Peers = ALONE) -> None:
+    def __init__(self, precision: Precision, skips_in_a_row: int = 0, group: ProcessGroup = ALONE) -> None:
         self._precision = precision
         self._group = group
         self._skips = skips_in_a_row

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ettsweep.files import Json
-from ettsweep.runs.attempt import Spent
+from ettsweep.runs.attempt import TimeSpent
 
 
 def now_s(device: torch.device) -> float:
@@ -41,7 +41,7 @@ class Timings:
     flops_per_sample: int
     peak_flops: float | None
     devices: int
-    before: Spent
+    before: TimeSpent
     first_step: int
     clock: Callable[[], float]
     wall_clock: Callable[[], float] = time.monotonic
@@ -55,10 +55,10 @@ class Timings:
         self._memory_bytes: int | None = None
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> TimeSpent:
         """What was spent on the run so far, in all attempts and on everything."""
         wall_s, own_s = self.wall_clock() - self._wall_started_s, self.clock() - self._started_s
-        return Spent(self.before.wall_s + wall_s, self.before.device_s + self.devices * own_s)
+        return TimeSpent(self.before.wall_s + wall_s, self.before.device_s + self.devices * own_s)
 
     @contextlib.contextmanager
     def not_training(self) -> Iterator[None]:

@@ -7,25 +7,29 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from ettsweep.runs.attempt import NOTHING, Spent
+from ettsweep.runs.attempt import NOTHING, TimeSpent
 from ettsweep.runs.spec import RunSpec
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.build import build_model, example_inputs, initialise
-from ettsweep.trainer.tasks.task import Batch, Share, Task
-from ettsweep.trainer.training.distributed import ALONE, Peers, is_sharded, rest, whole
+from ettsweep.trainer.tasks.task import Batch, BatchShare, Task
+from ettsweep.trainer.training.distributed import ALONE, ProcessGroup, full_tensor, is_sharded, reshard
 from ettsweep.trainer.training.optimizer import set_lr
 from ettsweep.trainer.training.precision import autocast, loss_scaler
 
 
-def initial_network(spec: RunSpec, device: torch.device, group: Peers = ALONE, *, sharded: bool = False) -> Network:
+def initial_network(
+    spec: RunSpec, device: torch.device, group: ProcessGroup = ALONE, *, sharded: bool = False
+) -> Network:
     """Return the network of a run with its initial values, which are the same however the group shares it out."""
     model = empty_network(spec, device, group, sharded=sharded)
     initialise(model, spec.model, spec.strategy, spec.seed)
     return model
 
 
-def empty_network(spec: RunSpec, device: torch.device, group: Peers = ALONE, *, sharded: bool = False) -> Network:
+def empty_network(
+    spec: RunSpec, device: torch.device, group: ProcessGroup = ALONE, *, sharded: bool = False
+) -> Network:
     """Return the network of a run with whatever values memory holds."""
     with torch.device("meta"):
         model = build_model(spec.model, spec.strategy)
@@ -52,13 +56,13 @@ class Trainer:
     model: Network
     optimizer: torch.optim.Optimizer
     device: torch.device
-    share: Share
-    group: Peers = ALONE
+    share: BatchShare
+    group: ProcessGroup = ALONE
     task: Task = field(init=False)
     network: nn.Module = field(init=False)
     scaler: torch.amp.GradScaler = field(init=False)
     step: int = 0
-    spent: Spent = NOTHING
+    spent: TimeSpent = NOTHING
 
     def __post_init__(self) -> None:
         self.network = self.model
@@ -120,7 +124,7 @@ class Trainer:
         loss_scale = self.scaler.scale(torch.ones((), device=self.device))
         self.scaler.unscale_(self.optimizer)
         parameters = list(self.model.parameters())
-        grad_norm = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        grad_norm = full_tensor(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
         if self.spec.optimizer.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, self.spec.optimizer.clip_norm, grad_norm)
         self.scaler.step(self.optimizer)
@@ -161,7 +165,7 @@ class Trainer:
 
     def metrics(self, sums: Tensor | None) -> dict[str, float]:
         """Return the task's metrics, from the sums of all processes over their slices."""
-        rest(self.model)
+        reshard(self.model)
         mine = [] if sums is None else sums.tolist()
         (size,) = self.group.agree(len(mine))
         return self.task.metrics(self.group.total(mine or [0.0] * size))

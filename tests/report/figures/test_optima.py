@@ -10,7 +10,7 @@ from ettsweep.report.families import judged
 from ettsweep.report.figures import scores, seeds
 from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import curves_frame, optima_frame
-from ettsweep.report.run_histories import Histories
+from ettsweep.report.run_histories import RunHistories
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def optima(made: Made) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def curves(made: Made) -> pd.DataFrame:
-    return curves_frame(judged(made.runs, made.verdicts), Histories(), 100)
+    return curves_frame(judged(made.runs, made.verdicts), RunHistories(), 100)
 
 
 def legend_colours(found: Scene) -> dict[str, str]:

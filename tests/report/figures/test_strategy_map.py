@@ -27,9 +27,9 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Json:
     for s in NAMES.values():
         factor = lr_factor(Group.Q, DIMS, s, "adamw", "ignore")
         base = digits_spec(s)
-        base = base.at(base.lr / factor, base.wd * factor, 0)
+        base = base.with_point(base.lr / factor, base.wd * factor, 0)
         for i, j in ((0, 0), (1, 0), (0, 1), (-1, 1)):
-            finish(results, base.at(*Point(base.lr, base.wd).moved(i, j), 0), loss_at(i, j, 0))
+            finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), 0), loss_at(i, j, 0))
         asked.append(search(base, seeds=(0,)))
     made = read(results, asked)
     return spec_of(strategy_map(points_frame(judged(made.runs, made.verdicts)).dropna(subset="score")))

@@ -21,17 +21,17 @@ from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.runs.state import State
 from ettsweep.trainer.ensemble import stack
 from ettsweep.trainer.ensemble.pack import Pack
-from ettsweep.trainer.ensemble.stack import Stack, Trial
+from ettsweep.trainer.ensemble.stack import Stack, StackTrial
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images import chunks
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
-from ettsweep.trainer.training.coroutine import Stop, Turns
-from ettsweep.trainer.training.run import Claimed, environment, prepare, training
-from ettsweep.trainer.training.run_logger import Record
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.coroutine import RunCoroutine, Stop
+from ettsweep.trainer.training.run import ClaimedRun, environment, prepare, training
+from ettsweep.trainer.training.run_logger import RunLogger
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer
-from ettsweep.worker.signals import SIGNALS, Control
+from ettsweep.worker.signals import SIGNALS, StopSource
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -63,14 +63,14 @@ def pack(results: Path) -> TrainPack:
     return train
 
 
-def begun(run: RunDir, together: Pack) -> Turns:
+def begun(run: RunDir, together: Pack) -> RunCoroutine:
     attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
     assert attempt is not None
     return training(claimed(run, attempt, never, {}), together)
 
 
-def claimed(run: RunDir, attempt: Attempt, poll: Poll, how: dict[str, Any]) -> Claimed:
-    return Claimed(run, attempt, CPU, Execution(**how), lambda: poll(attempt))
+def claimed(run: RunDir, attempt: Attempt, poll: Poll, how: dict[str, Any]) -> ClaimedRun:
+    return ClaimedRun(run, attempt, CPU, RuntimeSettings(**how), lambda: poll(attempt))
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_micro_batches_are_those_of_single_runs(pack: TrainPack, specs: list[Run
 
 def test_members_draw_their_own_dropout(pack: TrainPack, undisturbed: Undisturbed) -> None:
     base = text_run()
-    texts = [base, base.at(0.5, 0.0, 3), base.at(0.5, 1e-3, 4)]
+    texts = [base, base.with_point(0.5, 0.0, 3), base.with_point(0.5, 1e-3, 4)]
     assert [numbers(run) for run in pack(texts)] == [undisturbed(spec) for spec in texts]
 
 
@@ -152,8 +152,8 @@ def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], res
     """Else they would go on with two loaders."""
     together = Pack(CPU, 3)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    control = Control()
-    members, attempts = list[Turns](), list[Attempt]()
+    control = StopSource()
+    members, attempts = list[RunCoroutine](), list[Attempt]()
 
     def poll_of(attempt: Attempt) -> Callable[[], Stop | None]:
         poll = control.watch(attempt, together)
@@ -172,7 +172,7 @@ def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], res
             attempt = run.claim(environment(CPU), after=0)
             assert attempt is not None
             attempts.append(attempt)
-            members.append(training(Claimed(run, attempt, CPU, Execution(), poll_of(attempt)), together))
+            members.append(training(ClaimedRun(run, attempt, CPU, RuntimeSettings(), poll_of(attempt)), together))
         assert together.train(members) == [Stop.OUT_OF_TIME] * 3
     finally:
         for number, handler in handlers.items():
@@ -261,8 +261,8 @@ def test_an_interruption_ends_all(pack: TrainPack, specs: list[RunSpec], monkeyp
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    closed = list[Record]()
-    monkeypatch.setattr(Record, "close", lambda record: closed.append(record))
+    closed = list[RunLogger]()
+    monkeypatch.setattr(RunLogger, "close", lambda record: closed.append(record))
     monkeypatch.setattr(Trainer, "train_step", interrupted)
     with pytest.raises(KeyboardInterrupt) as raised:
         pack(specs)
@@ -316,7 +316,7 @@ def test_members_share_one_loader_and_each_names_damaged_images(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     how = {"data": str(tmp_path / "data"), "loader_workers": workers}
-    points = [photos, photos.at(0.002, 0.0, 1), photos.at(0.004, 0.1, 1)]
+    points = [photos, photos.with_point(0.002, 0.0, 1), photos.with_point(0.004, 0.1, 1)]
     read = list[int]()
     decode = chunks.decode
     monkeypatch.setattr(chunks, "decode", lambda *given: (read.append(1), decode(*given))[1])
@@ -495,7 +495,7 @@ def test_a_stacked_member_is_stopped_and_goes_on_alone_and_the_other_way_round(
     pack([specs[2]])
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
     checkpoint = runs[0].attempt(1).checkpoint_path.stat().st_size
-    alone = train(specs[0].at(0.5, 0.1, 5), poll=stop_at(7)).attempt(1).checkpoint_path.stat().st_size
+    alone = train(specs[0].with_point(0.5, 0.1, 5), poll=stop_at(7)).attempt(1).checkpoint_path.stat().st_size
     assert checkpoint == alone, "not the whole stack"
 
 
@@ -530,18 +530,18 @@ def test_free_places_are_given_to_more_runs_while_there_are_any(
     undisturbed: Undisturbed, specs: list[RunSpec], make_spec: MakeSpec, results: Path
 ) -> None:
     short = make_spec(seed=4, schedule={"stop_step": 10})
-    waiting = [specs[0], specs[1].at(0.3, 0.2, specs[1].seed)]
+    waiting = [specs[0], specs[1].with_point(0.3, 0.2, specs[1].seed)]
     together, asked = Pack(CPU, 3), list[int]()
 
-    def begin(spec: RunSpec) -> Turns:
+    def begin(spec: RunSpec) -> RunCoroutine:
         return begun(RunDir.create(results, spec), together)
 
-    def more(free: int) -> list[Turns]:
+    def more(free: int) -> list[RunCoroutine]:
         asked.append(free)
         return [begin(waiting.pop()) for _ in range(min(free, len(waiting)))]
 
     together.train(list(map(begin, (short, specs[1], specs[2]))), more)
-    everyone = [short, *specs, specs[1].at(0.3, 0.2, specs[1].seed)]
+    everyone = [short, *specs, specs[1].with_point(0.3, 0.2, specs[1].seed)]
     assert [numbers(RunDir.create(results, spec)) for spec in everyone] == [undisturbed(s) for s in everyone]
     assert asked[0] == 1
     assert not waiting
@@ -575,7 +575,7 @@ def test_what_a_trial_says_holds_for_as_many_threads_and_micro_batches(
 ) -> None:
     """Kernels add in another order on others."""
     tried = list[int]()
-    found = Trial(exact=True, speedup=0.5)
+    found = StackTrial(exact=True, speedup=0.5)
     monkeypatch.setattr(stack, "trial", lambda made, given: (tried.append(len(made.trainers)), found)[1])
     for number, (how, trials) in enumerate((({}, 1), ({}, 1), ({"micro_batch": 12}, 2), ({"threads": 2}, 3))):
         pack(specs, folder=results / str(number), **how)
@@ -587,9 +587,9 @@ def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
     for found, why in (
-        (Trial(exact=False, speedup=9.0), "in a stack of 3 the last bits of gradients differ"),
-        (Trial(exact=True, speedup=0.5), "a stack of 3 finds gradients 0.50 times as fast"),
-        (Trial(exact=True, speedup=9.0, off=0.02), "in a stack of 3 gradients are off by 0.02 of their norm"),
+        (StackTrial(exact=False, speedup=9.0), "in a stack of 3 the last bits of gradients differ"),
+        (StackTrial(exact=True, speedup=0.5), "a stack of 3 finds gradients 0.50 times as fast"),
+        (StackTrial(exact=True, speedup=9.0, off=0.02), "in a stack of 3 gradients are off by 0.02 of their norm"),
     ):
         monkeypatch.setattr(stack, "trial", lambda *_: found)  # noqa: B023
         monkeypatch.setattr(stack, "_VERDICTS", {})

@@ -18,10 +18,10 @@ from ettsweep.trainer.ensemble import vmapped
 from ettsweep.trainer.ensemble.stack import Stack, obstacle, shape_of, trial
 from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.async_checkpoint import Saver
-from ettsweep.trainer.training.distributed import Peers
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
+from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.run import prepare
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.schedule import lr_at
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -62,7 +62,7 @@ def runs_of(make_spec: MakeSpec, micro_batch: int | None = None, **more: Any) ->
     """Return three runs of one shape that differ in all else."""
     shared = {"model": DIGITS} | more
     specs = [make_spec(**shared | own) for own in DIFFERENT]
-    trainers = [prepare(spec, CPU, Execution(micro_batch=micro_batch)) for spec in specs]
+    trainers = [prepare(spec, CPU, RuntimeSettings(micro_batch=micro_batch)) for spec in specs]
     return [Alone(trainer, trainer.task.batches(1), []) for trainer in trainers]
 
 
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_a_member_is_that_of_a_run_alone(make_spec: MakeSpec, re
     for folder, run in ((results, together[1]), (tmp_path / "alone", alone[1])):
         attempt = RunDir.create(folder, run.trainer.spec).claim({}, after=0)
         assert attempt is not None
-        Saver().save(attempt, run.trainer, [])
+        AsyncCheckpointWriter().save(attempt, run.trainer, [])
         paths.append(attempt.checkpoint_path)
     assert paths[0].stat().st_size == paths[1].stat().st_size
     ours, theirs = (torch.load(path, weights_only=True) for path in paths)
@@ -220,7 +220,7 @@ def test_a_checkpoint_is_restored_into_a_member(make_spec: MakeSpec, results: Pa
     train_together(stacked, together, 3)
     attempt = RunDir.create(results, together[1].trainer.spec).claim({}, after=0)
     assert attempt is not None
-    Saver().save(attempt, together[1].trainer, [])
+    AsyncCheckpointWriter().save(attempt, together[1].trainer, [])
     train_together(stacked, together, 2)
     checkpoint.restore(checkpoint.load(attempt), together[1].trainer)
     assert together[1].trainer.step == 3
@@ -334,7 +334,7 @@ def test_what_cannot_be_stacked_says_why(make_spec: MakeSpec) -> None:
     assert obstacle(trainer()) == ""
     again, compiled, shared, draws = (trainer() for _ in range(4))
     again.model.recompute = compiled.model.compiled = True
-    shared.group = Peers(world=2)
+    shared.group = ProcessGroup(world=2)
     draws.model.draws = True
     spec = make_spec()
     text = RunSpec.model_validate(spec.model_dump() | {"model": TEXT})
@@ -351,7 +351,7 @@ def test_what_cannot_be_stacked_says_why(make_spec: MakeSpec) -> None:
 
 def test_runs_of_one_shape_may_differ_in_all_that_leaves_the_computation_alike(make_spec: MakeSpec) -> None:
     def shape(micro_batch: int | None = None, **changes: Any) -> object:
-        return shape_of(prepare(make_spec(**changes), CPU, Execution(micro_batch=micro_batch)))
+        return shape_of(prepare(make_spec(**changes), CPU, RuntimeSettings(micro_batch=micro_batch)))
 
     alike = [{"lr": 7.0}, {"wd": 0.0}, {"seed": 3}, {"strategy": {"s": None}}, {"optimizer": {"kind": "sgd"}}]
     alike += [{"schedule": {"total_steps": 48}}]

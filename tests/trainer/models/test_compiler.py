@@ -28,7 +28,7 @@ from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.training import runtime_settings
 from ettsweep.trainer.training.distributed import ALONE
 from ettsweep.trainer.training.run import train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("default")
 """The compiler warns of much."""
@@ -179,7 +179,7 @@ def logged(run: RunDir) -> str:
     return run.attempt(1).log()
 
 
-def trained(run: RunDir, how: Execution, after: int = 0) -> RunDir:
+def trained(run: RunDir, how: RuntimeSettings, after: int = 0) -> RunDir:
     attempt = run.claim({}, after=after)
     assert attempt is not None
     train_run(run, attempt, CPU, how, lambda: None)
@@ -190,11 +190,11 @@ def test_a_run_says_and_records_that_it_is_not_compiled_after_all(
     make_spec: MakeSpec, results: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec()
-    expected = numbers(trained(RunDir.create(results / "eager", spec), Execution()))
+    expected = numbers(trained(RunDir.create(results / "eager", spec), RuntimeSettings()))
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
     monkeypatch.setattr(compiler, "keep_versions", lambda: None)
     with torch._dynamo.config.patch(recompile_limit=1):
-        run = trained(RunDir.create(results / "another", spec), Execution(compile=True))
+        run = trained(RunDir.create(results / "another", spec), RuntimeSettings(compile=True))
     assert "warning: not all blocks of the model are compiled after all" in logged(run)
     assert result_of(run)["execution"]["compile"] is False
     assert numbers(run) == expected
@@ -205,11 +205,11 @@ def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
 ) -> None:
     spec = make_spec()
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "no g++")
-    run = trained(RunDir.create(results, spec), Execution(compile=True))
+    run = trained(RunDir.create(results, spec), RuntimeSettings(compile=True))
     assert run.status().state is State.FAILED
     assert "compile=true: nothing can be compiled here, no g++; compile=auto does where it can" in logged(run)
     warned = list[str]()
-    found = runtime_settings.settled(spec, CPU, Execution(micro_batch=4), ALONE, {"compile": True}, warned.append)
+    found = runtime_settings.resolve(spec, CPU, RuntimeSettings(micro_batch=4), ALONE, {"compile": True}, warned.append)
     assert found.compile is False
     assert warned == ["the model is not compiled, since nothing can be here: no g++"]
 
@@ -231,8 +231,8 @@ def test_auto_compiles_for_all_runs_of_a_worker_and_stays_with_what_a_run_began_
     flops = 3 * runtime_settings.train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step
     monkeypatch.setattr(runtime_settings, "COMPILE_FLOPS", flops)
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
-    how = Execution(micro_batch=4, alike=alike)
-    found = runtime_settings.settled(spec, torch.device(device), how, ALONE, before, lambda text: None)
+    how = RuntimeSettings(micro_batch=4, alike=alike)
+    found = runtime_settings.resolve(spec, torch.device(device), how, ALONE, before, lambda text: None)
     assert found.compile is expected
 
 

@@ -5,7 +5,7 @@ import pytest
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
-from ettsweep.trainer.tasks.registry import Score, check_data, check_fits, steps_per_epoch, task_kind
+from ettsweep.trainer.tasks.registry import Metric, check_data, check_fits, steps_per_epoch, task_kind
 from ettsweep.trainer.tasks.text import text_data
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
 from ettsweep.trainer.tasks.text.text_task import PydocTask, TextTask
@@ -42,7 +42,7 @@ def test_a_batch_has_no_more_texts_than_are_used() -> None:
 
 
 def test_text_is_judged_by_its_lowest_loss() -> None:
-    assert {task_kind(task).score for task in (PydocTask(), TextTask())} == {Score("best_loss", "min")}
+    assert {task_kind(task).score for task in (PydocTask(), TextTask())} == {Metric("best_loss", "min")}
     assert task_kind(ImageNetTask()).score.metric == "best_accuracy"
 
 

@@ -11,7 +11,7 @@ from support.made_runs import CPU, Poll, Train, Trained, Undisturbed, never, num
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.training.run import environment, train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 torch.set_num_threads(1)
 
@@ -24,7 +24,7 @@ def train(results: Path) -> Train:
         run = RunDir.create(folder or results, spec)
         attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
         assert attempt is not None
-        train_run(run, attempt, CPU, Execution(checkpoint_every_steps=every_steps), lambda: poll(attempt))
+        train_run(run, attempt, CPU, RuntimeSettings(checkpoint_every_steps=every_steps), lambda: poll(attempt))
         return run
 
     return train

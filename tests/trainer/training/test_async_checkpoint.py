@@ -15,7 +15,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.training import async_checkpoint, checkpoint
-from ettsweep.trainer.training.async_checkpoint import Saver
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.run import prepare
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -84,7 +84,7 @@ def assert_holds(attempt: Attempt, step: int, expected: dict[str, torch.Tensor])
 def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
     trainer = prepare(spec, CPU)
     then = stepped(trainer, 2)
-    on_disk_now = Saver().save(attempt, trainer, [])
+    on_disk_now = AsyncCheckpointWriter().save(attempt, trainer, [])
     assert disk.begun.acquire(timeout=PATIENCE_S)
     later = stepped(trainer, 3)
     assert not torch.equal(then["model/head"], later["model/head"])
@@ -95,7 +95,7 @@ def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt,
 
 
 def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
-    trainer, saves = prepare(spec, CPU), Saver()
+    trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
     first = stepped(trainer)
     saves.save(attempt, trainer, [])
     assert disk.begun.acquire(timeout=PATIENCE_S)
@@ -116,7 +116,7 @@ def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, 
 
 
 def test_runs_of_unlike_shapes_share_a_saver(results: Path, make_spec: MakeSpec) -> None:
-    saves, told = Saver(), []
+    saves, told = AsyncCheckpointWriter(), []
     for changes in ({}, {"model": {"width": 24, "heads": 2}}, {"optimizer": {"kind": "sgd"}}):
         spec = make_spec(**changes)
         attempt = RunDir.create(results, spec).claim({}, after=0)
@@ -136,11 +136,11 @@ def test_a_small_state_is_written_at_once(
     numbers = sum(tensor.numel() for tensor in expected.values())
     monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers + 1)
     disk.may.release(2)
-    Saver().save(attempt, trainer, [])
+    AsyncCheckpointWriter().save(attempt, trainer, [])
     assert_holds(attempt, 1, expected)
     assert disk.threads == 0
     monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers)
-    Saver().save(attempt, trainer, [])()
+    AsyncCheckpointWriter().save(attempt, trainer, [])()
     assert disk.threads == 1
 
 
@@ -150,7 +150,7 @@ def test_without_memory_for_a_copy_it_is_written_at_once(
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("can't allocate memory")
 
-    trainer, saves = prepare(spec, CPU), Saver()
+    trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
     expected = stepped(trainer)
     disk.may.release(2)
     with monkeypatch.context() as patched:
@@ -166,7 +166,7 @@ def test_without_memory_for_a_copy_it_is_written_at_once(
 def test_what_goes_wrong_is_told_and_the_checkpoint_before_stays(
     attempt: Attempt, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer, saves = prepare(spec, CPU), Saver()
+    trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
     expected = stepped(trainer)
     saves.save(attempt, trainer, [])()
     with monkeypatch.context() as patched:

@@ -18,7 +18,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.registry import parameter_shapes
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.async_checkpoint import Saver
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.run import prepare
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -62,7 +62,7 @@ def attempt(results: Path, spec: RunSpec) -> Attempt:
 
 
 def save(attempt: Attempt, trainer: Trainer) -> bytes:
-    Saver().save(attempt, trainer, [])
+    AsyncCheckpointWriter().save(attempt, trainer, [])
     return attempt.checkpoint_path.read_bytes()
 
 

@@ -17,15 +17,15 @@ from support.made_runs import (
     trained_through_stops_and_kills,
 )
 
-from ettsweep.errors import LostPeerError
+from ettsweep.errors import LostProcessError
 from ettsweep.files import read_lines
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.trainer.tasks.task import Share
-from ettsweep.trainer.training.distributed import ALONE, Peers, watching
+from ettsweep.trainer.tasks.task import BatchShare
+from ettsweep.trainer.training.distributed import ALONE, ProcessGroup, watching
 from ettsweep.trainer.training.run import prepare, train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 # --- the same numbers -----------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ def test_the_processes_share_out_the_validation_set(make_spec: MakeSpec) -> None
     spec = make_spec(task={"train_size": 796})
 
     def images(world: int) -> list[list[float]]:
-        trainers = [prepare(spec, CPU, Execution(), Peers(rank, world)) for rank in range(world)]
+        trainers = [prepare(spec, CPU, RuntimeSettings(), ProcessGroup(rank, world)) for rank in range(world)]
         parts = [[batch.inputs[0].flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
         sizes = [sum(len(images) for images in part) for part in parts]
         assert max(sizes) - min(sizes) <= 1
@@ -94,8 +94,8 @@ def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: Mak
     def step(world: int, micro_batch: int | None) -> tuple[torch.Tensor, torch.Tensor]:
         losses, moves = [], []
         for rank in range(world):
-            trainer = prepare(spec, CPU, Execution(micro_batch=micro_batch))
-            trainer.share = Share(spec.batch_size, rank, world, micro_batch)
+            trainer = prepare(spec, CPU, RuntimeSettings(micro_batch=micro_batch))
+            trainer.share = BatchShare(spec.batch_size, rank, world, micro_batch)
             trainer.task._share = trainer.share  # type: ignore[attr-defined]
             before = torch.cat([p.detach().flatten().clone() for p in trainer.model.parameters()])
             loss, _, _ = trainer.train_step(1.0, trainer.task.batches(1))
@@ -206,7 +206,7 @@ def test_another_number_of_processes_takes_a_run_on_and_says_so(trained: Trained
     ],
 )
 def test_only_what_tells_of_a_lost_connection_counts_as_one(text: str, lost: bool) -> None:
-    with pytest.raises(LostPeerError if lost else RuntimeError) as raised, watching():
+    with pytest.raises(LostProcessError if lost else RuntimeError) as raised, watching():
         raise RuntimeError(text)
     assert str(raised.value).startswith("another process of this run is gone: " if lost else text)
 
@@ -216,8 +216,8 @@ def test_one_that_is_gone_while_a_checkpoint_is_handed_out_is_lost(monkeypatch: 
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(torch.distributed, "broadcast", broken)
-    with pytest.raises(LostPeerError):
-        Peers(rank=0, world=2).hand_out(torch.ones(2), torch.zeros(2))
+    with pytest.raises(LostProcessError):
+        ProcessGroup(rank=0, world=2).hand_out(torch.ones(2), torch.zeros(2))
 
 
 def test_a_run_of_one_process_loses_nobody(results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,5 +230,5 @@ def test_a_run_of_one_process_loses_nobody(results: Path, spec: RunSpec, monkeyp
     run = RunDir.create(results, spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    assert train_run(run, attempt, CPU, Execution(), lambda: None, ALONE) is None
+    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: None, ALONE) is None
     assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: Connection reset by peer")

@@ -17,7 +17,7 @@ from ettsweep.files import read_lines
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.training.run import train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 COUNTS = {"train": 60, "val": 30}
 SMALL = {
@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_with_other_images_says_so(
     for number, name in enumerate(("data", "data", "other")):
         attempt = run.claim({}, after=number)
         assert attempt is not None
-        execution = Execution(data=str(tmp_path / name), loader_workers=0)
+        execution = RuntimeSettings(data=str(tmp_path / name), loader_workers=0)
         train_run(run, attempt, torch.device("cpu"), execution, partial(stop_at(3), attempt))
         told = "from here on it sees other images, or the same in another order"
         assert (told in attempt.log()) == (name == "other")

@@ -16,7 +16,7 @@ from support.commandline import PATIENCE_S
 
 from ettsweep.errors import InputError
 from ettsweep.trainer.training import loggers
-from ettsweep.trainer.training.loggers import Sink, check_sinks, open_sinks
+from ettsweep.trainer.training.loggers import MetricLogger, check_loggers, open_loggers
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard")
 
@@ -28,16 +28,16 @@ def step_line(step: int, loss: float | None) -> dict[str, Any]:
     return {"step": step, "loss": loss, "grad_norm": 2.0, "lr": 0.5}
 
 
-def opened(names: list[str], results: Path, from_step: int = 0, said: list[str] | None = None) -> list[Sink]:
+def opened(names: list[str], results: Path, from_step: int = 0, said: list[str] | None = None) -> list[MetricLogger]:
     """Open sinks that may not warn, but where `said` collects what they say."""
 
     def refuse(text: str) -> None:
         raise AssertionError(text)
 
-    return open_sinks(names, results, RUN, CONFIG, from_step, refuse if said is None else said.append)
+    return open_loggers(names, results, RUN, CONFIG, from_step, refuse if said is None else said.append)
 
 
-def write(sink: Sink, *lines: dict[str, Any]) -> None:
+def write(sink: MetricLogger, *lines: dict[str, Any]) -> None:
     for line in lines:
         sink.write(line)
     sink.close()
@@ -145,7 +145,7 @@ class Stuck:
 def test_a_sink_that_hangs_holds_up_neither_steps_nor_for_long_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loggers, "PATIENCE_S", 0.05)
     stuck, said = Stuck(), list[str]()
-    background = Sink("stuck", stuck.write, stuck.close, said.append)
+    background = MetricLogger("stuck", stuck.write, stuck.close, said.append)
     for step in range(1, 1001):
         background.write(step_line(step, 1.0))
     background.close()
@@ -157,7 +157,7 @@ def test_a_sink_that_hangs_holds_up_neither_steps_nor_for_long_the_end(monkeypat
 
 def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no_such_sink is not installed: pip install 'ettsweep\[no_such_sink\]'"):
-        check_sinks(["tensorboard", "no_such_sink"])
+        check_loggers(["tensorboard", "no_such_sink"])
     said: list[str] = []
     assert opened(["no_such_sink"], tmp_path, said=said) == []
     assert said == [

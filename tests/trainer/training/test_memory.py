@@ -21,10 +21,10 @@ from ettsweep.trainer.models.registry import parameter_count
 from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.training import memory
-from ettsweep.trainer.training.distributed import ALONE, Peers
+from ettsweep.trainer.training.distributed import ALONE, ProcessGroup
 from ettsweep.trainer.training.memory import TrialStep, activation_bytes, evenly, fitting_micro_batch
 from ettsweep.trainer.training.run import train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer
 
 MODELS = {
@@ -44,7 +44,7 @@ def test_recomputed_activations_change_no_bit(train: Train, make_spec: MakeSpec,
         run = RunDir.create(tmp_path / "recomputed", spec)
         attempt = run.claim({}, after=0)
         assert attempt is not None
-        train_run(run, attempt, CPU, Execution(activation_checkpointing=True), lambda: None)
+        train_run(run, attempt, CPU, RuntimeSettings(activation_checkpointing=True), lambda: None)
         assert result_of(run)["execution"]["activation_checkpointing"] is True
         assert numbers(run) == numbers(train(spec))
 
@@ -156,20 +156,20 @@ def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(
     train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(batch_size=32)
-    calm = attempt_with(spec, tmp_path / "calm", Execution(micro_batch=8))
+    calm = attempt_with(spec, tmp_path / "calm", RuntimeSettings(micro_batch=8))
     full = Full(monkeypatch, 8)
-    halved = attempt_with(spec, tmp_path / "halved", Execution(), stop_after=10)
+    halved = attempt_with(spec, tmp_path / "halved", RuntimeSettings(), stop_after=10)
     assert halved.attempt(1).execution()["micro_batch"] == 8
     assert full.sizes[:5] == [32, 16, 8, 8, 8]
     full.most, full.sizes = 1000, []
-    attempt_with(spec, tmp_path / "halved", Execution())
+    attempt_with(spec, tmp_path / "halved", RuntimeSettings())
     assert set(full.sizes) == {8}, "nothing is tried again"
     assert len(full.sizes) == 4 * 14
     assert halved.attempt(2).resumed_from() == (1, 10)
     assert numbers(halved) == numbers(calm)
 
 
-def attempt_with(spec: RunSpec, folder: Path, execution: Execution, stop_after: int | None = None) -> RunDir:
+def attempt_with(spec: RunSpec, folder: Path, execution: RuntimeSettings, stop_after: int | None = None) -> RunDir:
     run = RunDir.create(folder, spec)
     attempt = run.claim({}, after=max(run.numbers(), default=0))
     assert attempt is not None
@@ -182,15 +182,15 @@ def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_s
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     spec = make_spec(batch_size=33)
-    calm = attempt_with(spec, tmp_path / "calm", Execution(micro_batch=5))
-    kept = attempt_with(spec, tmp_path / "kept", Execution(micro_batch=5), stop_after=10)
-    attempt_with(spec, tmp_path / "kept", Execution())
+    calm = attempt_with(spec, tmp_path / "calm", RuntimeSettings(micro_batch=5))
+    kept = attempt_with(spec, tmp_path / "kept", RuntimeSettings(micro_batch=5), stop_after=10)
+    attempt_with(spec, tmp_path / "kept", RuntimeSettings())
     assert numbers(kept) == numbers(calm)
     assert kept.attempt(2).execution() == kept.attempt(1).execution()
     assert "warning" not in kept.attempt(2).log()
 
-    changed = attempt_with(spec, tmp_path / "changed", Execution(micro_batch=5), stop_after=10)
-    attempt_with(spec, tmp_path / "changed", Execution(micro_batch=7, activation_checkpointing=True))
+    changed = attempt_with(spec, tmp_path / "changed", RuntimeSettings(micro_batch=5), stop_after=10)
+    attempt_with(spec, tmp_path / "changed", RuntimeSettings(micro_batch=7, activation_checkpointing=True))
     log = changed.attempt(2).log()
     assert "warning: micro_batch was 5, is 7: metrics can differ in the last bits from an undisturbed run's" in log
     assert "warning: activation_checkpointing was False, is True" in log
@@ -289,7 +289,7 @@ def test_one_process_alone_tries_the_part_that_it_would_have_of_a_sharded_model(
     monkeypatch.setattr(memory, "Trainer", trainer)
     spec = make_spec(model=WIDE)
     for world in (2, 4):
-        step = memory.largest_step(spec, CPU, Peers(world=world), recompute=False, sharded=True)
+        step = memory.largest_step(spec, CPU, ProcessGroup(world=world), recompute=False, sharded=True)
         assert step is not None
         assert step.size <= spec.batch_size // world
         assert held.pop() == pytest.approx(parameter_count(spec.model) / world, rel=0.02)

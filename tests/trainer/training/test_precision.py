@@ -12,7 +12,7 @@ from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.precision import autocast, loss_scaler
 from ettsweep.trainer.training.run import prepare
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.schedule import lr_at
 from ettsweep.trainer.training.step_buffer import StepBuffer
 
@@ -59,7 +59,7 @@ def test_a_precision_holds_for_its_run_alone(train: Train, make_spec: MakeSpec, 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_the_host_waits_for_nothing_in_a_step(make_spec: MakeSpec, precision: str, recompute: bool) -> None:
     device = torch.device("cuda")
-    trainer = prepare(make_spec(precision=precision), device, Execution(micro_batch=8))
+    trainer = prepare(make_spec(precision=precision), device, RuntimeSettings(micro_batch=8))
     trainer.model.recompute = recompute
     buffer = StepBuffer(precision)  # type: ignore[arg-type]
     batches = trainer.task.batches(1)

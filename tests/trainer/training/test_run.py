@@ -28,7 +28,7 @@ from ettsweep.trainer.training import async_checkpoint, checkpoint, loop
 from ettsweep.trainer.training.coroutine import Stop
 from ettsweep.trainer.training.optimizer import set_lr
 from ettsweep.trainer.training.run import environment, prepare, train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.schedule import lr_at
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -208,7 +208,7 @@ def test_stop_is_returned_and_obeyed_at_once(results: Path, spec: RunSpec) -> No
     attempt = run.claim({}, after=0)
     assert attempt is not None
     polled = iter([None, None, Stop.CANCELLED])
-    assert train_run(run, attempt, CPU, Execution(), lambda: next(polled)) is Stop.CANCELLED
+    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: next(polled)) is Stop.CANCELLED
     assert [line["step"] for line in read_lines(attempt.metrics_path)] == [1, 2]
 
 
@@ -236,7 +236,7 @@ def test_superseded_attempt_stops_and_writes_nothing_to_the_run(
     outside = [name for name in files(run.path) if not name.startswith("attempts/0001/")]
     assert sorted(outside) == ["attempts/0002/claim.json", "spec.json"]
     assert run.status().state is State.RUNNING, "the second is not over"
-    train_run(run, run.attempt(2), CPU, Execution(), lambda: None)
+    train_run(run, run.attempt(2), CPU, RuntimeSettings(), lambda: None)
     assert run.attempt(2).resumed_from() == (1, 8)
     assert numbers(run) == undisturbed(spec)
 
@@ -250,7 +250,7 @@ def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: 
         if steps >= 16 and not overtaken:
             other = run.claim(environment(CPU), after=1)
             assert other is not None
-            train_run(run, other, CPU, Execution(), lambda: None)
+            train_run(run, other, CPU, RuntimeSettings(), lambda: None)
             overtaken.append(files(run.path))
         return None  # it never looks
 
@@ -422,10 +422,10 @@ def test_expected_failure_says_what_to_do_without_a_traceback(
 
 def test_spec_edited_after_the_claim_is_a_failure_that_names_the_file(spec: RunSpec, results: Path) -> None:
     run = RunDir.create(results, spec)
-    run.spec_path.write_text(spec.at(lr=3.0, wd=0.0, seed=0).model_dump_json())
+    run.spec_path.write_text(spec.with_point(lr=3.0, wd=0.0, seed=0).model_dump_json())
     attempt = run.claim(environment(CPU), after=0)
     assert attempt is not None
-    train_run(run, attempt, CPU, Execution(), lambda: None)
+    train_run(run, attempt, CPU, RuntimeSettings(), lambda: None)
     assert run.status().state is State.FAILED
     assert run.status().reason.startswith(f"{run.spec_path}: describes run ")
     run.retry()

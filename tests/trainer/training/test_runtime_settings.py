@@ -18,7 +18,7 @@ from ettsweep.trainer.models.model_cost import train_flops_per_sample
 from ettsweep.trainer.training import runtime_settings as module
 from ettsweep.trainer.training.distributed import ALONE
 from ettsweep.trainer.training.run import train_run
-from ettsweep.trainer.training.runtime_settings import Execution, settled
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve
 from ettsweep.worker.devices import execution
 
 CPU_SLOT, GPU_SLOT = Slot("cpu-0", "cpu", None, 3), Slot("gpu-0", "cuda", "0", 6)
@@ -29,7 +29,7 @@ def test_a_profile_says_how_a_run_is_trained() -> None:
     profile = load_profile(
         "local", [*sets, "sharded=false", "log=[wandb]", "loader_workers=2", "checkpoint_every_steps=9"]
     )
-    assert execution(profile, CPU_SLOT) == Execution(
+    assert execution(profile, CPU_SLOT) == RuntimeSettings(
         checkpoint_every_steps=9,
         most_threads=3,
         micro_batch=7,
@@ -44,8 +44,8 @@ def test_a_profile_says_how_a_run_is_trained() -> None:
 
 
 def test_what_a_profile_leaves_open_follows_from_the_slot() -> None:
-    assert execution(LocalProfile(), CPU_SLOT) == Execution(most_threads=3)
-    expected = Execution(loader_workers=6, most_threads=6)
+    assert execution(LocalProfile(), CPU_SLOT) == RuntimeSettings(most_threads=3)
+    expected = RuntimeSettings(loader_workers=6, most_threads=6)
     assert execution(LocalProfile(), GPU_SLOT) == expected, "a loader for each of its CPUs"
     assert execution(LocalProfile(threads=3), CPU_SLOT).threads == 3
 
@@ -64,7 +64,7 @@ def test_compiled_blocks_change_rounding_alone_and_a_compiled_run_is_resumed_bit
         for number, steps in enumerate([*stops, 99]):
             attempt, poll = run.claim({}, after=number), stop_at(steps)
             assert attempt is not None
-            train_run(run, attempt, CPU, Execution(compile=True), lambda: poll(attempt))  # noqa: B023
+            train_run(run, attempt, CPU, RuntimeSettings(compile=True), lambda: poll(attempt))  # noqa: B023
         return run
 
     eager, calm, stopped = train(spec), compiled("calm"), compiled("stopped", 10, 7)
@@ -86,7 +86,9 @@ def one_thread_afterwards() -> Iterator[None]:
 
 
 def threads_for(spec: RunSpec, most: int, at_once: int = 1) -> int | None:
-    return settled(spec, CPU, Execution(most_threads=most, at_once=at_once, micro_batch=1), ALONE, {}, print).threads
+    return resolve(
+        spec, CPU, RuntimeSettings(most_threads=most, at_once=at_once, micro_batch=1), ALONE, {}, print
+    ).threads
 
 
 @pytest.mark.parametrize(
@@ -107,16 +109,16 @@ def test_a_profile_or_what_a_run_had_before_comes_first(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, asked: int | None, before: Any, found: int
 ) -> None:
     monkeypatch.setattr(module, "THREAD_FLOPS", 1.0)
-    how = Execution(threads=asked, most_threads=2)
-    assert settled(make_spec(), CPU, how, ALONE, before, print).threads == found
+    how = RuntimeSettings(threads=asked, most_threads=2)
+    assert resolve(make_spec(), CPU, how, ALONE, before, print).threads == found
 
 
 def test_threads_that_this_machine_has_not_are_not_taken_over(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "cores", lambda: 4)
-    how = Execution(most_threads=1)
-    found = [settled(make_spec(), CPU, how, ALONE, {"threads": had}, print).threads for had in (4, 5)]
+    how = RuntimeSettings(most_threads=1)
+    found = [resolve(make_spec(), CPU, how, ALONE, {"threads": had}, print).threads for had in (4, 5)]
     assert found == [4, 1]
 
 
@@ -125,7 +127,7 @@ def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Pa
     run = RunDir.create(results, make_spec())
     attempt, seen = run.claim({}, after=0), set[int]()
     assert attempt is not None
-    train_run(run, attempt, CPU, Execution(threads=2), lambda: seen.add(torch.get_num_threads()))
+    train_run(run, attempt, CPU, RuntimeSettings(threads=2), lambda: seen.add(torch.get_num_threads()))
     assert seen == {2}
     assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
 
@@ -133,12 +135,14 @@ def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Pa
 def test_a_pack_of_what_stacks_has_those_of_a_step_as_large_as_all_of_theirs(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, how = make_spec(), Execution(most_threads=8)
+    spec, how = make_spec(), RuntimeSettings(most_threads=8)
     monkeypatch.setattr(module, "THREAD_FLOPS", spec.batch_size * train_flops_per_sample(spec.model))
     assert [Pack(CPU, size).settled(spec, how, ALONE, {}, print).threads for size in (1, 5)] == [1, 5]
 
 
 def test_all_of_a_pack_have_those_of_the_first(make_spec: MakeSpec) -> None:
     pack, spec = Pack(CPU, 2), make_spec()
-    how = [pack.settled(spec, Execution(most_threads=1), ALONE, {"threads": had}, print).threads for had in (2, 1)]
+    how = [
+        pack.settled(spec, RuntimeSettings(most_threads=1), ALONE, {"threads": had}, print).threads for had in (2, 1)
+    ]
     assert how == [2, 2]

@@ -39,9 +39,9 @@ from ettsweep.trainer.models.registry import model_spec, parameter_count
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
 from ettsweep.trainer.tasks.text.text_task import PydocTask
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.distributed import Peers
+from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.run import prepare
-from ettsweep.trainer.training.runtime_settings import Execution, sized
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings, sized
 
 SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
 DDP: dict[str, Any] = {"world": 2, "sharded": False}
@@ -468,7 +468,7 @@ def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_tak
 def test_large_models_are_sharded_wherever_several_processes_train_them(
     make_spec: MakeSpec, model: str, world: int, asked: bool | None, sharded: bool
 ) -> None:
-    made = sized(model_spec(model), Execution(sharded=asked), Peers(0, world))
+    made = sized(model_spec(model), RuntimeSettings(sharded=asked), ProcessGroup(0, world))
     assert made.sharded is sharded
     assert made.activation_checkpointing is (model == "r2c2"), "on one device too"
     assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ettsweep.runs.attempt import Spent
+from ettsweep.runs.attempt import TimeSpent
 from ettsweep.trainer.training.coroutine import SharedClock
 from ettsweep.trainer.training.step_timing import Timings
 
@@ -25,7 +25,7 @@ def clock() -> Clock:
 
 
 def test_a_line_is_of_the_steps_since_the_line_before(clock: Clock) -> None:
-    timings = Timings(64, 10**9, 2e12, 2, Spent(100.0, 30.0), 20, clock, clock)
+    timings = Timings(64, 10**9, 2e12, 2, TimeSpent(100.0, 30.0), 20, clock, clock)
     clock.now_s += 8
     timings.line(30, 200, 2.0, None)
     clock.now_s += 2
@@ -46,7 +46,7 @@ def test_a_line_is_of_the_steps_since_the_line_before(clock: Clock) -> None:
 
 
 def test_evaluation_and_checkpoints_are_no_training(clock: Clock) -> None:
-    timings = Timings(8, 10, None, 1, Spent(0.0, 0.0), 0, clock, clock)
+    timings = Timings(8, 10, None, 1, TimeSpent(0.0, 0.0), 0, clock, clock)
     with timings.not_training():
         clock.now_s += 30
     clock.now_s += 4
@@ -61,7 +61,7 @@ def test_evaluation_and_checkpoints_are_no_training(clock: Clock) -> None:
 
 
 def test_an_unknown_peak_and_the_cpu_leave_values_out(clock: Clock) -> None:
-    timings = Timings(8, 10, None, 1, Spent(0.0, 0.0), 0, clock, clock)
+    timings = Timings(8, 10, None, 1, TimeSpent(0.0, 0.0), 0, clock, clock)
     clock.now_s += 1
     line = timings.line(10, 100, 0.0, None)
     assert line["utilisation"] is None
@@ -69,7 +69,7 @@ def test_an_unknown_peak_and_the_cpu_leave_values_out(clock: Clock) -> None:
 
 
 def test_a_summary_is_of_the_attempt_with_the_median_step(clock: Clock) -> None:
-    timings = Timings(10, 1000, 1e6, 1, Spent(50.0, 50.0), 100, clock, clock)
+    timings = Timings(10, 1000, 1e6, 1, TimeSpent(50.0, 50.0), 100, clock, clock)
     step = 100
     for steps, seconds, wait_s, memory_bytes in ((10, 60, 30, 2**30), (20, 10, 0, 2**31), (20, 20, 6, 2**31)):
         clock.now_s += seconds
@@ -89,19 +89,19 @@ def test_a_summary_is_of_the_attempt_with_the_median_step(clock: Clock) -> None:
 
 
 def test_an_attempt_without_a_step_has_no_speed(clock: Clock) -> None:
-    timings = Timings(10, 1000, 1e6, 1, Spent(50.0, 50.0), 100, clock, clock)
+    timings = Timings(10, 1000, 1e6, 1, TimeSpent(50.0, 50.0), 100, clock, clock)
     clock.now_s += 5
     assert set(timings.summary().values()) == {None}
 
 
 def test_a_clock_that_stands_still_divides_nothing_by_zero(clock: Clock) -> None:
-    line = Timings(10, 1000, 1e6, 1, Spent(0.0, 0.0), 0, clock, clock).line(1, 10, 0.0, None)
+    line = Timings(10, 1000, 1e6, 1, TimeSpent(0.0, 0.0), 0, clock, clock).line(1, 10, 0.0, None)
     assert line["step_s"] > 0
 
 
 def test_who_shares_devices_pays_a_part_of_their_seconds_and_is_as_fast_as_that_lets_it_be(clock: Clock) -> None:
     shared = SharedClock(4, clock)
-    timings = Timings(8, 10, None, 2, Spent(0.0, 0.0), 0, shared, clock)
+    timings = Timings(8, 10, None, 2, TimeSpent(0.0, 0.0), 0, shared, clock)
     clock.now_s += 20
     shared.members = 2
     clock.now_s += 6

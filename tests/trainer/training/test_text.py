@@ -12,14 +12,14 @@ from support.made_runs import CPU, REL, STILL, Train, Undisturbed, curve, number
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, ScheduleSpec
 from ettsweep.trainer.training.run import environment, prepare, train_run
-from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 
 def train_with(folder: Path, spec: RunSpec, **how: Any) -> RunDir:
     run = RunDir.create(folder, spec)
     attempt = run.claim(environment(CPU), after=0)
     assert attempt is not None
-    train_run(run, attempt, CPU, Execution(**how), lambda: None)
+    train_run(run, attempt, CPU, RuntimeSettings(**how), lambda: None)
     return run
 
 

@@ -33,7 +33,7 @@ from ettsweep.trainer.tasks.images.chunks import (
 )
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 from ettsweep.trainer.tasks.images.sources import ImageSource, open_sources
-from ettsweep.trainer.tasks.task import Batch, Classification, Loading, Share, global_batches, used
+from ettsweep.trainer.tasks.task import Batch, BatchShare, Classification, LoaderSettings, global_batches, used
 
 VALIDATION_SLICE = 128
 
@@ -64,7 +64,7 @@ Piece = tuple[Tensor, Tensor]
 """What a process uses of a chunk, augmented and mixed: images and targets."""
 
 
-def parts(share: Share, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
+def parts(share: BatchShare, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
     """Return the chunks of a global batch that a share overlaps; they are loaded `whole`, or as far as it does."""
     found = []
     for number, start in enumerate(range(0, share.batch_size, chunk_size)):
@@ -89,7 +89,13 @@ class Images(Classification):
     """The task of a run: augmentation per (seed, epoch, image), Mixup per (seed, step, chunk of the global batch)."""
 
     def __init__(
-        self, spec: ImageTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
+        self,
+        spec: ImageTask,
+        model: ImageModel,
+        seed: int,
+        device: torch.device,
+        share: BatchShare,
+        loading: LoaderSettings,
     ) -> None:
         try:
             from timm.data.mixup import Mixup

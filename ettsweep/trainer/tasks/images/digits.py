@@ -12,7 +12,7 @@ from ettsweep.runs.spec import ImageModel
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.tasks.data_location import digits_file
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
-from ettsweep.trainer.tasks.task import Batch, Classification, Loading, Share, global_batches, used
+from ettsweep.trainer.tasks.task import Batch, BatchShare, Classification, LoaderSettings, global_batches, used
 
 VALIDATION_SLICE = 500
 
@@ -40,7 +40,13 @@ class Digits(Classification):
     fingerprint = ""  # the package's
 
     def __init__(
-        self, spec: DigitsTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
+        self,
+        spec: DigitsTask,
+        model: ImageModel,
+        seed: int,
+        device: torch.device,
+        share: BatchShare,
+        loading: LoaderSettings,
     ) -> None:
         super().__init__(spec.label_smoothing)
         self._images, self._labels, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from ettsweep.runs.spec import ImageModel, ModelSpec, TaskSpec
-from ettsweep.schema import Fraction, NonNegative, OmitAt, Positive, expect
+from ettsweep.schema import Fraction, NonNegative, OmitFromIdAt, Positive, expect
 
 
 class DigitsTask(TaskSpec):
@@ -21,7 +21,7 @@ class DigitsTask(TaskSpec):
     train_size: Annotated[int, Field(ge=1, le=1796)] = 797
     split_seed: Annotated[int, Field(ge=0)] = 0
     label_smoothing: Fraction = 0.0
-    samples: Annotated[Positive | None, OmitAt(None)] = None
+    samples: Annotated[Positive | None, OmitFromIdAt(None)] = None
 
 
 Rgb = Annotated[tuple[float, float, float], Field(strict=False)]
@@ -73,16 +73,16 @@ class ImageTask(TaskSpec):
     cutmix: NonNegative = 1.0
     mixup_switch: Annotated[float, Field(ge=0, le=1)] = 0.5
     resize: Positive = 256
-    mixup_chunk: Annotated[int, Field(ge=2, multiple_of=2), OmitAt(128)] = 128
-    pixels: Annotated[Literal["pillow", "torchvision"], OmitAt("pillow")] = "pillow"
-    crop: Annotated[Literal["resized", "padded"], OmitAt("resized")] = "resized"
-    crop_scale_min: Annotated[float, Field(gt=0, le=1), OmitAt(0.08)] = 0.08
-    flip: Annotated[float, Field(ge=0, le=1), OmitAt(0.5)] = 0.5
-    mean: Annotated[Rgb, OmitAt((0.485, 0.456, 0.406))] = (0.485, 0.456, 0.406)
-    std: Annotated[Rgb, OmitAt((0.229, 0.224, 0.225))] = (0.229, 0.224, 0.225)
-    train_size: Annotated[int, Field(ge=1), OmitAt(1_281_167)] = 1_281_167
-    val_size: Annotated[int, Field(ge=1), OmitAt(50_000)] = 50_000
-    samples: Annotated[Positive | None, OmitAt(None)] = None
+    mixup_chunk: Annotated[int, Field(ge=2, multiple_of=2), OmitFromIdAt(128)] = 128
+    pixels: Annotated[Literal["pillow", "torchvision"], OmitFromIdAt("pillow")] = "pillow"
+    crop: Annotated[Literal["resized", "padded"], OmitFromIdAt("resized")] = "resized"
+    crop_scale_min: Annotated[float, Field(gt=0, le=1), OmitFromIdAt(0.08)] = 0.08
+    flip: Annotated[float, Field(ge=0, le=1), OmitFromIdAt(0.5)] = 0.5
+    mean: Annotated[Rgb, OmitFromIdAt((0.485, 0.456, 0.406))] = (0.485, 0.456, 0.406)
+    std: Annotated[Rgb, OmitFromIdAt((0.229, 0.224, 0.225))] = (0.229, 0.224, 0.225)
+    train_size: Annotated[int, Field(ge=1), OmitFromIdAt(1_281_167)] = 1_281_167
+    val_size: Annotated[int, Field(ge=1), OmitFromIdAt(50_000)] = 50_000
+    samples: Annotated[Positive | None, OmitFromIdAt(None)] = None
 
     @property
     def classes(self) -> int | None:

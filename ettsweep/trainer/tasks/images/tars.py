@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ettsweep.errors import DataMissingError
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A file in a tar, and its class: first the one that its place says, its folder, else the tar that it lies in."""
 
     name: str
@@ -23,7 +23,7 @@ class Member(NamedTuple):
     class_name: str
 
 
-def images_in(path: str, extensions: set[str]) -> Iterator[Member]:
+def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
     """Yield the images of a tar, which may be a shard that says their classes.
 
     Raises:
@@ -46,7 +46,7 @@ def images_in(path: str, extensions: set[str]) -> Iterator[Member]:
         yield member._replace(class_name=class_name)
 
 
-def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -> Iterator[Member]:
+def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -> Iterator[TarMember]:
     """Yield the files of a tar, and of the tars in it; `start` and `above` are place and name of one of these."""
     for info in tar:
         if not info.isfile():
@@ -56,10 +56,10 @@ def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -
                 yield from _members(inner, Path(info.name).stem, start + info.offset_data, f"{above}{info.name}/")
         else:
             folder = Path(info.name).parent.name
-            yield Member(above + info.name, start + info.offset_data, info.size, folder or stem)
+            yield TarMember(above + info.name, start + info.offset_data, info.size, folder or stem)
 
 
-def _webdataset_classes(descriptor: int, members: list[Member]) -> dict[str, str]:
+def _webdataset_classes(descriptor: int, members: list[TarMember]) -> dict[str, str]:
     """Return the class of each key of a WebDataset shard; nothing for any other tar."""
     found = dict[str, str]()
     for member in members:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from ettsweep.errors import CorruptError, DataMissingError
 from ettsweep.files import loads
-from ettsweep.schema import Frozen, digest, problems
+from ettsweep.schema import StrictModel, digest, problems
 from ettsweep.trainer.tasks.data_location import SIDES, Side
 from ettsweep.trainer.tasks.text.text_task import CorpusDigest
 
@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Counts(Frozen):
+class Counts(StrictModel):
     """What one side of the split holds.
 
     Attributes:
@@ -47,7 +47,7 @@ class Counts(Frozen):
     blocks: Count = 0
 
 
-class ShardRecord(Frozen):
+class ShardRecord(StrictModel):
     """A file in `shards/`: its size in bytes, its checksum, and what it holds for training and validation."""
 
     name: Annotated[str, Field(pattern=r"^[0-9a-f]{24}-\d+\.bin$")]
@@ -60,7 +60,7 @@ class ShardRecord(Frozen):
         return self.train if side == "train" else self.val
 
 
-class Settings(Frozen):
+class Settings(StrictModel):
     """How a corpus was made, beside its tokenizer.
 
     Attributes:
@@ -76,7 +76,7 @@ class Settings(Frozen):
     shard_mib: Annotated[float, Field(gt=0)]
 
 
-class Manifest(Frozen):
+class Manifest(StrictModel):
     """All that is known of a corpus.
 
     Attributes:

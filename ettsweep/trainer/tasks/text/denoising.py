@@ -18,7 +18,7 @@ from ettsweep.runs.spec import TextModel
 from ettsweep.seeding import derive_seed
 from ettsweep.token_ids import END, PAD, START, mask_id
 from ettsweep.trainer.tasks.registry import bound
-from ettsweep.trainer.tasks.task import Batch, Loading, Share, global_batches, used
+from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings, global_batches, used
 from ettsweep.trainer.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus
 from ettsweep.trainer.tasks.text.pydoc import pydoc_corpus
 from ettsweep.trainer.tasks.text.text_data import text_folder
@@ -144,7 +144,7 @@ class Denoising:
     """The task of a run: texts in an order from (seed, epoch), each corrupted from (seed, epoch, its number)."""
 
     def __init__(
-        self, spec: DenoisingTask, model: TextModel, corpus: Corpus, seed: int, device: torch.device, share: Share
+        self, spec: DenoisingTask, model: TextModel, corpus: Corpus, seed: int, device: torch.device, share: BatchShare
     ) -> None:
         self._spec, self._seed, self._device, self._share = spec, seed, device, share
         self._tokens, self._mask = model.tokens, mask_id(model.vocabulary)
@@ -219,7 +219,7 @@ def _tokens(batch: Batch) -> Tensor:
 
 
 def load_denoising(
-    task: DenoisingTask, model: TextModel, seed: int, device: torch.device, share: Share, loading: Loading
+    task: DenoisingTask, model: TextModel, seed: int, device: torch.device, share: BatchShare, loading: LoaderSettings
 ) -> Denoising:
     """Return the task of a run, which must be bound to a text.
 

@@ -10,7 +10,7 @@ from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.text_task import DenoisingTask, PydocTask, TextTask
 
 PYDOC_RULES = 1
-"""Version of the rules by which Python's documentation becomes tokens. Raise it with any change of `pydoc.py`, or of the
+"""Version of the rules by which Python's documentation becomes tokens. Raise it with a change of `pydoc.py`, or of the
 sentences and the encoding in `tokenizer.py`: runs made for other tokens are other runs."""
 
 
@@ -73,7 +73,7 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
         )
 
 
-def fitted(task: TextTask, model: ModelSpec, data: str) -> tuple[TextTask, ModelSpec]:
+def with_data(task: TextTask, model: ModelSpec, data: str) -> tuple[TextTask, ModelSpec]:
     """Return a task, and a model with as many tokens as its text was tokenised with.
 
     Raises:

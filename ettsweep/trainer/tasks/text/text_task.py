@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ettsweep.runs.spec import ModelSpec, TaskSpec, TextModel
-from ettsweep.schema import OmitAt, Positive
+from ettsweep.schema import OmitFromIdAt, Positive
 from ettsweep.token_ids import LEAST_BPE, vocabulary_size
 
 CorpusDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
@@ -28,7 +28,7 @@ class DenoisingTask(TaskSpec):
     span_mean: Annotated[float, Field(ge=0.01, le=1000)] = 3.0
     permute_sentences: bool = True
     val_blocks: Positive = 5000
-    samples: Annotated[Positive | None, OmitAt(None)] = None
+    samples: Annotated[Positive | None, OmitFromIdAt(None)] = None
     corpus: CorpusDigest | None = None
 
 

@@ -26,13 +26,13 @@ from ettsweep.trainer.tasks.images import augmentation, chunks, sources
 from ettsweep.trainer.tasks.images.classification import Images
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask, misfits
 from ettsweep.trainer.tasks.registry import check_fits, steps_per_epoch
-from ettsweep.trainer.tasks.task import Batch, Loading, Share
-from ettsweep.trainer.training.coroutine import SharedClock, Stream, Waiting
+from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
+from ettsweep.trainer.training.coroutine import SharedClock, TrainingStream, WaitTimer
 
 TINY = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
 CPU = torch.device("cpu")
 SIZES = {"resize": 36, "train_size": 36, "val_size": 9}
-HERE = Loading()
+HERE = LoaderSettings()
 PLAIN = {"mixup": 0.0, "cutmix": 0.0, "rand_augment": "", "random_erasing": 0.0, "label_smoothing": 0.0}
 
 
@@ -43,10 +43,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_folders(tmp_path)
 
 
-def task(share: Share | int = 8, loading: Loading = HERE, seed: int = 0, **changes: object) -> Images:
+def task(share: BatchShare | int = 8, loading: LoaderSettings = HERE, seed: int = 0, **changes: object) -> Images:
     spec = ImageNetTask.model_validate({**SIZES, **changes})
     here = replace(loading, data=said("imagenet", None))
-    return Images(spec, TINY, seed, CPU, Share(share) if isinstance(share, int) else share, here)
+    return Images(spec, TINY, seed, CPU, BatchShare(share) if isinstance(share, int) else share, here)
 
 
 def take(images: Images, count: int, first: int = 1) -> list[Batch]:
@@ -107,7 +107,7 @@ def expected_steps(
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_what_timm_makes_of_the_files(folder: Path, workers: int) -> None:
     expected = list(itertools.islice(expected_steps(folder, 14, 6, seed=3), 5))  # two steps an epoch
-    made = take(task(14, Loading(workers), seed=3, mixup_chunk=6), 5)
+    made = take(task(14, LoaderSettings(workers), seed=3, mixup_chunk=6), 5)
     for (inputs, targets), batch in zip(expected, made, strict=True):
         assert torch.equal(batch.inputs[0], inputs)
         assert torch.equal(batch.targets, targets)
@@ -147,7 +147,7 @@ def test_batches_of_some_images_are_what_timm_makes_of_their_files(folder: Path,
     used = sorted(numbers(task(14, samples=14)))
     assert len(used) == 14
     expected = list(itertools.islice(expected_steps(folder, 14, 6, 3, used), 3))  # one step an epoch
-    made = take(task(14, Loading(workers), seed=3, mixup_chunk=6, samples=14), 3)
+    made = take(task(14, LoaderSettings(workers), seed=3, mixup_chunk=6, samples=14), 3)
     for (inputs, targets), batch in zip(expected, made, strict=True):
         assert torch.equal(batch.inputs[0], inputs)
         assert torch.equal(batch.targets, targets)
@@ -164,7 +164,7 @@ def test_every_run_trains_on_the_same_images_and_on_no_other() -> None:
         seen = numbers(task(4, seed=seed, samples=12), number)
         assert set(seen) == set(chosen)
         assert seen != chosen, "in another order"
-    parts = [numbers(task(Share(4, rank, 2), samples=12, **PLAIN)) for rank in (0, 1)]
+    parts = [numbers(task(BatchShare(4, rank, 2), samples=12, **PLAIN)) for rank in (0, 1)]
     assert sorted(parts[0] + parts[1]) == sorted(chosen)
 
 
@@ -178,7 +178,7 @@ def test_fewer_images_leave_the_validation_images_as_they_are() -> None:
 def test_a_batch_depends_on_seed_and_step_only(workers: int) -> None:
     undisturbed = take(task(), 7)  # beyond the epoch of four steps
     torch.manual_seed(99)
-    resumed = take(task(loading=Loading(workers)), 2, first=6)
+    resumed = take(task(loading=LoaderSettings(workers)), 2, first=6)
     for a, b in zip(undisturbed[5:], resumed, strict=True):
         assert_equal(a, b)
     assert not torch.equal(take(task(seed=1), 1)[0].inputs[0], undisturbed[0].inputs[0])
@@ -192,7 +192,7 @@ def test_processes_share_a_batch_without_changing_it(world: int, micro_batch: in
     whole = take(task(20, mixup_chunk=8, **mixing), 2)
     parts: list[list[Batch]] = [[], []]
     for rank in range(world):
-        share = Share(20, rank, world, micro_batch)
+        share = BatchShare(20, rank, world, micro_batch)
         count = len(share.slices)
         made = take(task(share, mixup_chunk=8, **mixing), 2 * count)
         assert [len(batch.targets) for batch in made] == 2 * [len(positions) for positions in share.slices]
@@ -205,7 +205,7 @@ def test_processes_share_a_batch_without_changing_it(world: int, micro_batch: in
 @pytest.mark.usefixtures("folder")
 def test_without_mixup_a_process_loads_its_own_images_only() -> None:
     def loaded(**changes: float) -> int:
-        t = task(Share(16, rank=1, world=4), mixup_chunk=16, **changes)
+        t = task(BatchShare(16, rank=1, world=4), mixup_chunk=16, **changes)
         return sum(len(items) for items in itertools.islice(t.order(1), 1))
 
     assert loaded(mixup=0.0, cutmix=0.0) == 4
@@ -341,7 +341,9 @@ def test_a_padded_crop_is_the_image_shifted_by_an_eighth_at_most(
 ) -> None:
     root = write_cifar(tmp_path, monkeypatch)
     spec = Cifar10Task(train_size=100, val_size=20, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    images = Images(spec, TINY.model_copy(update={"classes": 10}), 0, CPU, Share(100), Loading(data=str(root)))
+    images = Images(
+        spec, TINY.model_copy(update={"classes": 10}), 0, CPU, BatchShare(100), LoaderSettings(data=str(root))
+    )
     made = (take(images, 1)[0].inputs[0] * 255).round().to(torch.uint8)
     order = [index for items in itertools.islice(images.order(1), 1) for _, index in items]
     import torchvision
@@ -389,7 +391,10 @@ def test_processes_validate_each_image_once(workers: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(images, "VALIDATION_SLICE", 2)
     whole = joined(list(task().validation()))
     for world in (2, 4):
-        shares = [joined(list(task(Share(8, rank, world), Loading(workers)).validation())) for rank in range(world)]
+        shares = [
+            joined(list(task(BatchShare(8, rank, world), LoaderSettings(workers)).validation()))
+            for rank in range(world)
+        ]
         for rank, part in enumerate(shares):
             assert_equal(part, Batch((whole.inputs[0][rank::world],), whole.targets[rank::world]))
 
@@ -410,7 +415,7 @@ def test_a_corrupt_image_is_named_once_and_the_next_one_takes_its_place(
     whole = victim.read_bytes()
     victim.write_bytes(whole[: len(whole) // 2] if isinstance(content, str) else content)
     told: list[str] = []
-    images = task(36, Loading(workers, "skip", told.append), **PLAIN)
+    images = task(36, LoaderSettings(workers, "skip", told.append), **PLAIN)
     made = take(images, 2)
     assert len(told) == 1
     assert told[0].startswith(f"{victim}: cannot be decoded (")
@@ -434,7 +439,7 @@ def test_a_corrupt_validation_image_is_left_out(folder: Path, workers: int) -> N
     whole = joined(list(task().validation()))
     (folder / "val" / "n02" / "01.jpg").write_bytes(b"GIF89a")
     told: list[str] = []
-    images = task(loading=Loading(workers, "skip", told.append))
+    images = task(loading=LoaderSettings(workers, "skip", told.append))
     for _ in range(2):
         made = joined(list(images.validation()))
         kept = [k for k in range(9) if k != 4]
@@ -447,7 +452,7 @@ def test_a_corrupt_image_can_be_an_error_that_says_what_would_work(folder: Path,
     victim = folder / "train" / "n02" / "03.jpg"
     victim.write_bytes(b"")
     with pytest.raises(DataMissingError) as caught:
-        take(task(36, Loading(workers, "fail"), **PLAIN), 1)
+        take(task(36, LoaderSettings(workers, "fail"), **PLAIN), 1)
     message = str(caught.value)
     assert message.startswith(f"{victim}: cannot be decoded (an empty file)")
     assert "--launch-set corrupt_images=skip" in message
@@ -462,7 +467,7 @@ def test_too_many_corrupt_images_end_a_run_in_any_case(folder: Path, workers: in
         path.write_bytes(b"")
     told: list[str] = []
     with pytest.raises(DataMissingError, match=r"as 10 others: too many to leave out"):
-        take(task(36, Loading(workers, "skip", told.append), **PLAIN), 1)
+        take(task(36, LoaderSettings(workers, "skip", told.append), **PLAIN), 1)
     assert len(told) == 11
 
 
@@ -471,7 +476,7 @@ def test_an_image_that_cannot_be_read_ends_a_run_by_name(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "PAUSES_S", (0.0, 0.0))
-    images = task(36, Loading(workers, "skip"), **PLAIN)
+    images = task(36, LoaderSettings(workers, "skip"), **PLAIN)
     victim = folder / "train" / "n02" / "03.jpg"
     victim.unlink()
     with pytest.raises(DataMissingError) as caught:
@@ -504,7 +509,7 @@ def test_a_class_that_one_part_lacks_is_named(folder: Path) -> None:
 def test_the_models_classes_must_be_those_of_the_data(folder: Path) -> None:
     wide = TINY.model_copy(update={"classes": 4})
     with pytest.raises(DataMissingError, match=r"3 classes are there, the model has 4: --set model\.classes=3"):
-        Images(ImageNetTask.model_validate(SIZES), wide, 0, CPU, Share(8), Loading(data=str(folder)))
+        Images(ImageNetTask.model_validate(SIZES), wide, 0, CPU, BatchShare(8), LoaderSettings(data=str(folder)))
 
 
 def test_an_odd_batch_cannot_be_mixed() -> None:
@@ -624,8 +629,8 @@ def test_loading_is_waited_for_and_mixing_is_not(folder: Path, monkeypatch: pyte
     monkeypatch.setattr(Mixup, "__call__", taking(Mixup.__call__, 100.0))
     monkeypatch.setattr(chunks, "decode", taking(chunks.decode, 1.0))
     clock = SharedClock(clock=lambda: now_s[0])
-    waiting = Waiting(CPU, clock)
-    stream = Stream(task(8, Loading(working=waiting.working), mixup_chunk=4), 1, waiting, [])
+    waiting = WaitTimer(CPU, clock)
+    stream = TrainingStream(task(8, LoaderSettings(working=waiting.working), mixup_chunk=4), 1, waiting, [])
     for _ in range(3):
         next(stream)
     stream.close()

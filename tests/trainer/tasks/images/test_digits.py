@@ -13,7 +13,7 @@ from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 from ettsweep.trainer.tasks.registry import check_fits, curve_unit, steps_per_epoch
-from ettsweep.trainer.tasks.task import Batch, Loading, Share
+from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
 
 CPU, VIT = torch.device("cpu"), model_spec("vit-digits")
 
@@ -25,8 +25,8 @@ def known_digits() -> Any:
     return load_digits()
 
 
-def digits(batch_size: int = 32, seed: int = 0, share: Share | None = None, **task: object) -> Digits:
-    return Digits(DigitsTask.model_validate(task), VIT, seed, CPU, share or Share(batch_size), Loading())
+def digits(batch_size: int = 32, seed: int = 0, share: BatchShare | None = None, **task: object) -> Digits:
+    return Digits(DigitsTask.model_validate(task), VIT, seed, CPU, share or BatchShare(batch_size), LoaderSettings())
 
 
 def validation(task: Digits) -> tuple[torch.Tensor, torch.Tensor]:
@@ -150,7 +150,7 @@ def test_every_run_trains_on_the_same_samples_and_on_no_other() -> None:
 
 def test_processes_share_the_samples_of_a_batch() -> None:
     whole = epoch(digits(25, samples=100))
-    parts = [epoch(digits(share=Share(25, rank, 2), samples=100)) for rank in (0, 1)]
+    parts = [epoch(digits(share=BatchShare(25, rank, 2), samples=100)) for rank in (0, 1)]
     for both, batch in zip(zip(*parts, strict=True), whole, strict=True):
         assert torch.equal(torch.cat([part.inputs[0] for part in both]), batch.inputs[0])
         assert torch.equal(torch.cat([part.targets for part in both]), batch.targets)

@@ -10,7 +10,7 @@ from ettsweep.errors import DataMissingError, InputError
 from ettsweep.seeding import derive_seed
 from ettsweep.token_ids import END, PAD, START
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
-from ettsweep.trainer.tasks.task import Share
+from ettsweep.trainer.tasks.task import BatchShare
 from ettsweep.trainer.tasks.text.denoising import (
     Denoising,
     Text,
@@ -184,7 +184,7 @@ def test_the_decoder_reads_the_target_one_step_later() -> None:
     assert shifted(target_BT).tolist() == [[END, START, 50, 51, PAD, PAD], [END, START, 60, 61, 62, 63]]
 
 
-def task(seed: int = 0, share: Share = Share(16), **changes: object) -> Denoising:  # noqa: B008
+def task(seed: int = 0, share: BatchShare = BatchShare(16), **changes: object) -> Denoising:  # noqa: B008
     spec = TEXT.model_copy(update=changes)
     return Denoising(spec, MODEL, pydoc_corpus(MODEL.vocabulary), seed, torch.device("cpu"), share)
 
@@ -223,7 +223,7 @@ def test_a_resumed_run_sees_what_an_undisturbed_one_would() -> None:
 
 
 def test_texts_are_corrupted_anew_in_each_epoch() -> None:
-    made = task(share=Share(1))
+    made = task(share=BatchShare(1))
     chosen = np.random.default_rng(derive_seed(0, "order", 0)).permutation(made.steps_per_epoch)[0]
     again = np.random.default_rng(derive_seed(0, "order", 1)).permutation(made.steps_per_epoch)
     step = made.steps_per_epoch + 1 + int(np.flatnonzero(again == chosen)[0])
@@ -237,7 +237,7 @@ def test_any_number_of_processes_trains_on_the_same_texts_and_loss(world: int, m
     whole = next(task().batches(2))
     parts = [
         [next(made) for _ in share.slices]
-        for share in (Share(16, rank, world, micro_batch) for rank in range(world))
+        for share in (BatchShare(16, rank, world, micro_batch) for rank in range(world))
         for made in [task(share=share).batches(2)]
     ]
     for k in range(3):
@@ -252,7 +252,7 @@ def test_any_number_of_processes_trains_on_the_same_texts_and_loss(world: int, m
 def test_validation_is_the_same_for_all_runs_and_shared_out_whole() -> None:
     whole = torch.cat([batch.inputs[0] for batch in task(seed=0).validation()])
     assert torch.equal(whole, torch.cat([batch.inputs[0] for batch in task(seed=5).validation()]))
-    parts = [torch.cat([b.inputs[0] for b in task(share=Share(16, rank, 3)).validation()]) for rank in range(3)]
+    parts = [torch.cat([b.inputs[0] for b in task(share=BatchShare(16, rank, 3)).validation()]) for rank in range(3)]
     for rank, part in enumerate(parts):
         assert torch.equal(part, whole[rank::3])
     few = torch.cat([batch.targets for batch in task(val_blocks=7).validation()])
@@ -278,12 +278,14 @@ def texts(made: Denoising, number: int = 0) -> Counter[int]:
 
 
 def test_every_run_trains_on_the_same_texts_and_on_no_other() -> None:
-    made = task(share=Share(8), samples=40)
+    made = task(share=BatchShare(8), samples=40)
     chosen = texts(made)
     assert (made.steps_per_epoch, chosen.total()) == (5, 40)
-    assert not chosen - texts(task(share=Share(1)))
-    assert chosen == texts(task(seed=5, share=Share(20), samples=40), number=2)
-    assert chosen == texts(task(share=Share(8, 0, 2), samples=40)) + texts(task(share=Share(8, 1, 2), samples=40))
+    assert not chosen - texts(task(share=BatchShare(1)))
+    assert chosen == texts(task(seed=5, share=BatchShare(20), samples=40), number=2)
+    assert chosen == texts(task(share=BatchShare(8, 0, 2), samples=40)) + texts(
+        task(share=BatchShare(8, 1, 2), samples=40)
+    )
 
 
 def test_fewer_texts_leave_the_validation_texts_as_they_are() -> None:
@@ -298,7 +300,7 @@ def test_more_texts_than_there_are_are_refused() -> None:
 
 def test_batch_beyond_the_text_is_refused_with_what_would_work() -> None:
     with pytest.raises(DataMissingError, match=r"batch_size 100000 is more than the \d+ training texts of up to 62"):
-        task(share=Share(100000))
+        task(share=BatchShare(100000))
     with pytest.raises(DataMissingError, match=r"batch_size 16 is more than the 10 training texts .*batch_size=10 or"):
         task(samples=10)
 

@@ -150,9 +150,9 @@ def loader(members: int, folder: Path) -> list[Row]:
         began_s = time.process_time()
         for first in range(0, members, size):
             pack, some = Pack(cpu, size), runs[first : first + size]
-            how = RuntimeSettings(data=str(data))
+            settings = RuntimeSettings(data=str(data))
             attempts = [(run, run.claim(environment(cpu), after=0)) for run in some]
-            pack.train([training(ClaimedRun(run, a, cpu, how, lambda: None), pack) for run, a in attempts if a])
+            pack.train([training(ClaimedRun(run, a, cpu, settings, lambda: None), pack) for run, a in attempts if a])
         each_s = (time.process_time() - began_s) / members
         results = [run.result() or {} for run in runs]
         rows.append(

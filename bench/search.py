@@ -46,7 +46,7 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
         if options.only and not any(part in name for part in options.only):
             continue
         margin = MARGINS.get(name, 0.02)
-        search = centre_alone((0,), Criterion(margin=margin), table)
+        study = centre_alone((0,), Criterion(margin=margin), table)
         budget = Budget(MAX_RUNS, table.seeds() if table else None)
         for slots in options.slots:
             for off in options.off:
@@ -56,7 +56,7 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
                 for way in options.ways:
                     for trials in TRIALS.get(way, options.trials):
                         sweeps = min(options.sweeps, BEYOND.get(way, options.sweeps))
-                        series = Series(search, world, budget, slots, Way(way, trials, **begun))
+                        series = Series(study, world, budget, slots, Way(way, trials, **begun))
                         told = summary(list(outcomes(pool, series, sweeps)))
                         yield {
                             "world": name,

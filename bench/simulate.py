@@ -123,10 +123,10 @@ class Way:
     off: int | None = None
     start: Place | None = None
 
-    def begin(self, search: Study, world: Made | Recorded) -> tuple[Study, Suggester | None]:
+    def begin(self, study: Study, world: Made | Recorded) -> tuple[Study, Suggester | None]:
         """Return the search as it begins in a world, and what proposes its points, if anything does."""
-        axes = search.lr, search.wd
-        centre = Point(search.base.lr, search.base.wd)
+        axes = study.lr, study.wd
+        centre = Point(study.base.lr, study.base.wd)
 
         def at(place: Place) -> Point:
             return centre.moved(*(0 if axis.fixed else x * axis.step for axis, x in zip(axes, place, strict=True)))
@@ -134,14 +134,14 @@ class Way:
         low, high = world.ends
         start = at(self.start or ((0, 0) if self.off is None else _beside(world.best, self.off, world)))
         if self.name == "climb":
-            return replace(search, points=(start,)), None
+            return replace(study, points=(start,)), None
         if self.name == "factorial":
             box = product(range(low[0], high[0] + 1), range(low[1], high[1] + 1))
-            return replace(search, points=tuple(dict.fromkeys(map(at, box)))), None
+            return replace(study, points=tuple(dict.fromkeys(map(at, box)))), None
         trials = trials_for(self.name, self.trials)
-        starts = {search.key: StartPoint(start)}
+        starts = {study.key: StartPoint(start)}
         searching = Suggester(self.name, proposer(self.name, world.number), trials, starts)
-        return replace(search, points=(), box=(at(low), at(high))), searching
+        return replace(study, points=(), box=(at(low), at(high))), searching
 
 
 def _beside(best: Place, off: int, world: Made | Recorded) -> Place:
@@ -157,42 +157,42 @@ def _beside(best: Place, off: int, world: Made | Recorded) -> Place:
 
 
 def simulate(
-    search: Study, world: World, budget: Budget = NO_BUDGET, slots: int = 1, searching: Suggester | None = None
+    study: Study, world: World, budget: Budget = NO_BUDGET, slots: int = 1, searching: Suggester | None = None
 ) -> Outcome:
     """Run a sweep: what was asked for, then all rounds until its verdict stands, with some runs at a time.
 
     Where it is searched, a proposer has named its points before.
     """
-    rank = {seed: number for number, seed in enumerate(in_turn(search))}
-    asking = Verification([search], budget=budget, at_once=slots, follows=True, searching=searching)
-    ledger, wall = RunIndex({}, {}), 0
-    plan = asking.plan(ledger) if searching else make_plan(search.specs(), ledger)
+    rank = {seed: number for number, seed in enumerate(in_turn(study))}
+    asking = Verification([study], budget=budget, at_once=slots, follows=True, searching=searching)
+    run_index, wall = RunIndex({}, {}), 0
+    plan = asking.plan(run_index) if searching else make_plan(study.specs(), run_index)
     while plan.to_launch:
-        ledger = RunIndex(ledger.runs | dict(_train(plan, search, world, rank)), {})
+        run_index = RunIndex(run_index.runs | dict(_train(plan, study, world, rank)), {})
         wall += math.ceil(len(plan.to_launch) / slots)
-        plan = asking.plan(ledger)
+        plan = asking.plan(run_index)
     (verdict,) = asking.verdicts
     advantage = allowed = regret = None
     if verdict.point:
-        around = [_place(search, n) for n in neighbours(verdict.point, search.lr, search.wd)]
-        advantage, allowed = world.advantage(_place(search, verdict.point), around)
-        regret = world.regret(_place(search, verdict.point))
-    margin, bound = search.criterion.margin_for(search.measure), verdict.bound
+        around = [_place(study, n) for n in neighbours(verdict.point, study.lr, study.wd)]
+        advantage, allowed = world.advantage(_place(study, verdict.point), around)
+        regret = world.regret(_place(study, verdict.point))
+    margin, bound = study.criterion.margin_for(study.metric), verdict.bound
     stated = (bound.value, bound.caveat) if bound else (None, "")
-    return Outcome(verdict.verdict, len(ledger.runs), wall, advantage, allowed, margin, stated[0], regret, stated[1])
+    return Outcome(verdict.verdict, len(run_index.runs), wall, advantage, allowed, margin, stated[0], regret, stated[1])
 
 
-def _train(plan: Plan, search: Study, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
+def _train(plan: Plan, study: Study, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
     for planned in plan.to_launch:
         spec = planned.spec
-        score = world.score(_place(search, Point(spec.lr, spec.wd)), rank[spec.seed])
+        score = world.score(_place(study, Point(spec.lr, spec.wd)), rank[spec.seed])
         state = State.DIVERGED if score is None else State.DONE
         yield planned.id, Run(RunDir(Path(planned.id)), spec, Status(state), {"score": score, "device_s": 1.0})
 
 
-def _place(search: Study, point: Point) -> Place:
+def _place(study: Study, point: Point) -> Place:
     """Return how many steps a point is from the centre."""
-    pairs = ((search.lr, point.lr, search.base.lr), (search.wd, point.wd, search.base.wd))
+    pairs = ((study.lr, point.lr, study.base.lr), (study.wd, point.wd, study.base.wd))
     lr, wd = (0 if axis.fixed else round(math.log2(there / here) / axis.step) for axis, there, here in pairs)
     return lr, wd
 
@@ -204,7 +204,7 @@ def _place(search: Study, point: Point) -> Place:
 class Series:
     """Sweeps that differ in their worlds alone, of which each is another number of one kind."""
 
-    search: Study
+    study: Study
     world: Made | Recorded
     budget: Budget = NO_BUDGET
     slots: int = 1
@@ -213,8 +213,8 @@ class Series:
     def outcome(self, number: int) -> Outcome:
         """Run one of them."""
         world = replace(self.world, number=number)
-        search, searching = self.way.begin(self.search, world)
-        return simulate(search, world, self.budget, self.slots, searching)
+        study, searching = self.way.begin(self.study, world)
+        return simulate(study, world, self.budget, self.slots, searching)
 
 
 def outcomes(pool: Pool, series: Series, sweeps: int) -> Iterator[Outcome]:
@@ -282,9 +282,9 @@ def _simulated(options: argparse.Namespace) -> None:
     try:
         with progress("simulating", len(rules) * options.sweeps) as advance, open_workers(options.workers) as pool:
             for rule in rules:
-                search = centre_alone(seeds, criterion.model_copy(update={"rule": rule}), table)
-                budget, found = Budget(options.max_runs, most).checked([search]), []
-                for one in outcomes(pool, Series(search, world, budget, options.slots, way), options.sweeps):
+                study = centre_alone(seeds, criterion.model_copy(update={"rule": rule}), table)
+                budget, found = Budget(options.max_runs, most).checked([study]), []
+                for one in outcomes(pool, Series(study, world, budget, options.slots, way), options.sweeps):
                     found.append(one)
                     advance(1)
                 rows.append({"rule": rule, **summary(found)})
@@ -295,8 +295,8 @@ def _simulated(options: argparse.Namespace) -> None:
         raise
     print_table(rows, Format(options.format))
     if options.format == Format.TABLE:
-        margin = search.measure.format_share(criterion.margin_for(search.measure))
-        told = f"{count(options.sweeps, 'sweep')} a rule; {search.measure.metric}, margin {margin}"
+        margin = study.metric.format_share(criterion.margin_for(study.metric))
+        told = f"{count(options.sweeps, 'sweep')} a rule; {study.metric.metric}, margin {margin}"
         print_note(f"{told}, confidence {criterion.confidence:g}")
 
 

@@ -84,13 +84,13 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
             continue
         for margin in options.margins:
             for stated in options.confidences:
-                search = centre_alone((0, 1), Criterion(confidence=stated, margin=margin), table)
+                study = centre_alone((0, 1), Criterion(confidence=stated, margin=margin), table)
                 budget = Budget(MAX_RUNS, table.seeds() if table else None)
-                found = list(outcomes(pool, Series(search, world, budget), options.sweeps))
+                found = list(outcomes(pool, Series(study, world, budget), options.sweeps))
                 yield row(name, "bound", stated, margin, found)
         for seeds in options.paper_seeds:
-            search = centre_alone(tuple(range(seeds)), Criterion(rule="paper"), table)
-            found = list(outcomes(pool, Series(search, world, Budget(10 * MAX_RUNS)), options.sweeps))
+            study = centre_alone(tuple(range(seeds)), Criterion(rule="paper"), table)
+            found = list(outcomes(pool, Series(study, world, Budget(10 * MAX_RUNS)), options.sweeps))
             for margin in options.margins:  # means ask for none
                 judged = [replace(one, margin=margin) for one in found]
                 yield row(name, f"paper, {seeds} seed{'s' * (seeds > 1)}", None, margin, judged)

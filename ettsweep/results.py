@@ -39,13 +39,13 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
     """
     folder = Path(folder)
     _check(folder)
-    found, ledger = load_sweep_store(folder), read_ledger(folder)
+    found, run_index = load_sweep_store(folder), read_ledger(folder)
     chosen = found.chosen(sweeps)
     if found.named and not chosen:
         raise InputError(f"{folder}: all sweeps are archived; name one: {', '.join(map(repr, found.named))}")
-    verdicts = judge([search for sweep in chosen for search in sweep.searches], ledger)
-    runs = with_evidence(belonging(ledger.runs.values(), found, sweeps), verdicts)
-    unreadable = {**({} if sweeps else found.broken), **ledger.broken}
+    verdicts = judge([study for sweep in chosen for study in sweep.studies], run_index)
+    runs = with_evidence(belonging(run_index.runs.values(), found, sweeps), verdicts)
+    unreadable = {**({} if sweeps else found.broken), **run_index.broken}
     for problem in unreadable.values():
         _warn(problem)
     histories = RunHistories(_warn)
@@ -262,22 +262,22 @@ class Figures:
     # --- which ---
 
     def _of_all(self, sweep: str | None) -> FamilyFrames:
-        found = self._in(sweep)
-        if len(names := _sweeps_of(found)) > 1:
+        families = self._in(sweep)
+        if len(names := _sweeps_of(families)) > 1:
             raise InputError(f"there are several sweeps; name one: {', '.join(map(repr, names))}")
-        return self._frames.of(found)
+        return self._frames.of(families)
 
     def _of(self, strategy: str | None, sweep: str | None) -> FamilyFrames:
-        found = self._in(sweep)
+        families = self._in(sweep)
         if strategy is not None:
-            name, known = strategy_name(parse_strategy(strategy)), {family.verdict.strategy for family in found}
+            name, known = strategy_name(parse_strategy(strategy)), {family.verdict.strategy for family in families}
             if name not in known:
                 raise unknown_name("strategy", name, known)
-            found = [family for family in found if family.verdict.strategy == name]
-        if len(found) > 1:
-            told = ", ".join(f"({f.verdict.strategy!r}, {f.verdict.search.sweep!r})" for f in found)
+            families = [family for family in families if family.verdict.strategy == name]
+        if len(families) > 1:
+            told = ", ".join(f"({f.verdict.strategy!r}, {f.verdict.study.sweep!r})" for f in families)
             raise InputError(f"there are several; name one by strategy and sweep: {told}")
-        return self._frames.of(found)
+        return self._frames.of(families)
 
     def _in(self, sweep: str | None) -> list[JudgedFamily]:
         """Return the families of a sweep, or of all, in the order of the page."""
@@ -285,11 +285,11 @@ class Figures:
             raise InputError(f"{self._folder}: no grid has been asked for yet, so there is nothing to draw")
         if sweep is not None and sweep not in (known := _sweeps_of(self._families)):
             raise unknown_name("sweep", sweep, known)
-        return [family for family in self._families if sweep in (None, family.verdict.search.sweep)]
+        return [family for family in self._families if sweep in (None, family.verdict.study.sweep)]
 
 
 def _sweeps_of(families: Sequence[JudgedFamily]) -> list[str]:
-    return list(dict.fromkeys(family.verdict.search.sweep for family in families))
+    return list(dict.fromkeys(family.verdict.study.sweep for family in families))
 
 
 def _shown(chart: alt.LayerChart | None, otherwise: str) -> alt.LayerChart:

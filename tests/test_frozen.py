@@ -101,14 +101,14 @@ def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
     for path in sorted(GRIDS.glob("*.yaml")):
         kinds = [[], ["optimizer=sgd"]] if "\ncentre_sgd:" in path.read_text() else [[]]
         for overrides in kinds:
-            request = load_request(path, overrides=overrides)  # of text, no corpus: it depends on the Python
+            sweep_spec = load_request(path, overrides=overrides)  # of text, no corpus: it depends on the Python
             found[" ".join([path.stem, *overrides])] = {
-                search.strategy: {
-                    "family": search.family,
-                    "points": [[point.lr, point.wd] for point in search.points],
-                    "runs": [spec.run_id for spec in request.specs() if spec.strategy == search.base.strategy],
+                study.strategy: {
+                    "family": study.family,
+                    "points": [[point.lr, point.wd] for point in study.points],
+                    "runs": [spec.run_id for spec in sweep_spec.specs() if spec.strategy == study.base.strategy],
                 }
-                for search in request.searches()
+                for study in sweep_spec.searches()
             }
     assert_frozen("ids", found)
 
@@ -369,8 +369,8 @@ With the kernels of AVX2 in place of AVX-512, and with those that any CPU can ru
 @pytest.mark.parametrize("strategy", ["standard", "ntk", "hybrid", "mup"])
 def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str) -> None:
     record = recorded("demo")
-    (search,) = load_request(GRIDS / "vit-digits.yaml", [strategy]).searches()
-    run = undisturbed(search.run())
+    (study,) = load_request(GRIDS / "vit-digits.yaml", [strategy]).searches()
+    run = undisturbed(study.run())
     found, expected = lasting(run.result_path), dict(zip(record["fields"], record["runs"][run.id], strict=True))
     assert list(found) == list(expected)
     if machine() == record["machine"]:

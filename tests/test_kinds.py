@@ -72,16 +72,16 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 def test_a_sweep_of_an_architecture_and_a_task_from_outside(tmp_path: Path, results: Path, call: Call) -> None:
     grid = tmp_path / "toy.yaml"
     grid.write_text(yaml.safe_dump(GRID))
-    request = load_request(grid)
-    keep(results, request)
-    specs = request.specs()
+    sweep_spec = load_request(grid)
+    keep(results, sweep_spec)
+    specs = sweep_spec.specs()
     assert [spec.lr for spec in specs] == [0.5, 1.0, 2.0]
     assert (specs[0].model, specs[0].task) == (ToySpec(width=4), ToyTask())
     for spec in specs:
         assert train_in_foreground(results, spec, LocalProfile(devices="cpu", slots=1, threads=1))
-    ledger = read_ledger(results)
-    assert all(read_spec(run.dir.spec_path) == run.spec for run in ledger.runs.values())
-    assert {run.spec.run_id for run in ledger.runs.values()} == {spec.run_id for spec in specs}
+    run_index = read_ledger(results)
+    assert all(read_spec(run.dir.spec_path) == run.spec for run in run_index.runs.values())
+    assert {run.spec.run_id for run in run_index.runs.values()} == {spec.run_id for spec in specs}
 
     code, out = call("verify-optimum", "--results", results, "--format", "json")
     (verdict,) = json.loads(out)

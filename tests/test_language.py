@@ -95,8 +95,8 @@ def test_embedded_text_needs_no_data(results: Path, tmp_path: Path) -> None:
 
 
 def test_bart_large_is_the_papers() -> None:
-    request = load_request(GRIDS / "bart-large.yaml")
-    standard, ntk = request.searches()
+    sweep_spec = load_request(GRIDS / "bart-large.yaml")
+    standard, ntk = sweep_spec.searches()
     assert [p.lr for p in standard.points] == [5e-4, 1e-3, 2e-3]
     assert {p.wd for p in standard.points} == {0.01}
     assert [p.lr for p in ntk.points] == pytest.approx([16.384, 32.768, 65.536])
@@ -105,8 +105,8 @@ def test_bart_large_is_the_papers() -> None:
 
 
 def test_r2c2_is_the_papers_zero_shot_pair() -> None:
-    request = load_request(GRIDS / "r2c2.yaml")
-    standard, ntk = request.searches()
+    sweep_spec = load_request(GRIDS / "r2c2.yaml")
+    standard, ntk = sweep_spec.searches()
     assert [(p.lr, p.wd) for p in standard.points] == [(7e-4, 0.01)]
     assert [(p.lr, p.wd) for p in ntk.points] == [(pytest.approx(64.88, rel=1e-4), pytest.approx(1.08e-7, rel=1e-2))]
     paper_recipe(standard.run(), 15_000)

@@ -31,11 +31,11 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 
 def modules() -> dict[str, Path]:
-    found = {}
+    paths = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(("ettsweep", *path.relative_to(PACKAGE).with_suffix("").parts))
-        found[name.removesuffix(".__init__")] = path
-    return found
+        paths[name.removesuffix(".__init__")] = path
+    return paths
 
 
 MODULES = modules()

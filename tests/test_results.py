@@ -29,11 +29,11 @@ def make(folder: Path, name: str, **changes: Any) -> None:
     """Make a sweep of nine points under two strategies, lowest at the centre, each with two finished runs."""
     asked = {"wd": {"range": [-1, 1]}, "strategies": ["standard", "ntk"], "seeds": list(SEEDS), "criterion": {}}
     recipe = {"recipe": {"batch_size": 32, "schedule": SCHEDULE}}
-    request = load_request(write_grid(folder / f"{name}.yaml", **(asked | recipe | changes)))
-    extend(folder / "results", name, request)
-    for search in request.searches(name):
-        for spec in search.specs():
-            steps = (round(math.log2(a / b)) for a, b in zip((spec.lr, spec.wd), search.centre, strict=True))
+    sweep_spec = load_request(write_grid(folder / f"{name}.yaml", **(asked | recipe | changes)))
+    extend(folder / "results", name, sweep_spec)
+    for study in sweep_spec.searches(name):
+        for spec in study.specs():
+            steps = (round(math.log2(a / b)) for a, b in zip((spec.lr, spec.wd), study.centre, strict=True))
             made_sweep.finish(folder / "results", spec, loss_at(*steps, spec.seed))
 
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a results folder of the sweep w8; the centre of standard was rerun with a fresh seed."""
     made = tmp_path_factory.mktemp("made")
     make(made, "w8")
-    base = next(search.base for search in load_request(made / "w8.yaml").searches() if search.strategy == "standard")
+    base = next(study.base for study in load_request(made / "w8.yaml").searches() if study.strategy == "standard")
     made_sweep.finish(made / "results", base.with_point(base.lr, base.wd, FRESH), 0.125)
     return made / "results"
 

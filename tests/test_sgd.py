@@ -105,8 +105,8 @@ def test_the_embedded_images_have_a_centre_for_sgd_and_keep_that_of_adamw() -> N
 
 def test_the_ids_of_the_shipped_runs_of_adamw_are_as_ever() -> None:
     """Results that people have keep their names: first run of the grid, of each strategy."""
-    searches = load_request(shipped("grids") / "vit-digits.yaml").searches()
-    assert [search.base.run_id for search in searches] == IDS
+    studies = load_request(shipped("grids") / "vit-digits.yaml").searches()
+    assert [study.base.run_id for study in studies] == IDS
 
 
 IDS = ["e997117385ed", "c0713c55bd1d", "afd709a19023", "b877421f103d"]

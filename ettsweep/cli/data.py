@@ -50,21 +50,21 @@ def doctor(
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
-    request, meant, where = None, None, {}
+    sweep_spec, meant, where = None, None, {}
     if grid or model:
-        request = load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE)
-        data = data_of(request) if data is None and not fit else data
+        sweep_spec = load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE)
+        data = data_of(sweep_spec) if data is None and not fit else data
     if data is not None:
-        meant = subject(data, request, set_ or [], task)
+        meant = subject(data, sweep_spec, set_ or [], task)
         where[meant.task.kind] = data = located(data, meant.task.kind)
     profile = launch or "local", launch_set or []
     checks = examine(results, *profile, where)
     if meant is not None and data is not None:
         checks += examine_data(meant, data, images)
-    if request is not None:
-        checks += examine_saving(results, request, *profile)
-    if fit and request is not None:
-        checks += examine_fit(request, *profile)
+    if sweep_spec is not None:
+        checks += examine_saving(results, sweep_spec, *profile)
+    if fit and sweep_spec is not None:
+        checks += examine_fit(sweep_spec, *profile)
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
     print_table([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)

@@ -44,15 +44,15 @@ def init(
         raise InputError(f"--out: {path} is a folder; name a file in it, such as {path / name}.yaml")
     for part in (path.stem, path.name):
         check_name(part, "--out")
-    text, request = write_template(grid, path)
+    text, sweep_spec = write_template(grid, path)
     with chosen_by("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):
             raise InputError(f"{path} is there already: --force writes over it, --out FILE names another")
-    runs, steps = len(request.specs()), request.recipe.schedule.last_step
+    runs, steps = len(sweep_spec.specs()), sweep_spec.recipe.schedule.last_step
     print_note(f"wrote {path}: {count(runs, 'run')} of {count(steps, 'step')} to begin with")
-    asked, kind = f"--grid {shlex.quote(str(path))}", request.recipe.task.kind
+    asked, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
     if not TASKS[kind].packaged:
-        asked += "" if said(kind, request.data) else " --data PATH"
+        asked += "" if said(kind, sweep_spec.data) else " --data PATH"
         unseen = ": init has not looked at them" if data and not Path(data).exists() else ""
         print_note(f"`ettsweep doctor {asked}` examines the data{unseen}")
     print_note(f"`ettsweep grid {asked} --dry-run` prints the plan, `ettsweep grid {asked}` trains it")

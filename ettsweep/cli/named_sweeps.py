@@ -45,20 +45,22 @@ def list_sweeps(
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.verification import judge
 
-    sweeps, ledger = load_sweep_store(results), read_ledger(results)
-    shown = [sweep for sweep in sweeps.named.values() if all_ or not sweep.archived]
-    rows = [sweep_row(sweep, sweeps, ledger, judge(sweep.searches, ledger)) for sweep in shown]
+    sweep_store, run_index = load_sweep_store(results), read_ledger(results)
+    shown = [sweep for sweep in sweep_store.named.values() if all_ or not sweep.archived]
+    rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in shown]
     needless = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
     print_table(
         rows, form, [name for name in rows[0] if form is Format.CSV or not needless.get(name)] if rows else None
     )
-    for name, problem in sweeps.broken.items():
+    for name, problem in sweep_store.broken.items():
         print_note(f"sweep {name} is left out: {problem}")
-    hidden = len(sweeps.named) - len(shown)
+    hidden = len(sweep_store.named) - len(shown)
     print_note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
-    if sweeps.broken and not sweeps.named:
-        raise CorruptError(f"{results}: {count(len(sweeps.broken), 'sweep')} cannot be read, and there is no other")
-    print_note("" if sweeps.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` makes one")
+    if sweep_store.broken and not sweep_store.named:
+        raise CorruptError(
+            f"{results}: {count(len(sweep_store.broken), 'sweep')} cannot be read, and there is no other"
+        )
+    print_note("" if sweep_store.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` makes one")
 
 
 @app.command("rename")

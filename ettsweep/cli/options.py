@@ -118,49 +118,49 @@ class FamilyOptions:
         """Read all sweeps; where none is named, say which ones are left out since they cannot be read."""
         from ettsweep.study.sweep_store import load_sweep_store
 
-        sweeps = load_sweep_store(results)
-        for name, problem in {} if self.sweep else sweeps.broken.items():
+        sweep_store = load_sweep_store(results)
+        for name, problem in {} if self.sweep else sweep_store.broken.items():
             print_note(f"sweep {name} is left out: {problem}")
-        return sweeps
+        return sweep_store
 
-    def sweeps(self, sweeps: "SweepStore") -> "list[Sweep]":
+    def sweeps(self, sweep_store: "SweepStore") -> "list[Sweep]":
         """Return the sweeps that are meant; without a name, all that are not archived and can be read.
 
         Raises:
             InputError: there is none of a name.
             CorruptError: one that is named cannot be read.
         """
-        return sweeps.chosen(self.sweep or [])
+        return sweep_store.chosen(self.sweep or [])
 
-    def searches(self, sweeps: "SweepStore") -> "list[Study]":
+    def searches(self, sweep_store: "SweepStore") -> "list[Study]":
         """Return the searches that have been asked for and are meant.
 
         Raises:
             InputError: there is none, or none of a model, strategy or family.
             CorruptError: none that is meant can be read.
         """
-        known = [search for sweep in self.sweeps(sweeps) for search in sweep.searches]
+        known = [study for sweep in self.sweeps(sweep_store) for study in sweep.studies]
         if not known:
-            if sweeps.named:
-                raise InputError(f"all sweeps are archived: {', '.join(sweeps.named)}; name one with --sweep")
-            if sweeps.broken:
+            if sweep_store.named:
+                raise InputError(f"all sweeps are archived: {', '.join(sweep_store.named)}; name one with --sweep")
+            if sweep_store.broken:
                 raise CorruptError("no sweep can be read")
             raise InputError(
-                f"{sweeps.results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
+                f"{sweep_store.results}: nothing was swept yet; `ettsweep grid --model vit-digits` starts a sweep"
             )
-        self._check("search", chain.from_iterable(sweeps.searches.values()))
-        found = self.any_searches(sweeps)
+        self._check("search", chain.from_iterable(sweep_store.searches.values()))
+        found = self.any_searches(sweep_store)
         if not found:
             told = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in known)
             given = " ".join(f"{option} {name}" for option, _, names in self._narrowing() for name in names)
             raise InputError(f"{given}: no search that is meant is of all of it; there are: {told}")
         return found
 
-    def any_searches(self, sweeps: "SweepStore") -> "list[Study]":
+    def any_searches(self, sweep_store: "SweepStore") -> "list[Study]":
         """Return the searches that are meant, of which there may be none."""
-        return self._among([search for sweep in self.sweeps(sweeps) for search in sweep.searches])
+        return self._among([study for sweep in self.sweeps(sweep_store) for study in sweep.studies])
 
-    def runs(self, ledger: "RunIndex", sweeps: "SweepStore") -> "list[Run]":
+    def runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> "list[Run]":
         """Return the runs that are meant: those that belong to the sweeps and, where none is named, to none.
 
         Raises:
@@ -168,17 +168,17 @@ class FamilyOptions:
         """
         from ettsweep.study.sweep_store import belonging
 
-        runs = belonging(ledger.runs.values(), sweeps, self.sweep or ())
-        self._check_runs(ledger, sweeps)
+        runs = belonging(run_index.runs.values(), sweep_store, self.sweep or ())
+        self._check_runs(run_index, sweep_store)
         return self._among(runs)
 
-    def holding(self, runs: "Sequence[Run]", sweeps: "SweepStore") -> "list[Study]":
+    def holding(self, runs: "Sequence[Run]", sweep_store: "SweepStore") -> "list[Study]":
         """Return the searches on whose lattices some runs lie, of the sweeps that are named or of all."""
-        meant = self.sweeps(sweeps) if self.sweep else sweeps.named.values()
+        meant = self.sweeps(sweep_store) if self.sweep else sweep_store.named.values()
         return [
-            search
-            for search in chain.from_iterable(sweep.searches for sweep in meant)
-            if any(run.family == search.family and search.holds(run.point) for run in runs)
+            study
+            for study in chain.from_iterable(sweep.studies for sweep in meant)
+            if any(run.family == study.family and study.holds(run.point) for run in runs)
         ]
 
     def _narrowing(self) -> list[tuple[str, str, list[str]]]:
@@ -189,23 +189,23 @@ class FamilyOptions:
         options = [("model", self.model), ("strategy", strategies), ("family", self.family)]
         return [(f"--{attribute}", attribute, names) for attribute, names in options if names]
 
-    def _check_runs(self, ledger: "RunIndex", sweeps: "SweepStore") -> None:
+    def _check_runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> None:
         """Check that there is a run, or a search for one, of each value of each option."""
-        self._check("run or search", chain(ledger.runs.values(), *sweeps.searches.values()))
+        self._check("run or search", chain(run_index.runs.values(), *sweep_store.searches.values()))
 
     def _check(self, what: str, there: "Iterable[Run | Study]") -> None:
         """Check that each value of each option is that of something that is there, in whatever sweep."""
         there = list(there)
         for option, attribute, names in self._narrowing():
-            known = sorted({getattr(one, attribute) for one in there})
+            known = sorted({getattr(run, attribute) for run in there})
             for name in names:
                 if not any(_fits(value, attribute, [name]) for value in known):
                     told = f"there are: {', '.join(known)}" if known else "there is none yet"
                     raise InputError(f"{option} {name}: no {what} is of it; {told}")
 
-    def _among(self, found: Sequence[RunOrStudy]) -> list[RunOrStudy]:
+    def _among(self, runs: Sequence[RunOrStudy]) -> list[RunOrStudy]:
         narrowing = self._narrowing()
-        return [one for one in found if all(_fits(getattr(one, what), what, names) for _, what, names in narrowing)]
+        return [run for run in runs if all(_fits(getattr(run, what), what, names) for _, what, names in narrowing)]
 
 
 def _fits(value: str, attribute: str, names: Sequence[str]) -> bool:
@@ -231,7 +231,7 @@ class RunOptions(FamilyOptions):
         """What was given but for states, which runs change."""
         return [*(self.run or []), *super().as_arguments]
 
-    def runs(self, ledger: "RunIndex", sweeps: "SweepStore") -> "list[Run]":
+    def runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> "list[Run]":
         """Return the runs that are meant; those that are named may be of any sweep.
 
         Raises:
@@ -243,13 +243,13 @@ class RunOptions(FamilyOptions):
         for name in self.state or []:
             if name not in list(State):
                 raise unknown_name("state", name, [s.value for s in State])
-        ids = {find_run(ledger, prefix) for prefix in self.run or []}
+        ids = {find_run(run_index, prefix) for prefix in self.run or []}
         if ids and not self.sweep:
-            self._check_runs(ledger, sweeps)
-            found = self._among([ledger.runs[run] for run in ids if run in ledger.runs])
+            self._check_runs(run_index, sweep_store)
+            runs = self._among([run_index.runs[run] for run in ids if run in run_index.runs])
         else:
-            found = [run for run in super().runs(ledger, sweeps) if not ids or run.id in ids]
-        return [run for run in found if not self.state or run.state in self.state]
+            runs = [run for run in super().runs(run_index, sweep_store) if not ids or run.id in ids]
+        return [run for run in runs if not self.state or run.state in self.state]
 
     def need_some(self, all_: bool) -> None:
         """Refuse to take all runs for meant where nothing is said."""
@@ -301,7 +301,7 @@ class BudgetOptions:
     max_seeds: Annotated[int | None, typer.Option(min=1, help="Race with at most this many seeds a point.")] = None
     max_hours: Annotated[float | None, typer.Option(min=0, help="Submit at most this many device hours.")] = None
 
-    def budget(self, searches: "Sequence[Study]") -> "Budget":
+    def budget(self, studies: "Sequence[Study]") -> "Budget":
         """Return them as a budget for some searches.
 
         Raises:
@@ -309,7 +309,7 @@ class BudgetOptions:
         """
         from ettsweep.study.verification import Budget
 
-        return Budget(self.max_runs, self.max_seeds, self.max_hours).checked(searches)
+        return Budget(self.max_runs, self.max_seeds, self.max_hours).checked(studies)
 
 
 @dataclass(frozen=True)
@@ -347,10 +347,10 @@ class VerdictOptions:
         except InputError as error:
             raise InputError(str(error).replace("criterion: ", "--")) from None
 
-    def of(self, request: "SweepSpec") -> "SweepSpec":
+    def of(self, sweep_spec: "SweepSpec") -> "SweepSpec":
         """Return a grid's request with what the options say in place of what the file does."""
         from ettsweep.study.criterion import CriterionOptions
 
-        return request.model_copy(
-            update={"criterion": self.stated().over(request.criterion or CriterionOptions()) or None}
+        return sweep_spec.model_copy(
+            update={"criterion": self.stated().over(sweep_spec.criterion or CriterionOptions()) or None}
         )

@@ -54,10 +54,11 @@ def status(
     from ettsweep.runs.state import State
     from ettsweep.study.sweep_store import held_by
 
-    ledger, sweeps = read_ledger(results), chosen.load(results)
-    runs, packs = chosen.runs(ledger, sweeps), pack_sizes({r.id: r.status for r in ledger.runs.values()})
+    run_index, sweep_store = read_ledger(results), chosen.load(results)
+    runs, packs = chosen.runs(run_index, sweep_store), pack_sizes({r.id: r.status for r in run_index.runs.values()})
     rows = [
-        status_row(r, held_by(sweeps.searches, r.family, r.spec), packs.get(r.id)) for r in sorted(runs, key=in_order)
+        status_row(r, held_by(sweep_store.searches, r.family, r.spec), packs.get(r.id))
+        for r in sorted(runs, key=in_order)
     ]
     if form in (Format.TABLE, Format.MARKDOWN):
         one = len({row["sweep"] for row in rows}) == 1
@@ -80,7 +81,7 @@ def status(
             there = sorted({r.state.value for r in idle})
             again = shell_command("retry", *chosen.as_arguments, *repeated("--state", there))
             print_note(again + why_idle(results, idle))
-    for name, problem in ledger.broken.items():
+    for name, problem in run_index.broken.items():
         print_note(f"run folder {name} is broken: {problem}")
 
 
@@ -94,32 +95,32 @@ def watch(
     At a terminal it is a screen with keys, which `?` lists. Elsewhere it prints a line now and then, until all runs
     have ended.
     """
-    sweeps = families.load(results)
+    sweep_store = families.load(results)
 
-    def choose(ledger: "RunIndex", sweeps: "SweepStore") -> "tuple[list[Run], list[Study]]":
-        if not (runs := families.runs(ledger, sweeps)):
+    def choose(run_index: "RunIndex", sweep_store: "SweepStore") -> "tuple[list[Run], list[Study]]":
+        if not (runs := families.runs(run_index, sweep_store)):
             raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
-        return runs, families.any_searches(sweeps)
+        return runs, families.any_searches(sweep_store)
 
     if has_screen():
         from ettsweep.watch.app import show_screen
 
-        families.sweeps(sweeps)  # a wrong name is said at once
-        snapshot = show_screen(results, choose)
+        families.sweeps(sweep_store)  # a wrong name is said at once
+        sweep_status = show_screen(results, choose)
     else:
         from ettsweep.launch.follow import read_ledger
         from ettsweep.launch.progress import ProgressMonitor, follow
 
-        runs, _ = choose(read_ledger(results), sweeps)
-        monitor = ProgressMonitor(results, [r.spec for r in runs], sweeps.searches)
+        runs, _ = choose(read_ledger(results), sweep_store)
+        monitor = ProgressMonitor(results, [r.spec for r in runs], sweep_store.searches)
         with detaching(code=0, meant=families.as_arguments):
-            snapshot = follow(monitor, str(results), console(), relaunch=False)
-    if snapshot is None or not snapshot.settled:
+            sweep_status = follow(monitor, str(results), console(), relaunch=False)
+    if sweep_status is None or not sweep_status.settled:
         print_note(detached(families.as_arguments))
         return
     if sys.stderr.isatty():  # elsewhere it was the last line already
-        print_note(snapshot.summary())
-    if snapshot.left:
+        print_note(sweep_status.summary())
+    if sweep_status.left:
         print_note(f"{shell_command('status', *families.as_arguments)} says what became of the others")
         raise typer.Exit(1)
 
@@ -180,14 +181,14 @@ def show_run(
     from ettsweep.study.run_index import find_run, intact
     from ettsweep.study.sweep_store import load_sweep_store
 
-    ledger = read_ledger(results)
+    run_index = read_ledger(results)
     if reproduce:
-        show_reproduction(intact(ledger, run), form)
+        show_reproduction(intact(run_index, run), form)
         return
-    run_id = find_run(ledger, run)
-    data = describe(ledger, run_id, load_sweep_store(results).searches)
+    run_id = find_run(run_index, run)
+    data = describe(run_index, run_id, load_sweep_store(results).searches)
     if form is Format.TABLE:
-        show_overview(data, ledger.runs.get(run_id))
+        show_overview(data, run_index.runs.get(run_id))
         if not all_:
             print_note(f"`ettsweep show {run_id} --all` has all that is known of it")
             return
@@ -209,9 +210,9 @@ def cancel(
     from ettsweep.launch.follow import read_ledger
 
     chosen.need_some(all_)
-    sweeps = chosen.load(results)
-    found = chosen.runs(read_ledger(results), sweeps)
-    runs, left = cancellable(found, [] if chosen.run else chosen.sweep or [], sweeps)
+    sweep_store = chosen.load(results)
+    found = chosen.runs(read_ledger(results), sweep_store)
+    runs, left = cancellable(found, [] if chosen.run else chosen.sweep or [], sweep_store)
     for told in left:
         print_note(told)
     confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
@@ -235,16 +236,18 @@ def retry(
     from ettsweep.study.run_index import intact
 
     chosen.need_some(all_)
-    ledger, sweeps = read_ledger(results), chosen.load(results)
+    run_index, sweep_store = read_ledger(results), chosen.load(results)
     for prefix in chosen.run or []:
-        intact(ledger, prefix)
-    found = chosen.runs(ledger, sweeps)
+        intact(run_index, prefix)
+    found = chosen.runs(run_index, sweep_store)
     runs = retryable(found, named=bool(chosen.run), states=chosen.state or ())
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
-    searches = chosen.holding(runs, sweeps)
-    how = CommandContext(results, *training.place().of_searches(searches, sweeps), searches=searches, tell=print_note)
-    plan, alive = ask_again(runs, how, tell=print_note)
-    show_outcome(carry_out(plan, how), Format.TABLE)
+    studies = chosen.holding(runs, sweep_store)
+    context = CommandContext(
+        results, *training.place().of_searches(studies, sweep_store), studies=studies, tell=print_note
+    )
+    plan, alive = ask_again(runs, context, tell=print_note)
+    show_outcome(carry_out(plan, context), Format.TABLE)
     for run in alive:
         print_note(f"run {run.id} is alive: its heart beats on {run.status.where}; `ettsweep cancel {run.id}` stops it")
     done = {p.id for p in plan.wanted} | {run.id for run in alive}
@@ -303,7 +306,7 @@ def train(
     from ettsweep.study.run_index import intact, make_plan
     from ettsweep.worker.worker import train_in_foreground
 
-    place = training.place()
+    launch_options = training.place()
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
         given = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
@@ -314,8 +317,8 @@ def train(
         spec = intact(read_ledger(results), run).spec
     else:
         path = which_grid(grid, model, "say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
-        spec, place = ask_one(path, strategy, set_ or [], lr, wd, seed, place)
-    profile, data = place.here(spec)
+        spec, launch_options = ask_one(path, strategy, set_ or [], lr, wd, seed, launch_options)
+    profile, data = launch_options.here(spec)
     folder, account = RunDir.create(results, spec), CostEstimator(profile)
     print_note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
     finished = train_in_foreground(results, spec, profile, data)

@@ -27,9 +27,9 @@ from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import task_kind
 
 
-def plan_rows(plan: Plan, searches: Sequence[Study]) -> list[dict[str, Any]]:
+def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
     """Return a row for each wanted run of some searches, with what is done about it."""
-    families = by_family(searches)
+    families = by_family(studies)
     actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
     return [
         {
@@ -64,41 +64,41 @@ def plan_summary(plan: Plan, tense: str, where: str = "") -> str:
     return " ".join((", ".join(parts) or "nothing to do").split())
 
 
-def show_outcome(done: SubmitResult, form: Format) -> None:
+def show_outcome(submit_result: SubmitResult, form: Format) -> None:
     """Print the plan of a dry run; else say what was submitted or, where it was followed, how much is finished."""
-    if done.how.dry_run:
-        show_plan(done, form)
-    elif done.how.follows:
-        finished = sum(p.state.finished for p in done.plan.keep)
-        print_note(f"{finished} of {count(len(done.plan.wanted), 'run')} finished")
+    if submit_result.context.dry_run:
+        show_plan(submit_result, form)
+    elif submit_result.context.follows:
+        finished = sum(p.state.finished for p in submit_result.plan.keep)
+        print_note(f"{finished} of {count(len(submit_result.plan.wanted), 'run')} finished")
     else:
-        print_note(plan_summary(done.plan, "", where_to(done.folders)))
+        print_note(plan_summary(submit_result.plan, "", where_to(submit_result.folders)))
 
 
-def show_plan(done: SubmitResult, form: Format, *, below: bool = False) -> None:
+def show_plan(submit_result: SubmitResult, form: Format, *, below: bool = False) -> None:
     """Print what a dry run would do, and what it would hand to sbatch: JSON and CSV have no room for that.
 
     `below` another table, which is what was asked for.
     """
     table = form is Format.TABLE
-    if not below or (table and done.plan.to_launch):
+    if not below or (table and submit_result.plan.to_launch):
         print("\n" if below else "", end="")
-        rows = plan_rows(done.plan, done.how.searches)
-        one = table and len({search.sweep for search in done.how.searches}) < 2
+        rows = plan_rows(submit_result.plan, submit_result.context.studies)
+        one = table and len({study.sweep for study in submit_result.context.studies}) < 2
         print_table(rows, form, [key for key in rows[0] if not (one and key == "sweep")] if rows else None)
-    for script in done.scripts if table else []:
+    for script in submit_result.scripts if table else []:
         print(f"\n{escape_control(script)}", end="")
-    print_note(plan_summary(done.plan, "would be"))
+    print_note(plan_summary(submit_result.plan, "would be"))
 
 
 def note_submitted(done: VerificationResult) -> None:
     """Say how many runs verdicts have had submitted, if any; of those that were followed, their cost has said it."""
-    planned, outcome = done.verification.planned, done.outcome
+    planned, submit_result = done.verification.planned, done.submit_result
     if planned and not done.problem:
-        if not outcome.how.follows:
-            what = f"{count(planned, 'run')} submitted{where_to(outcome.folders)}"
+        if not submit_result.context.follows:
+            what = f"{count(planned, 'run')} submitted{where_to(submit_result.folders)}"
             print_note(f"{what}; ask again when they are finished, or stay with --follow")
-        note_ended(outcome.how.results, outcome.plan)
+        note_ended(submit_result.context.results, submit_result.plan)
 
 
 def where_to(folders: Sequence[Path]) -> str:
@@ -119,11 +119,11 @@ def note_ended(results: Path, plan: Plan) -> None:
         print_note(f"the workers' last words: {before[0].last_words()}" if len(before) > 1 else "")
 
 
-def note_left(sweeps: SweepStore, name: str, plan: Plan) -> None:
+def note_left(sweep_store: SweepStore, name: str, plan: Plan) -> None:
     """Say how many runs of a sweep nobody has submitted yet: a call may ask for a part of it."""
     planned = {p.id for p in plan.wanted}
-    ids = {spec.run_id for spec in sweeps.named[name].specs()} - planned
-    missing = sum(not (runs_dir(sweeps.results) / run).is_dir() for run in ids)
+    ids = {spec.run_id for spec in sweep_store.named[name].specs()} - planned
+    missing = sum(not (runs_dir(sweep_store.results) / run).is_dir() for run in ids)
     if missing:
         what = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
         print_note(
@@ -212,12 +212,12 @@ def best_score(run: Run) -> float | None:
     return so_far[max(so_far)] if so_far else None
 
 
-def describe(ledger: RunIndex, run_id: str, searches: Searches) -> Json:
+def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
     """Return all that is known of a run, broken or not, as plain data, given the searches of each family."""
-    run = ledger.runs.get(run_id)
+    run = run_index.runs.get(run_id)
     if run is None:
-        return {"run": run_id, "state": State.FAILED.value, "reason": ledger.broken[run_id]}
-    packs = pack_sizes({r.id: r.status for r in ledger.runs.values()})
+        return {"run": run_id, "state": State.FAILED.value, "reason": run_index.broken[run_id]}
+    packs = pack_sizes({r.id: r.status for r in run_index.runs.values()})
     row = status_row(run, held_by(searches, run.family, run.spec), packs.get(run_id))
     attempts = []
     for number in run.dir.numbers():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def search(
     *,
-    asking: GridOptions,
+    grid_options: GridOptions,
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -76,31 +76,31 @@ def search(
     from ettsweep.study.warm_start import starts
 
     propose = proposer(sampler)
-    name, asked, told = _asked(asking, sweep, judging, results)
+    name, asked, told = _asked(grid_options, sweep, judging, results)
     check_pruner(pruner, asked.recipe.schedule)
     with retyped_with("--name"):
-        request = training.place().settle(asked, results, name)
-    how = CommandContext(
-        results, *trained_by(request), dry_run, console() if follow else None, "search", tell=print_note
+        sweep_spec = training.place().settle(asked, results, name)
+    context = CommandContext(
+        results, *trained_by(sweep_spec), dry_run, console() if follow else None, "search", tell=print_note
     )
-    sweeps = load_sweep_store(results)
-    sought = SearchTarget.of(name, request, sweeps)
-    budget = limits.budget(sought.searches)
-    begun = starts(sought.searches, sought.sweeps, read_ledger(results), source, unverified=unverified)
-    new = [one for one in sought.searches if not one.proposed]
+    sweep_store = load_sweep_store(results)
+    sought = SearchTarget.of(name, sweep_spec, sweep_store)
+    budget = limits.budget(sought.studies)
+    begun = starts(sought.studies, sought.sweep_store, read_ledger(results), source, unverified=unverified)
+    new = [study for study in sought.studies if not study.proposed]
     print_note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
-    _, obstacle = plan_grid(request, how, name, asking.words, print_note)
+    _, obstacle = plan_grid(sweep_spec, context, name, grid_options.words, print_note)
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
     print_note(told)
-    print_note(_other_ranges(sweeps.named[name].searches if name in sweeps.named else [], sought.searches))
-    meant = ["--sweep", name, *repeated("--strategy", asking.strategy or [])]
+    print_note(_other_ranges(sweep_store.named[name].studies if name in sweep_store.named else [], sought.studies))
+    meant = ["--sweep", name, *repeated("--strategy", grid_options.strategy or [])]
     with detaching(meant=meant):
-        for one in sought.searches:
-            print_note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
-        with followed(results, [name] if how.follows else ()):
+        for study in sought.studies:
+            print_note(f"{study.title} starts {begun[study.key].reason}" if study.key in begun else "")
+        with followed(results, [name] if context.follows else ()):
             done = search_rounds(
                 sought,
-                how,
+                context,
                 begun,
                 budget,
                 sampler=sampler,
@@ -109,7 +109,7 @@ def search(
                 pruner=pruner,
                 agree=go_on if follow else None,
             )
-    show_course(done.verification.searches, done.outcome.plan.ledger, form)
+    show_course(done.verification.studies, done.submit_result.plan.run_index, form)
     said = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
     how_to = [word for option, (given, default) in said.items() if given != default for word in (option, str(given))]
     raise typer.Exit(show_verified(done, budget, form, ["search", *meant, *how_to], meant))
@@ -119,20 +119,20 @@ def _other_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     """Say of which families the ranges are not those of the search before; nothing where all are."""
     from ettsweep.console import power
 
-    def told(search: "Study") -> str:
-        (low_lr, low_wd), (high_lr, high_wd) = search.box
+    def told(study: "Study") -> str:
+        (low_lr, low_wd), (high_lr, high_wd) = study.box
         return f"lr from {power(low_lr)} to {power(high_lr)}, wd from {power(low_wd)} to {power(high_wd)}"
 
-    known = {search.key: search for search in before if search.box}
+    known = {study.key: study for study in before if study.box}
     return "\n".join(
-        f"{search.title} is searched in other ranges from now on: {told(search)}; before, {told(known[search.key])}"
-        for search in now
-        if search.key in known and known[search.key].box != search.box
+        f"{study.title} is searched in other ranges from now on: {told(study)}; before, {told(known[study.key])}"
+        for study in now
+        if study.key in known and known[study.key].box != study.box
     )
 
 
 def _asked(
-    asking: GridOptions, sweep: str | None, judging: VerdictOptions, results: Path
+    grid_options: GridOptions, sweep: str | None, judging: VerdictOptions, results: Path
 ) -> "tuple[str, SweepSpec, str]":
     """Return the name of the sweep that is searched, what is asked of it, and a line on its seeds.
 
@@ -142,13 +142,13 @@ def _asked(
     from ettsweep.study.sweep_store import load_sweep_store
 
     if sweep is None:
-        name, request, told = asking.request(
+        name, sweep_spec, told = grid_options.request(
             judging, "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"
         )
     else:
-        asking.refuse_beside("--sweep")
+        grid_options.refuse_beside("--sweep")
         (found,) = load_sweep_store(results).chosen([sweep])
-        name, request, told = sweep, judging.of(found.asked_again(asking.strategy or [])), ""
-    if request.lr.fixed and request.wd.fixed:
+        name, sweep_spec, told = sweep, judging.of(found.asked_again(grid_options.strategy or [])), ""
+    if sweep_spec.lr.fixed and sweep_spec.wd.fixed:
         raise InputError("lr and wd are both fixed: there is nothing to search; give a range for one")
-    return name, request.model_copy(update={"searched": True}), told
+    return name, sweep_spec.model_copy(update={"searched": True}), told

@@ -15,23 +15,23 @@ COLUMNS = 80
 """Of the terminal that it fits."""
 
 
-def show_course(searches: Sequence[Study], ledger: RunIndex, form: Format) -> None:
+def show_course(studies: Sequence[Study], run_index: RunIndex, form: Format) -> None:
     """Print to a person, of each family that was searched, the best score and the runs that improved on all before."""
     if form is not Format.TABLE or not sys.stdout.isatty():
         return
-    names = titles(searches)
-    for search in searches:
-        if spent := course(evaluate(search, ledger.family(search.family))):
-            told = f"{names[search.key]}: {_told(spent, search.measure)}"
+    names = titles(studies)
+    for study in studies:
+        if spent := course(evaluate(study, run_index.family(study.family))):
+            told = f"{names[study.key]}: {_told(spent, study.metric)}"
             print(textwrap.fill(escape_control(told), COLUMNS, subsequent_indent="  "))
-            print_table(improvements(spent, search.measure.metric), form)
+            print_table(improvements(spent, study.metric.metric), form)
             print()
 
 
-def _told(spent: Sequence[HistoryEntry], measure: Metric) -> str:
+def _told(spent: Sequence[HistoryEntry], metric: Metric) -> str:
     """Say what the best score of a single run is, and of how many: verdicts go by means."""
     best, proposed = spent[-1].best, sum(one.proposal is not None for one in spent)
-    told = "no score in" if best is None else f"{measure.metric} {cell(best)} in the best of"
+    told = "no score in" if best is None else f"{metric.metric} {cell(best)} in the best of"
     return f"{told} {count(len(spent), 'run')}, {proposed} of them proposed"
 
 

@@ -25,7 +25,7 @@ from ettsweep.files import chosen_by
 
 def grid(
     *,
-    asking: GridOptions,
+    grid_options: GridOptions,
     judging: VerdictOptions,
     training: TrainingOptions,
     dry_run: DryRun = False,
@@ -40,30 +40,30 @@ def grid(
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import followed
 
-    name, asked, told = asking.request(judging, "say which grid, with one of --model NAME and --grid FILE")
+    name, asked, told = grid_options.request(judging, "say which grid, with one of --model NAME and --grid FILE")
     with retyped_with("--name"):
-        request = training.place().settle(asked, results, name)
-        searches, screen = request.searches(name), console() if follow else None
-        how = CommandContext(results, *trained_by(request), dry_run, screen, name, searches, tell=print_note)
-        plan, obstacle = plan_grid(request, how, name, asking.words, tell=print_note)
+        sweep_spec = training.place().settle(asked, results, name)
+        studies, screen = sweep_spec.searches(name), console() if follow else None
+        context = CommandContext(results, *trained_by(sweep_spec), dry_run, screen, name, studies, tell=print_note)
+        plan, obstacle = plan_grid(sweep_spec, context, name, grid_options.words, tell=print_note)
     print_note(told)
     meant = ["--sweep", name]
-    with detaching(how.follows, meant=meant), followed(results, [name] if how.follows else ()):
-        done = carry_out(plan, how)
-    show_outcome(done, form)
+    with detaching(context.follows, meant=meant), followed(results, [name] if context.follows else ()):
+        submit_result = carry_out(plan, context)
+    show_outcome(submit_result, form)
     if dry_run:
         known = name in load_sweep_store(results).named
         print_note(f"sweep {name} {'is there' if known else 'would be made'}")
         print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
         return
-    note_blocked(done.plan, meant=meant)
+    note_blocked(submit_result.plan, meant=meant)
     if not follow:
         note_ended(results, plan)
         if plan.to_launch:
             judges = f"{shell_command('verify-optimum', *meant)} judges them"
             print_note(f"they train in the background: {shell_command('watch', *meant)} shows them, {judges}")
     note_left(load_sweep_store(results), name, plan)
-    if not done.sound:
+    if not submit_result.sound:
         raise typer.Exit(1)
 
 
@@ -92,23 +92,23 @@ def verify_optimum(
     from ettsweep.study.study import parse_point
     from ettsweep.study.sweep_updates import followed, judge_by
 
-    stated, sweeps = judging.stated(), families.load(results)
-    searches = [search.judged_by(stated) for search in families.searches(sweeps)]
-    ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
-    how = CommandContext(results, *ways, dry_run, console() if follow else None, "verify", searches, tell=print_note)
-    if at is not None and len(searches) > 1:
-        told = ", ".join(f"{search.sweep} {search.model} {search.strategy}" for search in searches)
+    stated, sweep_store = judging.stated(), families.load(results)
+    studies = [study.judged_by(stated) for study in families.searches(sweep_store)]
+    ways = training.place().of_searches(studies, sweep_store, dry_run=dry_run)
+    context = CommandContext(results, *ways, dry_run, console() if follow else None, "verify", studies, tell=print_note)
+    if at is not None and len(studies) > 1:
+        told = ", ".join(f"{study.sweep} {study.model} {study.strategy}" for study in studies)
         raise InputError(
-            f"--at names a point of one search, and there are {len(searches)}: {told}; narrow with --sweep, --strategy"
+            f"--at names a point of one search, and there are {len(studies)}: {told}; narrow with --sweep, --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
-    budget = limits.budget(searches)
+    budget = limits.budget(studies)
     if not dry_run:
-        print_note(judge_by(results, dict.fromkeys(search.sweep for search in searches), stated))
+        print_note(judge_by(results, dict.fromkeys(study.sweep for study in studies), stated))
     tell, agree = (print_note, go_on) if follow else (None, None)
     meant = families.as_arguments
-    with detaching(meant=meant), followed(results, {search.sweep for search in searches} if how.follows else ()):
-        done = verify_rounds(searches, how, at=point, budget=budget, tell=tell, agree=agree)
+    with detaching(meant=meant), followed(results, {study.sweep for study in studies} if context.follows else ()):
+        done = verify_rounds(studies, context, at=point, budget=budget, tell=tell, agree=agree)
     again = ["verify-optimum", *meant, *(["--at", at] if at else []), "--follow"]
     raise typer.Exit(show_verified(done, budget, form, again, meant))
 
@@ -132,24 +132,24 @@ def seeds(
     from ettsweep.study.sweep_updates import followed
     from ettsweep.study.verification import judge
 
-    sweeps = families.load(results)
-    searches = families.searches(sweeps)
-    ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
-    how = CommandContext(results, *ways, dry_run, console() if follow else None, "seeds", searches, tell=print_note)
-    plan, unverified = ask_seeds(searches, results, count)
-    names = {search.sweep for search in searches} if how.follows else ()
-    with detaching(how.follows, meant=families.as_arguments), followed(results, names):
-        done = carry_out(plan, how)
+    sweep_store = families.load(results)
+    studies = families.searches(sweep_store)
+    ways = training.place().of_searches(studies, sweep_store, dry_run=dry_run)
+    context = CommandContext(results, *ways, dry_run, console() if follow else None, "seeds", studies, tell=print_note)
+    plan, unverified = ask_seeds(studies, results, count)
+    names = {study.sweep for study in studies} if context.follows else ()
+    with detaching(context.follows, meant=families.as_arguments), followed(results, names):
+        submit_result = carry_out(plan, context)
     if dry_run:
-        show_plan(done, form)
+        show_plan(submit_result, form)
         note_reasons(unverified)
     else:
         print_note("" if follow else plan_summary(plan, ""))
-        show_verdicts(judge(searches, read_ledger(results)), form)
-    title = titles(searches)
+        show_verdicts(judge(studies, read_ledger(results)), form)
+    title = titles(studies)
     print_note(f"not verified yet, so not rerun: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
-    note_blocked(done.plan, meant=families.as_arguments)
-    raise typer.Exit(1 if unverified or done.plan.blocked else 0)
+    note_blocked(submit_result.plan, meant=families.as_arguments)
+    raise typer.Exit(1 if unverified or submit_result.plan.blocked else 0)
 
 
 def report(
@@ -176,20 +176,20 @@ def report(
     from ettsweep.study.verification import judge
 
     folder = out or results / "report"
-    ledger, sweeps = read_ledger(results), families.load(results)
-    searches = families.searches(sweeps)
+    run_index, sweep_store = read_ledger(results), families.load(results)
+    studies = families.searches(sweep_store)
     if optuna is not None:
         from ettsweep.report.optuna_journal import write_journal
 
         with chosen_by("--optuna", optuna):
-            print_note(write_journal(optuna, sweeps, searches, ledger))
-    verdicts = judge(searches, ledger)
-    runs = with_evidence(families.runs(ledger, sweeps), verdicts)
-    notes = {name: sweep.note for name, sweep in sweeps.named.items()}
+            print_note(write_journal(optuna, sweep_store, studies, run_index))
+    verdicts = judge(studies, run_index)
+    runs = with_evidence(families.runs(run_index, sweep_store), verdicts)
+    notes = {name: sweep.note for name, sweep in sweep_store.named.items()}
     with chosen_by("--out", folder):
-        paths = write_report(results, folder, runs, verdicts, sweeps.searches, print_note, notes)
+        paths = write_report(results, folder, runs, verdicts, sweep_store.searches, print_note, notes)
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged(runs, verdicts))
-    print_note(cost_so_far(runs, sweeps.searches))
+    print_note(cost_so_far(runs, sweep_store.searches))
     print_note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

@@ -113,8 +113,8 @@ def check_scaling(
 
     _need_positive(lr)
     wanted = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
-    question = CheckRequest(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
-    plan = make_plan(question, available_bytes(CPU))
+    request = CheckRequest(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
+    plan = make_plan(request, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
     with chosen_by("--out", folder):
         with leaving_nothing(folder):

@@ -25,12 +25,12 @@ NAMED = 4
 """Points that a line names, of any number."""
 
 
-def score_note(searches: Sequence[Study]) -> str:
+def score_note(studies: Sequence[Study]) -> str:
     """Say which score is compared, of which models where not all have the same, and which end of it is best."""
     words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
     kinds: dict[Metric, dict[str, None]] = {}
-    for search in searches:
-        kinds.setdefault(search.measure, {})[search.model] = None
+    for study in studies:
+        kinds.setdefault(study.metric, {})[study.model] = None
     lines = []
     for k, models in kinds.items():
         whose = f"{', '.join(models)}: " if len(kinds) > 1 else ""
@@ -42,24 +42,24 @@ def score_note(searches: Sequence[Study]) -> str:
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     """Print a row a family, and below the table what stands in the way."""
     data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
-    _show_families([verdict_row(v) for v in verdicts], [v.search for v in verdicts], form, data)
+    _show_families([verdict_row(v) for v in verdicts], [v.study for v in verdicts], form, data)
     note_reasons(verdicts)
-    names = titles([v.search for v in verdicts])
+    names = titles([v.study for v in verdicts])
     mixed = {v.key: found for v in verdicts if (found := mixture(v.runs))}
     for key, (told, _) in mixed.items():
         print_note(f"{names[key]}: {told}")
     for _, run in list(mixed.values())[:1]:
         print_note(f"`ettsweep show {run} --reproduce` tells one version from what is here")
-    several = len({v.search.model for v in verdicts}) > 1
-    for one, other, why in side_by_side(verdicts):
-        here, there = (f"{v.verdict}{_at(v.point)} in {v.search.sweep}" for v in (one, other))
-        what = f"{one.search.model} {one.strategy}" if several else one.strategy
+    several = len({v.study.model for v in verdicts}) > 1
+    for verdict, other, why in side_by_side(verdicts):
+        here, there = (f"{v.verdict}{_at(v.point)} in {v.study.sweep}" for v in (verdict, other))
+        what = f"{verdict.study.model} {verdict.strategy}" if several else verdict.strategy
         print_note(f"{what} is {here}, {there}: {'; '.join(why)}")
 
 
 def note_reasons(verdicts: Sequence[Verdict]) -> None:
     """Say what stands in the way of verdicts, once for all families that it holds for."""
-    names = titles([v.search for v in verdicts])
+    names = titles([v.study for v in verdicts])
     alike: dict[str, list[str]] = {}
     for v in verdicts:
         if v.verdict != "optimal":
@@ -68,7 +68,7 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
         print_note(f"{', '.join(families)}: {reason}")
     for v in verdicts:
         if v.bound and v.bound.caveat:
-            smooth = v.bound.evidence is None or v.bound.evidence.surface.smooth
+            smooth = v.bound.posterior is None or v.bound.posterior.surface.smooth
             pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
             print_note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
         if v.bound and v.bound.noise.known == "inferred":
@@ -81,12 +81,12 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
             print_note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
 
 
-def _show_families(rows: Sequence[Row], searches: Sequence[Study], form: Format, data: object = None) -> None:
+def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, data: object = None) -> None:
     """Print a row a family, with as much of what it is as tells it from the others."""
-    several = len({s.model for s in searches}) > 1 or len({(s.sweep, s.strategy) for s in searches}) < len(searches)
+    several = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
     needless = set() if several else {"family", "model"}
-    needless |= {"sweep"} if len({s.sweep for s in searches}) < 2 else set()
-    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in searches}) < 2 else set()
+    needless |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
+    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in studies}) < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
     if form is Format.TABLE:
         columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
@@ -114,7 +114,7 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
             )
         rows.append(row)
     print()
-    _show_families(rows, [verdict.search for verdict, _ in counted], Format.TABLE)
+    _show_families(rows, [verdict.study for verdict, _ in counted], Format.TABLE)
 
 
 def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
@@ -125,7 +125,7 @@ def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Col
     saved = 0
     for v in verdicts:
         if v.bound and v.candidate and beyond.get(v.key):
-            compared = [one.point for one in v.compared]
+            compared = [scored_point.point for scored_point in v.compared]
             beside = [spec for spec in beyond.get(v.key, ()) if Point(spec.lr, spec.wd) not in {*compared, *v.outside}]
             saved += saved_by_racing(v.counted, compared) - len(beside)
     print_note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
@@ -133,7 +133,7 @@ def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Col
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
     """Name the points that were reached beyond the ranges of the grid."""
-    names = titles([v.search for v in verdicts])
+    names = titles([v.study for v in verdicts])
     for v in verdicts:
         if v.outside:
             points = ", ".join(map(str, v.outside[:NAMED])) + (", ..." if len(v.outside) > NAMED else "")
@@ -146,11 +146,11 @@ def _at(point: Point | None) -> str:
 
 def _family(v: Verdict) -> dict[str, Any]:
     return {
-        "sweep": v.search.sweep,
+        "sweep": v.study.sweep,
         "family": v.family,
-        "model": v.search.model,
+        "model": v.study.model,
         "strategy": v.strategy,
-        "optimizer": v.search.base.optimizer.kind,
+        "optimizer": v.study.base.optimizer.kind,
     }
 
 
@@ -165,7 +165,7 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
     return {
         **_headline(v),
         "verdict": v.statement,
-        v.search.measure.metric: v.score,
+        v.study.metric.metric: v.score,
         "seeds": v.candidate and v.candidate.runs,
         **_compared(v),
         "neighbours": neighbours if v.missing or not v.neighbours else None,
@@ -175,12 +175,12 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
 
 def _compared(v: Verdict) -> dict[str, Any]:
     """Return what the table shows of the neighbour that comes nearest to the candidate."""
-    if v.search.criterion.rule == "paper":
+    if v.study.criterion.rule == "paper":
         return {"best neighbour": v.rival and v.rival.score}
     behind = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
     if behind is None or v.bound is None:
         return {"nearest neighbour": None}
-    said, where = v.search.measure.format_share, "behind" if behind.mean >= 0 else "ahead"
+    said, where = v.study.metric.format_share, "behind" if behind.mean >= 0 else "ahead"
     error = "" if v.bound.noise.known == "unknown" else f" ± {said(behind.error)}"
     return {"nearest neighbour": f"{said(abs(behind.mean))}{error} {where}"}
 
@@ -208,10 +208,10 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         **_headline(v),
         "score": v.score,
         "runs": v.candidate.runs if v.candidate else 0,
-        "metric": v.search.measure.metric,
-        "mode": v.search.measure.mode,
-        "rule": v.search.criterion.rule,
-        "confidence": v.search.criterion.confidence,
+        "metric": v.study.metric.metric,
+        "mode": v.study.metric.mode,
+        "rule": v.study.criterion.rule,
+        "confidence": v.study.criterion.confidence,
         "statement": v.statement,
         "evidence": bound_json(v),
         "neighbours": [
@@ -219,7 +219,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
             for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
         ],
         "missing": [_point(point) for point in v.missing],
-        "seeds": list(v.search.seeds),
+        "seeds": list(v.study.seeds),
         "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh.items()],
         "outside": [_point(point) for point in v.outside],
         "path": [_point(point) for point in v.path],
@@ -236,30 +236,32 @@ def _point(point: Point) -> dict[str, float]:
     return {"lr": point.lr, "wd": point.wd}
 
 
-def sweep_row(sweep: Sweep, sweeps: SweepStore, ledger: RunIndex, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def sweep_row(
+    sweep: Sweep, sweep_store: SweepStore, run_index: RunIndex, verdicts: Sequence[Verdict]
+) -> dict[str, Any]:
     """Return what `sweeps` shows of one: how far its runs are, device hours, verdicts.
 
     The last change is of what was asked for or of a result, by the times of files: nothing goes by it.
     """
     runs = [
         run
-        for search in sweep.searches
-        for run in ledger.family(search.family)
-        if sweep.name in holders(sweeps.searches, run.family, run.spec)
+        for study in sweep.studies
+        for run in run_index.family(study.family)
+        if sweep.name in holders(sweep_store.searches, run.family, run.spec)
     ]
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
-    states = [ledger.state(run).state for run in ids]
+    states = [run_index.state(run).state for run in ids]
     seconds = sum(map(cost_s, runs))
-    paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweeps.results) / sweep.name).glob("*.yaml"))
+    paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
     changed = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
     return {
         "sweep": sweep.name,
         "note": sweep.note,
-        "families": len(sweep.searches),
+        "families": len(sweep.studies),
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
-        "criterion": sweep.criterion.describe(sweep.measure),
+        "criterion": sweep.criterion.describe(sweep.metric),
         "last change": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "archived": sweep.archived,
     }

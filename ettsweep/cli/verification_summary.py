@@ -20,13 +20,13 @@ def show_verified(
     Raises:
         LaunchError: the only round could not be submitted.
     """
-    asked, how = done.verification, done.outcome.how
+    asked, context = done.verification, done.submit_result.context
     show_verdicts(asked.verdicts, form)
     note_outside(asked.verdicts)
-    if how.follows:
+    if context.follows:
         note_saved(asked.verdicts, asked.beyond)
-    if how.dry_run:
-        show_plan(done.outcome, form, below=True)
+    if context.dry_run:
+        show_plan(done.submit_result, form, below=True)
     else:
         note_submitted(done)
     if asked.held_back:
@@ -34,14 +34,14 @@ def show_verified(
         print_note(f"{needed} than {budget} allows")
     for told in asked.stopped:
         print_note(f"{told}: it stops here")
-    cut_short = how.follows and asked.unproposed
+    cut_short = context.follows and asked.unproposed
     print_note(f"the search is not over: {budget} allows no further point" if cut_short and budget.stated else "")
     more = asked.stopped or cut_short
     print_note(f"{shell_command(*again, '--max-runs', 'N')} allows N more" if more else "")
-    if how.console is None and any(v.verdict == "unresolved" and v.bound for v in asked.verdicts):
+    if context.console is None and any(v.verdict == "unresolved" and v.bound for v in asked.verdicts):
         print_note(f"{shell_command(*again)} trains what decides most, seed by seed; --max-runs N sets a limit")
-    note_blocked(done.outcome.plan, asked.verdicts, meant)
+    note_blocked(done.submit_result.plan, asked.verdicts, meant)
     if done.problem:
         raise done.problem
-    print_note(score_note([v.search for v in asked.verdicts]))
+    print_note(score_note([v.study for v in asked.verdicts]))
     return 0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1

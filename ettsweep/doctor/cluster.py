@@ -257,7 +257,7 @@ def _shared(results: Path) -> DoctorCheck | None:
     kind, mount = file_system(folder)
     if not kind:
         return None
-    if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(place) for place in OF_EACH_NODE):
+    if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(path) for path in OF_EACH_NODE):
         detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
         return DoctorCheck("shared folder", "warning", detail)
     if kind in OF_ONE_MACHINE:

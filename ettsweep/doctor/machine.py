@@ -138,9 +138,9 @@ def _slurm() -> str:
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def examine_saving(results: Path, request: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
+def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
     """Yield whether a job of SLURM's has the time to save a grid's model once it is warned; not of small ones."""
-    spec = request.searches()[0].base
+    spec = sweep_spec.searches()[0].base
     try:
         profile = load_profile(name, launch_set)
     except EttsweepError:
@@ -183,12 +183,12 @@ def _written_bytes_per_s(folder: Path) -> float:
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def examine_fit(request: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
+def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
     """Yield the largest micro-batch of a grid's model that fits a device, without and with activation checkpointing.
 
     A profile for SLURM is tried on the first device of this machine: on the login node, start it with srun.
     """
-    spec = request.searches()[0].base
+    spec = sweep_spec.searches()[0].base
     profile = load_profile(name, launch_set)
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]

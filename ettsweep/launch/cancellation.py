@@ -13,7 +13,7 @@ OVER = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
 """States in which there is nothing to cancel."""
 
 
-def cancellable(runs: Sequence[Run], names: Sequence[str], sweeps: SweepStore) -> tuple[list[Run], list[str]]:
+def cancellable(runs: Sequence[Run], names: Sequence[str], sweep_store: SweepStore) -> tuple[list[Run], list[str]]:
     """Return which of some runs can be cancelled, and a line for each other sweep whose runs are left alone.
 
     Of the sweeps that are named, those are meant that no other one wants; without names, all are.
@@ -21,7 +21,7 @@ def cancellable(runs: Sequence[Run], names: Sequence[str], sweeps: SweepStore) -
     found = [run for run in runs if run.state not in OVER]
     if not names:
         return found, []
-    free, left = spared(found, names, sweeps)
+    free, left = spared(found, names, sweep_store)
     told = []
     for name, number in left.items():
         alone = f"{count(number, 'run')} {'is' if number == 1 else 'are'} left alone"

@@ -26,13 +26,13 @@ class Waste:
 
 def find_waste(results: Path) -> list[Waste]:
     """Return what `clean` removes; nothing that a live worker could touch is in it."""
-    outlook = SchedulerLiveness(results)
+    liveness = SchedulerLiveness(results)
     folders = {folder: readable(folder) for folder in submission_folders(results)}
-    live = {folder for folder, submission in folders.items() if submission and outlook.live(submission)}
+    live = {folder for folder, submission in folders.items() if submission and liveness.live(submission)}
     found = []
     for path in sorted(runs_dir(results).glob("*")):
         if path.is_dir() and is_run_id(path.name):
-            found += list(_of_run(RunDir(path), outlook, bool(live)))
+            found += list(_of_run(RunDir(path), liveness, bool(live)))
     for folder, submission in folders.items():
         # What has left runs unfinished tells how: SLURM knows why its jobs ended.
         if folder not in live and not (submission and submission.kind == "slurm" and submission.unfinished()):
@@ -43,15 +43,15 @@ def find_waste(results: Path) -> list[Waste]:
             found.append(_waste(path, "note of a command that has ended"))
     if not live:
         found += [_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
-    return found + [_waste(path, reason) for path, reason in _unused_code(results, outlook).items()]
+    return found + [_waste(path, reason) for path, reason in _unused_code(results, liveness).items()]
 
 
-def _unused_code(results: Path, outlook: SchedulerLiveness) -> dict[Path, str]:
-    return unused(results, {Path(s.code).name for s in submissions(results) if s.code and outlook.live(s)})
+def _unused_code(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
+    return unused(results, {Path(s.code).name for s in submissions(results) if s.code and liveness.live(s)})
 
 
-def _of_run(run: RunDir, outlook: SchedulerLiveness, live: bool) -> Iterator[Waste]:
-    status = run.status(outlook)
+def _of_run(run: RunDir, liveness: SchedulerLiveness, live: bool) -> Iterator[Waste]:
+    status = run.status(liveness)
     if not live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
         yield _waste(run.path, "no run: neither spec.json nor attempts")
         return

@@ -104,15 +104,15 @@ def unused(results: Path, submitted: Collection[str]) -> dict[Path, str]:
     """Return what can be removed, with the reason; live submissions train from the snapshots called `submitted`."""
     takers = sorted(code_dir(results).glob(".*.json"))
     live = [path.name for path in takers if _may_live(path)]
-    found = {}
+    paths = {}
     for snapshot in snapshots(results):
         if snapshot.name not in submitted and not any(name.startswith(f".{snapshot.name}.") for name in live):
-            found[snapshot] = "snapshot that no live submission uses"
-    found |= {path: "note of a submission that has ended" for path in takers if path.name not in live}
+            paths[snapshot] = "snapshot that no live submission uses"
+    paths |= {path: "note of a submission that has ended" for path in takers if path.name not in live}
     for temporary in sorted(code_dir(results).glob(".[!.]*.tmp")):
         if not any(temporary.name.startswith(name.removesuffix("json")) for name in live):
-            found[temporary] = "left by a kill"
-    return found
+            paths[temporary] = "left by a kill"
+    return paths
 
 
 def _may_live(taker: Path) -> bool:

@@ -84,9 +84,9 @@ class MeasuredTime:
 class TrainingTimes:
     """How many device seconds runs take by kind, from the finished ones of a ledger; with `devices`, those of such."""
 
-    def __init__(self, ledger: RunIndex, devices: Devices | None = None) -> None:
+    def __init__(self, run_index: RunIndex, devices: Devices | None = None) -> None:
         self._timed: dict[Hashable, MeasuredTime] = defaultdict(MeasuredTime)
-        for run in ledger.runs.values():
+        for run in run_index.runs.values():
             device_s, share = cost_s(run), _share_trained(run)
             if run.result and device_s and share and (devices is None or devices.trained(run.result)):
                 self._timed[run.spec.recipe_key].add(device_s, share)
@@ -162,7 +162,7 @@ class CostEstimator:
 
     def before(self, plan: Plan) -> str:
         """Return a line on the runs of a plan that no earlier one has started; empty where there are none."""
-        runs = plan.ledger.runs
+        runs = plan.run_index.runs
         first = self._there is None
         if self._there is None:
             self._there = tuple(runs[p.id] for p in plan.keep if p.state.finished)
@@ -173,7 +173,7 @@ class CostEstimator:
         head = f"{count(len(new), 'run')} to train"
         if self.rounds:
             head = f"{'this round' if first else 'the next'} trains {count(len(new), 'run')}"
-        told = ": ".join(filter(None, [head, self._price(new, plan.ledger, tersely=not first)]))
+        told = ": ".join(filter(None, [head, self._price(new, plan.run_index, tersely=not first)]))
         mixed = [p for p in new if p.id in runs and self._mixes(runs[p.id].dir)]
         return f"{told}; {len(mixed)} of them {MIXED}" if mixed else told
 
@@ -182,14 +182,14 @@ class CostEstimator:
         saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
         return saved is not None and saved.execution().get("pack_mode") != "fast"
 
-    def _price(self, planned: Sequence[PlannedRun], ledger: RunIndex, *, tersely: bool) -> str:
+    def _price(self, planned: Sequence[PlannedRun], run_index: RunIndex, *, tersely: bool) -> str:
         """Return the device hours of some runs, their wall time where it is known, and how many were timed."""
         try:
             devices = Devices.of(self.profile)
         except InputError:
             return ""  # it is for another machine
-        times = TrainingTimes(ledger, devices)
-        found = {p.id: s for p in planned if (s := times.of(p, self._left[p.id])) is not None}
+        training_times = TrainingTimes(run_index, devices)
+        found = {p.id: s for p in planned if (s := training_times.of(p, self._left[p.id])) is not None}
         if not found:
             return ""
         told = f"about {device_hours(sum(found.values()))}"
@@ -199,7 +199,7 @@ class CostEstimator:
             told += self._wall(list(found.values()), devices)
         if tersely:
             return told
-        timed = times.runs(planned)
+        timed = training_times.runs(planned)
         return f"{told} ({count(timed, 'run')} of the kind {'was' if timed == 1 else 'were'} timed)"
 
     def _wall(self, device_s: Sequence[float], devices: Devices) -> str:
@@ -217,9 +217,9 @@ class CostEstimator:
         wall_s = until_free([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
         return f", {format_duration(wall_s)} {where}"
 
-    def after(self, ledger: RunIndex) -> str:
+    def after(self, run_index: RunIndex) -> str:
         """Return a line on what the runs have cost, and on what those saved that were finished before."""
-        ended = [run for run_id in self._left if (run := ledger.runs.get(run_id))]
+        ended = [run for run_id in self._left if (run := run_index.runs.get(run_id))]
         trained, stopped = ([run for run in ended if run.state in states] for states in (TRAINED, STOPPED))
         told = []
         if trained or stopped:

@@ -57,7 +57,7 @@ class CommandContext:
     dry_run: bool = False
     console: "Console | None" = None
     title: str = ""
-    searches: Sequence[Study] = ()
+    studies: Sequence[Study] = ()
     tell: Callable[[str], None] = lambda text: None
     pruner: Pruner | None = None
 
@@ -78,16 +78,16 @@ class SubmitResult:
     """
 
     plan: Plan
-    how: CommandContext
+    context: CommandContext
     folders: Sequence[Path] = ()
     scripts: Sequence[str] = ()
 
     @property
     def sound(self) -> bool:
         """Whether runs that were waited for are finished; else, of none is unknown what became of it."""
-        if self.how.follows:
+        if self.context.follows:
             return not (self.plan.blocked or self.plan.to_launch)
-        return self.how.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
+        return self.context.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
 
 
 def read_ledger(results: Path) -> RunIndex:
@@ -95,7 +95,7 @@ def read_ledger(results: Path) -> RunIndex:
     return load_run_index(results, SchedulerLiveness(results))
 
 
-def carry_out(plan: Plan, how: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
+def carry_out(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
     """Say what a plan will cost and submit it, or only show what would be; where `how` says so, follow it to its end.
 
     `replan` makes the plan of the next round from what is on disk; by default it is for the same runs.
@@ -104,23 +104,23 @@ def carry_out(plan: Plan, how: CommandContext, replan: Callable[[RunIndex], Plan
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers end without having started a run.
     """
-    account = CostEstimator(how.profile, rounds=replan is not None)
-    how.tell(account.before(plan))
-    vacancies = SchedulerLiveness(how.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
-    if how.dry_run:
-        how.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
-        return SubmitResult(plan, how, scripts=scripts(how.results, plan, how.profile))
-    how.tell(fill_all(vacancies))
-    if how.console is None:
-        return SubmitResult(plan, how, submit(how.results, plan, how.profile, how.data))
-    last = _follow_rounds(plan, how, how.console, replan, account)
-    how.tell(account.after(last.ledger))
-    return SubmitResult(last, how)
+    account = CostEstimator(context.profile, rounds=replan is not None)
+    context.tell(account.before(plan))
+    vacancies = SchedulerLiveness(context.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
+    if context.dry_run:
+        context.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
+        return SubmitResult(plan, context, scripts=scripts(context.results, plan, context.profile))
+    context.tell(fill_all(vacancies))
+    if context.console is None:
+        return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
+    last = _follow_rounds(plan, context, context.console, replan, account)
+    context.tell(account.after(last.run_index))
+    return SubmitResult(last, context)
 
 
 def _follow_rounds(
     plan: Plan,
-    how: CommandContext,
+    context: CommandContext,
     console: "Console",
     replan: Callable[[RunIndex], Plan] | None,
     account: CostEstimator,
@@ -133,41 +133,41 @@ def _follow_rounds(
     if not plan.wanted:
         return plan
     everything = [p.spec for p in plan.wanted]
-    monitor = ProgressMonitor(how.results, searches=by_family(how.searches))
-    most = LOCAL_TRIES if isinstance(how.profile, LocalProfile) else SLURM_TRIES
+    monitor = ProgressMonitor(context.results, searches=by_family(context.studies))
+    most = LOCAL_TRIES if isinstance(context.profile, LocalProfile) else SLURM_TRIES
     tries: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
-    replacer = WorkerRespawner(RELAUNCH_S, how.tell)
+    replacer = WorkerRespawner(RELAUNCH_S, context.tell)
     while True:
         # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
         watched = [p.spec for p in plan.to_launch + plan.keep] if replan else everything
         monitor.watch(watched)
-        listed = _attempts(how.results, plan)
-        if submitted := _submit_patiently(plan, how, console):
+        listed = _attempts(context.results, plan)
+        if submitted := _submit_patiently(plan, context, console):
             folders = submitted
             tries.update(listed)
-        follow(monitor, how.title, console, heed=_heed(how.pruner, replacer, monitor, plan.ledger))
-        ledger = read_ledger(how.results)
-        startable = [spec for spec in watched if ledger.state(spec.run_id).state is not State.PRUNED]
-        left = _attempts(how.results, make_plan(startable, ledger))
+        follow(monitor, context.title, console, heed=_heed(context.pruner, replacer, monitor, plan.run_index))
+        run_index = read_ledger(context.results)
+        startable = [spec for spec in watched if run_index.state(spec.run_id).state is not State.PRUNED]
+        left = _attempts(context.results, make_plan(startable, run_index))
         if left and all(tries[run] >= most for run in left):
             words = read_submission(folders[0]).last_words()
             raise LaunchError(f"the workers ended without starting a run: {words}")
-        plan = replan(ledger) if replan else make_plan(everything, ledger)
+        plan = replan(run_index) if replan else make_plan(everything, run_index)
         if not plan.under_way:
             return plan
-        how.tell(account.before(plan))
+        context.tell(account.before(plan))
 
 
 def _heed(
-    pruner: Pruner | None, replacer: WorkerRespawner, monitor: ProgressMonitor, ledger: RunIndex
+    pruner: Pruner | None, replacer: WorkerRespawner, monitor: ProgressMonitor, run_index: RunIndex
 ) -> Callable[[SweepStatus], None]:
     """Return what stops hopeless runs at each look of a round, given all runs before it, and replaces dead workers."""
 
-    def heed(snapshot: SweepStatus) -> None:
+    def heed(sweep_status: SweepStatus) -> None:
         if pruner:
-            pruner.prune(monitor.specs, snapshot.statuses, ledger)
-        replacer.look(snapshot.vacancies)
+            pruner.prune(monitor.specs, sweep_status.statuses, run_index)
+        replacer.look(sweep_status.vacancies)
 
     return heed
 
@@ -177,12 +177,12 @@ def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
     return [(p.id, len(RunDir(runs_dir(results) / p.id).numbers())) for p in plan.to_launch]
 
 
-def _submit_patiently(plan: Plan, how: CommandContext, console: "Console") -> Sequence[Path]:
+def _submit_patiently(plan: Plan, context: CommandContext, console: "Console") -> Sequence[Path]:
     """Submit a plan; wait for a scheduler that does not answer, as long as the command is left running."""
     wait_s = RETRY_FIRST_S
     while True:
         try:
-            return submit(how.results, plan, how.profile, how.data)
+            return submit(context.results, plan, context.profile, context.data)
         except SubmissionUnknownError as error:
             console.out(escape_control(str(error)), highlight=False)
             return ()  # what it lists counts as unknown until SLURM answers
@@ -207,13 +207,13 @@ class VerificationResult:
     """
 
     verification: Verification
-    outcome: SubmitResult
+    submit_result: SubmitResult
     problem: LaunchError | None = None
 
 
 def verify_rounds(
-    searches: Sequence[Study],
-    how: CommandContext,
+    studies: Sequence[Study],
+    context: CommandContext,
     *,
     at: Point | None = None,
     budget: Budget = NO_BUDGET,
@@ -232,22 +232,22 @@ def verify_rounds(
         InputError: `at` lies off a fixed axis.
     """
 
-    def device_s(ledger: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
-        return TrainingTimes(ledger).total_s(planned)
+    def device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
+        return TrainingTimes(run_index).total_s(planned)
 
-    most = 1 if how.dry_run else at_once(how.profile, [search.base.task for search in searches])
-    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, searching)
+    most = 1 if context.dry_run else at_once(context.profile, [study.base.task for study in studies])
+    asking = Verification(studies, at, budget, tell, agree, device_s, most, context.follows, searching)
     if prune:
-        how = replace(how, pruner=prune(asking.proposals))
-    plan = asking.plan(read_ledger(how.results))
-    if not plan.under_way and how.follows:
-        return VerificationResult(asking, SubmitResult(plan, how))
+        context = replace(context, pruner=prune(asking.proposals))
+    plan = asking.plan(read_ledger(context.results))
+    if not plan.under_way and context.follows:
+        return VerificationResult(asking, SubmitResult(plan, context))
     try:
-        return VerificationResult(asking, carry_out(plan, how, asking.plan))
+        return VerificationResult(asking, carry_out(plan, context, asking.plan))
     except LaunchError as problem:
-        if how.follows:
+        if context.follows:
             raise
-        return VerificationResult(asking, SubmitResult(plan, how), problem)
+        return VerificationResult(asking, SubmitResult(plan, context), problem)
 
 
 def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:

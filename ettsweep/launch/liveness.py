@@ -23,8 +23,8 @@ NO_ANSWER = "SLURM does not answer"
 class SchedulerLiveness:
     """What can be known of the runs of a results folder at one instant; built anew for each look."""
 
-    def __init__(self, results: Path, memory: SlurmCache | None = None) -> None:
-        self._memory = memory or SlurmCache()
+    def __init__(self, results: Path, slurm_cache: SlurmCache | None = None) -> None:
+        self._slurm_cache = slurm_cache or SlurmCache()
         self._submissions = submissions(results)
         self._slurm = [s for s in self._submissions if s.kind == "slurm"]
         self._listed: dict[str, list[Submission]] = {}
@@ -39,7 +39,7 @@ class SchedulerLiveness:
     @property
     def slurm_error(self) -> str:
         """Why SLURM, which some unfinished runs depend on, does not answer; empty if it does or is not needed."""
-        return self._memory.silence if self._asked else ""
+        return self._slurm_cache.silence if self._asked else ""
 
     # --- owners -----------------------------------------------------------------------------------------------------
 
@@ -57,14 +57,14 @@ class SchedulerLiveness:
         if job:
             submission = self._by_folder.get(str(attempt.claim().get("submission")))
             return self._owner_by_slurm(attempt, job, submission, where)
-        return Owner(self._memory.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
+        return Owner(self._slurm_cache.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
 
     def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, where: str) -> Owner:
         if problem := self._problem(str(job.get("cluster", "")), submission.user if submission else None):
             # A beating heart is proof of life; one that stands still proves nothing while SLURM may know better.
-            beats = self._memory.pulse(attempt) == "alive"
+            beats = self._slurm_cache.pulse(attempt) == "alive"
             return Owner("alive" if beats else "unknown", where, "" if beats else problem)
-        task = self._memory.tasks.get(str(job.get("id")))
+        task = self._slurm_cache.tasks.get(str(job.get("id")))
         if task is None or (submission and submission.name != task.name):  # numbers can come again, names cannot
             return Owner("dead", where)
         restart = job.get("restart")
@@ -80,14 +80,14 @@ class SchedulerLiveness:
     def _problem(self, cluster: str, user: str | None) -> str:
         """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
         if not self._asked:
-            self._memory.ask(self._slurm)
+            self._slurm_cache.ask(self._slurm)
             self._asked = True
-        if self._memory.silence:
-            return f"{NO_ANSWER}: {self._memory.silence}"
+        if self._slurm_cache.silence:
+            return f"{NO_ANSWER}: {self._slurm_cache.silence}"
         try:
             here = slurm.cluster()
         except SlurmUnavailableError as error:
-            self._memory.silence = str(error)
+            self._slurm_cache.silence = str(error)
             return f"{NO_ANSWER}: {error}"
         if cluster != here:
             return f"cluster {cluster} cannot be asked from here, which is {here}"
@@ -112,14 +112,14 @@ class SchedulerLiveness:
             return Status(State.QUEUED, self._waits[submission.path]) if self._alive[submission.path] else None
         if problem := self._problem(submission.cluster, submission.user):
             return Status(State.UNKNOWN, problem)
-        memory, index = self._memory, submission.task_of(run_id)
-        array = memory.arrays.get(submission.name)
+        slurm_cache, index = self._slurm_cache, submission.task_of(run_id)
+        array = slurm_cache.arrays.get(submission.name)
         if array is None:
             if submission.being_submitted() == "alive" or submission.array():  # recorded after SLURM was asked
                 return Status(State.QUEUED, "being submitted")
             return Status(State.INTERRUPTED, "its submission was cut short")
         id_ = f"{array}_{index}"
-        task = memory.tasks.get(id_) or memory.history(id_, self._slurm)
+        task = slurm_cache.tasks.get(id_) or slurm_cache.history(id_, self._slurm)
         if task is None or task.name != submission.name:  # numbers can come again, names cannot
             return self._forgotten(submission, index, id_)
         if task.held:
@@ -156,9 +156,9 @@ class SchedulerLiveness:
         Of a single task that is cancelled while it waits, SLURM keeps nothing at all; of one that has started, the
         accounting does, and the worker has left its own words.
         """
-        if self._memory.no_history:
-            return Status(State.INTERRUPTED, f"job {id_} has ended; {self._memory.no_history}", job=id_)
-        told = (*self._memory.ended.values(), *self._memory.tasks.values())
+        if self._slurm_cache.no_history:
+            return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.no_history}", job=id_)
+        told = (*self._slurm_cache.ended.values(), *self._slurm_cache.tasks.values())
         siblings = any(task.name == submission.name for task in told)
         if siblings and not submission.said_by(f"{index}-0"):
             return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
@@ -176,9 +176,9 @@ class SchedulerLiveness:
             if problem := self._problem(submission.cluster, submission.user):
                 problems.append(problem)
                 continue
-            array = self._memory.arrays.get(submission.name)
+            array = self._slurm_cache.arrays.get(submission.name)
             for index in dict.fromkeys(map(submission.task_of, submission.runs)):
-                task = self._memory.tasks.get(f"{array}_{index}")
+                task = self._slurm_cache.tasks.get(f"{array}_{index}")
                 runs = submission.run_dirs(submission.runs_of(index))
                 ours = task and task.name == submission.name and task.waiting
                 if ours and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
@@ -194,7 +194,9 @@ class SchedulerLiveness:
             if submission.kind == "local":
                 found += submission.at_work()
             elif not self._problem(submission.cluster, submission.user):
-                jobs = [t for t in self._memory.tasks.values() if t.name == submission.name and t.state == "RUNNING"]
+                jobs = [
+                    t for t in self._slurm_cache.tasks.values() if t.name == submission.name and t.state == "RUNNING"
+                ]
                 found += len(jobs) * submission.runs_at_once
         return found
 
@@ -215,7 +217,7 @@ class SchedulerLiveness:
         if submission.being_submitted() != "dead":
             return True
         return any(
-            task.name == submission.name and (task.waiting or task.active) for task in self._memory.tasks.values()
+            task.name == submission.name and (task.waiting or task.active) for task in self._slurm_cache.tasks.values()
         )
 
 

@@ -115,9 +115,9 @@ class ProgressMonitor:
     def __init__(self, results: Path, specs: Sequence[RunSpec] = (), searches: Searches | None = None) -> None:
         self._results = results
         self._searches = searches or {}
-        self.several = len({search.sweep for found in self._searches.values() for search in found}) > 1
+        self.several = len({study.sweep for found in self._searches.values() for study in found}) > 1
         self._finished: dict[str, Status] = {}
-        self._memory = SlurmCache()
+        self._slurm_cache = SlurmCache()
         self._pace = TimeLeftEstimator()
         self.watch(specs)
 
@@ -127,41 +127,44 @@ class ProgressMonitor:
 
     def look(self) -> SweepStatus:
         """Take a snapshot."""
-        outlook = SchedulerLiveness(self._results, self._memory)
+        liveness = SchedulerLiveness(self._results, self._slurm_cache)
         statuses = {}
         for run_id in self.specs:
             run = RunDir(runs_dir(self._results) / run_id)
-            status = self._finished.get(run_id) or run.status(outlook)
+            status = self._finished.get(run_id) or run.status(liveness)
             if status.state.finished and run_id not in self._finished:
                 self._finished[run_id] = status
                 self._pace.learn(self.specs[run_id], run.result() or {})
             statuses[run_id] = status
         unfinished = statuses.keys() - self._finished.keys()
         remaining_s = None
-        if unfinished and not outlook.slurm_error:
-            remaining_s = self._pace.left_s(self.specs, statuses, outlook.at_once(unfinished))
+        if unfinished and not liveness.slurm_error:
+            remaining_s = self._pace.left_s(self.specs, statuses, liveness.at_once(unfinished))
         queued = [run_id for run_id, s in statuses.items() if s.state is State.QUEUED]
-        return SweepStatus(statuses, remaining_s, outlook.slurm_error, outlook.vacancies(queued))
+        return SweepStatus(statuses, remaining_s, liveness.slurm_error, liveness.vacancies(queued))
 
     def sweeps(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that a run belongs to."""
         return held_by(self._searches, spec.family_id, spec)
 
 
-def picture(monitor: ProgressMonitor, snapshot: SweepStatus, title: str) -> "RenderableType":
+def picture(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> "RenderableType":
     """Return what `--follow` and `watch` show: a bar with the time left, and the runs in training."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    statuses = snapshot.statuses
+    statuses = sweep_status.statuses
     head = Table.grid(padding=(0, 1))
     progress = sum(s.progress for s in statuses.values())
-    left = f"about {format_duration(snapshot.remaining_s)} left" if snapshot.remaining_s else ""
+    left = f"about {format_duration(sweep_status.remaining_s)} left" if sweep_status.remaining_s else ""
     bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
     head.add_row(
-        Text(cell(title), style="bold"), bar, f"{snapshot.done}/{count(len(statuses), 'run')}", Text(left, style="cyan")
+        Text(cell(title), style="bold"),
+        bar,
+        f"{sweep_status.done}/{count(len(statuses), 'run')}",
+        Text(left, style="cyan"),
     )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     named = ["sweep"] if monitor.several else []
@@ -188,15 +191,15 @@ def picture(monitor: ProgressMonitor, snapshot: SweepStatus, title: str) -> "Ren
         told = [monitor.sweeps(spec)] if monitor.several else []
         told += [model_name(spec.model)] if models else []
         told = [run_id, *told, strategy_name(spec.strategy.s)]
-        below = status.reason == snapshot.waits  # then it need not be told in full
+        below = status.reason == sweep_status.waits  # then it need not be told in full
         where = Text(cell(place), overflow="ellipsis", no_wrap=below)
         pack = [Text(cell(packs.get(run_id, "")))] if packed else []
         table.add_row(*map(Text, map(cell, told)), *point, state, step, left, *pack, where)
     foot = Text("  ".join(told_states(statuses)), style="dim")
-    for why in filter(None, (snapshot.waits, snapshot.idles)):
+    for why in filter(None, (sweep_status.waits, sweep_status.idles)):
         foot.append(f"  {cell(why)}", style="yellow")
-    if snapshot.slurm_error:
-        foot.append(f"  {NO_ANSWER}: {cell(snapshot.slurm_error)}", style="magenta")
+    if sweep_status.slurm_error:
+        foot.append(f"  {NO_ANSWER}: {cell(sweep_status.slurm_error)}", style="magenta")
     return Group(head, table, foot) if shown else Group(head, foot)
 
 
@@ -205,7 +208,7 @@ def follow(
     title: str,
     console: "Console",
     relaunch: bool = True,
-    heed: Callable[[SweepStatus], None] = lambda snapshot: None,
+    heed: Callable[[SweepStatus], None] = lambda sweep_status: None,
 ) -> SweepStatus:
     """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then.
 
@@ -219,18 +222,18 @@ def follow(
     with screen or contextlib.nullcontext():
         while True:
             began_s = time.monotonic()
-            snapshot = monitor.look()
+            sweep_status = monitor.look()
             looked_s = time.monotonic() - began_s
             if screen:
-                screen.update(picture(monitor, snapshot, title), refresh=True)
-            elif snapshot.settled or time.monotonic() - printed_s >= LINE_EVERY_S:
-                console.out(cell(f"{title}: {snapshot.summary()}"), highlight=False)
+                screen.update(picture(monitor, sweep_status, title), refresh=True)
+            elif sweep_status.settled or time.monotonic() - printed_s >= LINE_EVERY_S:
+                console.out(cell(f"{title}: {sweep_status.summary()}"), highlight=False)
                 printed_s = time.monotonic()
-            if snapshot.settled:
-                return snapshot
-            heed(snapshot)
-            if not snapshot.idle:
+            if sweep_status.settled:
+                return sweep_status
+            heed(sweep_status)
+            if not sweep_status.idle:
                 busy_s = time.monotonic()
             elif relaunch and time.monotonic() - busy_s >= RELAUNCH_S:
-                return snapshot
+                return sweep_status
             time.sleep(max(POLL_S, LOOK_SHARE * looked_s))

@@ -40,18 +40,18 @@ class LaunchOptions:
     launch_set: tuple[str, ...] = ()
     data: str | None = None
 
-    def of(self, request: SweepSpec) -> SweepSpec:
+    def of(self, sweep_spec: SweepSpec) -> SweepSpec:
         """Return a request with what the options say of where it trains, and of where its data are."""
-        launch, sets = request.launch, request.launch_set
+        launch, sets = sweep_spec.launch, sweep_spec.launch_set
         if self.launch is not None:
             launch = str(Path(self.launch).resolve()) if Path(self.launch).is_file() else self.launch
             sets = ()  # another profile does not inherit what was set in the first
         last = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # of a key, the last counts
-        data = self.data or request.data
-        where = located(data, request.recipe.task.kind) if data else None
-        return request.model_copy(update={"launch": launch, "launch_set": tuple(last.values()), "data": where})
+        data = self.data or sweep_spec.data
+        where = located(data, sweep_spec.recipe.task.kind) if data else None
+        return sweep_spec.model_copy(update={"launch": launch, "launch_set": tuple(last.values()), "data": where})
 
-    def settle(self, request: SweepSpec, results: Path, name: str) -> SweepSpec:
+    def settle(self, sweep_spec: SweepSpec, results: Path, name: str) -> SweepSpec:
         """Return a grid's request for the data at hand; it trains where the options say, else where the sweep does.
 
         A new sweep trains where all others of the folder do, if they agree.
@@ -61,25 +61,25 @@ class LaunchOptions:
             InputError: it could not, for its profile or the size of its model.
             DataMissingError: its runs are bound to data that are not there.
         """
-        sweeps = load_sweep_store(results)
-        known = [sweeps.named[name]] if name in sweeps.named else sweeps.chosen()
-        ways = {(last.launch, last.launch_set) for last in (sweep.requests[-1] for sweep in known)}
+        sweep_store = load_sweep_store(results)
+        known = [sweep_store.named[name]] if name in sweep_store.named else sweep_store.chosen()
+        ways = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in known)}
         if len(ways) == 1:
             launch, sets = ways.pop()
-            request = request.model_copy(update={"launch": launch, "launch_set": sets})
-        if name in sweeps.named and request.data is None:
-            request = request.model_copy(update={"data": known[0].requests[-1].data})
-        settled = with_corpus(self.of(request))
+            sweep_spec = sweep_spec.model_copy(update={"launch": launch, "launch_set": sets})
+        if name in sweep_store.named and sweep_spec.data is None:
+            sweep_spec = sweep_spec.model_copy(update={"data": known[0].sweep_specs[-1].data})
+        settled = with_corpus(self.of(sweep_spec))
         try:
-            agreeing(sweeps, name, settled)
+            agreeing(sweep_store, name, settled)
         except SweepNameTakenError:
             profile, _ = trained_by(settled)
-            check_room([search.base for search in settled.searches()], profile)
+            check_room([study.base for study in settled.searches()], profile)
             raise
         return settled
 
     def of_searches(
-        self, searches: Sequence[Study], sweeps: SweepStore, *, dry_run: bool = False
+        self, studies: Sequence[Study], sweep_store: SweepStore, *, dry_run: bool = False
     ) -> tuple[AnyProfile, dict[str, str]]:
         """Return what more runs of some searches train by, as their sweeps say: a profile, and data by kind of task.
 
@@ -90,8 +90,8 @@ class LaunchOptions:
         ways: dict[tuple[str, tuple[str, ...]], str] = {}
         data: dict[str, str] = {}
         missing: dict[str, list[str]] = {}
-        for sweep in sweeps.chosen(list({search.sweep for search in searches})) if searches else ():
-            placed = self.of(sweep.requests[-1])
+        for sweep in sweep_store.chosen(list({study.sweep for study in studies})) if studies else ():
+            placed = self.of(sweep.sweep_specs[-1])
             ways.setdefault((placed.launch, placed.launch_set), sweep.name)
             if placed.data:
                 data[placed.recipe.task.kind] = placed.data
@@ -142,16 +142,16 @@ def located(data: str, task: str) -> str:
     return resolve(data)
 
 
-def data_of(request: SweepSpec) -> str | None:
+def data_of(sweep_spec: SweepSpec) -> str | None:
     """Return where the data of a grid are, as the grid or the user's environment says; None where neither does."""
-    kind = request.recipe.task.kind
-    return None if TASKS[kind].packaged else said(kind, request.data)
+    kind = sweep_spec.recipe.task.kind
+    return None if TASKS[kind].packaged else said(kind, sweep_spec.data)
 
 
-def trained_by(request: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
+def trained_by(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
     """Return what the runs of a settled request train by: the profile, and where data are, by kind of task."""
-    data = {request.recipe.task.kind: request.data} if request.data else {}
-    return load_profile(request.launch, request.launch_set), data
+    data = {sweep_spec.recipe.task.kind: sweep_spec.data} if sweep_spec.data else {}
+    return load_profile(sweep_spec.launch, sweep_spec.launch_set), data
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
@@ -165,8 +165,8 @@ one was stopped on purpose."""
 
 
 def plan_grid(
-    request: SweepSpec,
-    how: CommandContext,
+    sweep_spec: SweepSpec,
+    context: CommandContext,
     name: str,
     words: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
@@ -182,38 +182,40 @@ def plan_grid(
         DataMissingError: the data are not there, or not those that the runs need.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
-    wanted = request.specs() or [search.base for search in request.searches()]
-    plan = make_plan(wanted, read_ledger(how.results))
-    task, model = request.recipe.task, request.recipe.model
-    check_room([planned.spec for planned in plan.to_launch], how.profile)
+    wanted = sweep_spec.specs() or [study.base for study in sweep_spec.searches()]
+    plan = make_plan(wanted, read_ledger(context.results))
+    task, model = sweep_spec.recipe.task, sweep_spec.recipe.model
+    check_room([planned.spec for planned in plan.to_launch], context.profile)
     try:
-        if not how.dry_run or isinstance(how.profile, LocalProfile):
-            check(how.results, plan, how.profile)  # what cannot be submitted is an error before anything is recorded
-        if plan.to_launch or not how.dry_run:
-            check_data(task, model, request.data)
+        if not context.dry_run or isinstance(context.profile, LocalProfile):
+            check(
+                context.results, plan, context.profile
+            )  # what cannot be submitted is an error before anything is recorded
+        if plan.to_launch or not context.dry_run:
+            check_data(task, model, sweep_spec.data)
         if plan.to_launch:
-            TASKS[task.kind].check_counts(task, model, data_of(request))
+            TASKS[task.kind].check_counts(task, model, data_of(sweep_spec))
     except EttsweepError as error:
-        if not how.dry_run:
+        if not context.dry_run:
             raise
         return plan, str(error)
-    if not how.dry_run:
-        tell(extend(how.results, name, request, words))
+    if not context.dry_run:
+        tell(extend(context.results, name, sweep_spec, words))
     return plan, ""
 
 
-def ask_seeds(searches: Sequence[Study], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
+def ask_seeds(studies: Sequence[Study], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
     """Return the plan for reruns of each verified optimum over fresh seeds, and the verdicts that are none."""
-    ledger = read_ledger(results)
+    run_index = read_ledger(results)
     specs: list[RunSpec] = []
     unverified: list[Verdict] = []
-    for look in evaluate_all(searches, ledger):
-        search, verdict = look.search, look.verdict()
+    for study_state in evaluate_all(studies, run_index):
+        study, verdict = study_state.study, study_state.verdict()
         if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
-            specs += look.specs([verdict.point], fresh_seeds(search, count))
+            specs += study_state.specs([verdict.point], fresh_seeds(study, count))
         else:
             unverified.append(verdict)
-    return make_plan(specs, ledger), unverified
+    return make_plan(specs, run_index), unverified
 
 
 def retryable(runs: Sequence[Run], *, named: bool, states: Collection[str] = ()) -> list[Run]:
@@ -222,7 +224,7 @@ def retryable(runs: Sequence[Run], *, named: bool, states: Collection[str] = ())
     return [run for run in runs if run.state in meant]
 
 
-def ask_again(runs: Sequence[Run], how: CommandContext, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
+def ask_again(runs: Sequence[Run], context: CommandContext, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
     """Have runs that ended without success, or whose owner shows no sign of life, go on from their last checkpoint.
 
     One that is no longer as it was when a person chose it is left alone. Return the plan, and the runs that live:
@@ -236,13 +238,13 @@ def ask_again(runs: Sequence[Run], how: CommandContext, tell: Callable[[str], No
         tell(f"run {run.id}: {run.status.reason}; watching its heartbeat")
     beating = watch_pulses([run.dir for run in unknown])
     alive = [run for run in unknown if run.id in beating]
-    ledger = read_ledger(how.results)  # a person may have thought for long
-    chosen = [run for run in runs if run.id not in beating and ledger.state(run.id).state is run.state]
+    run_index = read_ledger(context.results)  # a person may have thought for long
+    chosen = [run for run in runs if run.id not in beating and run_index.state(run.id).state is run.state]
     specs, ids = [run.spec for run in chosen], {run.id for run in chosen}
-    check(how.results, make_plan(specs, ledger, insist=ids), how.profile)
+    check(context.results, make_plan(specs, run_index, insist=ids), context.profile)
     for run in chosen:
         run.dir.retry()
-    return make_plan(specs, read_ledger(how.results), insist=ids), alive
+    return make_plan(specs, read_ledger(context.results), insist=ids), alive
 
 
 def ask_one(
@@ -252,13 +254,13 @@ def ask_one(
     lr: float | None,
     wd: float | None,
     seed: int | None,
-    place: LaunchOptions,
+    launch_options: LaunchOptions,
 ) -> tuple[RunSpec, LaunchOptions]:
     """Return one run of a grid file, and the place with the data that the grid names.
 
     What is not given is the centre's, or the grid's first.
     """
     start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
-    request = place.of(load_request(grid, [strategy] if strategy else [], sets, start=start))
-    search = with_corpus(request).searches()[0]
-    return search.run(lr, wd, seed), replace(place, data=request.data)
+    sweep_spec = launch_options.of(load_request(grid, [strategy] if strategy else [], sets, start=start))
+    study = with_corpus(sweep_spec).searches()[0]
+    return study.run(lr, wd, seed), replace(launch_options, data=sweep_spec.data)

@@ -19,33 +19,33 @@ class SearchTarget:
     """What is searched: the families of a request, in the sweep that it makes or extends."""
 
     name: str
-    request: SweepSpec
-    sweeps: SweepStore
+    sweep_spec: SweepSpec
+    sweep_store: SweepStore
 
     @classmethod
-    def of(cls, name: str, request: SweepSpec, sweeps: SweepStore) -> "SearchTarget":
+    def of(cls, name: str, sweep_spec: SweepSpec, sweep_store: SweepStore) -> "SearchTarget":
         """Return what is searched once a request, which agrees, was asked for under a name."""
-        return cls(name, request, asked_too(sweeps, name, request))
+        return cls(name, sweep_spec, asked_too(sweep_store, name, sweep_spec))
 
     @property
     def sweep(self) -> Sweep:
-        return self.sweeps.named[self.name]
+        return self.sweep_store.named[self.name]
 
     @property
-    def searches(self) -> list[Study]:
-        families = {one.family for one in self.request.searches()}
-        return [one for one in self.sweep.searches if one.family in families]
+    def studies(self) -> list[Study]:
+        families = {study.family for study in self.sweep_spec.searches()}
+        return [study for study in self.sweep.studies if study.family in families]
 
-    def reread(self, searches: Sequence[Study]) -> Sequence[Study]:
+    def reread(self, studies: Sequence[Study]) -> Sequence[Study]:
         """Return the same searches as their sweep has them by now; as they were where it is gone."""
-        sweep = load_sweep_store(self.sweeps.results).named.get(self.name)
-        known = {one.family: one for one in sweep.searches} if sweep else {}
-        return [known.get(one.family, one) for one in searches]
+        sweep = load_sweep_store(self.sweep_store.results).named.get(self.name)
+        known = {study.family: study for study in sweep.studies} if sweep else {}
+        return [known.get(study.family, study) for study in studies]
 
 
 def search_rounds(
     sought: SearchTarget,
-    how: CommandContext,
+    context: CommandContext,
     starts: Mapping[Key, StartPoint],
     budget: Budget,
     *,
@@ -61,30 +61,32 @@ def search_rounds(
     for each family, and `pruner` of what stops hopeless runs, or none. `agree` is asked, with what the next round would
     cost, whether a climb may go on that far; None: no.
     """
-    searches, recorded = sought.searches, not how.dry_run
+    studies, recorded = sought.studies, not context.dry_run
     searching = Suggester(
         sampler,
         propose,
         trials,
         starts,
-        {one.key for one in searches if sought.sweep.searched_out(one.strategy, sampler)},
-        reread=sought.reread if recorded else lambda searches: searches,
-        keep=partial(record, how.results) if recorded else lambda sweep, proposals: None,
-        tell=how.tell,
+        {study.key for study in studies if sought.sweep.searched_out(study.strategy, sampler)},
+        reread=sought.reread if recorded else lambda studies: studies,
+        keep=partial(record, context.results) if recorded else lambda sweep, suggestions: None,
+        tell=context.tell,
     )
     return verify_rounds(
-        searches,
-        replace(how, searches=searches),
+        studies,
+        replace(context, studies=studies),
         budget=budget,
-        tell=how.tell if how.console else None,
+        tell=context.tell if context.console else None,
         agree=agree,
         searching=searching,
-        prune=None if pruner == "none" else partial(_pruner, how, pruner, sought),
+        prune=None if pruner == "none" else partial(_pruner, context, pruner, sought),
     )
 
 
-def _pruner(how: CommandContext, name: str, sought: SearchTarget, proposals: Callable[[], Collection[str]]) -> Pruner:
+def _pruner(
+    context: CommandContext, name: str, sought: SearchTarget, proposals: Callable[[], Collection[str]]
+) -> Pruner:
     """Return what stops runs that were merely proposed, and that no other sweep asks for."""
-    chosen: Sequence[Sweep] = sought.sweeps.chosen()
+    chosen: Sequence[Sweep] = sought.sweep_store.chosen()
     others = {spec.run_id for sweep in chosen if sweep.name != sought.name for spec in sweep.specs()}
-    return Pruner(how.results, name, lambda: set(proposals()) - others, how.tell)
+    return Pruner(context.results, name, lambda: set(proposals()) - others, context.tell)

@@ -51,29 +51,29 @@ class SlurmCache:
     no_history: str = ""
     beats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
 
-    def ask(self, found: Sequence[Submission]) -> None:
+    def ask(self, submissions: Sequence[Submission]) -> None:
         """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
         # The name of a submission is there before sbatch is asked, its number before a job of it claims a run.
-        recorded = {s.name: s.array() for s in found}
+        recorded = {s.name: s.array() for s in submissions}
         known, now_s = recorded.items() <= self.recorded.items(), self.clock()
         if known and now_s < self.again_s:
             return
-        before = self._ours(found), self.silence
+        before = self._ours(submissions), self.silence
         try:
-            self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in found})), ""
+            self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in submissions})), ""
         except SlurmUnavailableError as error:
             self.tasks, self.silence = {}, str(error)
         self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
         self.arrays |= {name: array for name, array in recorded.items() if array}
-        same = known and before == (self._ours(found), self.silence)
+        same = known and before == (self._ours(submissions), self.silence)
         self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
         self.recorded, self.again_s = recorded, now_s + self.wait_s
 
-    def _ours(self, found: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
-        names = {s.name for s in found}
+    def _ours(self, submissions: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
+        names = {s.name for s in submissions}
         return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
-    def history(self, id_: str, found: Sequence[Submission]) -> slurm.ArrayTask | None:
+    def history(self, id_: str, submissions: Sequence[Submission]) -> slurm.ArrayTask | None:
         """Return how a task ended that the controller has forgotten.
 
         The accounting is slower than the controller, and often further away: it is asked seldom, and for all tasks of
@@ -83,7 +83,7 @@ class SlurmCache:
         if id_ not in self.ended and now_s >= self.history_again_s:
             self.history_again_s = now_s + ASK_LAST_S
             try:
-                arrays = sorted(self.arrays[s.name] for s in found if s.name in self.arrays and s.unfinished())
+                arrays = sorted(self.arrays[s.name] for s in submissions if s.name in self.arrays and s.unfinished())
                 told = slurm.history(arrays) if arrays else {}
                 self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
                 self.no_history = ""
@@ -108,11 +108,11 @@ class SlurmCache:
 
 def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
     """Watch the hearts of the owners of some runs for as long as they may stand still; return those that beat."""
-    memory = SlurmCache()
+    slurm_cache = SlurmCache()
     attempts = {run.id: attempt for run in runs if (attempt := run.latest()) and attempt.heartbeat_s() is not None}
     beating: set[str] = set()
     while True:
-        pulses = {run_id: memory.pulse(attempt) for run_id, attempt in attempts.items() if run_id not in beating}
+        pulses = {run_id: slurm_cache.pulse(attempt) for run_id, attempt in attempts.items() if run_id not in beating}
         beating |= {run_id for run_id, pulse in pulses.items() if pulse == "alive"}
         if "unknown" not in pulses.values():
             return beating

@@ -35,9 +35,9 @@ class JudgedFamily:
         return self.points.get(self.verdict.point, []) if self.verdict.point else []
 
     @cached_property
-    def look(self) -> StudyState:
+    def study_state(self) -> StudyState:
         """The family as the rule of its sweep sees it."""
-        return evaluate(self.verdict.search, self.runs)
+        return evaluate(self.verdict.study, self.runs)
 
     @property
     def scores(self) -> list[float | None]:
@@ -46,7 +46,7 @@ class JudgedFamily:
 
     def counted(self, runs: Iterable[Run]) -> list[Run]:
         """Return those of some runs whose seeds count: the sweep's, and with a bound those of racing too."""
-        return [run for run in runs if self.look.counts(run.spec.seed)]
+        return [run for run in runs if self.study_state.counts(run.spec.seed)]
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,15 @@ class StrategyComparison:
     families: tuple[JudgedFamily, ...]
 
     @property
-    def measure(self) -> Metric:
+    def metric(self) -> Metric:
         """What they are compared by."""
-        return self.families[0].verdict.search.measure
+        return self.families[0].verdict.study.metric
 
 
-def points_of(runs: Iterable[Run], search: Study | None = None) -> Points:
+def points_of(runs: Iterable[Run], study: Study | None = None) -> Points:
     """Group runs of one family by point: of a search those on its lattice, at the points that it asks for."""
-    held = [run for run in runs if search is None or search.holds(run.point)]
-    groups = by_point(held, search.asked if search else ())
+    held = [run for run in runs if study is None or study.holds(run.point)]
+    groups = by_point(held, study.asked if study else ())
     return {point: sorted(members, key=lambda run: run.spec.seed) for point, members in groups.items()}
 
 
@@ -86,30 +86,30 @@ def with_evidence(runs: Iterable[Run], verdicts: Iterable[Verdict]) -> list[Run]
 def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:
     """Return each verdict with the runs of its family that lie on its sweep's lattice."""
     families = of_families(runs)
-    return [JudgedFamily(verdict, points_of(families.get(verdict.family, ()), verdict.search)) for verdict in verdicts]
+    return [JudgedFamily(verdict, points_of(families.get(verdict.family, ()), verdict.study)) for verdict in verdicts]
 
 
 def compare(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
     """Put families of one sweep that differ only in strategy together, strategies in their usual order."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
-        search = family.verdict.search
-        recipe = (getattr(search.base, name) for name in Recipe.model_fields)
-        recipes.setdefault((search.sweep, *recipe), []).append(family)
-    searches = [members[0].verdict.search for members in recipes.values()]
+        study = family.verdict.study
+        recipe = (getattr(study.base, name) for name in Recipe.model_fields)
+        recipes.setdefault((study.sweep, *recipe), []).append(family)
+    studies = [members[0].verdict.study for members in recipes.values()]
     comparisons = [
-        StrategyComparison(_title(search, searches), tuple(members))
-        for search, members in zip(searches, recipes.values(), strict=True)
+        StrategyComparison(_title(study, studies), tuple(members))
+        for study, members in zip(studies, recipes.values(), strict=True)
     ]
     return sorted(comparisons, key=lambda comparison: comparison.title)
 
 
-def _title(search: Study, searches: Sequence[Study]) -> str:
+def _title(study: Study, studies: Sequence[Study]) -> str:
     """Return model and task, the sweep where there are several, and fields in which those that share both differ."""
-    title = f"{search.model} on {search.base.task.kind}"
-    title += f", sweep {search.sweep}" if len({s.sweep for s in searches}) > 1 else ""
-    mine = _flat(search.base)
-    alike = [_flat(s.base) for s in searches if (s.model, s.base.task.kind) == (search.model, search.base.task.kind)]
+    title = f"{study.model} on {study.base.task.kind}"
+    title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""
+    mine = _flat(study.base)
+    alike = [_flat(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)]
     different = sorted(name for name in mine if any(flat.get(name, mine[name]) != mine[name] for flat in alike))
     told = [f"{name.removesuffix('.kind')} {mine[name]}" for name in different[:4]]
     return title + (f" ({', '.join(told)})" if told else "")

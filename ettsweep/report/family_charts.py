@@ -53,7 +53,7 @@ class FamilyFrames:
     @property
     def empty(self) -> bool:
         """Whether nothing was searched, or no run is there."""
-        return not any(family.runs and family.verdict.search.free for family in self.families)
+        return not any(family.runs and family.verdict.study.free for family in self.families)
 
 
 # --- of families that differ only in strategy -----------------------------------------------------------------------

@@ -110,7 +110,7 @@ class FigureWriter:
 
 
 def _series(verdict: Verdict) -> str:
-    return verdict.search.sweep or verdict.search.model
+    return verdict.study.sweep or verdict.study.model
 
 
 def _figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
@@ -184,6 +184,6 @@ def _map_caption(frames: FamilyFrames) -> str:
         )
     if off := int(points["lr_steps"].isna().sum()):
         told.append(f"{count(off, 'point')} off this lattice {'is' if off == 1 else 'are'} not drawn.")
-    if verdict.search.proposed:
+    if verdict.study.proposed:
         told.append("Numbers: the order in which points were proposed; grey line: where the ranges searched end.")
     return " ".join(told)

@@ -50,25 +50,25 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
-    verdict, search = family.verdict, family.verdict.search
+    verdict, study = family.verdict, family.verdict.study
     around = {neighbour.point for neighbour in verdict.neighbours}
     plateau = set(verdict.bound.plateau) if verdict.bound else set()
-    points = dict.fromkeys([*family.points, *search.asked, *around])
+    points = dict.fromkeys([*family.points, *study.asked, *around])
     if not points:  # a search that has proposed nothing yet
         return []
     origin, rows = verdict.point or min(points, key=tuple), list[tuple[object, ...]]()
     for point in sorted(points, key=tuple):
-        scored, members = family.look.at(point), family.points.get(point, [])
+        scored, members = family.study_state.at(point), family.points.get(point, [])
         counted = [run.score for run in family.counted(members) if run.state.finished]
         error = None if scored.score is None else standard_error(counted)
-        metric = search.measure.metric
+        metric = study.metric.metric
         told = "" if scored.score is None else plus_minus(scored.score, error, metric) or ""
         rows.append(
             (
                 *(*_owner(verdict), point_text(point), point.lr, point.wd, *point.log2()),
-                *(*_steps(search, origin, point), *_common(search, point)),
+                *(*_steps(study, origin, point), *_common(study, point)),
                 *(_role(verdict, around, point), scored.state.value, metric, scored.score, error, scored.runs, told),
-                *(search.numbers.get(point), point in plateau, " ".join(run.id for run in members)),
+                *(study.numbers.get(point), point in plateau, " ".join(run.id for run in members)),
             )
         )
     return rows
@@ -79,14 +79,14 @@ def _role(verdict: Verdict, around: Collection[Point], point: Point) -> str:
 
 
 def _owner(verdict: Verdict) -> tuple[str, str, str, str]:
-    search, strategy = verdict.search, " ".join(verdict.strategy.split())  # expressions of Vega take no other line ends
-    return search.sweep, verdict.family, search.model, strategy
+    study, strategy = verdict.study, " ".join(verdict.strategy.split())  # expressions of Vega take no other line ends
+    return study.sweep, verdict.family, study.model, strategy
 
 
-def _steps(search: Study, origin: Point, point: Point) -> tuple[float | None, float | None]:
+def _steps(study: Study, origin: Point, point: Point) -> tuple[float | None, float | None]:
     """Return a point's place on the lattice, in steps; nothing where it is off it."""
-    free = search.wd if search.lr.fixed else search.lr  # whose steps are those along a fixed axis too
-    lr_step, wd_step = free.step, (free if search.wd.fixed else search.wd).step
+    free = study.wd if study.lr.fixed else study.lr  # whose steps are those along a fixed axis too
+    lr_step, wd_step = free.step, (free if study.wd.fixed else study.wd).step
     (lr0, wd0), (lr, wd) = origin.log2(), point.log2()
     if wd0 != wd and math.inf in (-wd0, -wd):
         return None, None
@@ -95,9 +95,9 @@ def _steps(search: Study, origin: Point, point: Point) -> tuple[float | None, fl
     return (i, j) if on else (None, None)
 
 
-def _common(search: Study, point: Point) -> tuple[float | None, float | None]:
+def _common(study: Study, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
-    base = search.base
+    base = study.base
     lr, wd = map_point(point.lr, point.wd, base.strategy.s, None, base.model.width, factors_of(base.optimizer))
     return log2(lr), log2(wd)
 
@@ -155,13 +155,13 @@ def _members(family: JudgedFamily) -> Iterator[tuple[Run, tuple[object, ...]]]:
     for point, members in family.points.items():
         for run in members:
             about = (*_owner(verdict), point_text(point), _role(verdict, around, point), run.id, run.spec.seed)
-            yield run, (*about, family.look.counts(run.spec.seed))
+            yield run, (*about, family.study_state.counts(run.spec.seed))
 
 
 def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """Return a row for each finished run of each candidate, fresh ones too: those that do not count for the verdict."""
     rows = [
-        (*about, family.verdict.search.measure.metric, run.score)
+        (*about, family.verdict.study.metric.metric, run.score)
         for family in families
         for run, about in _members(family)
         if run.state.finished and about[5] == "candidate"
@@ -172,10 +172,10 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 def course_frame(family: JudgedFamily) -> pd.DataFrame:
     """Return a row for each finished run of a search, in order: see `sweep.course`; none where nothing was proposed."""
-    metric = family.verdict.search.measure.metric
+    metric = family.verdict.study.metric.metric
     rows = [
         (n, point_text(one.point), one.run.id, one.run.spec.seed, one.proposal, one.run.score, one.best)
-        for n, one in enumerate(course(family.look), 1)
+        for n, one in enumerate(course(family.study_state), 1)
     ]
     columns = ["number", "point", "run", "seed", "proposal", "score", "best"]
     frame = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("proposal", "score", "best"), "float64"))
@@ -185,10 +185,10 @@ def course_frame(family: JudgedFamily) -> pd.DataFrame:
 
 def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
     """Return the corners between which proposers chose, in steps from the candidate; None where none did."""
-    search = family.verdict.search
-    if not search.proposed:
+    study = family.verdict.study
+    if not study.proposed:
         return None
     origin = family.verdict.point or min(family.points, key=tuple)
-    corners = [_steps(search, origin, corner) for corner in search.box]
+    corners = [_steps(study, origin, corner) for corner in study.box]
     frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"]).dropna()
     return None if frame.empty else frame

@@ -29,11 +29,11 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
     kinds = Counter(command.split()[1] if command else "" for _, command, _ in found)
     steps = []
     for family, (words, command, names_run) in zip(families, found, strict=True):
-        search = family.verdict.search
+        study = family.verdict.study
         if command and not names_run:
             alone = kinds[command.split()[1]] < len(families)
-            where = ["--sweep", search.sweep] if search.sweep else []
-            where += ["--strategy", search.strategy] if alone else []
+            where = ["--sweep", study.sweep] if study.sweep else []
+            where += ["--strategy", study.strategy] if alone else []
             head, tail = command.split()[:2], command.split()[2:]
             command = shlex.join([*head, *where, *tail])
         steps.append(NextStep(words, command))

@@ -41,7 +41,7 @@ class _Lines(BaseJournalBackend):
         self.lines += logs
 
 
-def write_journal(path: Path, sweeps: SweepStore, searches: Sequence[Study], ledger: RunIndex) -> str:
+def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study], run_index: RunIndex) -> str:
     """Write a study for each family of some sweeps, in one rename; return a line on it, for people.
 
     Raises:
@@ -54,8 +54,10 @@ def write_journal(path: Path, sweeps: SweepStore, searches: Sequence[Study], led
     journal, trials = _Lines(), 0
     with quiet():
         storage = JournalStorage(journal)
-        for look in evaluate_all(searches, ledger):
-            trials += _add_study(storage, look, sweeps.named[look.search.sweep].samplers(look.search))
+        for study_state in evaluate_all(searches, run_index):
+            trials += _add_study(
+                storage, study_state, sweep_store.named[study_state.study.sweep].samplers(study_state.study)
+            )
     write_atomic(path, "".join(dumps(line) + "\n" for line in journal.lines))
     studies = f"{len(searches)} {'study' if len(searches) == 1 else 'studies'}"
     return f"wrote {path}: {count(trials, 'trial')} of {studies}, for optuna-dashboard"
@@ -73,17 +75,17 @@ def _replaceable(path: Path) -> bool:
     return bool(studies) and all(FAMILY in study.user_attrs for study in studies)
 
 
-def _add_study(storage: JournalStorage, look: StudyState, samplers: Mapping[Point, str]) -> int:
+def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mapping[Point, str]) -> int:
     """Add the points of a family that have a result or were pruned; return how many there are.
 
     Those that a sampler proposed come first to last, then all others by lr and wd.
     """
-    search, runs, measure = look.search, look.runs(), look.search.measure
+    search, runs, metric = study_state.study, study_state.runs(), study_state.study.metric
     others = sorted(runs.keys() - samplers.keys(), key=tuple)
     shown = {point: some for point in (*samplers, *others) if (some := _shown(runs.get(point, ())))}
-    direction = StudyDirection.MINIMIZE if measure.mode == "min" else StudyDirection.MAXIMIZE
+    direction = StudyDirection.MINIMIZE if metric.mode == "min" else StudyDirection.MAXIMIZE
     study = optuna.create_study(storage=storage, study_name=search.title, direction=direction)
-    study.set_metric_names([measure.metric])
+    study.set_metric_names([metric.metric])
     study.set_user_attr("sweep", search.sweep)
     study.set_user_attr(FAMILY, search.family)
     space: dict[str, BaseDistribution] = {}
@@ -93,12 +95,12 @@ def _add_study(storage: JournalStorage, look: StudyState, samplers: Mapping[Poin
             study.set_user_attr(name, getattr(search.centre, name))
         else:
             space[name] = FloatDistribution(min(along), max(along), log=True)
-    worst = max((mean for some in shown.values() if (mean := _mean(some)) is not None), key=measure.rank, default=None)
+    worst = max((mean for some in shown.values() if (mean := _mean(some)) is not None), key=metric.rank, default=None)
     for point, some in shown.items():
         attrs: dict[str, Any] = {"proposed by": samplers[point]} if point in samplers else {}
         attrs |= {"runs": [run.id for run in some], "seeds": [run.spec.seed for run in some]}
         params = {name: getattr(point, name) for name in space}
-        study.add_trial(_trial(some, params, space, worst, measure, attrs))
+        study.add_trial(_trial(some, params, space, worst, metric, attrs))
     return len(shown)
 
 
@@ -119,7 +121,7 @@ def _trial(
     params: dict[str, float],
     space: dict[str, BaseDistribution],
     worst: float | None,
-    measure: Metric,
+    metric: Metric,
     attrs: dict[str, Any],
 ) -> FrozenTrial:
     """Return a point as one trial over all its seeds, with the curve of the first; where it diverged, as the worst."""
@@ -136,5 +138,5 @@ def _trial(
         params=params,
         distributions=space,
         user_attrs=attrs,
-        intermediate_values=measure.best_so_far(runs[0].dir.evaluations()),
+        intermediate_values=metric.best_so_far(runs[0].dir.evaluations()),
     )

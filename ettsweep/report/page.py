@@ -71,9 +71,9 @@ def render(
         speed=[told for comparison in comparisons if (told := speed_of(comparison))],
         spikes=[told for comparison in comparisons if (told := spikes_in(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
-        metrics=sorted({(comparison.measure.metric, comparison.measure.mode) for comparison in comparisons}),
+        metrics=sorted({(comparison.metric.metric, comparison.metric.mode) for comparison in comparisons}),
         confidences=_confidences(families),
-        rules={family.verdict.search.criterion.rule for family in families} or {Criterion().rule},
+        rules={family.verdict.study.criterion.rule for family in families} or {Criterion().rule},
         corrupt=sorted(corrupt.items()),
         provenance=_provenance(families),
     )  # fmt: skip
@@ -142,7 +142,7 @@ def _sentence(text: str) -> str:
 
 def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
     """Return the confidences that sweeps ask for, as people read them."""
-    asked = {family.verdict.search.criterion.confidence for family in families} or {Criterion().confidence}
+    asked = {family.verdict.study.criterion.confidence for family in families} or {Criterion().confidence}
     return [f"{100 * one:.10g}%" for one in sorted(asked)]
 
 

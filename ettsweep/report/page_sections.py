@@ -40,13 +40,13 @@ def families_of(comparison: StrategyComparison, figures: Figures, others: Mappin
     return {
         "title": comparison.title,
         "figures": [figures[which] for which in together if which in figures],
-        "metric": formats.metric_name(comparison.measure.metric),
+        "metric": formats.metric_name(comparison.metric.metric),
         "families": [_family(family, figures, others) for family in comparison.families],
     }
 
 
 def _family(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
-    verdict, metric = family.verdict, family.verdict.search.measure.metric
+    verdict, metric = family.verdict, family.verdict.study.metric.metric
     _, searched_std = formats.mean_std(family.scores)
     return {
         "verdict": verdict,

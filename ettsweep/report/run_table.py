@@ -110,7 +110,7 @@ def best_rows(runs: Sequence[Run], searches: Searches, most: int) -> list[Mappin
     best: list[Run] = []
     share = max(1, most // max(1, len(families)))
     for members in families.values():
-        measure = task_kind(members[0].spec.task).score
-        best += sorted(members, key=lambda run: measure.rank(run.score))[:share]
+        metric = task_kind(members[0].spec.task).score
+        best += sorted(members, key=lambda run: metric.rank(run.score))[:share]
     records = tables.known(tables.runs_table(best[:most], searches)).to_dict("records")
     return [{str(name): cell(str(name), value) for name, value in record.items()} for record in records]

@@ -25,7 +25,7 @@ def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[st
 
     `notes` are what people wrote on sweeps, by name.
     """
-    families, measure = comparison.families, comparison.measure
+    families, metric = comparison.families, comparison.metric
     finished = spikes_of(run for family in families for run in family.runs)
     lines = [_lines(family, searches) for family in families]
     shown = [name for name in LINES if any(name in told for told in lines)]
@@ -41,9 +41,9 @@ def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[st
     ]
     return {
         "title": comparison.title,
-        "note": notes.get(families[0].verdict.search.sweep, ""),
-        "metric": formats.metric_name(measure.metric),
-        "better": "lower" if measure.mode == "min" else "higher",
+        "note": notes.get(families[0].verdict.study.sweep, ""),
+        "metric": formats.metric_name(metric.metric),
+        "better": "lower" if metric.mode == "min" else "higher",
         "best": verdict_text.best([family.verdict for family in families]),
         "unsearched": all(family.verdict.verdict == "unsearched" for family in families),
         "finished": finished.runs,
@@ -68,7 +68,7 @@ def label(name: str, verdict: Verdict) -> str:
     """Return what a line of a card is called."""
     labels = {
         "optimum": "optimum" if verdict.verdict == "optimal" else "candidate",
-        "score": formats.metric_name(verdict.search.measure.metric),
+        "score": formats.metric_name(verdict.study.metric.metric),
         "fresh": "over fresh seeds",
         "beats": "beats all neighbours",
         "behind": "nearest neighbour is worse by",
@@ -81,7 +81,7 @@ def label(name: str, verdict: Verdict) -> str:
 
 def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]]:
     """Return what is known of a strategy, by line: what is said, and small words beside it."""
-    verdict, metric = family.verdict, family.verdict.search.measure.metric
+    verdict, metric = family.verdict, family.verdict.study.metric.metric
     told: dict[str, tuple[str, str]] = {}
     if verdict.point:
         told["optimum"] = (f"lr {power(verdict.point.lr)}, wd {power(verdict.point.wd)}", "")
@@ -107,7 +107,7 @@ def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str
 def _beside(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     """Return what other metrics than the score say of an optimum, over all seeds that have a score."""
     runs, told = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
-    if not formats.is_accuracy(family.verdict.search.measure.metric) and (found := _mean(runs, "best_accuracy")):
+    if not formats.is_accuracy(family.verdict.study.metric.metric) and (found := _mean(runs, "best_accuracy")):
         told["accuracy"] = (found, "")
     if found := _mean(runs, "best_bits"):
         told["bits"] = (found, "")

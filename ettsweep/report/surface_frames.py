@@ -23,7 +23,7 @@ OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_varia
 
 def surface_of(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
     """Return the surface that a verdict rests on, and its optimum; None where there is none that may be shown."""
-    found = verdict.bound.evidence if verdict.bound else None
+    found = verdict.bound.posterior if verdict.bound else None
     best = optimum(found) if found else None
     return (found, best) if found and best else None
 
@@ -32,10 +32,10 @@ def place_of(verdict: Verdict) -> str:
     """Return where the fitted optimum is, with its standard error; nothing where there is no surface."""
     if (found := surface_of(verdict)) is None or verdict.point is None:
         return ""
-    search, (_, best) = verdict.search, found
+    study, (_, best) = verdict.study, found
     free = [
         (name, at, axis.step)
-        for name, at, axis in zip(("lr", "wd"), verdict.point.log2(), (search.lr, search.wd), strict=True)
+        for name, at, axis in zip(("lr", "wd"), verdict.point.log2(), (study.lr, study.wd), strict=True)
         if not axis.fixed
     ]
     log2 = [at + step * float(moved) for (_, at, step), moved in zip(free, best.position_D, strict=True)]
@@ -70,9 +70,9 @@ def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     rows = []
     for verdict in (family.verdict for family in families):
         if found := surface_of(verdict):
-            evidence, best = found
+            posterior, best = found
             lr, wd = _steps(verdict, best.position_D)
-            score = _scores(verdict, evidence, np.array([best.f]))[0]
+            score = _scores(verdict, posterior, np.array([best.f]))[0]
             rows.append((*verdict.key, lr, wd, score, *_spread(verdict, best)))
     return pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS)).astype(dict.fromkeys(OPTIMUM_COLUMNS[2:], "float64"))
 
@@ -80,16 +80,16 @@ def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 def _mesh(verdict: Verdict) -> Iterator[tuple[object, ...]]:
     if (found := surface_of(verdict)) is None:
         return
-    evidence, best = found
-    x_PD = evidence.surface.layout.x_PD
+    posterior, best = found
+    x_PD = posterior.surface.layout.x_PD
     flat = x_PD.shape[1] == 1
     beyond = 0.0 if flat else BEYOND
     mesh_ZD = mesh_over(x_PD.min(0) - beyond, x_PD.max(0) + beyond)
-    f_Z = evidence.surface.means_at(mesh_ZD)
-    error_Z = _error(evidence, mesh_ZD) if flat else np.zeros(len(f_Z))
-    worse_Z = np.expm1(f_Z - best.f) if evidence.log else (f_Z - best.f) / evidence.level
-    ends = (_scores(verdict, evidence, f_Z + sign * error_Z) for sign in (0, -1, 1))
-    margin = verdict.search.criterion.margin_for(verdict.search.measure)
+    f_Z = posterior.surface.means_at(mesh_ZD)
+    error_Z = _error(posterior, mesh_ZD) if flat else np.zeros(len(f_Z))
+    worse_Z = np.expm1(f_Z - best.f) if posterior.log else (f_Z - best.f) / posterior.level
+    ends = (_scores(verdict, posterior, f_Z + sign * error_Z) for sign in (0, -1, 1))
+    margin = verdict.study.criterion.margin_for(verdict.study.metric)
     for at_D, worse, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
         yield (*verdict.key, *_steps(verdict, at_D), worse, *scores, margin)
 
@@ -97,32 +97,32 @@ def _mesh(verdict: Verdict) -> Iterator[tuple[object, ...]]:
 def _steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
     """Return a place along the free axes as steps along both."""
     along = iter(at_D.tolist())
-    lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.search.lr, verdict.search.wd))
+    lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.study.lr, verdict.study.wd))
     return lr, wd
 
 
 def _spread(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float | None, float | None]:
     if best.cov_DD is None:
         return None, None, None
-    free = [not axis.fixed for axis in (verdict.search.lr, verdict.search.wd)]
+    free = [not axis.fixed for axis in (verdict.study.lr, verdict.study.wd)]
     cov = np.zeros((2, 2))
     cov[np.ix_(free, free)] = best.cov_DD
     return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])
 
 
-def _scores(verdict: Verdict, evidence: Posterior, f: Array) -> Array:
+def _scores(verdict: Verdict, posterior: Posterior, f: Array) -> Array:
     """Return fitted values as scores of the task: they are known up to a constant, which the scores give."""
-    layout = evidence.surface.layout
+    layout = posterior.surface.layout
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
-    level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ evidence.surface.mean
-    sign = 1 if verdict.search.measure.mode == "min" else -1
-    return np.asarray(sign * (np.exp(f + level) if evidence.log else f + level))
+    level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ posterior.surface.mean
+    sign = 1 if verdict.study.metric.mode == "min" else -1
+    return np.asarray(sign * (np.exp(f + level) if posterior.log else f + level))
 
 
-def _error(evidence: Posterior, mesh_ZD: Array) -> Array:
+def _error(posterior: Posterior, mesh_ZD: Array) -> Array:
     """Return the standard error of fitted values less their mean over all scores."""
-    layout = evidence.surface.layout
+    layout = posterior.surface.layout
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
     contrast = np.hstack([np.eye(len(mesh_ZD)), np.broadcast_to(-weight_P, (len(mesh_ZD), len(weight_P)))])
-    cov = evidence.surface.covariance_at(np.vstack([mesh_ZD, layout.x_PD]))
+    cov = posterior.surface.covariance_at(np.vstack([mesh_ZD, layout.x_PD]))
     return np.asarray(np.sqrt(np.maximum(np.diag(contrast @ cov @ contrast.T), 0)))

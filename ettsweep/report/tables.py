@@ -98,7 +98,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     run and per 1,000 of the steps that these trained.
     """
     places = [
-        (run.id, family.verdict.search.sweep, *_log2(point))
+        (run.id, family.verdict.study.sweep, *_log2(point))
         for family in families
         for point, members in family.points.items()
         for run in family.counted(members)
@@ -153,7 +153,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """
     rows = []
     for family in families:
-        verdict, search = family.verdict, family.verdict.search
+        verdict, study = family.verdict, family.verdict.study
         spikes = spikes_of(family.optimum)
         counted = family.counted(family.optimum)
         _, std = mean_std([run.score for run in counted])
@@ -161,14 +161,14 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         rows.append(
             (
                 *(
-                    search.sweep,
+                    study.sweep,
                     verdict.family,
-                    search.model,
-                    search.strategy,
-                    search.base.optimizer.kind if family.runs else None,
+                    study.model,
+                    study.strategy,
+                    study.base.optimizer.kind if family.runs else None,
                 ),
                 *(verdict.verdict, verdict.lr, verdict.wd),
-                *(search.measure.metric, verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
+                *(study.metric.metric, verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
                 *(len(verdict.fresh), fresh_mean, fresh_std, verdict.lead),
                 *_bound(verdict),
                 *((spikes.runs, spikes.steps) if spikes.runs else (None, None)),
@@ -180,10 +180,10 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 def _bound(verdict: Verdict) -> tuple[Any, ...]:
     """Return what is known of a candidate: the columns `BOUND` and `RECOMMENDED`."""
-    criterion, bound = verdict.search.criterion, verdict.bound
+    criterion, bound = verdict.study.criterion, verdict.bound
     if criterion.rule == "paper":
         return criterion.rule, *[None] * (len(BOUND) + len(RECOMMENDED) - 1)
-    asked = criterion.rule, criterion.confidence, criterion.margin_for(verdict.search.measure)
+    asked = criterion.rule, criterion.confidence, criterion.margin_for(verdict.study.metric)
     if bound is None:
         return *asked, *[None] * (len(BOUND) + len(RECOMMENDED) - 3)
     known = bound.noise.known != "unknown"

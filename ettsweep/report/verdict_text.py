@@ -24,11 +24,11 @@ Key = tuple[str, str]
 def others(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
     """Say of each verdict what other sweeps say of the same family, and why."""
     told: dict[Key, list[str]] = {}
-    for one, other, why in side_by_side(verdicts):
-        for mine, theirs in ((one, other), (other, one)):
+    for verdict, other, why in side_by_side(verdicts):
+        for mine, theirs in ((verdict, other), (other, verdict)):
             at = f" at lr {power(theirs.lr)}, wd {power(theirs.wd)}" if theirs.lr and theirs.wd is not None else ""
-            words = f"In sweep {theirs.search.sweep}, the same family is {theirs.statement}{at}"
-            sweeps = f"{one.search.sweep} / {other.search.sweep}"
+            words = f"In sweep {theirs.study.sweep}, the same family is {theirs.statement}{at}"
+            sweeps = f"{verdict.study.sweep} / {other.study.sweep}"
             told.setdefault(mine.key, []).append(f"{words}. What the two ask ({sweeps}): {'; '.join(why)}.")
     return told
 
@@ -40,13 +40,13 @@ def best(verdicts: Sequence[Verdict]) -> Row | None:
         return None
     fresh = {v.family: formats.mean_std([*v.fresh.values()]) for v in verified}
     by_fresh = all(mean is not None for mean, _ in fresh.values())
-    measure = verified[0].search.measure
-    ranked = sorted(verified, key=lambda v: measure.rank(fresh[v.family][0] if by_fresh else v.score))
+    metric = verified[0].study.metric
+    ranked = sorted(verified, key=lambda v: metric.rank(fresh[v.family][0] if by_fresh else v.score))
     winner = ranked[0]
     mean, std = fresh[winner.family] if by_fresh else (winner.score, None)
     return {
         "verdict": winner,
-        "score": formats.plus_minus(mean, std, measure.metric),
+        "score": formats.plus_minus(mean, std, metric.metric),
         "seeds": count(len(winner.fresh) if by_fresh else seeds(winner), "fresh seed" if by_fresh else "search seed"),
         "of": len(verified),
         "by_fresh": by_fresh,
@@ -69,9 +69,9 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
     error = math.sqrt(sum(squares))
     spread = sum(square**2 / (n - 1) for square, n in zip(squares, numbers, strict=True))
     dof = error**4 / spread if spread else math.inf  # Welch's
-    ahead = winner.search.measure.worse_by(mean, first_mean)
+    ahead = winner.study.metric.worse_by(mean, first_mean)
     sure = error * (T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(0.95, dof))
-    metric = winner.search.measure.metric
+    metric = winner.study.metric.metric
     gap = f"{formats.plus_minus(ahead, error, metric)} (standard error"
     if ahead > sure:
         return f"ahead of {second.strategy} by {gap})"
@@ -80,7 +80,7 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
 
 def difference(worse_by: float, verdict: Verdict) -> Row:
     """Return a difference in the metric's own unit, and relative to a loss."""
-    accuracy = formats.is_accuracy(verdict.search.measure.metric)
+    accuracy = formats.is_accuracy(verdict.study.metric.metric)
     told = f"{worse_by:+.4f}" if worse_by == 0 or 1e-3 <= abs(worse_by) < formats.LARGE else f"{worse_by:+.2g}"
     text = f"{100 * worse_by:+.2f} points" if accuracy else told
     relative = worse_by / verdict.score if verdict.score and not accuracy else None
@@ -93,20 +93,20 @@ def difference(worse_by: float, verdict: Verdict) -> Row:
 
 def neighbours(verdict: Verdict) -> list[Row]:
     """Return what is told of each neighbour; how much worse it is with its error, where a bound has it."""
-    measure, rows = verdict.search.measure, []
+    metric, rows = verdict.study.metric, []
     paired: Sequence[Difference | None] = verdict.bound.differences if verdict.bound else ()
     for k, scored in enumerate(verdict.neighbours):
         apart = None
         if paired and (one := paired[k]) is not None:
             apart = _paired(one, verdict)
         elif not paired and scored.score is not None and verdict.score is not None:
-            apart = difference(measure.worse_by(scored.score, verdict.score), verdict)
+            apart = difference(metric.worse_by(scored.score, verdict.score), verdict)
         (lr, wd), centre = scored.point, verdict.point or scored.point
         rows.append(
             {
                 "move": f"{_move('lr', lr, centre.lr)}, {_move('wd', wd, centre.wd)}",
                 "scored": scored,
-                "score": None if scored.score is None else formats.score_text(scored.score, measure.metric),
+                "score": None if scored.score is None else formats.score_text(scored.score, metric.metric),
                 "difference": apart,
             }
         )
@@ -125,7 +125,7 @@ def _paired(difference: Difference, verdict: Verdict) -> Row:
     mean, error = (
         f"{100 * value:{sign}.{decimals}f}" for value, sign in ((difference.mean, "+"), (difference.error, ""))
     )
-    unit = " points" if formats.is_accuracy(verdict.search.measure.metric) else "%"
+    unit = " points" if formats.is_accuracy(verdict.study.metric.metric) else "%"
     return {"text": f"{mean} ± {error}{unit}".replace("-", "−"), "relative": None, "better": False}
 
 
@@ -133,7 +133,7 @@ def known(verdict: Verdict) -> Row | None:
     """Return what is known of a candidate by the rule of the bound, as words."""
     if (bound := verdict.bound) is None:
         return None
-    said, noise = verdict.search.measure.format_share, bound.noise
+    said, noise = verdict.study.metric.format_share, bound.noise
     beats = f"{100 * bound.best:.3g}%" if bound.best <= MOST_SURE else f"> {100 * MOST_SURE:g}%"
     how = {"measured": "measured by repeated seeds", "inferred": "inferred from what the fit leaves over"}
     return {

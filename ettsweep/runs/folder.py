@@ -296,11 +296,11 @@ class RunDir:
             for number in self.numbers():
                 self.attempt(number).forgive()
 
-    def status(self, outlook: Liveness | None = None) -> Status:
+    def status(self, liveness: Liveness | None = None) -> Status:
         """Derive the state, by default from the processes of this machine alone; a corrupt file is a failure."""
-        return self.look(outlook)[0]
+        return self.look(liveness)[0]
 
-    def look(self, outlook: Liveness | None = None) -> tuple[Status, Json | None]:
+    def look(self, liveness: Liveness | None = None) -> tuple[Status, Json | None]:
         """Return the status, and with it the result of a finished run, from one look at its file."""
         try:
             result = self.result()
@@ -308,14 +308,14 @@ class RunDir:
             latest = self.latest()
             return Status(State.FAILED, str(error), latest.progress() if latest else 0.0), None
         if result is None:
-            status = self._unfinished(outlook)
+            status = self._unfinished(liveness)
             # To ask may take seconds, in which it may finish and its job end: that is no interruption.
-            return self.look(outlook) if self.result_path.exists() else (status, None)
+            return self.look(liveness) if self.result_path.exists() else (status, None)
         reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
         return Status(State(result["status"]), reason, 1.0), result
 
-    def _unfinished(self, outlook: Liveness | None) -> Status:
-        asked = outlook or LocalLiveness()
+    def _unfinished(self, liveness: Liveness | None) -> Status:
+        asked = liveness or LocalLiveness()
         attempts = [self.attempt(number) for number in reversed(self.numbers())]
         return unfinished_status(
             self.id,

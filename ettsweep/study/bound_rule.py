@@ -29,16 +29,16 @@ SEEN_TWICE = 2
 class BoundRule(StudyState):
     """A family judged by the posterior of a surface that is fitted to its scores."""
 
-    def __init__(self, search: Study, runs: Iterable[Run]) -> None:
+    def __init__(self, study: Study, runs: Iterable[Run]) -> None:
         self._all = list(runs)
-        super().__init__(search, self._all)
-        self.new_seeds = search.seeds[:1]  # racing gives more where it decides
+        super().__init__(study, self._all)
+        self.new_seeds = study.seeds[:1]  # racing gives more where it decides
         self._scored: dict[Point, ScoredPoint] = {}
-        self._found: dict[Point, Posterior | None] = {}
+        self._points: dict[Point, Posterior | None] = {}
         self._wider: dict[Point, Posterior] = {}
 
     def counts(self, seed: int) -> bool:
-        return counts(self.search, seed)
+        return counts(self.study, seed)
 
     def at(self, point: Point) -> ScoredPoint:
         """Return the mean of a point's finished scores; a point with a diverged run has none, and is the worst."""
@@ -62,24 +62,30 @@ class BoundRule(StudyState):
         Better is the posterior mean, among points that were run: where a climb ends is a matter of what was asked for
         and of scores alone.
         """
-        if not self.search.free:
-            return self._verdict(self.at(at or self.search.centre), ())
+        if not self.study.free:
+            return self._verdict(self.at(at or self.study.centre), ())
         if (start := self._best() if at is None else self.at(at)) is None:
             return self._verdict(None, ())
         way = [start]
         while (better := self._better(way[-1])) and better not in way:
             way.append(better)
         # what scores around a point say moves with it: of points of which each has another ahead, that least behind
-        end = min(way[way.index(better) :] if better else way[-1:], key=lambda one: self._behind(one.point))
-        passed = [n for one in way for n in (one.point, *neighbours(one.point, self.search.lr, self.search.wd))]
+        end = min(
+            way[way.index(better) :] if better else way[-1:], key=lambda scored_point: self._behind(scored_point.point)
+        )
+        passed = [
+            n
+            for scored_point in way
+            for n in (scored_point.point, *neighbours(scored_point.point, self.study.lr, self.study.wd))
+        ]
         way = way[: way.index(end) + 1]
         if len(way) > 1 and self._leads_nowhere(way[-2], end):
             way.pop()
-        return self._verdict(way[-1], [one.point for one in way[:-1]], passed)
+        return self._verdict(way[-1], [scored_point.point for scored_point in way[:-1]], passed)
 
     def _leads_nowhere(self, here: ScoredPoint, there: ScoredPoint) -> bool:
         """Say whether a step leads to where no climb goes on, for less than the margin: such as on a plateau."""
-        around = neighbours(there.point, self.search.lr, self.search.wd)
+        around = neighbours(there.point, self.study.lr, self.study.wd)
         if not self._too_far([point for point in around if not self._is_asked(point)]):
             return False
         return self._behind(here.point) <= self._margin
@@ -93,13 +99,13 @@ class BoundRule(StudyState):
 
     def _better(self, here: ScoredPoint) -> ScoredPoint | None:
         """Return the point of the best posterior mean among those near one; None where it is that one."""
-        around = [self.at(p) for p in neighbours(here.point, self.search.lr, self.search.wd)]
-        known = [one for one in around if one.score is not None]
+        around = [self.at(p) for p in neighbours(here.point, self.study.lr, self.study.wd)]
+        known = [scored_point for scored_point in around if scored_point.score is not None]
         if here.score is None:
-            return min(known, key=lambda one: self.search.measure.rank(one.score), default=None)
+            return min(known, key=lambda scored_point: self.study.metric.rank(scored_point.score), default=None)
         found = self.evidence(here.point)
         if found is None or found.noise.known == "unknown":
-            best = min([here, *known], key=lambda one: self.search.measure.rank(one.score))
+            best = min([here, *known], key=lambda scored_point: self.study.metric.rank(scored_point.score))
             return None if best is here else best
         leader = self._leader(found)
         return self.at(self.place(leader, here.point)) if any(leader) else None
@@ -117,9 +123,9 @@ class BoundRule(StudyState):
 
     def evidence(self, candidate: Point) -> Posterior | None:
         """Return what the scores around a point say of it and its neighbours; None where they are too few."""
-        if candidate not in self._found:
-            self._found[candidate] = self._evidence(candidate)
-        return self._found[candidate]
+        if candidate not in self._points:
+            self._points[candidate] = self._evidence(candidate)
+        return self._points[candidate]
 
     def _evidence(self, candidate: Point) -> Posterior | None:
         scores: dict[Position, dict[int, float]] = {}
@@ -129,7 +135,7 @@ class BoundRule(StudyState):
                 scores[self.steps(point, candidate)] = of
         if self._here not in scores:
             return None
-        return evidence(scores, self._here, loss=self.search.measure.mode == "min")
+        return evidence(scores, self._here, loss=self.study.metric.mode == "min")
 
     def _near(self, candidate: Point) -> list[Point]:
         """Return the points with runs whose scores are fitted with a candidate's, itself among them."""
@@ -149,7 +155,7 @@ class BoundRule(StudyState):
 
     @cached_property
     def _margin(self) -> float:
-        return self.search.criterion.margin_for(self.search.measure)
+        return self.study.criterion.margin_for(self.study.metric)
 
     @cached_property
     def _here(self) -> Position:
@@ -158,8 +164,8 @@ class BoundRule(StudyState):
     @cached_property
     def _next_to_here(self) -> set[Position]:
         """The positions of a candidate and its neighbours."""
-        origin = self.search.centre
-        return {self._here, *(self.steps(n, origin) for n in neighbours(origin, self.search.lr, self.search.wd))}
+        origin = self.study.centre
+        return {self._here, *(self.steps(n, origin) for n in neighbours(origin, self.study.lr, self.study.wd))}
 
     def _positions(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> list[Position]:
         """Return where the neighbours are that did not diverge."""
@@ -168,7 +174,7 @@ class BoundRule(StudyState):
     # --- judgement ---
 
     def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
-        confidence = self.search.criterion.confidence
+        confidence = self.study.criterion.confidence
         if candidate.score is None:
             better = [n for n in around if n.score is not None]
             return "it diverged, and a neighbour did not" if better else ""
@@ -184,7 +190,7 @@ class BoundRule(StudyState):
     def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, Bound | None]:
         if candidate.score is None:
             return "unresolved", "all diverged; try a centre with a lower lr", None
-        said_by_means = MeansRule(self.search, self._all).verdict(candidate.point).verdict
+        said_by_means = MeansRule(self.study, self._all).verdict(candidate.point).verdict
         paper = said_by_means if said_by_means in COMPARED else None
         beside = f"; by the paper's comparison of means it is {paper}" if paper else ""
         found = self.evidence(candidate.point)
@@ -192,7 +198,7 @@ class BoundRule(StudyState):
             why = "no two points have scores of the same seed, so nothing tells luck from merit"
             return "unresolved", f"noise unknown: {why}{beside}", None
         bound = self._bound(found, candidate, around, paper)
-        said = self.search.measure.format_share
+        said = self.study.metric.format_share
         if bound.value is None:
             return "unresolved", f"noise unknown: {self._unknown(found, candidate, around)}{beside}", bound
         sure = f"{100 * bound.confidence:.10g}%"
@@ -224,7 +230,7 @@ class BoundRule(StudyState):
         self, found: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint], paper: str | None
     ) -> Bound:
         """Return what is known of a candidate whose neighbours are all known."""
-        criterion, margin = self.search.criterion, self._margin
+        criterion, margin = self.study.criterion, self._margin
         here, others = self._here, self._positions(candidate, around)
         each = dict(zip(others, found.differences(here, others), strict=True)) if others else {}
         known = found.noise.known != "unknown"
@@ -242,12 +248,12 @@ class BoundRule(StudyState):
             recommended=_middle([candidate.point, *plateau]),
             paper=paper,
             more=runs_needed(self._question(found, candidate, others)) if value and value > margin else None,
-            evidence=found,
+            posterior=found,
         )
 
     def _as_good(self, found: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
         """Return the points that, with the confidence, are no worse than the candidate by more than the margin."""
-        z = student_quantile(self.search.criterion.confidence, found.surface.dof)
+        z = student_quantile(self.study.criterion.confidence, found.surface.dof)
         points = {self.steps(point, candidate.point): point for point in self._runs}
         others = [position for position in found.positions if any(position)]
         worse = found.differences(self._here, others) if others else []
@@ -262,15 +268,15 @@ class BoundRule(StudyState):
         candidate = verdict.candidate
         if (found := self.evidence(candidate.point)) is None:
             return []
-        question = self._question(found, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
-        chosen = [*question.under_way, *next_runs(question, max(0, number - len(question.under_way)))]
+        query = self._question(found, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
+        chosen = [*query.under_way, *next_runs(query, max(0, number - len(query.under_way)))]
         return [self.specs([self.place(position, candidate.point)], [seed])[0] for position, seed in chosen]
 
     def _question(
         self, found: Posterior, candidate: ScoredPoint, others: Sequence[Position], most_seeds: int | None = None
     ) -> BoundQuery:
         """Return what a race around a candidate is about; it may go to points that have not been run, as well."""
-        criterion, taken, under_way = self.search.criterion, {}, []
+        criterion, taken, under_way = self.study.criterion, {}, []
         if candidate.point not in self._wider:  # asked for what is needed, and again for what is next
             self._wider[candidate.point] = found.wider(self._unrun(candidate.point))
         wider = self._wider[candidate.point]
@@ -285,7 +291,7 @@ class BoundRule(StudyState):
             others,
             criterion.confidence,
             self._margin,
-            in_turn(self.search),
+            in_turn(self.study),
             taken,
             under_way,
             len(RACING) if most_seeds is None else most_seeds,
@@ -299,4 +305,4 @@ def _beyond(position: Position, other: Position) -> bool:
 
 def _middle(points: Sequence[Point]) -> Point:
     """Return the point that is nearest to all others; of several that with the lowest lr, then wd."""
-    return min(points, key=lambda one: (sum(one.apart(other) for other in points), one.lr, one.wd))
+    return min(points, key=lambda point: (sum(point.apart(other) for other in points), point.lr, point.wd))

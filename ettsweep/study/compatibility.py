@@ -6,11 +6,11 @@ from ettsweep.console import power
 from ettsweep.study.study import Axis, Point, Study, SweepSpec
 
 
-def differences(requests: Sequence[SweepSpec], request: SweepSpec) -> dict[str, str]:
+def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict[str, str]:
     """Return what keeps a request from being more of what others, which agree, ask for: a telling word for each."""
-    first = requests[0]
-    was, now = _flat(first.recipe.model_dump(mode="json")), _flat(request.recipe.model_dump(mode="json"))
-    was["strategy.mlp_factor"], now["strategy.mlp_factor"] = first.mlp_factor, request.mlp_factor
+    first = sweep_specs[0]
+    was, now = _flat(first.recipe.model_dump(mode="json")), _flat(sweep_spec.recipe.model_dump(mode="json"))
+    was["strategy.mlp_factor"], now["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
     found = {}
     for key in {**was, **now}:
         old, new = was.get(key, "absent"), now.get(key, "absent")
@@ -18,7 +18,7 @@ def differences(requests: Sequence[SweepSpec], request: SweepSpec) -> dict[str, 
             word = key.rpartition(".")[2]
             found[str(new) if word == "kind" else f"{word}-{new}"] = f"{key} is {old} there, {new} here"
     for name in ("lr", "wd"):
-        before, after = getattr(first, name), getattr(request, name)
+        before, after = getattr(first, name), getattr(sweep_spec, name)
         if before.fixed != after.fixed:
             words = ("searched", "fixed")
             found[f"{name}-{words[after.fixed]}"] = f"{name} is {words[before.fixed]} there, {words[after.fixed]} here"
@@ -26,9 +26,9 @@ def differences(requests: Sequence[SweepSpec], request: SweepSpec) -> dict[str, 
             found[f"{name}-step-{after.step:g}"] = f"the step of {name} is {before.step:g} there, {after.step:g} here"
     if found:
         return found
-    centres = {name: centre for asked in reversed(requests) for name, centre in asked.centres.items()}
-    for strategy in request.centres.keys() & centres.keys():
-        points = (Point(centre.lr, centre.wd) for centre in (centres[strategy], request.centres[strategy]))
+    centres = {name: centre for asked in reversed(sweep_specs) for name, centre in asked.centres.items()}
+    for strategy in sweep_spec.centres.keys() & centres.keys():
+        points = (Point(centre.lr, centre.wd) for centre in (centres[strategy], sweep_spec.centres[strategy]))
         for name, axis, there, here in zip(("lr", "wd"), (first.lr, first.wd), *points, strict=True):
             if not axis.on(there, here):
                 how = "fixed at" if axis.fixed else f"steps of {axis.step:g} in log2 from"
@@ -38,12 +38,12 @@ def differences(requests: Sequence[SweepSpec], request: SweepSpec) -> dict[str, 
     return found
 
 
-def unlike(one: Study, other: Study) -> list[str]:
+def unlike(study: Study, other: Study) -> list[str]:
     """Say in what two searches of one family differ, those of the first before the stroke: why their verdicts may."""
     told = []
     for name in ("lr", "wd"):
-        axes: list[Axis] = [getattr(search, name) for search in (one, other)]
-        values = [[getattr(point, name) for point in _corners(search)] for search in (one, other)]
+        axes: list[Axis] = [getattr(study, name) for study in (study, other)]
+        values = [[getattr(point, name) for point in _corners(study)] for study in (study, other)]
         here, there = (_kind(axis, asked) for axis, asked in zip(axes, values, strict=True))
         ranges = [f"{power(min(asked))} to {power(max(asked))}" for asked in values]
         if here != there:
@@ -52,17 +52,17 @@ def unlike(one: Study, other: Study) -> list[str]:
             told.append(f"{name} is searched in whole steps from {power(values[0][0], 6)} / {power(values[1][0], 6)}")
         elif ranges[0] != ranges[1]:
             told.append(f"{name} was asked for from {' / '.join(ranges)}")
-    if not told and set(one.asked) != set(other.asked):
-        told.append(f"{len(one.asked)} / {len(other.asked)} points were asked for")
-    judged = one.criterion.unlike(other.criterion, one.measure)
+    if not told and set(study.asked) != set(other.asked):
+        told.append(f"{len(study.asked)} / {len(other.asked)} points were asked for")
+    judged = study.criterion.unlike(other.criterion, study.metric)
     told += [f"{name} is {here} / {there}" for name, (here, there) in judged.items()]
-    seeds = [", ".join(map(str, sorted(search.seeds))) for search in (one, other)]
+    seeds = [", ".join(map(str, sorted(study.seeds))) for study in (study, other)]
     return told + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
 
 
-def _corners(search: Study) -> list[Point]:
+def _corners(study: Study) -> list[Point]:
     """Return points that span all that a search asks for, or lets proposers choose."""
-    return [*search.asked, *search.box]
+    return [*study.asked, *study.box]
 
 
 def _kind(axis: Axis, values: Sequence[float]) -> str:

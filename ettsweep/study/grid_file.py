@@ -203,11 +203,11 @@ def find_grid(model: str) -> Path:
     model_spec(model)
     for folder in (Path("grids"), shipped("grids")):
         # A file that cannot be read may be the one: falling back to another grid would hide that.
-        found = [path for path in sorted(folder.glob("*.yaml")) if read_yaml(path).get("model") == model]
-        if len(found) > 1:
-            raise InputError(f"several grids are for {model}: {', '.join(map(str, found))}; choose with --grid FILE")
-        if found:
-            return found[0]
+        paths = [path for path in sorted(folder.glob("*.yaml")) if read_yaml(path).get("model") == model]
+        if len(paths) > 1:
+            raise InputError(f"several grids are for {model}: {', '.join(map(str, paths))}; choose with --grid FILE")
+        if paths:
+            return paths[0]
     raise InputError(f"no grid file has `model: {model}`; `ettsweep init --model {model}` writes one, for --grid FILE")
 
 

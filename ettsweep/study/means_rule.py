@@ -14,12 +14,12 @@ from ettsweep.study.verdict import ScoredPoint, Verdict
 class MeansRule(StudyState):
     """A family judged by the means over the sweep's seeds; how much these can tell is not asked."""
 
-    def __init__(self, search: Study, runs: Iterable[Run]) -> None:
-        super().__init__(search, runs)
-        self.new_seeds = search.seeds
+    def __init__(self, study: Study, runs: Iterable[Run]) -> None:
+        super().__init__(study, runs)
+        self.new_seeds = study.seeds
 
     def counts(self, seed: int) -> bool:
-        return seed in self.search.seeds
+        return seed in self.study.seeds
 
     def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
         """Return nothing: all is decided once the neighbours are known."""
@@ -28,7 +28,7 @@ class MeansRule(StudyState):
     def at(self, point: Point) -> ScoredPoint:
         """Return the mean score and the state of a point: that of its seed that is farthest from done."""
         point = snap(point, self._known)
-        if unfinished := self._unfinished(point, self.search.seeds):
+        if unfinished := self._unfinished(point, self.study.seeds):
             return ScoredPoint(point, None, unfinished)
         scores = [run.score for run in self._finished(point)]
         finished = [score for score in scores if score is not None]
@@ -42,12 +42,12 @@ class MeansRule(StudyState):
         No step is taken before all neighbours are known. So where it ends is a matter of what was asked for and of
         scores alone, whoever had runs trained, and when.
         """
-        if at is None and not self.search.free:
-            at = self.search.centre
+        if at is None and not self.study.free:
+            at = self.study.centre
         verdict = self._verdict(self._best() if at is None else self.at(at), ())
         passed: list[Point] = []
         while verdict.verdict == "refuted" and verdict.rival and self._all_known(verdict):
-            passed += [one.point for one in verdict.neighbours]
+            passed += [scored_point.point for scored_point in verdict.neighbours]
             verdict = self._verdict(self.at(verdict.rival.point), verdict.way, passed)
         return verdict
 
@@ -57,8 +57,8 @@ class MeansRule(StudyState):
         return not awaited or self._too_far(point for point in awaited if not self._is_asked(point))
 
     def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
-        measure = self.search.measure
-        better = [n for n in around if n.state.finished and measure.better(n.score, candidate.score)]
+        metric = self.study.metric
+        better = [n for n in around if n.state.finished and metric.better(n.score, candidate.score)]
         return f"{count_neighbours(better)} better" if better else ""
 
     def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, None]:

@@ -63,24 +63,24 @@ class PrunerCurve:
 
 
 def hopeless(
-    rule: str, curve: PrunerCurve, family: Iterable[PrunerCurve], measure: Metric, schedule: ScheduleSpec
+    rule: str, curve: PrunerCurve, family: Iterable[PrunerCurve], metric: Metric, schedule: ScheduleSpec
 ) -> str:
     """Return why a run in training is to be stopped, given all curves of its family; nothing where it is to go on.
 
     It is judged by its last evaluation. A run goes on that is as good as the best finished one already, or the best of
     all before one is finished; so does one that has come to its end.
     """
-    others = [_to_the_end(other, measure, schedule) for other in family if other.run != curve.run]
+    others = [_to_the_end(other, metric, schedule) for other in family if other.run != curve.run]
     finished = [other for other in others if other.state.finished and other.best]
-    best = min((measure.rank(other.score) for other in finished or others), default=math.inf)
+    best = min((metric.rank(other.score) for other in finished or others), default=math.inf)
     judged = first_step(rule, schedule) <= curve.step < schedule.last_step
-    if not judged or measure.rank(curve.score) <= best:
+    if not judged or metric.rank(curve.score) <= best:
         return ""
     if rule == "median":
-        reason = _worse_than_the_median(curve, finished, measure)
+        reason = _worse_than_the_median(curve, finished, metric)
     else:
-        reason = _not_promoted(curve, others, measure, schedule)
-    return f"{rule} pruner: {measure.metric} {curve.score:.4g}, {reason}" if reason else ""
+        reason = _not_promoted(curve, others, metric, schedule)
+    return f"{rule} pruner: {metric.metric} {curve.score:.4g}, {reason}" if reason else ""
 
 
 def first_step(rule: str, schedule: ScheduleSpec) -> int:
@@ -89,20 +89,20 @@ def first_step(rule: str, schedule: ScheduleSpec) -> int:
     return max(1, schedule.warmup_steps, schedule.last_step // share)
 
 
-def _to_the_end(curve: PrunerCurve, measure: Metric, schedule: ScheduleSpec) -> PrunerCurve:
+def _to_the_end(curve: PrunerCurve, metric: Metric, schedule: ScheduleSpec) -> PrunerCurve:
     """Return the curve of a diverged run as the worst there is after its last evaluation; others as they are."""
     if curve.state is not State.DIVERGED:
         return curve
-    worst = WORST if measure.mode == "min" else -WORST
+    worst = WORST if metric.mode == "min" else -WORST
     steps = [*range(schedule.eval_every, schedule.last_step, schedule.eval_every), schedule.last_step]
     return replace(curve, best={step: worst for step in steps if step > curve.step} | dict(curve.best))
 
 
-def _worse_than_the_median(curve: PrunerCurve, finished: Sequence[PrunerCurve], measure: Metric) -> str:
+def _worse_than_the_median(curve: PrunerCurve, finished: Sequence[PrunerCurve], metric: Metric) -> str:
     from optuna.pruners import MedianPruner
     from optuna.trial import create_trial
 
-    study = _study(MedianPruner(n_startup_trials=STARTUP), measure)
+    study = _study(MedianPruner(n_startup_trials=STARTUP), metric)
     for other in finished:
         study.add_trial(create_trial(value=other.score, intermediate_values=dict(other.best)))
     if not _stops(study, curve):
@@ -111,7 +111,7 @@ def _worse_than_the_median(curve: PrunerCurve, finished: Sequence[PrunerCurve], 
     return f"the median of {len(there)} others {median(there):.4g}"
 
 
-def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], measure: Metric, schedule: ScheduleSpec) -> str:
+def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Metric, schedule: ScheduleSpec) -> str:
     """Say that a run is not among the best third of its bracket at a rung that it has just reached.
 
     Optuna's HyperbandPruner draws a bracket from the number of a trial, and numbers change with the runs that are
@@ -124,7 +124,7 @@ def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], measure: Me
     if curve.step not in at_rungs.best:
         return ""
     rivals = [_at_rungs(other, least) for other in others if bracket_of(other.run, schedule) == bracket]
-    study = _study(SuccessiveHalvingPruner(least, ETA, min_early_stopping_rate=bracket), measure)
+    study = _study(SuccessiveHalvingPruner(least, ETA, min_early_stopping_rate=bracket), metric)
     for rival in rivals:
         _stops(study, rival)  # notes in the study which rungs it has reached
     if not _stops(study, at_rungs):
@@ -156,14 +156,14 @@ def _at_rungs(curve: PrunerCurve, least: int) -> PrunerCurve:
     return replace(curve, best=kept)
 
 
-def _study(pruner: "BasePruner", measure: Metric) -> "Study":
+def _study(pruner: "BasePruner", metric: Metric) -> "Study":
     """Return an empty study, kept in memory."""
     import optuna
 
     from ettsweep.study.samplers import quiet  # numpy: commands that prune nothing start without it
 
     with quiet():
-        return optuna.create_study(direction="minimize" if measure.mode == "min" else "maximize", pruner=pruner)
+        return optuna.create_study(direction="minimize" if metric.mode == "min" else "maximize", pruner=pruner)
 
 
 def _stops(study: "Study", curve: PrunerCurve) -> bool:
@@ -197,7 +197,7 @@ class Pruner:
     _curves: dict[str, tuple[object, PrunerCurve]] = field(default_factory=dict, repr=False)
     _compared: dict[str, list[PrunerCurve]] = field(default_factory=dict, repr=False)
 
-    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], ledger: RunIndex) -> None:
+    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], run_index: RunIndex) -> None:
         """Ask those of some runs to stop that are in training, were proposed and seem hopeless.
 
         They are compared with each other and with the runs of their families in the ledger. One that was pruned before
@@ -213,16 +213,16 @@ class Pruner:
         families = self._families  # to reckon a family takes a while, and this is called twice a second
         families |= {run: spec.family_id for run, spec in specs.items() if run not in families}
         for family in {families[run] for run in judged}:
-            states = {run.id: run.state for run in ledger.family(family)}
+            states = {run.id: run.state for run in run_index.family(family)}
             states |= {run: status.state for run, status in statuses.items() if families[run] == family}
             spec = next(specs[run] for run in judged if families[run] == family)
-            measure = task_kind(spec.task).score
-            curves = [self._curve(run, state, measure) for run, state in sorted(states.items()) if state in COMPARED]
+            metric = task_kind(spec.task).score
+            curves = [self._curve(run, state, metric) for run, state in sorted(states.items()) if state in COMPARED]
             if curves == self._compared.get(family):
                 continue
             self._compared[family] = curves
             for curve in curves:
-                why = hopeless(self.rule, curve, curves, measure, spec.schedule) if curve.run in judged else ""
+                why = hopeless(self.rule, curve, curves, metric, spec.schedule) if curve.run in judged else ""
                 if why and RunDir(runs_dir(self.results) / curve.run).prune(curve.step, why):
                     self.tell(f"run {curve.run} is to be pruned at step {curve.step}: {why}")
 
@@ -231,14 +231,14 @@ class Pruner:
         failures = (run.attempt(number).failure() or {} for number in run.numbers()[:-1])
         return any(failure.get("reason") == "pruned" for failure in failures)
 
-    def _curve(self, run_id: str, state: State, measure: Metric) -> PrunerCurve:
+    def _curve(self, run_id: str, state: State, metric: Metric) -> PrunerCurve:
         """Return the curve of a run, which is read again once there is more of it."""
         run = RunDir(runs_dir(self.results) / run_id)
         latest = run.latest()
         growing = latest if latest and not state.finished and latest.metrics_path.exists() else None
         mark = state, growing and (growing.number, growing.metrics_path.stat().st_size)
         if run_id not in self._curves or self._curves[run_id][0] != mark:
-            self._curves[run_id] = mark, PrunerCurve(run_id, state, measure.best_so_far(run.evaluations()))
+            self._curves[run_id] = mark, PrunerCurve(run_id, state, metric.best_so_far(run.evaluations()))
         return self._curves[run_id][1]
 
 

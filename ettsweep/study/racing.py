@@ -27,7 +27,7 @@ class BoundQuery:
         most_seeds: seeds of one position.
     """
 
-    evidence: Posterior
+    posterior: Posterior
     of: Position
     others: Sequence[Position]
     confidence: float
@@ -45,21 +45,21 @@ class Allocation:
     Shapes: H components, P positions, Q others.
     """
 
-    def __init__(self, question: BoundQuery) -> None:
-        found, surface = question.evidence, question.evidence.surface
-        self.question, self.weight_H = question, surface.weight_H
+    def __init__(self, query: BoundQuery) -> None:
+        found, surface = query.posterior, query.posterior.surface
+        self.query, self.weight_H = query, surface.weight_H
         self.variance_H = surface.variance_H
         self.cov_HPP = surface.cov_HPP
-        self.of, self.others = found.index(question.of), [found.index(other) for other in question.others]
+        self.of, self.others = found.index(query.of), [found.index(other) for other in query.others]
         ahead_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
         self.ahead_Q = self.weight_H @ ahead_HQ
         self.among_Q = self.weight_H @ (ahead_HQ - self.ahead_Q) ** 2
-        self.margin = found.fitted(question.margin)
+        self.margin = found.fitted(query.margin)
         self.start_Q = self._within()
         scored_PS = surface.layout.scored_PS
         self.members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(found.seeds)}
-        self.used = [set(question.taken.get(position, ())) for position in found.positions]
-        for position, seed in question.under_way:
+        self.used = [set(query.taken.get(position, ())) for position in found.positions]
+        for position, seed in query.under_way:
             self.take([(found.index(position), seed)])
 
     def best(self) -> list[tuple[int, int]]:
@@ -93,7 +93,7 @@ class Allocation:
         within_Q = self._within()
         var_Q = within_Q + self.among_Q * within_Q / np.maximum(self.start_Q, 1e-300)
         z_Q = (self.ahead_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
-        return sum(map(NormalDist().cdf, z_Q.tolist())) <= 1 - self.question.confidence
+        return sum(map(NormalDist().cdf, z_Q.tolist())) <= 1 - self.query.confidence
 
     def _within(self) -> Array:
         """Return the variance of each difference within components."""
@@ -106,15 +106,15 @@ class Allocation:
         """
         within_QO = np.tensordot(self.weight_H * self.variance_H, np.maximum(cov_HQO, 0.0), 1)
         sd_QO = np.sqrt(within_QO + self.among_Q[:, None])
-        z = NormalDist().inv_cdf((1 + self.question.confidence) / 2)
+        z = NormalDist().inv_cdf((1 + self.query.confidence) / 2)
         return np.asarray((np.maximum(self.ahead_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
 
     def _options(self) -> Iterator[list[tuple[int, int]]]:
         """Yield single runs of seeds that other points have, and pairs of runs of a new one."""
         following: dict[int, int] = {}
         for position, used in enumerate(self.used):
-            if len(used) < self.question.most_seeds:
-                following[position] = next(seed for seed in self.question.turn if seed not in used)
+            if len(used) < self.query.most_seeds:
+                following[position] = next(seed for seed in self.query.turn if seed not in used)
         near = [self.of, *self.others]
         for position, seed in following.items():
             if seed in self.members and self.members[seed].any():
@@ -139,35 +139,35 @@ class Allocation:
         return np.asarray(told_P * np.sqrt(count / (count + 1)))
 
 
-def next_runs(question: BoundQuery, number: int) -> list[tuple[Position, int]]:
+def next_runs(query: BoundQuery, number: int) -> list[tuple[Position, int]]:
     """Return up to a number of runs, as (position, seed), that tell most of a question; none where none may be had.
 
     Where the noise is unknown, what tells most is one more seed of each point that is compared, and has none under way.
     """
-    positions = question.evidence.positions
-    race, found = Allocation(question), list[tuple[int, int]]()
-    if question.evidence.noise.known == "unknown":
-        awaited = {positions.index(position) for position, _ in question.under_way}
-        for position in [race.of, *race.others]:
-            if position not in awaited and len(race.used[position]) < question.most_seeds:
-                found.append((position, next(seed for seed in question.turn if seed not in race.used[position])))
+    positions = query.posterior.positions
+    allocation, found = Allocation(query), list[tuple[int, int]]()
+    if query.posterior.noise.known == "unknown":
+        awaited = {positions.index(position) for position, _ in query.under_way}
+        for position in [allocation.of, *allocation.others]:
+            if position not in awaited and len(allocation.used[position]) < query.most_seeds:
+                found.append((position, next(seed for seed in query.turn if seed not in allocation.used[position])))
         return [(positions[p], seed) for p, seed in found]
-    while len(found) < number and (option := race.best()):
-        race.take(option)
+    while len(found) < number and (option := allocation.best()):
+        allocation.take(option)
         found += option
     return [(positions[p], seed) for p, seed in found]
 
 
-def runs_needed(question: BoundQuery) -> int | None:
+def runs_needed(query: BoundQuery) -> int | None:
     """Return how many further runs a question would take, as things look; None where that is more than `MOST`.
 
     As the number grows, so does that of runs that are reckoned alike: to one in sixteen.
     """
-    race, needed = Allocation(question), 0
-    while not race.closed():
-        option, times = race.best(), 1 + needed // 16
+    allocation, needed = Allocation(query), 0
+    while not allocation.closed():
+        option, times = allocation.best(), 1 + needed // 16
         if not option or needed > MOST:
             return None
-        race.take(option, times)
+        allocation.take(option, times)
         needed += times * len(option)
     return max(1, needed) if needed <= MOST else None

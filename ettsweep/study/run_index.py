@@ -96,7 +96,7 @@ def by_point(runs: Iterable[Run], asked: Iterable[Point] = ()) -> dict[Point, li
     return groups
 
 
-def load_run_index(results: Path, outlook: Liveness | None = None) -> RunIndex:
+def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
     """Read all run folders of a results folder, which need not exist; `outlook` is asked about owners and jobs."""
     runs: dict[str, Run] = {}
     broken: dict[str, str] = {}
@@ -113,17 +113,17 @@ def load_run_index(results: Path, outlook: Liveness | None = None) -> RunIndex:
         except CorruptError as error:
             broken[name] = str(error)
             continue
-        runs[name] = Run(run, spec, *run.look(outlook))
+        runs[name] = Run(run, spec, *run.look(liveness))
     return RunIndex(runs, broken)
 
 
-def find_run(ledger: RunIndex, prefix: str) -> str:
+def find_run(run_index: RunIndex, prefix: str) -> str:
     """Return the id of the one run whose id starts so.
 
     Raises:
         InputError: no run, or several, start so.
     """
-    found = [name for name in (*ledger.runs, *ledger.broken) if name.startswith(prefix)]
+    found = [name for name in (*run_index.runs, *run_index.broken) if name.startswith(prefix)]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -131,17 +131,17 @@ def find_run(ledger: RunIndex, prefix: str) -> str:
     raise InputError(f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}")
 
 
-def intact(ledger: RunIndex, prefix: str) -> Run:
+def intact(run_index: RunIndex, prefix: str) -> Run:
     """Return the one run whose id starts so.
 
     Raises:
         InputError: no run, or several, start so.
         CorruptError: its folder is broken.
     """
-    run_id = find_run(ledger, prefix)
-    if run_id not in ledger.runs:
-        raise CorruptError(ledger.broken[run_id])
-    return ledger.runs[run_id]
+    run_id = find_run(run_index, prefix)
+    if run_id not in run_index.runs:
+        raise CorruptError(run_index.broken[run_id])
+    return run_index.runs[run_id]
 
 
 def count_states(states: Iterable[State]) -> dict[State, int]:
@@ -179,7 +179,7 @@ class Plan:
     retry: tuple[PlannedRun, ...] = ()
     keep: tuple[PlannedRun, ...] = ()
     blocked: tuple[PlannedRun, ...] = ()
-    ledger: RunIndex = field(default=RunIndex({}, {}), compare=False, repr=False)
+    run_index: RunIndex = field(default=RunIndex({}, {}), compare=False, repr=False)
 
     @property
     def to_launch(self) -> tuple[PlannedRun, ...]:
@@ -210,7 +210,7 @@ ACTIONS = {
 }
 
 
-def make_plan(wanted: Iterable[RunSpec], ledger: RunIndex, insist: Collection[str] = ()) -> Plan:
+def make_plan(wanted: Iterable[RunSpec], run_index: RunIndex, insist: Collection[str] = ()) -> Plan:
     """Sort wanted runs; a run that is asked for twice is planned once.
 
     Those that a person insists on, by id, are launched where they would be blocked.
@@ -220,9 +220,9 @@ def make_plan(wanted: Iterable[RunSpec], ledger: RunIndex, insist: Collection[st
     for spec in wanted:
         specs.setdefault(spec.run_id, spec)
     for run_id, spec in specs.items():
-        status = ledger.state(run_id)
+        status = run_index.state(run_id)
         action = ACTIONS[status.state]
         if action == "blocked" and run_id in insist:
             action = "retry"
         plan[action].append(PlannedRun(run_id, spec, status.state, status.reason))
-    return Plan(**{action: tuple(members) for action, members in plan.items()}, ledger=ledger)
+    return Plan(**{action: tuple(members) for action, members in plan.items()}, run_index=run_index)

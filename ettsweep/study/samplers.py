@@ -55,13 +55,13 @@ def proposer(name: str, seed: int = 0) -> Sampler:
     return partial(_ask, name, seed)
 
 
-def _ask(name: str, seed: int, known: Observations, number: int) -> list[Place]:
+def _ask(name: str, seed: int, observations: Observations, number: int) -> list[Place]:
     """Return the next free places that one of Optuna's samplers names, the start first."""
     import optuna
     from optuna.distributions import IntDistribution
     from optuna.trial import TrialState, create_trial
 
-    ends = enumerate(zip(known.low, known.high, strict=True))
+    ends = enumerate(zip(observations.low, observations.high, strict=True))
     space: dict[str, BaseDistribution] = {f"axis {k}": IntDistribution(low, high) for k, (low, high) in ends}
 
     def trial(place: Place, value: float | None) -> "FrozenTrial":
@@ -70,21 +70,21 @@ def _ask(name: str, seed: int, known: Observations, number: int) -> list[Place]:
             state=state, value=value, params=dict(zip(space, place, strict=True)), distributions=dict(space)
         )
 
-    chosen = [] if known.start in known.taken else [known.start]
-    left_out = len(known.taken) if name == "qmc" else 0  # of the one sequence that it has
+    chosen = [] if observations.start in observations.taken else [observations.start]
+    left_out = len(observations.taken) if name == "qmc" else 0  # of the one sequence that it has
     with quiet():
-        finished = [trial(place, value) for place, value in known.values.items() if known.holds(place)]
-        under_way = [trial(place, None) for place in (*filter(known.holds, known.awaited), *chosen)]
-        study = optuna.create_study(sampler=_sampler(name, seed, len(known.taken), finished))
+        finished = [trial(place, value) for place, value in observations.values.items() if observations.holds(place)]
+        under_way = [trial(place, None) for place in (*filter(observations.holds, observations.awaited), *chosen)]
+        study = optuna.create_study(sampler=_sampler(name, seed, len(observations.taken), finished))
         study.add_trials([*finished, *under_way])
-        while len(chosen) < min(number, len(known.free)):
+        while len(chosen) < min(number, len(observations.free)):
             for _ in range(ASKED + left_out):  # its trials run on, so that it sees what it has named
                 params = study.ask(space).params
                 place = tuple(int(params[axis]) for axis in space)
-                if place not in known.taken and place not in chosen:
+                if place not in observations.taken and place not in chosen:
                     break
             else:
-                place = _nearest(place, (free for free in known.free if free not in chosen))
+                place = _nearest(place, (free for free in observations.free if free not in chosen))
             chosen.append(place)
     return chosen
 

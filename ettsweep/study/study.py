@@ -224,7 +224,7 @@ class SweepSpec(StrictModel):
 
     def specs(self) -> list[RunSpec]:
         """Return all runs, strategy by strategy and seed by seed, so that whole points finish early."""
-        return [spec for search in self.searches() for spec in search.specs()]
+        return [spec for study in self.searches() for spec in study.specs()]
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ class Study:
         return [self.base.with_point(lr, wd, seed) for (lr, wd), seeds in self.asked.items() for seed in seeds]
 
     @property
-    def measure(self) -> Metric:
+    def metric(self) -> Metric:
         """What its runs are compared by."""
         return task_kind(self.base.task).score
 
@@ -331,23 +331,23 @@ class Study:
         return validate(RunSpec, data, "run")
 
 
-def titles(searches: Sequence[Study]) -> dict[tuple[str, str], str]:
+def titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
     """Return what people read of each of some searches, by its key: the model too, where they are of several."""
-    several = len({search.model for search in searches}) > 1
+    several = len({study.model for study in studies}) > 1
     return {
-        search.key: f"{search.sweep} {search.model} {search.strategy}"
-        if several and search.model != search.sweep
-        else search.title
-        for search in searches
+        study.key: f"{study.sweep} {study.model} {study.strategy}"
+        if several and study.model != study.sweep
+        else study.title
+        for study in studies
     }
 
 
-def with_corpus(request: SweepSpec) -> SweepSpec:
+def with_corpus(sweep_spec: SweepSpec) -> SweepSpec:
     """Return the request with the digest of the text at hand, which is part of what its runs train.
 
     Raises:
         DataMissingError: there is no text.
     """
-    recipe = request.recipe
-    task = bound(recipe.task, request.data)
-    return request.model_copy(update={"recipe": recipe.model_copy(update={"task": task})})
+    recipe = sweep_spec.recipe
+    task = bound(recipe.task, sweep_spec.data)
+    return sweep_spec.model_copy(update={"recipe": recipe.model_copy(update={"task": task})})

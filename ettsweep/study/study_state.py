@@ -40,10 +40,10 @@ STUCK, TO_COME = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
 class StudyState(ABC):
     """A family as it was when it was looked at: what was asked for, and its runs by lattice point."""
 
-    def __init__(self, search: Study, runs: Iterable[Run]) -> None:
-        self.search = search
-        self._asked = search.asked
-        grouped = by_point((run for run in runs if search.holds(run.point)), self._asked)
+    def __init__(self, study: Study, runs: Iterable[Run]) -> None:
+        self.study = study
+        self._asked = study.asked
+        grouped = by_point((run for run in runs if study.holds(run.point)), self._asked)
         self._runs = {point: {run.spec.seed: run for run in members} for point, members in grouped.items()}
         self._known = dict.fromkeys((*self._asked, *self._runs))
         self._snapped: dict[Point, Point] = {}
@@ -85,14 +85,18 @@ class StudyState(ABC):
 
     def _verdict(self, candidate: ScoredPoint | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
         """Judge a candidate, at the end of a path whose points had the neighbours `passed`."""
-        search = self.search
-        around = [self.at(p) for p in neighbours(candidate.point, search.lr, search.wd)] if candidate else []
+        study = self.study
+        around = [self.at(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         fresh = {seed: run.score for seed, run in sorted(runs.items()) if not self.counts(seed) and run.state.finished}
-        here = [one.point for one in ([candidate] if candidate else []) + around]
+        here = [scored_point.point for scored_point in ([candidate] if candidate else []) + around]
         reached = dict.fromkeys([*path, *passed, *here])
         outside = tuple(point for point in reached if point in self._runs and not self._within(point))
-        compared = [one.point for one in (*([candidate] if candidate else []), *around) if one.state.finished]
+        compared = [
+            scored_point.point
+            for scored_point in (*([candidate] if candidate else []), *around)
+            if scored_point.state.finished
+        ]
         members = [run for point in compared for run in self._finished(point)]
         verdict, reason, stuck = self._judge(candidate, around)
         bound = None
@@ -100,7 +104,7 @@ class StudyState(ABC):
             verdict, reason, bound = self._concluded(candidate, around)
         reason += self._cure(stuck)
         seen = tuple(around), fresh, outside, tuple(path), tuple(members), tuple(run.id for run in stuck)
-        return Verdict(search, verdict, reason, candidate, *seen, bound)
+        return Verdict(study, verdict, reason, candidate, *seen, bound)
 
     def snap(self, typed: Point) -> Point:
         """Return the point of the lattice that a typed one was read from, the known one if there is one.
@@ -108,45 +112,45 @@ class StudyState(ABC):
         Raises:
             InputError: there is none: it lies off a fixed axis, or between the steps of another.
         """
-        search = self.search
-        axes = search.lr, search.wd
+        study = self.study
+        axes = study.lr, study.wd
         within = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
         if (point := snap(typed, self._known, within)) in self._known:
             return point
-        start = search.centre
+        start = study.centre
         near = Point(*(axis.nearest(here, value) for axis, here, value in zip(axes, start, typed, strict=True)))
         for name, axis, value, at in zip(("lr", "wd"), axes, typed, near, strict=True):
             if not axis.on(at, value, within):
                 if axis.fixed:
-                    raise InputError(f"--at: {name} is fixed at {power(at)} in {search.title}, got {power(value)}")
+                    raise InputError(f"--at: {name} is fixed at {power(at)} in {study.title}, got {power(value)}")
                 raise InputError(
-                    f"--at: {name} {power(value)} is no point of {search.title}; the nearest is {power(at)}"
+                    f"--at: {name} {power(value)} is no point of {study.title}; the nearest is {power(at)}"
                 )
         return snap(near, self._known)
 
     def _best(self) -> ScoredPoint | None:
         """Return the best finished point that was asked for; of equal ones that with the lowest lr, then wd."""
         scored = [self.at(point) for point in sorted(self._asked, key=tuple)]
-        return best([one for one in scored if one.state.finished], self.search.measure)
+        return best([scored_point for scored_point in scored if scored_point.state.finished], self.study.metric)
 
     # --- places ---
 
     @cached_property
     def axes(self) -> list[int]:
         """Which axes are free: 0 for lr, 1 for wd."""
-        return [k for k, axis in enumerate((self.search.lr, self.search.wd)) if not axis.fixed]
+        return [k for k, axis in enumerate((self.study.lr, self.study.wd)) if not axis.fixed]
 
     def steps(self, point: Point, origin: Point | None = None) -> tuple[float, ...]:
         """Return the steps from one point, by default the centre, to another along the free axes."""
-        axes, here, there = (self.search.lr, self.search.wd), (origin or self.search.centre).log2(), point.log2()
+        axes, here, there = (self.study.lr, self.study.wd), (origin or self.study.centre).log2(), point.log2()
         return tuple(round((there[k] - here[k]) / axes[k].step, 6) for k in self.axes)
 
     def place(self, steps: Sequence[float], origin: Point | None = None) -> Point:
         """Return the point that is so many steps from another, by default the centre: the known one if there is one."""
         moved = [0.0, 0.0]
         for k, number in zip(self.axes, steps, strict=True):
-            moved[k] = number * (self.search.lr, self.search.wd)[k].step
-        return self._snap((origin or self.search.centre).moved(*moved))
+            moved[k] = number * (self.study.lr, self.study.wd)[k].step
+        return self._snap((origin or self.study.centre).moved(*moved))
 
     def _snap(self, point: Point) -> Point:
         if point not in self._snapped:
@@ -168,10 +172,10 @@ class StudyState(ABC):
         """Return the verdict, the reason for it, and the runs standing still that are to be named with it."""
         pending = len(self._pending())
         stuck = self._stuck([*around, *([candidate] if candidate else [])])
-        if candidate is None or (not candidate.state.finished and self.search.free):
+        if candidate is None or (not candidate.state.finished and self.study.free):
             what = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
             return "incomplete", f"{what}; {pending} of {len(self._asked)} points asked for are to come", stuck
-        if not self.search.free:
+        if not self.study.free:
             return "unsearched", "both axes are fixed: a single point has no neighbours", ()
         if better := self._refuted(candidate, around):
             return "refuted", better, ()
@@ -194,7 +198,7 @@ class StudyState(ABC):
 
     def _pending(self) -> list[Point]:
         """Return the points that were asked for and are still to come, pruned ones too if a grid asked for them."""
-        needed = set(self.search.points)
+        needed = set(self.study.points)
         return [
             point
             for point, seeds in self._asked.items()
@@ -218,27 +222,27 @@ class StudyState(ABC):
 
     def _within(self, point: Point) -> bool:
         """Say whether a point was asked for, or lies within the ranges that proposers may choose from."""
-        if point in self._asked or not self.search.box:
+        if point in self._asked or not self.study.box:
             return point in self._asked
         return all(
             axis.fixed or axis.steps(min(along) - at) <= 0 <= axis.steps(max(along) - at)
             for axis, at, *along in zip(
-                (self.search.lr, self.search.wd), point.log2(), *(p.log2() for p in self.search.box), strict=True
+                (self.study.lr, self.study.wd), point.log2(), *(p.log2() for p in self.study.box), strict=True
             )
         )
 
     def _too_far(self, points: Iterable[Point]) -> bool:
         """Say whether one of some points is more than `REACH` steps beyond what was asked for: no climb goes there."""
-        asked = list(zip(*(point.log2() for point in (*self._asked, *self.search.box)), strict=True))
+        asked = list(zip(*(point.log2() for point in (*self._asked, *self.study.box)), strict=True))
         for point in points:
-            for axis, here, ends in zip((self.search.lr, self.search.wd), point.log2(), asked, strict=True):
+            for axis, here, ends in zip((self.study.lr, self.study.wd), point.log2(), asked, strict=True):
                 if not axis.fixed and axis.steps(max(min(ends) - here, here - max(ends))) > REACH:
                     return True
         return False
 
     def _stuck(self, first: Iterable[ScoredPoint]) -> list[Run]:
         """Return the runs that a person must decide about, those of the candidate and its neighbours first."""
-        points = dict.fromkeys((*(one.point for one in first), *self._asked))
+        points = dict.fromkeys((*(scored_point.point for scored_point in first), *self._asked))
         return [
             run
             for point in points
@@ -253,7 +257,7 @@ class StudyState(ABC):
         named = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
         what = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
         told = [f"; {what} still: {named}"]
-        many = f"--sweep {self.search.sweep} --strategy {self.search.strategy}"
+        many = f"--sweep {self.study.sweep} --strategy {self.study.strategy}"
         if over := [run.id for run in stuck if run.state is not State.HELD]:
             ids = " ".join(over) if len(over) <= 3 else many
             told.append(f"`ettsweep retry {ids}` trains {'it' if len(over) == 1 else 'them'} again")
@@ -279,21 +283,21 @@ class StudyState(ABC):
 
     def pending(self) -> list[RunSpec]:
         """Return the runs of points that are still to come; pruned ones if a grid asked for their point."""
-        needed, found = set(self.search.points), list[RunSpec]()
+        needed, specs = set(self.study.points), list[RunSpec]()
         for point in self._pending():
             runs = self._runs.get(point, {})
-            found += [
+            specs += [
                 spec
                 for spec in self.specs([point], self._asked[point])
                 if point in needed or spec.seed not in runs or runs[spec.seed].state is not State.PRUNED
             ]
-        return found
+        return specs
 
     def beyond(self, verdict: Verdict) -> list[Run]:
         """Return the runs that points have, which a climb reached, beyond what was asked for."""
         members = [run for point in verdict.outside for run in self._runs[point].values()]
         members += [run for point in self._asked for run in self._runs.get(point, {}).values()]
-        return [run for run in members if self.counts(run.spec.seed) and not self.search.asks(run.point, run.spec.seed)]
+        return [run for run in members if self.counts(run.spec.seed) and not self.study.asks(run.point, run.spec.seed)]
 
     def asked(self) -> list[RunSpec]:
         """Return the runs that were asked for: those that are there, or new ones."""
@@ -301,11 +305,11 @@ class StudyState(ABC):
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the search's seeds by default: those that are there, or new ones."""
-        found = []
-        for point, seed in product(points, seeds or self.search.seeds):
+        specs = []
+        for point, seed in product(points, seeds or self.study.seeds):
             run = self._runs.get(point, {}).get(seed)
-            found.append(run.spec if run else self.search.base.with_point(point.lr, point.wd, seed))
-        return found
+            specs.append(run.spec if run else self.study.base.with_point(point.lr, point.wd, seed))
+        return specs
 
 
 def count_neighbours(some: Sequence[ScoredPoint]) -> str:

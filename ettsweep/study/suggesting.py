@@ -53,83 +53,85 @@ class Suggester:
     tell: Callable[[str], None] = lambda text: None
     cut_short: bool = False
 
-    def names_more(self, search: Study) -> bool:
+    def names_more(self, study: Study) -> bool:
         """Say whether points may still be named for a family."""
-        return search.key not in self.over
+        return study.key not in self.over
 
-    def further(self, searches: Sequence[Study], ledger: RunIndex, at_once: int, most: int) -> list[Study]:
+    def further(self, studies: Sequence[Study], run_index: RunIndex, at_once: int, most: int) -> list[Study]:
         """Return the searches with the points that are to be run next.
 
         Of each family as many are under way as make up its part of `at_once` runs; `most` runs in all may be new.
         """
-        searches = self.reread(searches)
-        active = [search for search in searches if self.names_more(search)]
+        studies = self.reread(studies)
+        active = [study for study in studies if self.names_more(study)]
         each = math.ceil(at_once / max(1, len(active)))
         news: dict[str, list[Suggestion]] = {}
         found: dict[Key, Study] = {}
-        for search in active:
-            look, start = evaluate(search, ledger.family(search.family)), self._start(search)
-            known, runs = known_of(look, start), len(search.seeds_proposed)
-            under_way = sum(look.awaits(point, seeds) for point, seeds in search.asked.items())
-            left = self.trials - len(search.proposed)
+        for study in active:
+            study_state, start = evaluate(study, run_index.family(study.family)), self._start(study)
+            observations, runs = known_of(study_state, start), len(study.seeds_proposed)
+            under_way = sum(study_state.awaits(point, seeds) for point, seeds in study.asked.items())
+            left = self.trials - len(study.proposed)
             room = min(each - under_way, left, most // runs)
             if left > 0 >= room:
                 if not under_way:
                     self.cut_short = True
-                    self.over.add(search.key)
+                    self.over.add(study.key)
                 continue
-            points = [look.place(place) for place in self.propose(known, room)] if room > 0 else []
-            if not search.asked and known.best:
-                points.insert(0, look.place(known.best))  # others had it trained: the verdict may begin there
+            points = [study_state.place(place) for place in self.propose(observations, room)] if room > 0 else []
+            if not study.asked and observations.best:
+                points.insert(
+                    0, study_state.place(observations.best)
+                )  # others had it trained: the verdict may begin there
             most -= runs * len(points)
-            self._tell(titles(searches)[search.key], search, points, len(known.taken), left)
+            self._tell(titles(studies)[study.key], study, points, len(observations.taken), left)
             if points or left > 0:
-                news.setdefault(search.sweep, []).append(self._proposal(search, start, points))
-            proposed = (*search.proposed, *points)
-            found[search.key] = replace(search, proposed=proposed, start=start.point)
-        for sweep, proposals in news.items():
-            self.keep(sweep, proposals)
-        return [found.get(search.key, search) for search in searches]
+                news.setdefault(study.sweep, []).append(self._proposal(study, start, points))
+            proposed = (*study.proposed, *points)
+            found[study.key] = replace(study, proposed=proposed, start=start.point)
+        for sweep, suggestions in news.items():
+            self.keep(sweep, suggestions)
+        return [found.get(study.key, study) for study in studies]
 
-    def _start(self, search: Study) -> StartPoint:
+    def _start(self, study: Study) -> StartPoint:
         """Return where a family's search started, or is to."""
-        if search.start:
-            return StartPoint(search.start)
-        return self.starts.get(search.key) or StartPoint(search.centre)
+        if study.start:
+            return StartPoint(study.start)
+        return self.starts.get(study.key) or StartPoint(study.centre)
 
-    def _proposal(self, search: Study, start: StartPoint, points: Sequence[Point]) -> Suggestion:
+    def _proposal(self, study: Study, start: StartPoint, points: Sequence[Point]) -> Suggestion:
         return Suggestion(
-            strategy=search.strategy,
+            strategy=study.strategy,
             sampler=self.sampler,
             points=tuple(map(_kept, points)),
             reason=start.reason,
-            start=None if search.start else _kept(start.point),
+            start=None if study.start else _kept(start.point),
         )
 
-    def _tell(self, title: str, search: Study, points: Sequence[Point], known: int, left: int) -> None:
+    def _tell(self, title: str, study: Study, points: Sequence[Point], known: int, left: int) -> None:
         """Say what was named; of a family of which nothing was, that it is over, and why."""
         if points:
             self.tell(f"{title}: {self.sampler} proposes {', '.join(map(str, points))}")
             return
-        self.over.add(search.key)
+        self.over.add(study.key)
         if left > 0:
             self.tell(f"{title}: after {count(known, 'point')} no further one is worth a run")
         else:
-            self.tell(f"{title}: {count(len(search.proposed), 'point')} proposed; --trials N allows N in all")
+            self.tell(f"{title}: {count(len(study.proposed), 'point')} proposed; --trials N allows N in all")
 
 
 def _kept(point: Point) -> Centre:
     return Centre(lr=point.lr, wd=point.wd)
 
 
-def known_of(look: StudyState, start: StartPoint) -> Observations:
+def known_of(study_state: StudyState, start: StartPoint) -> Observations:
     """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for."""
-    search, runs = look.search, look.runs()
+    study, runs = study_state.study, study_state.runs()
     scores: dict[Place, dict[int, float]] = {}
     diverged, awaited, taken = list[Place](), list[Place](), list[Place]()
-    for point in dict.fromkeys((*search.asked, *runs)):
-        members, place = runs.get(point, ()), _whole(look.steps(point))
-        if point not in search.asked and all(run.state in LEFT for run in members):
+    for point in dict.fromkeys((*study.asked, *runs)):
+        members, place = runs.get(point, ()), _whole(study_state.steps(point))
+        if point not in study.asked and all(run.state in LEFT for run in members):
             continue  # what another sweep asked for, and nobody trains
         taken.append(place)
         finished = {run.spec.seed: run.score for run in members if run.state.finished}
@@ -137,11 +139,11 @@ def known_of(look: StudyState, start: StartPoint) -> Observations:
             diverged.append(place)
         elif finished:
             scores[place] = {seed: score for seed, score in finished.items() if score is not None}
-        elif look.awaits(point, search.asked.get(point) or [run.spec.seed for run in members]):
+        elif study_state.awaits(point, study.asked.get(point) or [run.spec.seed for run in members]):
             awaited.append(place)
-    corners = [_whole(look.steps(point)) for point in search.box or search.asked]
+    corners = [_whole(study_state.steps(point)) for point in study.box or study.asked]
     low, high = (tuple(edge(along) for along in zip(*corners, strict=True)) for edge in (min, max))
-    at = zip(low, high, _whole(look.steps(start.point)), strict=True)
+    at = zip(low, high, _whole(study_state.steps(start.point)), strict=True)
     return Observations(
         low,
         high,
@@ -150,8 +152,8 @@ def known_of(look: StudyState, start: StartPoint) -> Observations:
         diverged,
         awaited,
         set(taken),
-        search.criterion.margin_for(search.measure),
-        search.measure.mode == "min",
+        study.criterion.margin_for(study.metric),
+        study.metric.mode == "min",
     )
 
 

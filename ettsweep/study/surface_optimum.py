@@ -43,15 +43,15 @@ class SurfaceOptimum:
         return None if self.cov_DD is None else np.sqrt(np.diag(self.cov_DD))
 
 
-def optimum(evidence: Posterior) -> SurfaceOptimum | None:
+def optimum(posterior: Posterior) -> SurfaceOptimum | None:
     """Return the optimum of a surface; None where there is no surface to vouch for it.
 
     The position is that at which the gradient is zero; so its covariance is H^-1 cov(gradient) H^-1, with the Hessian H
     of the posterior mean and the posterior covariance of the gradient. That holds where H is known well enough.
     """
-    if not evidence.vouches:
+    if not posterior.vouches:
         return None
-    surface, x_PD = evidence.surface, evidence.surface.layout.x_PD
+    surface, x_PD = posterior.surface, posterior.surface.layout.x_PD
     low_D, high_D = x_PD.min(0), x_PD.max(0)
     mesh = mesh_over(low_D, high_D)
     at_D = mesh[int(np.argmin(surface.means_at(mesh)))]

@@ -91,61 +91,61 @@ Sampler = Callable[[Observations, int], list[Place]]
 """Returns free places, up to a number that are run at once; none where no further run is worth it."""
 
 
-def surface(known: Observations, number: int) -> list[Place]:
+def surface(observations: Observations, number: int) -> list[Place]:
     """Return the places that are expected to gain most over the best one, by the surface that verdicts rest on.
 
     Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once `LEAST` are
     known and no further one is expected to gain `WORTH` margins: the rest is for the race around the best one.
     """
-    first = _first_places(known)
-    others = (place for place in _spread(known, first) if place not in known.taken)
-    if len(known.scores) < len(first) and len(known.diverged) < len(first):
+    first = _first_places(observations)
+    others = (place for place in _spread(observations, first) if place not in observations.taken)
+    if len(observations.scores) < len(first) and len(observations.diverged) < len(first):
         return list(islice(others, number))
-    if not known.scores:  # where all diverged, a lower lr may not
-        lowest = min(place[0] for place in known.diverged)
+    if not observations.scores:  # where all diverged, a lower lr may not
+        lowest = min(place[0] for place in observations.diverged)
         return list(islice((place for place in others if place[0] < lowest), number))
-    if not known.free:
+    if not observations.free:
         return []
-    if (found := fit_scores(_with_diverged(known), loss=known.loss)) is None:
+    if (found := fit_scores(_with_diverged(observations), loss=observations.loss)) is None:
         return list(islice(others, number))
     fitted, level = found
-    shortlist = [place for place, _ in sorted(_ranked(known, fitted), key=lambda pair: -pair[1])[:SHORTLIST]]
-    design = _Design(fitted, [*known.awaited, *shortlist], len(known.awaited))
+    shortlist = [place for place, _ in sorted(_ranked(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST]]
+    design = _Design(fitted, [*observations.awaited, *shortlist], len(observations.awaited))
     chosen: list[Place] = []
     while len(chosen) < number:
-        enough = len(known.scores) + len(known.awaited) + len(chosen) >= LEAST
-        if (best := design.best(WORTH * known.margin * level if enough else 0.0)) is None:
+        enough = len(observations.scores) + len(observations.awaited) + len(chosen) >= LEAST
+        if (best := design.best(WORTH * observations.margin * level if enough else 0.0)) is None:
             break
         chosen.append(best)
     return chosen
 
 
-def _first_places(known: Observations) -> list[Place]:
+def _first_places(observations: Observations) -> list[Place]:
     """Return the start and places around it."""
-    half = [(high - low) / 2 for low, high in zip(known.low, known.high, strict=True)]
-    found = [known.start]
+    half = [(high - low) / 2 for low, high in zip(observations.low, observations.high, strict=True)]
+    found = [observations.start]
     for shares in AROUND[len(half)]:
-        moved = (s + _away(share * h) for s, share, h in zip(known.start, shares, half, strict=True))
-        found.append(tuple(map(_clip, moved, known.low, known.high)))
+        moved = (s + _away(share * h) for s, share, h in zip(observations.start, shares, half, strict=True))
+        found.append(tuple(map(_clip, moved, observations.low, observations.high)))
     return list(dict.fromkeys(found))
 
 
-def _spread(known: Observations, first: Sequence[Place]) -> Iterator[Place]:
+def _spread(observations: Observations, first: Sequence[Place]) -> Iterator[Place]:
     """Yield some places, then free ones of the inner box that are farthest from all others, and then all free ones."""
     yield from first
-    ends = list(zip(known.low, known.high, strict=True))
+    ends = list(zip(observations.low, observations.high, strict=True))
     inner = np.array([[(a + b - INNER * (b - a)) / 2, (a + b + INNER * (b - a)) / 2] for a, b in ends])
-    free_QD = np.array(known.free, dtype=float).reshape(-1, len(ends))
+    free_QD = np.array(observations.free, dtype=float).reshape(-1, len(ends))
     within = set(np.flatnonzero(((free_QD >= inner[:, 0]) & (free_QD <= inner[:, 1])).all(1)).tolist())
-    left = [k for k, place in enumerate(known.free) if k in within and place not in first]
-    others_ED = np.array([*first, *known.taken], dtype=float)
+    left = [k for k, place in enumerate(observations.free) if k in within and place not in first]
+    others_ED = np.array([*first, *observations.taken], dtype=float)
     apart_Q = ((free_QD[:, None] - others_ED) ** 2).sum(2).min(1) if len(free_QD) else np.zeros(0)
     while left:
         q = max(left, key=lambda k: apart_Q[k])
         left.remove(q)
         apart_Q = np.minimum(apart_Q, ((free_QD - free_QD[q]) ** 2).sum(1))
-        yield known.free[q]
-    yield from (place for k, place in enumerate(known.free) if k not in within and place not in first)
+        yield observations.free[q]
+    yield from (place for k, place in enumerate(observations.free) if k not in within and place not in first)
 
 
 def _away(x: float) -> int:
@@ -157,20 +157,20 @@ def _clip(x: int, low: int, high: int) -> int:
     return max(low, min(high, x))
 
 
-def _with_diverged(known: Observations) -> Scores:
+def _with_diverged(observations: Observations) -> Scores:
     """Return scores, with the worst of all where a run diverged."""
-    scores: dict[Position, Mapping[int, float]] = dict(known.scores.items())
+    scores: dict[Position, Mapping[int, float]] = dict(observations.scores.items())
     values = [score for of in scores.values() for score in of.values()]
-    worst = max(values) if known.loss else min(values)
+    worst = max(values) if observations.loss else min(values)
     seed = min(seed for of in scores.values() for seed in of)
-    return scores | {place: {seed: worst} for place in known.diverged}
+    return scores | {place: {seed: worst} for place in observations.diverged}
 
 
-def _ranked(known: Observations, fitted: Surface) -> Iterator[tuple[Place, float]]:
+def _ranked(observations: Observations, fitted: Surface) -> Iterator[tuple[Place, float]]:
     """Yield each free place with about what it is expected to gain: as if the fit had one component."""
     best = fitted.layout.x_PD[[int(np.argmin(fitted.mean))]]
-    for k in range(0, len(known.free), AT_A_TIME):
-        places = known.free[k : k + AT_A_TIME]
+    for k in range(0, len(observations.free), AT_A_TIME):
+        places = observations.free[k : k + AT_A_TIME]
         at_ZD = np.vstack([best, np.array(places, dtype=float)])
         mean_Z, cov_ZZ = fitted.means_at(at_ZD), fitted.covariance_at(at_ZD)
         var_Z = cov_ZZ[0, 0] + np.diag(cov_ZZ) - 2 * cov_ZZ[0]

@@ -84,14 +84,14 @@ class Sweep:
     entries: tuple[SweepVersion, ...] = ()
 
     @cached_property
-    def requests(self) -> tuple[SweepSpec, ...]:
+    def sweep_specs(self) -> tuple[SweepSpec, ...]:
         """What was asked, first to last; all of it agrees."""
         return tuple(entry.asked for entry in self.entries if entry.asked)
 
     @property
-    def measure(self) -> Metric:
+    def metric(self) -> Metric:
         """What its runs are compared by."""
-        return task_kind(self.requests[0].recipe.task).score
+        return task_kind(self.sweep_specs[0].recipe.task).score
 
     @cached_property
     def criterion(self) -> Criterion:
@@ -100,7 +100,7 @@ class Sweep:
 
     def criterion_with(self, stated: CriterionOptions | None) -> str:
         """Return, in words, what would change where a criterion is stated; nothing where it is so already."""
-        return stated.over(self.criterion).describe(self.measure, self.criterion) if stated else ""
+        return stated.over(self.criterion).describe(self.metric, self.criterion) if stated else ""
 
     def asked_again(self, strategies: Sequence[str] = ()) -> SweepSpec:
         """Return a request for all its strategies, or for some, which may be new to it, within their last ranges.
@@ -108,9 +108,9 @@ class Sweep:
         Raises:
             InputError: there is no such strategy, or their ranges are not the same.
         """
-        latest = {name: request for request in self.requests for name in request.centres}
-        stated = {parse_strategy(name): request.centres[name] for name, request in latest.items()}
-        last = self.requests[-1]
+        latest = {name: sweep_spec for sweep_spec in self.sweep_specs for name in sweep_spec.centres}
+        stated = {parse_strategy(name): sweep_spec.centres[name] for name, sweep_spec in latest.items()}
+        last = self.sweep_specs[-1]
         found = centres_for(strategies or list(latest), stated, last.recipe)
         ranges = {(latest[name].lr, latest[name].wd): latest[name] for name in found if name in latest}
         if len(ranges) > 1:
@@ -130,35 +130,35 @@ class Sweep:
         return next((entry.archived for entry in reversed(self.entries) if entry.archived is not None), False)
 
     @cached_property
-    def searches(self) -> tuple[Study, ...]:
+    def studies(self) -> tuple[Study, ...]:
         """One search for each family: all points that were asked for, over all seeds."""
-        seeds = tuple(dict.fromkeys(seed for request in self.requests for seed in request.seeds))
+        seeds = tuple(dict.fromkeys(seed for sweep_spec in self.sweep_specs for seed in sweep_spec.seeds))
         merged: dict[str, Study] = {}
-        for request in self.requests:
-            for search in request.searches(self.name):
-                first = merged.setdefault(search.family, replace(search, seeds=seeds, criterion=self.criterion))
+        for sweep_spec in self.sweep_specs:
+            for study in sweep_spec.searches(self.name):
+                first = merged.setdefault(study.family, replace(study, seeds=seeds, criterion=self.criterion))
                 points = dict.fromkeys(first.points)
-                points |= dict.fromkeys(snap(point, points) for point in search.points)
-                merged[search.family] = replace(first, points=tuple(points), box=search.box or first.box)
+                points |= dict.fromkeys(snap(point, points) for point in study.points)
+                merged[study.family] = replace(first, points=tuple(points), box=study.box or first.box)
         return tuple(
-            replace(search, proposed=tuple(self.samplers(search)), start=self._start(search.strategy))
-            for search in merged.values()
+            replace(study, proposed=tuple(self.samplers(study)), start=self._start(study.strategy))
+            for study in merged.values()
         )
 
-    def samplers(self, search: Study) -> dict[Point, str]:
+    def samplers(self, study: Study) -> dict[Point, str]:
         """Return the points that proposers chose for a family, first to last, each with the first that did."""
-        known = dict.fromkeys(search.points)
-        found: dict[Point, str] = {}
-        for proposal in self.proposals:
-            if proposal.strategy == search.strategy:
-                for centre in proposal.points:
-                    found.setdefault(snap(Point(centre.lr, centre.wd), known), proposal.sampler)
-        return found
+        known = dict.fromkeys(study.points)
+        points: dict[Point, str] = {}
+        for suggestion in self.suggestions:
+            if suggestion.strategy == study.strategy:
+                for centre in suggestion.points:
+                    points.setdefault(snap(Point(centre.lr, centre.wd), known), suggestion.sampler)
+        return points
 
     @cached_property
-    def proposals(self) -> tuple[Suggestion, ...]:
+    def suggestions(self) -> tuple[Suggestion, ...]:
         """What proposers chose, first to last."""
-        return tuple(proposal for entry in self.entries for proposal in entry.proposed or ())
+        return tuple(suggestion for entry in self.entries for suggestion in entry.proposed or ())
 
     def _start(self, strategy: str) -> Point | None:
         """Return where the search of a strategy started in the ranges that were stated last."""
@@ -170,9 +170,9 @@ class Sweep:
                 before, ranges = ranges, (asked.lr, asked.wd, asked.centres[strategy])
                 if ranges != before:
                     start = None
-            for proposal in entry.proposed or ():
-                if proposal.strategy == strategy:
-                    start = Point(proposal.start.lr, proposal.start.wd) if proposal.start else start
+            for suggestion in entry.proposed or ():
+                if suggestion.strategy == strategy:
+                    start = Point(suggestion.start.lr, suggestion.start.wd) if suggestion.start else start
         return start
 
     def searched_out(self, strategy: str, sampler: str) -> bool:
@@ -180,28 +180,28 @@ class Sweep:
         for entry in reversed(self.entries):
             if entry.asked and strategy in entry.asked.centres:
                 return False
-            for proposal in entry.proposed or ():
-                if proposal.strategy == strategy:
-                    return proposal.sampler == sampler and not proposal.points
+            for suggestion in entry.proposed or ():
+                if suggestion.strategy == strategy:
+                    return suggestion.sampler == sampler and not suggestion.points
         return False
 
     def specs(self) -> Iterator[RunSpec]:
         """Yield all runs that it wants."""
-        for search in self.searches:
-            yield from search.specs()
+        for study in self.studies:
+            yield from study.specs()
 
-    def implies(self, request: SweepSpec) -> bool:
+    def implies(self, sweep_spec: SweepSpec) -> bool:
         """Say whether a request, which agrees, adds nothing: no point, no seed, no other criterion or place."""
-        last = self.requests[-1]
-        if last.place != request.place or self.criterion_with(request.criterion):
+        last = self.sweep_specs[-1]
+        if last.place != sweep_spec.place or self.criterion_with(sweep_spec.criterion):
             return False
-        mine = {search.family: search for search in self.searches}
+        mine = {study.family: study for study in self.studies}
         return all(
             (old := mine.get(new.family))
             and all(snap(point, old.points) in old.points for point in new.points)
             and new.box in ((), old.box)
             and set(new.seeds) <= set(old.seeds)
-            for new in request.searches()
+            for new in sweep_spec.searches()
         )
 
 
@@ -216,7 +216,7 @@ class SweepStore:
     @cached_property
     def searches(self) -> dict[str, list[Study]]:
         """The searches of all sweeps by family, archived ones too."""
-        return by_family(search for sweep in self.named.values() for search in sweep.searches)
+        return by_family(study for sweep in self.named.values() for study in sweep.studies)
 
     def chosen(self, names: Sequence[str] = ()) -> list[Sweep]:
         """Return the sweeps of these names; without any, all that are not archived.
@@ -237,11 +237,11 @@ Searches = Mapping[str, Sequence[Study]]
 """The searches of some sweeps by family: what says to which of them a run belongs."""
 
 
-def by_family(searches: Iterable[Study]) -> dict[str, list[Study]]:
+def by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
     """Return searches by family."""
     found: dict[str, list[Study]] = {}
-    for search in searches:
-        found.setdefault(search.family, []).append(search)
+    for study in studies:
+        found.setdefault(study.family, []).append(study)
     return found
 
 
@@ -250,9 +250,9 @@ def holders(searches: Searches, family: str, spec: RunSpec) -> list[str]:
 
     Those that ask for it; where none does, those on whose lattice it lies: a climb or a fresh seed had it trained.
     """
-    near = [(search, Point(spec.lr, spec.wd)) for search in searches.get(family, ())]
-    asking = [search.sweep for search, point in near if search.asks(point, spec.seed)]
-    return asking or [search.sweep for search, point in near if search.holds(point)]
+    near = [(study, Point(spec.lr, spec.wd)) for study in searches.get(family, ())]
+    asking = [study.sweep for study, point in near if study.asks(point, spec.seed)]
+    return asking or [study.sweep for study, point in near if study.holds(point)]
 
 
 def held_by(searches: Searches, family: str, spec: RunSpec) -> str:
@@ -260,43 +260,43 @@ def held_by(searches: Searches, family: str, spec: RunSpec) -> str:
     return ", ".join(holders(searches, family, spec)) or "-"
 
 
-def belonging(runs: Iterable[Run], sweeps: SweepStore, names: Sequence[str] = ()) -> list[Run]:
+def belonging(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str] = ()) -> list[Run]:
     """Return the runs that belong to the sweeps of these names; without any, to one that is not archived or to none.
 
     Raises:
         InputError: there is no sweep of a name.
         CorruptError: one that is named cannot be read.
     """
-    meant = {sweep.name for sweep in sweeps.chosen(names)}
-    belong = ((run, set(holders(sweeps.searches, run.family, run.spec))) for run in runs)
+    meant = {sweep.name for sweep in sweep_store.chosen(names)}
+    belong = ((run, set(holders(sweep_store.searches, run.family, run.spec))) for run in runs)
     return [run for run, held in belong if held & meant or not (names or held)]
 
 
-def spared(runs: Sequence[Run], names: Collection[str], sweeps: SweepStore) -> tuple[list[Run], dict[str, int]]:
+def spared(runs: Sequence[Run], names: Collection[str], sweep_store: SweepStore) -> tuple[list[Run], dict[str, int]]:
     """Return the runs that belong to no sweep but those named, and how many belong to others, by name.
 
     Archived sweeps want nothing any more.
     """
-    searches = by_family(search for sweep in sweeps.chosen() for search in sweep.searches if sweep.name not in names)
-    mine = by_family(search for sweep in sweeps.chosen(list(names)) for search in sweep.searches)
+    searches = by_family(study for sweep in sweep_store.chosen() for study in sweep.studies if sweep.name not in names)
+    mine = by_family(study for sweep in sweep_store.chosen(list(names)) for study in sweep.studies)
     left: Counter[str] = Counter()
     free = []
     for run in runs:
-        others = [search for search in searches.get(run.family, ()) if search.asks(run.point, run.spec.seed)]
-        if not others and not any(search.asks(run.point, run.spec.seed) for search in mine.get(run.family, ())):
-            others = [search for search in searches.get(run.family, ()) if search.holds(run.point)]
-        left.update({search.sweep for search in others})
+        others = [study for study in searches.get(run.family, ()) if study.asks(run.point, run.spec.seed)]
+        if not others and not any(study.asks(run.point, run.spec.seed) for study in mine.get(run.family, ())):
+            others = [study for study in searches.get(run.family, ()) if study.holds(run.point)]
+        left.update({study.sweep for study in others})
         free += [] if others else [run]
     return free, dict(left)
 
 
-def asked_too(sweeps: SweepStore, name: str, request: SweepSpec) -> SweepStore:
+def asked_too(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> SweepStore:
     """Return the sweeps as they would be if a request, which agrees, had been asked for under a name."""
-    sweep = sweeps.named.get(name) or Sweep(name)
-    if sweep.requests and sweep.implies(request):
-        return sweeps
-    extended = replace(sweep, entries=(*sweep.entries, SweepVersion(asked=request)))
-    return replace(sweeps, named=sweeps.named | {name: extended})
+    sweep = sweep_store.named.get(name) or Sweep(name)
+    if sweep.sweep_specs and sweep.implies(sweep_spec):
+        return sweep_store
+    extended = replace(sweep, entries=(*sweep.entries, SweepVersion(asked=sweep_spec)))
+    return replace(sweep_store, named=sweep_store.named | {name: extended})
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -304,28 +304,28 @@ def asked_too(sweeps: SweepStore, name: str, request: SweepSpec) -> SweepStore:
 
 def load_sweep_store(results: Path) -> SweepStore:
     """Read all sweeps of a results folder."""
-    sweeps = SweepStore(results, {}, {})
+    sweep_store = SweepStore(results, {}, {})
     for folder in sorted(sweeps_dir(results).glob("*")):
         if not NAME.fullmatch(folder.name) or not folder.is_dir():
             continue
         try:
             if entries := _read_all(folder):
-                sweeps.named[folder.name] = _sound(Sweep(folder.name, entries), folder)
+                sweep_store.named[folder.name] = _sound(Sweep(folder.name, entries), folder)
         except CorruptError as error:
-            sweeps.broken[folder.name] = str(error)
-    return sweeps
+            sweep_store.broken[folder.name] = str(error)
+    return sweep_store
 
 
 def _sound(sweep: Sweep, folder: Path) -> Sweep:
     """Return a sweep all of whose questions can be asked together; what is not edited by hand always can."""
     mend = f"mend {folder}, or move it away and ask for the grid again"
     try:
-        first, *others = (request for request in sweep.requests if request.searches())
-        assert sweep.searches
+        first, *others = (sweep_spec for sweep_spec in sweep.sweep_specs if sweep_spec.searches())
+        assert sweep.studies
     except InputError as error:
         raise CorruptError(f"{folder}: {error}; {mend}") from None
-    for request in others:
-        if found := differences([first], request):
+    for sweep_spec in others:
+        if found := differences([first], sweep_spec):
             raise CorruptError(f"{folder}: its files ask for different things: {'; '.join(found.values())}; {mend}")
     return sweep
 

@@ -25,19 +25,19 @@ from ettsweep.study.sweep_store import (
 )
 
 
-def agreeing(sweeps: SweepStore, name: str, request: SweepSpec) -> Sweep | None:
+def agreeing(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep | None:
     """Return the sweep of a name, which a request extends, or None where the name is free.
 
     Raises:
         TakenError: the request is not for the same recipe and lattice.
         CorruptError: the sweep cannot be read.
     """
-    if name in sweeps.broken:
-        raise CorruptError(sweeps.broken[name])
-    sweep = sweeps.named.get(name)
-    if sweep and (found := differences(sweep.requests, request)):
+    if name in sweep_store.broken:
+        raise CorruptError(sweep_store.broken[name])
+    sweep = sweep_store.named.get(name)
+    if sweep and (found := differences(sweep.sweep_specs, sweep_spec)):
         told = "; ".join(found.values())
-        taken = sweeps.named.keys() | sweeps.broken.keys()
+        taken = sweep_store.named.keys() | sweep_store.broken.keys()
         free = next(other for other in numbered(plain(f"{name}-{next(iter(found))}")) if other not in taken)
         raise SweepNameTakenError(f"sweep {name} asks for something else: {told}", free)
     return sweep
@@ -70,7 +70,7 @@ def check_note(text: str) -> str:
     return text
 
 
-def extend(results: Path, name: str, request: SweepSpec, note: str | None = None) -> str:
+def extend(results: Path, name: str, sweep_spec: SweepSpec, note: str | None = None) -> str:
     """Keep a request under a name, where it says more than what is there; an archived sweep is shown again.
 
     Return what that did, for people; nothing where it said nothing new.
@@ -80,18 +80,18 @@ def extend(results: Path, name: str, request: SweepSpec, note: str | None = None
         CorruptError: what was asked for under this name cannot be read.
     """
     while True:
-        sweeps = load_sweep_store(results)
-        sweep = agreeing(sweeps, name, request)
+        sweep_store = load_sweep_store(results)
+        sweep = agreeing(sweep_store, name, sweep_spec)
         entry = SweepVersion(
-            asked=None if sweep and sweep.implies(request) else request,
+            asked=None if sweep and sweep.implies(sweep_spec) else sweep_spec,
             note=None if sweep and note == sweep.note else note,
             archived=False if sweep and sweep.archived else None,
         )
         if entry == SweepVersion():
             return ""
-        if append(results, sweeps, name, entry):
+        if append(results, sweep_store, name, entry):
             done = "extended" if sweep and entry.asked else "changed" if sweep else "made"
-            judged = sweep.criterion_with(request.criterion) if sweep else ""
+            judged = sweep.criterion_with(sweep_spec.criterion) if sweep else ""
             return (
                 f"sweep {name} is {done}"
                 + (", and no longer archived" if entry.archived is False else "")
@@ -107,20 +107,20 @@ def add(results: Path, name: str, entry: SweepVersion) -> None:
         CorruptError: it cannot be read.
     """
     while True:
-        sweeps = load_sweep_store(results)
-        sweeps.chosen([name])
-        if append(results, sweeps, name, entry):
+        sweep_store = load_sweep_store(results)
+        sweep_store.chosen([name])
+        if append(results, sweep_store, name, entry):
             return
 
 
-def propose(results: Path, name: str, proposals: Sequence[Suggestion]) -> None:
+def propose(results: Path, name: str, suggestions: Sequence[Suggestion]) -> None:
     """Keep with a sweep what proposers chose, before it is run.
 
     Raises:
         InputError: there is none of this name.
         CorruptError: it cannot be read.
     """
-    add(results, name, SweepVersion(proposed=tuple(proposals)))
+    add(results, name, SweepVersion(proposed=tuple(suggestions)))
 
 
 def judge_by(results: Path, names: Iterable[str], stated: CriterionOptions) -> str:
@@ -133,10 +133,10 @@ def judge_by(results: Path, names: Iterable[str], stated: CriterionOptions) -> s
     changed: dict[str, list[str]] = {}
     for name in names:
         while True:
-            sweeps = load_sweep_store(results)
-            (sweep,) = sweeps.chosen([name])
+            sweep_store = load_sweep_store(results)
+            (sweep,) = sweep_store.chosen([name])
             news = sweep.criterion_with(stated)
-            if not news or append(results, sweeps, name, SweepVersion(criterion=stated)):
+            if not news or append(results, sweep_store, name, SweepVersion(criterion=stated)):
                 break
         if news:
             changed.setdefault(news, []).append(name)
@@ -151,9 +151,9 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
         CorruptError: it cannot be read.
     """
     check_name(new, "new name")
-    sweeps = load_sweep_store(results)
-    sweeps.chosen([name])
-    if new in sweeps.named or new in sweeps.broken:
+    sweep_store = load_sweep_store(results)
+    sweep_store.chosen([name])
+    if new in sweep_store.named or new in sweep_store.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
     for path, other in followers(results, name).items():
         raise InputError(
@@ -168,8 +168,8 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
 def followers(results: Path, name: str) -> dict[Path, Process]:
     """Return the processes that follow a sweep, as far as can be seen, by the note that each has left."""
     notes = (sweeps_dir(results) / name).glob("follower-*.json")
-    found = {path: Process.from_json(json_or_empty(path)) for path in notes}
-    return {path: process for path, process in found.items() if process and process.liveness() != "dead"}
+    paths = {path: Process.from_json(json_or_empty(path)) for path in notes}
+    return {path: process for path, process in paths.items() if process and process.liveness() != "dead"}
 
 
 @contextlib.contextmanager
@@ -185,9 +185,9 @@ def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def append(results: Path, sweeps: SweepStore, name: str, entry: SweepVersion) -> bool:
+def append(results: Path, sweep_store: SweepStore, name: str, entry: SweepVersion) -> bool:
     """Write the next file of a sweep; False where another command was faster, and all is to be looked at again."""
-    number = len(sweeps.named[name].entries) + 1 if name in sweeps.named else 1
+    number = len(sweep_store.named[name].entries) + 1 if name in sweep_store.named else 1
     return _write(sweeps_dir(results) / name / f"{number:04d}.yaml", entry, first=number == 1)
 
 

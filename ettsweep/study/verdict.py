@@ -71,7 +71,7 @@ class Bound:
     recommended: Point
     paper: str | None
     more: int | None = None
-    evidence: "Posterior | None" = field(default=None, compare=False, repr=False)
+    posterior: "Posterior | None" = field(default=None, compare=False, repr=False)
 
     @property
     def wide(self) -> bool:
@@ -102,7 +102,7 @@ class Verdict:
         stuck: ids of the runs that a person must decide about, of which the reason says what to type.
     """
 
-    search: Study
+    study: Study
     verdict: str
     reason: str
     candidate: ScoredPoint | None
@@ -117,27 +117,27 @@ class Verdict:
     @property
     def key(self) -> tuple[str, str]:
         """Sweep and family, to which a verdict belongs."""
-        return self.search.key
+        return self.study.key
 
     @property
     def family(self) -> str:
-        return self.search.family
+        return self.study.family
 
     @property
     def strategy(self) -> str:
-        return self.search.strategy
+        return self.study.strategy
 
     @property
     def statement(self) -> str:
         """What is claimed, in a few words: the verdict, and how far it holds."""
-        if self.search.criterion.rule == "paper":
+        if self.study.criterion.rule == "paper":
             by = " by the paper's comparison of means" if self.verdict in COMPARED else ""
             return self.verdict + by
         if self.verdict not in ("optimal", "unresolved"):
             return self.verdict
         if self.bound is None or self.bound.value is None:
             return f"{self.verdict}: {'all diverged' if self.score is None else 'noise unknown'}"
-        said = self.search.measure.format_share
+        said = self.study.metric.format_share
         within = f"within {said(self.bound.value)} ({100 * self.bound.confidence:.10g}%)"
         if self.verdict == "optimal":
             return f"optimal {within}"
@@ -167,14 +167,14 @@ class Verdict:
     @property
     def rival(self) -> ScoredPoint | None:
         """The best neighbour."""
-        return best(self.neighbours, self.search.measure)
+        return best(self.neighbours, self.study.metric)
 
     @property
     def lead(self) -> float | None:
         """How much worse the best neighbour is; negative where it is better."""
         if self.score is None or self.rival is None or self.rival.score is None:
             return None
-        return self.search.measure.worse_by(self.rival.score, self.score)
+        return self.study.metric.worse_by(self.rival.score, self.score)
 
     @property
     def counted(self) -> dict[Point, int]:
@@ -194,12 +194,12 @@ class Verdict:
 
 def side_by_side(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Verdict, list[str]]]:
     """Yield each two verdicts on one family, of two sweeps, that say different things, and what the sweeps ask."""
-    for one, other in combinations(verdicts, 2):
-        said, else_said = ((v.verdict, v.point, v.score) for v in (one, other))
-        if one.family == other.family and said != else_said:
-            yield one, other, unlike(one.search, other.search)
+    for verdict, other in combinations(verdicts, 2):
+        said, else_said = ((v.verdict, v.point, v.score) for v in (verdict, other))
+        if verdict.family == other.family and said != else_said:
+            yield verdict, other, unlike(verdict.study, other.study)
 
 
-def best(scored: Iterable[ScoredPoint], measure: Metric) -> ScoredPoint | None:
+def best(scored: Iterable[ScoredPoint], metric: Metric) -> ScoredPoint | None:
     """Return the best of some points, the first of equal ones."""
-    return min(scored, key=lambda one: measure.rank(one.score), default=None)
+    return min(scored, key=lambda scored_point: metric.rank(scored_point.score), default=None)

@@ -27,23 +27,23 @@ HOPE = 8
 """How many times too high the number of runs that a verdict would take may be: racing goes on while there is hope."""
 
 
-def evaluate(search: Study, runs: Iterable[Run]) -> StudyState:
+def evaluate(study: Study, runs: Iterable[Run]) -> StudyState:
     """Return a family as it is, to be judged by the rule of its sweep."""
-    if search.criterion.rule == "paper":
-        return MeansRule(search, runs)
+    if study.criterion.rule == "paper":
+        return MeansRule(study, runs)
     from ettsweep.study.bound_rule import BoundRule  # numpy: commands that judge nothing start without it
 
-    return BoundRule(search, runs)
+    return BoundRule(study, runs)
 
 
-def evaluate_all(searches: Sequence[Study], ledger: RunIndex) -> list[StudyState]:
+def evaluate_all(studies: Sequence[Study], run_index: RunIndex) -> list[StudyState]:
     """Return each family as it is on disk."""
-    return [evaluate(search, ledger.family(search.family)) for search in searches]
+    return [evaluate(study, run_index.family(study.family)) for study in studies]
 
 
-def judge(searches: Sequence[Study], ledger: RunIndex) -> list[Verdict]:
+def judge(studies: Sequence[Study], run_index: RunIndex) -> list[Verdict]:
     """Return the verdict of each family of each sweep on what is on disk."""
-    return [look.verdict() for look in evaluate_all(searches, ledger)]
+    return [study_state.verdict() for study_state in evaluate_all(studies, run_index)]
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,16 @@ class Budget:
         stated = (("--max-runs", self.runs), ("--max-seeds", self.seeds), ("--max-hours", self.hours))
         return " ".join(f"{option} {most:g}" for option, most in stated if most is not None)
 
-    def checked(self, searches: Sequence[Study]) -> "Budget":
+    def checked(self, studies: Sequence[Study]) -> "Budget":
         """Return it.
 
         Raises:
             InputError: a sweep asks for more seeds a point than it allows.
         """
-        for search in searches:
-            if self.seeds is not None and self.seeds < len(search.seeds):
+        for study in studies:
+            if self.seeds is not None and self.seeds < len(study.seeds):
                 raise InputError(
-                    f"--max-seeds {self.seeds}: {search.title} asks for {len(search.seeds)} seeds a point already"
+                    f"--max-seeds {self.seeds}: {study.title} asks for {len(study.seeds)} seeds a point already"
                 )
         return self
 
@@ -95,11 +95,11 @@ class SuggestionSource(Protocol):
 
     cut_short: bool
 
-    def names_more(self, search: Study) -> bool:
+    def names_more(self, study: Study) -> bool:
         """Say whether points may still be named for a family."""
         ...
 
-    def further(self, searches: Sequence[Study], ledger: RunIndex, at_once: int, most: int) -> Sequence[Study]:
+    def further(self, studies: Sequence[Study], run_index: RunIndex, at_once: int, most: int) -> Sequence[Study]:
         """Return the searches with the points that are to be run next, of `most` new runs in all."""
         ...
 
@@ -123,7 +123,7 @@ class Verification:
         stopped: a line for each family that does not go on, and why.
     """
 
-    searches: Sequence[Study]
+    studies: Sequence[Study]
     at: Point | None = None
     budget: Budget = NO_BUDGET
     tell: Callable[[str], None] | None = None
@@ -141,44 +141,46 @@ class Verification:
     _declined: set[tuple[str, str]] = field(default_factory=set)
     _trained: set[str] = field(default_factory=set)
 
-    def plan(self, ledger: RunIndex) -> Plan:
+    def plan(self, run_index: RunIndex) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack.
 
         Raises:
             InputError: a point that is compared has more seeds than the budget allows before anything is trained.
         """
         if self.searching:
-            batch = min(self._batch([search.base for search in self.searches], ledger), AHEAD * self.at_once)
-            self.searches = self.searching.further(self.searches, ledger, batch, self._new_runs(ledger))
-        found = evaluate_all(self.searches, ledger)
+            batch = min(self._batch([study.base for study in self.studies], run_index), AHEAD * self.at_once)
+            self.studies = self.searching.further(self.studies, run_index, batch, self._new_runs(run_index))
+        found = evaluate_all(self.studies, run_index)
         first = not self.verdicts
         before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
-        self.verdicts = [self._climb(look, last) for look, last in zip(found, before, strict=True)]
+        self.verdicts = [self._climb(study_state, last) for study_state, last in zip(found, before, strict=True)]
         if first:
             self._check_seeds()
         self.stopped = []
-        judged = [self._judges(look.search) for look in found]
+        judged = [self._judges(study_state.study) for study_state in found]
         lacking = [
-            (look, v, look.wanted(v) if stands else look.pending())
-            for look, v, stands in zip(found, self.verdicts, judged, strict=True)
+            (study_state, v, study_state.wanted(v) if stands else study_state.pending())
+            for study_state, v, stands in zip(found, self.verdicts, judged, strict=True)
         ]
         racing = [
-            (look, v)
-            for (look, v, _), stands in zip(lacking, judged, strict=True)
+            (study_state, v)
+            for (study_state, v, _), stands in zip(lacking, judged, strict=True)
             if self.follows and stands and v.verdict == "unresolved"
         ]
-        points = [spec for look, v in racing if v.point for spec in look.specs([v.point])]
-        each = math.ceil(self._batch(points, ledger) / max(1, len(racing)))
-        lacking += [(look, v, self._further(look, v, each)) for look, v in racing]
-        chosen = [(look, v, self._affordable(look, v, wanted, ledger)) for look, v, wanted in lacking]
-        whole = make_plan((spec for _, _, specs in chosen for spec in specs), ledger)
-        plan = whole.limited(self._room(whole, ledger))
+        points = [spec for study_state, v in racing if v.point for spec in study_state.specs([v.point])]
+        each = math.ceil(self._batch(points, run_index) / max(1, len(racing)))
+        lacking += [(study_state, v, self._further(study_state, v, each)) for study_state, v in racing]
+        chosen = [
+            (study_state, v, self._affordable(study_state, v, wanted, run_index)) for study_state, v, wanted in lacking
+        ]
+        whole = make_plan((spec for _, _, specs in chosen for spec in specs), run_index)
+        plan = whole.limited(self._room(whole, run_index))
         self.held_back = len(whole.to_launch) - len(plan.to_launch)
         self.planned += len(plan.to_launch)
         launched = {p.id for p in plan.to_launch}
         self._trained |= launched
-        for look, v, specs in chosen:
-            new = [s for s in specs if s.run_id in launched and not look.search.asks(Point(s.lr, s.wd), s.seed)]
+        for study_state, v, specs in chosen:
+            new = [s for s in specs if s.run_id in launched and not study_state.study.asks(Point(s.lr, s.wd), s.seed)]
             self.beyond[v.key] = [*self.beyond.get(v.key, ()), *new]
         return plan
 
@@ -191,69 +193,73 @@ class Verification:
         """Return the ids of runs that were merely proposed: no grid asked for them, and no verdict compares them."""
         found = set()
         for v in self.verdicts:
-            compared = {one.point for one in v.compared}
-            for point in set(v.search.proposed) - set(v.search.points) - compared:
-                found |= {v.search.base.with_point(point.lr, point.wd, seed).run_id for seed in v.search.asked[point]}
+            compared = {scored_point.point for scored_point in v.compared}
+            for point in set(v.study.proposed) - set(v.study.points) - compared:
+                found |= {v.study.base.with_point(point.lr, point.wd, seed).run_id for seed in v.study.asked[point]}
         return found
 
-    def _judges(self, search: Study) -> bool:
+    def _judges(self, study: Study) -> bool:
         """Say whether a family is looked at for its verdict: it is not while points are named for it."""
-        return not (self.searching and self.searching.names_more(search))
+        return not (self.searching and self.searching.names_more(study))
 
-    def _spent_s(self, ledger: RunIndex) -> float:
-        return sum(cost_s(ledger.runs[run]) for run in self._trained if run in ledger.runs)
+    def _spent_s(self, run_index: RunIndex) -> float:
+        return sum(cost_s(run_index.runs[run]) for run in self._trained if run in run_index.runs)
 
     def _check_seeds(self) -> None:
         if (most := self.budget.seeds) is None:
             return
         for v in self.verdicts:
-            for one in v.compared:
-                if one.runs > most:
-                    title = titles(self.searches)[v.key]
-                    raise InputError(f"--max-seeds {most}: {title} has {one.runs} seeds at {one.point} already")
+            for scored_point in v.compared:
+                if scored_point.runs > most:
+                    title = titles(self.studies)[v.key]
+                    raise InputError(
+                        f"--max-seeds {most}: {title} has {scored_point.runs} seeds at {scored_point.point} already"
+                    )
 
-    def _batch(self, specs: Sequence[RunSpec], ledger: RunIndex) -> int:
+    def _batch(self, specs: Sequence[RunSpec], run_index: RunIndex) -> int:
         """Return how many runs like some a round has: those at once or, of short ones, as many as are worth a round."""
-        timed = self.device_s(ledger, make_plan(specs, ledger).wanted) if specs else None
+        timed = self.device_s(run_index, make_plan(specs, run_index).wanted) if specs else None
         return self.at_once * max(1, math.ceil(ROUND_S * len(specs) / timed) if timed else 1)
 
-    def _climb(self, look: StudyState, last: Verdict | None) -> Verdict:
+    def _climb(self, study_state: StudyState, last: Verdict | None) -> Verdict:
         """Return the verdict that a climb has come to; say so where it is farther than at the look before."""
-        at = self.at and look.snap(self.at)
-        verdict = look.verdict(at) if at and not self.follows else look.climb(at)
+        at = self.at and study_state.snap(self.at)
+        verdict = study_state.verdict(at) if at and not self.follows else study_state.climb(at)
         if self.tell and verdict.point and (last is None or verdict.way != last.way):
-            self.tell(f"{titles(self.searches)[verdict.key]}: {_candidate(verdict)}")
+            self.tell(f"{titles(self.studies)[verdict.key]}: {_candidate(verdict)}")
         return verdict
 
-    def _further(self, look: StudyState, verdict: Verdict, number: int) -> list[RunSpec]:
+    def _further(self, study_state: StudyState, verdict: Verdict, number: int) -> list[RunSpec]:
         """Return the next runs of a race, up to a number, no more than it needs or may have; say why there are none."""
-        left, needed = self._left(look, verdict), verdict.bound.needed if verdict.bound else 0
-        specs = look.further(verdict, max(1, int(min(number, needed or number, left))), self.budget.seeds)
+        left, needed = self._left(study_state, verdict), verdict.bound.needed if verdict.bound else 0
+        specs = study_state.further(verdict, max(1, int(min(number, needed or number, left))), self.budget.seeds)
         if 0 < left < len(specs):
             specs = specs[: int(left)]
         if not specs and verdict.score is not None:
             most = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""
             why = most or "no further run would tell"
-            self.stopped.append(f"{titles(self.searches)[verdict.key]}: {why}")
+            self.stopped.append(f"{titles(self.studies)[verdict.key]}: {why}")
         return specs
 
-    def _affordable(self, look: StudyState, verdict: Verdict, wanted: list[RunSpec], ledger: RunIndex) -> list[RunSpec]:
+    def _affordable(
+        self, study_state: StudyState, verdict: Verdict, wanted: list[RunSpec], run_index: RunIndex
+    ) -> list[RunSpec]:
         """Return the runs that a family lacks; none where they would lead beyond the budget."""
         if not self.follows or not (self.budget.stated or verdict.path or verdict.bound):
             return wanted  # the neighbours of the best point that was asked for are always trained
-        asked = {spec.run_id for spec in look.asked()}
-        more = make_plan((spec for spec in wanted if spec.run_id not in asked), ledger).to_launch
+        asked = {spec.run_id for spec in study_state.asked()}
+        more = make_plan((spec for spec in wanted if spec.run_id not in asked), run_index).to_launch
         needed = max(len(more), verdict.bound.needed if verdict.bound else 0)
-        if not more or max(len(more), needed // HOPE) <= self._left(look, verdict):
+        if not more or max(len(more), needed // HOPE) <= self._left(study_state, verdict):
             return wanted
         some = f"{'more than' if needed >= MOST else 'some'} {needed} would be needed"
         further = f"the next round is {len(more)}" if needed == len(more) else some
-        told = f"{len(asked)} runs were asked for, {self._more(look, verdict)} more are trained, and {further}"
-        if seconds := self.device_s(ledger, more):
+        told = f"{len(asked)} runs were asked for, {self._more(study_state, verdict)} more are trained, and {further}"
+        if seconds := self.device_s(run_index, more):
             told += f", about {device_hours(seconds * needed / len(more))}"
         if self.budget.runs is not None:
             told += f"; of --max-runs {self.budget.runs}, {max(0, self.budget.runs - self.planned)} are left"
-        told = f"{titles(self.searches)[verdict.key]}: {told}"
+        told = f"{titles(self.studies)[verdict.key]}: {told}"
         if not self.budget.stated and verdict.key not in self._declined and self.agree and self.agree(told):
             self._patience[verdict.key] = 2 * self._patience.get(verdict.key, 1)
             return wanted
@@ -262,53 +268,53 @@ class Verification:
         ids = {planned.id for planned in more}
         return [spec for spec in wanted if spec.run_id not in ids]  # what is under way is waited for
 
-    def _new_runs(self, ledger: RunIndex) -> int:
+    def _new_runs(self, run_index: RunIndex) -> int:
         """Return how many new runs may be proposed: what the budget leaves once those are trained that are named.
 
         Some runs are kept for verdicts, where that leaves as many for the search.
         """
         if not self.budget.stated:
             return MOST
-        named = [spec for look in evaluate_all(self.searches, ledger) for spec in look.pending()]
-        kept = VERDICT * len(self.searches)
-        waiting, allowed = len(make_plan(named, ledger).to_launch), MOST
+        named = [spec for study_state in evaluate_all(self.studies, run_index) for spec in study_state.pending()]
+        kept = VERDICT * len(self.studies)
+        waiting, allowed = len(make_plan(named, run_index).to_launch), MOST
         if self.budget.runs is not None:
             allowed = self.budget.runs - self.planned - (kept if self.budget.runs >= 2 * kept else 0)
         if self.budget.hours is not None:
-            bases = [search.base for search in self.searches]
-            each_s = (self.device_s(ledger, make_plan(bases, ledger).wanted) or 0.0) / len(bases)
-            allowed = min(allowed, self._affordable_runs(each_s, ledger))
+            bases = [study.base for study in self.studies]
+            each_s = (self.device_s(run_index, make_plan(bases, run_index).wanted) or 0.0) / len(bases)
+            allowed = min(allowed, self._affordable_runs(each_s, run_index))
         return max(0, allowed - waiting)
 
-    def _affordable_runs(self, each_s: float, ledger: RunIndex) -> int:
+    def _affordable_runs(self, each_s: float, run_index: RunIndex) -> int:
         """Return how many runs of some seconds the hours allow; as long as nobody knows how long they take, `MOST`."""
         assert self.budget.hours is not None
-        left_s = 3600 * self.budget.hours - self._spent_s(ledger)
+        left_s = 3600 * self.budget.hours - self._spent_s(run_index)
         return 0 if left_s <= 0 else int(left_s / each_s) if each_s else MOST
 
-    def _left(self, look: StudyState, verdict: Verdict) -> float:
+    def _left(self, study_state: StudyState, verdict: Verdict) -> float:
         """Return how many runs a family may still train: without a budget, as many as were asked for."""
         if self.budget.stated:
             return math.inf if self.budget.runs is None else self.budget.runs - self.planned
-        asked = len(look.asked())
-        return self._patience.get(verdict.key, 1) * asked - self._more(look, verdict)
+        asked = len(study_state.asked())
+        return self._patience.get(verdict.key, 1) * asked - self._more(study_state, verdict)
 
-    def _more(self, look: StudyState, verdict: Verdict) -> int:
+    def _more(self, study_state: StudyState, verdict: Verdict) -> int:
         """Return how many runs a family has beyond what was asked for: of points that it reached, or trained here."""
         return len(
-            {run.id for run in look.beyond(verdict)} | {spec.run_id for spec in self.beyond.get(verdict.key, ())}
+            {run.id for run in study_state.beyond(verdict)} | {spec.run_id for spec in self.beyond.get(verdict.key, ())}
         )
 
-    def _room(self, plan: Plan, ledger: RunIndex) -> int:
+    def _room(self, plan: Plan, run_index: RunIndex) -> int:
         """Return how many runs of a plan the whole budget allows."""
         room = len(plan.to_launch) if self.budget.runs is None else max(0, self.budget.runs - self.planned)
         if self.budget.hours is None:
             return room
-        each_s = (self.device_s(ledger, plan.to_launch) or 0.0) / max(1, len(plan.to_launch))
-        return min(room, self._affordable_runs(each_s, ledger))
+        each_s = (self.device_s(run_index, plan.to_launch) or 0.0) / max(1, len(plan.to_launch))
+        return min(room, self._affordable_runs(each_s, run_index))
 
 
 def _candidate(verdict: Verdict) -> str:
     assert verdict.point is not None
-    score = "diverged" if verdict.score is None else f"{verdict.search.measure.metric} {verdict.score:.4g}"
+    score = "diverged" if verdict.score is None else f"{verdict.study.metric.metric} {verdict.score:.4g}"
     return f"candidate lr {power(verdict.point.lr)} wd {power(verdict.point.wd)}, {score}"

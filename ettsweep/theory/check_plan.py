@@ -49,7 +49,7 @@ class CheckRequest:
 class CheckPlan:
     """What will be built and trained: `model` is at the widest, with few tokens; s is None for standard."""
 
-    question: CheckRequest
+    request: CheckRequest
     model: ModelSpec
     s: float | None
     widths: tuple[int, ...]
@@ -58,8 +58,8 @@ class CheckPlan:
     @property
     def name(self) -> str:
         """Return what tells this check from others."""
-        included = "-include" if self.question.mlp_factor == "include" else ""
-        return f"{self.question.model}-{strategy_name(self.s)}-{self.question.optimizer}{included}"
+        included = "-include" if self.request.mlp_factor == "include" else ""
+        return f"{self.request.model}-{strategy_name(self.s)}-{self.request.optimizer}{included}"
 
     @property
     def models(self) -> list[ModelSpec]:
@@ -68,30 +68,30 @@ class CheckPlan:
 
     def spec(self, model: ModelSpec, seed: int, s: float | None, lr: float) -> RunSpec:
         """Return a run of a model under a strategy; its task and schedule are not looked at."""
-        steps, optimizer = self.question.steps, self.question.optimizer
+        steps, optimizer = self.request.steps, self.request.optimizer
         return RunSpec(
             model=model,
             task=DigitsTask(),
             optimizer=OPTIMIZERS[optimizer].spec(kind=optimizer),
             schedule=ScheduleSpec(total_steps=steps, warmup_steps=0, eval_every=steps),
             batch_size=SAMPLES,
-            strategy=StrategySpec(s=s, mlp_factor=self.question.mlp_factor),
+            strategy=StrategySpec(s=s, mlp_factor=self.request.mlp_factor),
             lr=lr,
             wd=0.0,
             seed=seed,
         )
 
 
-def make_plan(question: CheckRequest, free_bytes: int) -> CheckPlan:
+def make_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     """Resolve what is asked for.
 
     Raises:
         InputError: an unknown model or strategy, or widths that cannot be.
         DeviceMemoryError: the widest does not fit into the memory.
     """
-    s = parse_strategy(question.strategy)
-    model = small_model(model_spec(question.model), question.depth)
-    widths = tuple(sorted(set(question.widths or (model.heads * channels for channels in CHANNELS))))
+    s = parse_strategy(request.strategy)
+    model = small_model(model_spec(request.model), request.depth)
+    widths = tuple(sorted(set(request.widths or (model.heads * channels for channels in CHANNELS))))
     problems = [f"width {n} is below the model's {model.heads} heads" for n in widths if n < model.heads]
     problems += [p for n in widths if n >= model.heads for p in indivisible("width", n, "heads", model.heads)]
     if len(widths) < 3:
@@ -105,8 +105,8 @@ def make_plan(question: CheckRequest, free_bytes: int) -> CheckPlan:
         )
     widest = model.model_copy(update={"width": widths[-1]})
     _check_memory(widest, free_bytes)
-    seeds = question.seeds or (SEEDS_OF_SMALL if parameter_count(widest) < SMALL else SEEDS)
-    return CheckPlan(question, widest, s, widths, tuple(range(seeds)))
+    seeds = request.seeds or (SEEDS_OF_SMALL if parameter_count(widest) < SMALL else SEEDS)
+    return CheckPlan(request, widest, s, widths, tuple(range(seeds)))
 
 
 def _check_memory(model: ModelSpec, free_bytes: int) -> None:

@@ -119,7 +119,7 @@ def _train_and_measure(
     total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
     with progress(f"width {plan.widths[0]}", total, "share") as advance:  # narrow networks say nothing of wide ones
         for probe, seed, s in product(probes, plan.seeds, lrs):
-            n, steps, first = probe.model.width, plan.question.steps, seed == plan.seeds[0]
+            n, steps, first = probe.model.width, plan.request.steps, seed == plan.seeds[0]
             spec = plan.spec(probe.model, seed, s, lrs[s])
             if s == plan.s:
                 measured.append(measure(spec, probe, steps, decay=first, by_layer=first and n == plan.widths[-1]))
@@ -134,7 +134,7 @@ def expect(plan: CheckPlan, probe: Probe) -> Expectations:
     """Return what the strategy implies for what networks are shown, the same at all widths."""
     kernels = checkable(plan.model).kernels(plan.models, plan.s, probe.batch)
     predictions = [Prediction.of(model, k) for model, k in zip(plan.models, kernels, strict=True)]
-    return Expectations(predictions, plan.s, plan.question.optimizer, plan.question.mlp_factor)
+    return Expectations(predictions, plan.s, plan.request.optimizer, plan.request.mlp_factor)
 
 
 def _curves(expected: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
@@ -159,15 +159,15 @@ def _curves(expected: Expectations, changes: Sequence[Changes], lr: float) -> Co
 
 
 def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
-    question = plan.question
+    request = plan.request
     return {
-        "model": question.model,
+        "model": request.model,
         "strategy": strategy_name(plan.s),
-        "optimizer": question.optimizer,
-        "mlp_factor": question.mlp_factor,
+        "optimizer": request.optimizer,
+        "mlp_factor": request.mlp_factor,
         "widths": list(plan.widths),
         "seeds": list(plan.seeds),
-        "steps": question.steps,
+        "steps": request.steps,
         "lr": lrs[plan.s],
         "standard_lr": lrs[None],
         "samples": SAMPLES,
@@ -177,11 +177,11 @@ def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
 
 
 def _about(plan: CheckPlan, lrs: LearningRates) -> str:
-    question, model = plan.question, plan.model
+    request, model = plan.request, plan.model
     beside = "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
     return (
-        f"{question.model} under {strategy_name(plan.s)}: {model.heads} heads, {checkable(model).about(model)}; "
-        f"{len(plan.seeds)} seeds, {question.steps} steps of {question.optimizer} at lr {lrs[plan.s]:.2g}{beside}"
+        f"{request.model} under {strategy_name(plan.s)}: {model.heads} heads, {checkable(model).about(model)}; "
+        f"{len(plan.seeds)} seeds, {request.steps} steps of {request.optimizer} at lr {lrs[plan.s]:.2g}{beside}"
     )
 
 
@@ -198,11 +198,11 @@ def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
         InputError: the given one moves the outputs by too much or too little to tell powers.
         EttsweepError: none can be chosen.
     """
-    given, s = plan.question.lr, plan.s
+    given, s = plan.request.lr, plan.s
     if s is None and given is not None:
         return {None: _checked(plan, probe, given)}
     lr = _moving(plan, probe, s or 0.0, TRIAL_LR) if given is None else _checked(plan, probe, given)
-    standard, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.question.optimizer)
+    standard, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.request.optimizer)
     return {None: standard} if s is None else {None: standard, s: lr}
 
 
@@ -219,7 +219,7 @@ def _checked(plan: CheckPlan, probe: Probe, lr: float) -> float:
     if MOVE_LEAST <= moved <= MOVE_MOST:
         return lr
     n, how = plan.widths[0], "little" if moved < MOVE else "much"
-    trial = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.question.optimizer)[0]
+    trial = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
     raise InputError(
         f"--lr {lr:g}: a step at width {n} moves the outputs by {moved:.2g}, which is too {how} to tell powers "
         f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {_moving(plan, probe, plan.s, trial):.2g} moves them by {MOVE:g}"

@@ -72,9 +72,9 @@ class WatchScreen(App[None]):
     class Seen(Message):
         """There is something new to see."""
 
-        def __init__(self, sight: ViewModel) -> None:
+        def __init__(self, view: ViewModel) -> None:
             super().__init__()
-            self.sight = sight
+            self.sight = view
 
     class Said(Message):
         """There is a line to say."""
@@ -93,7 +93,7 @@ class WatchScreen(App[None]):
     def __init__(self, results: Path, watcher: Watcher) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"  # with ansi_color: the terminal's own colours, be they dark or light
-        self.sight: ViewModel | None = None
+        self.view: ViewModel | None = None
         self.error: Exception | None = None
         self.ended_by: signal.Signals | None = None
         self._results, self._watcher = results, watcher
@@ -138,8 +138,8 @@ class WatchScreen(App[None]):
     def reading(self, told: str) -> None:
         self.post_message(self.Said(told))
 
-    def seen(self, sight: ViewModel) -> None:
-        self.post_message(self.Seen(sight))
+    def seen(self, view: ViewModel) -> None:
+        self.post_message(self.Seen(view))
 
     def unreadable(self, why: str) -> None:
         self.post_message(self.Said(f"{why}; what is shown was there before", bad=True))
@@ -149,7 +149,7 @@ class WatchScreen(App[None]):
 
     @on(Seen)
     def _on_seen(self, message: Seen) -> None:
-        self.sight, self._unreadable = message.sight, ""
+        self.view, self._unreadable = message.sight, ""
         self._draw()
 
     @on(Said)
@@ -176,37 +176,37 @@ class WatchScreen(App[None]):
 
     def _draw(self) -> None:
         """Have all parts show what was seen last."""
-        width, sight = self.size.width, self.sight
+        width, view = self.size.width, self.view
         wrong: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
-        if sight is None:
+        if view is None:
             self._say("head", [(self._reading, "bold"), (cell(str(self._results)), "dim")])
             self._share_out(0)
             return
-        wrong = few([*wrong, *problems(sight)])
-        self._say("head", headline(sight, str(self._results)))
+        wrong = few([*wrong, *problems(view)])
+        self._say("head", headline(view, str(self._results)))
         self._say("problems", wrong, between="\n")
         families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
-        nothing = "no sweep: runs by themselves" if sight.runs or not sight.families else ""
-        families.show([family.key for family in sight.families], family_lines(sight, width), nothing)
-        ordered = sorted_runs(sight, self._sort)
+        nothing = "no sweep: runs by themselves" if view.runs or not view.families else ""
+        families.show([family.key for family in view.families], family_lines(view, width), nothing)
+        ordered = sorted_runs(view, self._sort)
         none = "none is left to train"
-        runs.show([one.run.id for one in ordered], run_lines(ordered, width), none)
-        families.border_title = f" families: {len(sight.families)} "
+        runs.show([run.run.id for run in ordered], run_lines(ordered, width), none)
+        families.border_title = f" families: {len(view.families)} "
         runs.border_title = f" runs that are not finished: {len(ordered)}, by {self._sort} "
         self._share_out(len(wrong))
 
     def _share_out(self, wrong: int) -> None:
         """Give each part its lines, and draw those that depend on how many these are."""
-        sight, family, height = self.sight, self.family, self.size.height - 2 - wrong
+        view, family, height = self.view, self.family, self.size.height - 2 - wrong
         across = self.size.width - DETAILS
         whole = window(family.lattice, across, height // 2) if family else None
-        families, runs = (len(sight.families), len(sight.runs)) if sight else (0, 0)
+        families, runs = (len(view.families), len(view.runs)) if view else (0, 0)
         found = panel_heights(height, families + 1, max(whole.height if whole else 0, 7), runs + 1)
         for name, lines in zip(("families", "middle", "runs", "events"), found, strict=True):
             self.query_one(f"#{name}").styles.height = lines
         if family:
             self._show_family(family, across, found.lattice - FRAME)
-        self._update("events", event_lines(sight.events if sight else (), found.events - FRAME))
+        self._update("events", event_lines(view.events if view else (), found.events - FRAME))
 
     def _show_family(self, family: FamilyView, across: int, height: int) -> None:
         """Draw the lattice of the family in view, where it is another than before, and say what is known of it."""
@@ -233,15 +233,15 @@ class WatchScreen(App[None]):
     def family(self) -> FamilyView | None:
         """The family in view."""
         chosen = self.query_one("#families", ListView).chosen
-        found = self.sight.families if self.sight else ()
+        found = self.view.families if self.view else ()
         return next((family for family in found if family.key == chosen), None)
 
     @property
     def run_in_view(self) -> Run | None:
         """The run that is chosen."""
         chosen = self.query_one("#runs", ListView).chosen
-        found = self.sight.runs if self.sight else ()
-        return next((one.run for one in found if one.run.id == chosen), None)
+        found = self.view.runs if self.view else ()
+        return next((run.run for run in found if run.run.id == chosen), None)
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class WatchScreen(App[None]):
 
     def _over(self, run_id: str) -> bool:
         """Say whether nothing more is logged of a run until somebody asks for it."""
-        status = self.sight.snapshot.statuses.get(run_id) if self.sight else None
+        status = self.view.sweep_status.statuses.get(run_id) if self.view else None
         return status is not None and status.state.over
 
     def action_cancel_run(self) -> None:
@@ -286,11 +286,11 @@ class WatchScreen(App[None]):
 
     def action_cancel_sweep(self) -> None:
         """Cancel all runs of the sweep in view that no other one wants, once somebody has agreed."""
-        if (family := self.family) is None or self.sight is None:
+        if (family := self.family) is None or self.view is None:
             self._tell("no sweep is in view")
             return
-        name, sight = family.search.sweep, self.sight
-        runs, left = cancellable(self._watcher.runs_of(name), [name], sight.sweeps)
+        name, view = family.study.sweep, self.view
+        runs, left = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
         if not runs:
             self._tell("; ".join([f"sweep {name}: nothing to cancel", *left]))
             return
@@ -341,4 +341,4 @@ def show_screen(results: Path, choose: Choose) -> SweepStatus | None:
         os.kill(os.getpid(), screen.ended_by)
     if screen.return_code:
         raise SystemExit(screen.return_code)  # a traceback has been printed
-    return screen.sight.snapshot if screen.sight else None
+    return screen.view.sweep_status if screen.view else None

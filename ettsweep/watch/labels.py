@@ -24,7 +24,7 @@ def confidence(family: FamilyView) -> Words:
 
 
 def _short(verdict: Verdict) -> str:
-    bound, said = verdict.bound, verdict.search.measure.format_share
+    bound, said = verdict.bound, verdict.study.metric.format_share
     if verdict.verdict == "unresolved" and bound and bound.value is not None:
         return f"unresolved: {said(bound.value)}, asked {said(bound.margin)}"
     return verdict.statement
@@ -52,7 +52,7 @@ def details(family: FamilyView) -> Iterator[Words]:
 def _score(verdict: Verdict) -> str:
     if verdict.score is None or verdict.candidate is None:
         return "no score: it diverged" if verdict.candidate and verdict.candidate.state.finished else "no score yet"
-    metric = verdict.search.measure.metric.replace("_", " ")
+    metric = verdict.study.metric.metric.replace("_", " ")
     return f"{metric} {verdict.score:.4g}, {count(verdict.candidate.runs, 'seed')}"
 
 
@@ -72,23 +72,23 @@ def progress_bar(share: float, width: int) -> str:
     return "━" * full + "─" * (width - full)
 
 
-def headline(sight: ViewModel, results: str) -> list[Words]:
+def headline(view: ViewModel, results: str) -> list[Words]:
     """Return the words of the first line: how far all is, and how long still."""
-    snapshot = sight.snapshot
-    words = [(f"{snapshot.done}/{count(len(snapshot.statuses), 'run')} finished", "bold")]
-    if sight.ended:
-        words.append(("all runs have ended", "green" if not snapshot.left else "yellow"))
-    if snapshot.remaining_s:
-        words.append((f"about {format_duration(snapshot.remaining_s)} left", "cyan"))
+    sweep_status = view.sweep_status
+    words = [(f"{sweep_status.done}/{count(len(sweep_status.statuses), 'run')} finished", "bold")]
+    if view.ended:
+        words.append(("all runs have ended", "green" if not sweep_status.left else "yellow"))
+    if sweep_status.remaining_s:
+        words.append((f"about {format_duration(sweep_status.remaining_s)} left", "cyan"))
     return [*words, (cell(results), "dim")]
 
 
-def problems(sight: ViewModel) -> list[Words]:
+def problems(view: ViewModel) -> list[Words]:
     """Return what keeps runs from being trained, and what cannot be read."""
-    snapshot = sight.snapshot
-    silence = f"SLURM does not answer: {cell(snapshot.slurm_error)}" if snapshot.slurm_error else ""
-    told = [(cell(snapshot.waits), "yellow"), (cell(snapshot.idles), "yellow"), (silence, "magenta")]
-    return [(text, style) for text, style in (*told, *((text, "red") for text in sight.problems)) if text]
+    sweep_status = view.sweep_status
+    silence = f"SLURM does not answer: {cell(sweep_status.slurm_error)}" if sweep_status.slurm_error else ""
+    told = [(cell(sweep_status.waits), "yellow"), (cell(sweep_status.idles), "yellow"), (silence, "magenta")]
+    return [(text, style) for text, style in (*told, *((text, "red") for text in view.problems)) if text]
 
 
 MOST_PROBLEMS = 2

@@ -53,7 +53,7 @@ class LatticeCells:
     """The cells of a family, and what their scores are."""
 
     cells: tuple[Cell, ...]
-    measure: Metric
+    metric: Metric
 
     @property
     def focus(self) -> Cell | None:
@@ -62,29 +62,31 @@ class LatticeCells:
         return next((cell for cell in self.cells if cell.mark is Mark.CANDIDATE), next(iter(middle), None))
 
 
-def lattice(look: StudyState, verdict: Verdict | None) -> LatticeCells:
+def lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCells:
     """Return the lattice of a family; marks are those of a verdict, if there is one."""
     marks: dict[Point, Mark] = {}
     if verdict and verdict.candidate:
-        marks = {one.point: Mark.NEIGHBOUR for one in verdict.neighbours} | {verdict.candidate.point: Mark.CANDIDATE}
-    search, runs = look.search, look.runs()
+        marks = {scored_point.point: Mark.NEIGHBOUR for scored_point in verdict.neighbours} | {
+            verdict.candidate.point: Mark.CANDIDATE
+        }
+    study, runs = study_state.study, study_state.runs()
     cells = []
-    for point in dict.fromkeys((*search.asked, *runs, *marks)):
+    for point in dict.fromkeys((*study.asked, *runs, *marks)):
         states = {run.spec.seed: run.state for run in runs.get(point, ())}
-        wanted = dict.fromkeys(search.asked.get(point, ()), State.MISSING) | states or {-1: State.MISSING}
+        wanted = dict.fromkeys(study.asked.get(point, ()), State.MISSING) | states or {-1: State.MISSING}
         cells.append(
             Cell(
-                i=_steps(search.lr, search.base.lr, point.lr),
-                j=_steps(search.wd, search.base.wd, point.wd),
+                i=_steps(study.lr, study.base.lr, point.lr),
+                j=_steps(study.wd, study.base.wd, point.wd),
                 point=point,
                 state=min(wanted.values(), key=URGENCY.index),
-                score=look.at(point).score,
+                score=study_state.at(point).score,
                 finished=sum(state.finished for state in states.values()),
                 runs=len(wanted),
                 mark=marks.get(point, Mark.NONE),
             )
         )
-    return LatticeCells(tuple(cells), search.measure)
+    return LatticeCells(tuple(cells), study.metric)
 
 
 def _steps(axis: Axis, centre: float, value: float) -> int:
@@ -100,7 +102,7 @@ def shades(found: LatticeCells) -> Mapping[Point, float]:
 
     A few awful points would leave one shade to all others, so what is far worse than the median counts as worst.
     """
-    scores = {cell.point: found.measure.rank(cell.score) for cell in found.cells if cell.score is not None}
+    scores = {cell.point: found.metric.rank(cell.score) for cell in found.cells if cell.score is not None}
     if not scores:
         return {}
     ranked = sorted(scores.values())

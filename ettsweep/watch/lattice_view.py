@@ -127,7 +127,7 @@ def drawn(found: LatticeCells, width: int, height: int) -> list[Text]:
             line = Text(f"{wds.get(j, '') if k == 0 else '':>{seen.labels}} ", style="dim", no_wrap=True)
             line.append(" " * (half * (j - seen.j[0])))
             for cell in row:
-                line.append_text(_cell(cell, k, seen.density, found.measure, shade))
+                line.append_text(_cell(cell, k, seen.density, found.metric, shade))
             lines.append(line)
     lines.append(_axis([lrs.get(i, "") for i in columns], seen))
     return lines
@@ -143,7 +143,7 @@ def _axis(labels: list[str], seen: Window) -> Text:
     return Text(f"{'lr':>{seen.labels}} {text}"[: seen.width], style="dim", no_wrap=True)
 
 
-def _cell(cell: Cell | None, line: int, density: Density, measure: Metric, shade: Mapping[Point, float]) -> Text:
+def _cell(cell: Cell | None, line: int, density: Density, metric: Metric, shade: Mapping[Point, float]) -> Text:
     """Return a line of a cell."""
     width = density.width
     if cell is None:
@@ -152,7 +152,7 @@ def _cell(cell: Cell | None, line: int, density: Density, measure: Metric, shade
     if line:
         return Text.assemble((f"{f'{cell.finished}/{cell.runs}':^{width - 1}}", style), " ")
     left, right = BRACKETS[cell.mark]
-    sign, score = SIGNS[cell.state], digits(cell.score, measure)
+    sign, score = SIGNS[cell.state], digits(cell.score, metric)
     if width == 4:
         return Text.assemble((f"{left}{sign}{right}", style), " ")
     if width == 6:
@@ -171,11 +171,11 @@ def cell_style(cell: Cell, shade: Mapping[Point, float]) -> Style:
     return Style(color=colour, bgcolor=COLOURS[k], bold=cell.mark is Mark.CANDIDATE)
 
 
-def digits(score: float | None, measure: Metric) -> str:
+def digits(score: float | None, metric: Metric) -> str:
     """Return a score in four characters, an accuracy in percent; nothing where there is none."""
     if score is None:
         return ""
-    value = 100 * score if measure.metric.endswith("accuracy") else score
+    value = 100 * score if metric.metric.endswith("accuracy") else score
     if 0.01 <= abs(value) < 9999.5 or value == 0:
         texts = (f"{value:.{decimals}f}" for decimals in (3, 2, 1, 0))
         return next(short for text in texts if len(short := text[1:] if text.startswith("0.") else text) <= 4)

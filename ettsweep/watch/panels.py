@@ -28,21 +28,21 @@ STUCK = (State.FAILED, State.HELD, State.UNKNOWN)
 """States that need a person; who cancels a run has decided about it."""
 
 
-def family_lines(sight: ViewModel, width: int) -> list[Text]:
+def family_lines(view: ViewModel, width: int) -> list[Text]:
     """Return the table of families, its head first."""
-    several = len({family.search.model for family in sight.families}) > 1
-    return table(FAMILY_COLUMNS, [_family(family, several) for family in sight.families], width)
+    several = len({family.study.model for family in view.families}) > 1
+    return table(FAMILY_COLUMNS, [_family(family, several) for family in view.families], width)
 
 
 def _family(family: FamilyView, several: bool) -> list[Words]:
-    search, verdict, finished = family.search, family.verdict, family.finished
+    study, verdict, finished = family.study, family.verdict, family.finished
     lr, wd = (power(verdict.point.lr), power(verdict.point.wd)) if verdict and verdict.point else ("", "")
     stuck = sum(number for state, number in family.states.items() if state in STUCK)
     running, cancelled = family.states.get(State.RUNNING, 0), family.states.get(State.CANCELLED, 0)
     return [
-        (cell(search.sweep), "bold"),
-        (cell(search.model) if several else "", ""),
-        (cell(search.strategy), ""),
+        (cell(study.sweep), "bold"),
+        (cell(study.model) if several else "", ""),
+        (cell(study.strategy), ""),
         (progress_bar(finished / max(1, family.runs), BAR), "cyan"),
         (f"{finished}/{family.runs}", ""),
         confidence(family),
@@ -76,36 +76,36 @@ SORTS: dict[str, Key] = {
 """By what the table of runs can be sorted; within what is equal, those in training come first."""
 
 
-def sorted_runs(sight: ViewModel, by: str) -> list[RunView]:
+def sorted_runs(view: ViewModel, by: str) -> list[RunView]:
     """Return the unfinished runs in an order."""
-    return sorted(sight.runs, key=SORTS[by])  # type: ignore[arg-type]
+    return sorted(view.runs, key=SORTS[by])  # type: ignore[arg-type]
 
 
 def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
     """Return the table of unfinished runs, its head first."""
-    sweeps, models = {one.sweep for one in runs}, {one.run.model for one in runs}
-    rows = [_run(one, len(sweeps) > 1, len(models) > 1, 8 if width < 120 else 12) for one in runs]
+    sweeps, models = {run.sweep for run in runs}, {run.run.model for run in runs}
+    rows = [_run(run, len(sweeps) > 1, len(models) > 1, 8 if width < 120 else 12) for run in runs]
     return table(RUN_COLUMNS, rows, width)
 
 
-def _run(one: RunView, sweeps: bool, models: bool, digits: int) -> list[Words]:
-    spec, status = one.run.spec, one.run.status
+def _run(run: RunView, sweeps: bool, models: bool, digits: int) -> list[Words]:
+    spec, status = run.run.spec, run.run.status
     running = status.state is State.RUNNING
     begun = running or status.progress > 0
     place = " ".join(filter(None, [status.where, status.job, first_line(status.reason)]))
     return [
-        (one.run.id[:digits], "bold" if running else ""),
-        (cell(one.sweep) if sweeps else "", ""),
+        (run.run.id[:digits], "bold" if running else ""),
+        (cell(run.sweep) if sweeps else "", ""),
         (cell(model_name(spec.model)) if models else "", ""),
         (cell(strategy_name(spec.strategy.s)), ""),
         *((power(spec.lr), ""), (power(spec.wd), ""), (str(spec.seed), "")),
         (status.state.value, STYLES.get(status.state, "dim")),
-        (f"{one.step}/{spec.schedule.last_step}" if begun else "", ""),
-        (f"{one.loss:.4g}" if one.loss is not None else "", ""),
-        (per_second(one.steps_per_s) if one.steps_per_s is not None else "", ""),
+        (f"{run.step}/{spec.schedule.last_step}" if begun else "", ""),
+        (f"{run.loss:.4g}" if run.loss is not None else "", ""),
+        (per_second(run.steps_per_s) if run.steps_per_s is not None else "", ""),
         (short_duration(status.left_s) if running and status.left_s is not None else "", "cyan"),
-        (str(one.attempt) if one.attempt > 1 else "", ""),
-        (cell(one.pack), ""),
+        (str(run.attempt) if run.attempt > 1 else "", ""),
+        (cell(run.pack), ""),
         (cell(place), "dim"),
     ]
 

@@ -18,7 +18,7 @@ class PollListener(Protocol):
     def reading(self, told: str) -> None:
         """Hear how far the first look is."""
 
-    def seen(self, sight: ViewModel) -> None:
+    def seen(self, view: ViewModel) -> None:
         """Hear what there is to see."""
 
     def unreadable(self, why: str) -> None:

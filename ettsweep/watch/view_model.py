@@ -24,7 +24,7 @@ class FamilyView:
         stale: whether runs have finished since.
     """
 
-    search: Study
+    study: Study
     title: str
     states: Mapping[State, int]
     lattice: LatticeCells
@@ -33,7 +33,7 @@ class FamilyView:
 
     @property
     def key(self) -> tuple[str, str]:
-        return self.search.key
+        return self.study.key
 
     @property
     def runs(self) -> int:
@@ -82,14 +82,14 @@ class ViewModel:
         sweeps: of the results folder.
     """
 
-    snapshot: SweepStatus
+    sweep_status: SweepStatus
     families: tuple[FamilyView, ...]
     runs: tuple[RunView, ...]
     events: tuple[Event, ...]
     problems: tuple[str, ...]
-    sweeps: SweepStore
+    sweep_store: SweepStore
 
     @property
     def ended(self) -> bool:
         """Whether nothing runs or waits any more."""
-        return bool(self.snapshot.statuses) and self.snapshot.settled
+        return bool(self.sweep_status.statuses) and self.sweep_status.settled

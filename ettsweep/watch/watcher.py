@@ -50,7 +50,7 @@ class WatchedFamily:
         seen, judged: after how many changes its lattice and its verdict were found; -1 before.
     """
 
-    search: Study
+    study: Study
     title: str
     seen: int = -1
     judged: int = -1
@@ -74,12 +74,12 @@ class Watcher:
         self._runs: dict[str, Run] = {}
         self._broken: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
-        self._sweeps, self._files = SweepStore(results, {}, {}), list[str]()
+        self._sweep_store, self._files = SweepStore(results, {}, {}), list[str]()
         self._chosen: dict[str, Run] = {}
         self._families: dict[tuple[str, str], WatchedFamily] = {}
         self._holders: dict[str, str] = {}
         self._events: deque[Event] = deque(maxlen=EVENTS)
-        self._memory, self._pace, self._others_rest = SlurmCache(), TimeLeftEstimator(), Throttle()
+        self._slurm_cache, self._pace, self._others_rest = SlurmCache(), TimeLeftEstimator(), Throttle()
         self._choice_rest, self._unchosen = Throttle(), True
         self._begun, self._grouped, self._shown = False, dict[str, list[str]](), set[str]()
         self._changes: Counter[str] = Counter()
@@ -95,8 +95,8 @@ class Watcher:
             OSError: the folder cannot be read.
         """
         changed = self._read_sweeps()
-        outlook = SchedulerLiveness(self._results, self._memory)
-        self._unchosen |= self._read_runs(outlook, tell) | changed
+        liveness = SchedulerLiveness(self._results, self._slurm_cache)
+        self._unchosen |= self._read_runs(liveness, tell) | changed
         if self._unchosen and (self._choice_rest.over or not self._begun):
             watch = Stopwatch()
             self._read_choice()
@@ -105,7 +105,7 @@ class Watcher:
         self._begun = True
         for family in self._families.values():
             self._see(family)
-        return self._sight(outlook)
+        return self._sight(liveness)
 
     def judge(self) -> bool:
         """Find the verdict of a family that may have another one; return whether there was such a family.
@@ -115,8 +115,8 @@ class Watcher:
         for family in self._families.values():
             if self._stale(family) and (family.rest.over or family.verdict is None):
                 watch, before = Stopwatch(), family.verdict
-                family.verdict = evaluate(family.search, self._members(family)).verdict()
-                family.judged, family.seen = self._outcomes[family.search.family], -1
+                family.verdict = evaluate(family.study, self._members(family)).verdict()
+                family.judged, family.seen = self._outcomes[family.study.family], -1
                 family.rest.begin(*watch.read())
                 self._events += events_of_verdict(family.title, before, family.verdict, self._clock())
                 self._see(family)
@@ -125,7 +125,7 @@ class Watcher:
 
     def runs_of(self, sweep: str) -> list[Run]:
         """Return the runs that belong to a sweep."""
-        searches = self._sweeps.searches
+        searches = self._sweep_store.searches
         return [run for run in list(self._chosen.values()) if sweep in holders(searches, run.family, run.spec)]
 
     def sight(self) -> ViewModel:
@@ -139,10 +139,10 @@ class Watcher:
         files = sorted(map(str, sweeps_dir(self._results).glob("*/[0-9]*.yaml")))
         if self._begun and files == self._files:
             return False
-        self._files, self._sweeps = files, load_sweep_store(self._results)
+        self._files, self._sweep_store = files, load_sweep_store(self._results)
         return True
 
-    def _read_runs(self, outlook: SchedulerLiveness, tell: Tell) -> bool:
+    def _read_runs(self, liveness: SchedulerLiveness, tell: Tell) -> bool:
         """Look at new runs, and at those that may have changed; say whether there are others than before."""
         names = set(os.listdir(runs_dir(self._results))) if self._there() else set()
         gone = (self._runs.keys() | self._broken.keys()) - names
@@ -156,16 +156,16 @@ class Watcher:
             watch, others = Stopwatch(), [run for run in due if run.state is not State.RUNNING]
             new += sorted(self._broken)  # somebody may have mended one
             for run in others:
-                self._look_at(run, outlook)
+                self._look_at(run, liveness)
             self._others_rest.begin(*watch.read())
         for run in moving:
-            self._look_at(run, outlook)
+            self._look_at(run, liveness)
         before = len(self._runs)
         earlier: list[tuple[float, list[Event]]] = []
         for k, name in enumerate(new):
             if k % 100 == 0 and len(new) > 100:
                 tell(f"reading runs: {k:,} of {len(new):,}")
-            earlier += self._read_new(name, outlook)
+            earlier += self._read_new(name, liveness)
         earlier.sort(key=lambda one: one[0])
         self._events += [event for _, events in earlier[-EVENTS:] for event in events]
         return bool(gone) or len(self._runs) != before
@@ -174,11 +174,11 @@ class Watcher:
         """Say whether there is a folder of runs; where there was one, it has to be there."""
         return bool(self._runs) or runs_dir(self._results).is_dir()
 
-    def _read_new(self, name: str, outlook: SchedulerLiveness) -> list[tuple[float, list[Event]]]:
+    def _read_new(self, name: str, liveness: SchedulerLiveness) -> list[tuple[float, list[Event]]]:
         """Read a run folder for the first time; return what is known to have happened to it, and when."""
         folder = RunDir(runs_dir(self._results) / name)
         try:
-            run = Run(folder, folder.spec(), *folder.look(outlook))
+            run = Run(folder, folder.spec(), *folder.look(liveness))
         except (CorruptError, OSError) as error:
             self._broken[name] = str(error)
             return []
@@ -187,10 +187,10 @@ class Watcher:
         events = events_of_run(None, run, at=self._clock() if self._begun else "")
         return [(_ended_s(folder), events)] if events else []
 
-    def _look_at(self, run: Run, outlook: SchedulerLiveness) -> None:
+    def _look_at(self, run: Run, liveness: SchedulerLiveness) -> None:
         """Look at a run again, and note what has happened to it."""
         try:
-            now = Run(run.dir, run.spec, *run.dir.look(outlook))
+            now = Run(run.dir, run.spec, *run.dir.look(liveness))
         except (EttsweepError, OSError) as error:
             self._broken[run.id] = str(error)
             return
@@ -217,7 +217,7 @@ class Watcher:
     def _read_choice(self) -> None:
         """Find out which runs and families are meant, anew where there are other runs or sweeps."""
         try:
-            runs, searches = self._choose(RunIndex(self._runs, self._broken), self._sweeps)
+            runs, studies = self._choose(RunIndex(self._runs, self._broken), self._sweep_store)
         except InputError:
             if not self._begun:
                 raise
@@ -228,63 +228,63 @@ class Watcher:
         self._grouped = {}
         for run in runs:
             self._grouped.setdefault(run.family, []).append(run.id)
-        names, known = titles(searches), self._families
+        names, known = titles(studies), self._families
         self._families = {}
-        for search in searches:
-            old = known.get(search.key)
-            family = WatchedFamily(search, names[search.key])
+        for study in studies:
+            old = known.get(study.key)
+            family = WatchedFamily(study, names[study.key])
             if old:
                 family.verdict, family.rest = old.verdict, old.rest
-                family.judged = old.judged if old.search == search else -1
-            self._families[search.key] = family
+                family.judged = old.judged if old.study == study else -1
+            self._families[study.key] = family
         self._holders = {}
 
     # --- families ---------------------------------------------------------------------------------------------------
 
     def _members(self, family: WatchedFamily) -> list[Run]:
-        return [self._runs[run] for run in self._grouped.get(family.search.family, ()) if run in self._runs]
+        return [self._runs[run] for run in self._grouped.get(family.study.family, ()) if run in self._runs]
 
     def _stale(self, family: WatchedFamily) -> bool:
-        return family.judged != self._outcomes[family.search.family]
+        return family.judged != self._outcomes[family.study.family]
 
     def _see(self, family: WatchedFamily) -> None:
         """Find the lattice of a family anew where the state of a run is another."""
-        changes = self._changes[family.search.family]
+        changes = self._changes[family.study.family]
         if family.seen != changes:
-            members = [run for run in self._members(family) if family.search.holds(run.point)]
-            look = evaluate(family.search, members)
-            family.seen, family.lattice = changes, lattice(look, family.verdict)
-            there = {(point, run.spec.seed) for point, runs in look.runs().items() for run in runs}
-            asked = {(point, seed) for point, seeds in family.search.asked.items() for seed in seeds}
+            members = [run for run in self._members(family) if family.study.holds(run.point)]
+            study_state = evaluate(family.study, members)
+            family.seen, family.lattice = changes, lattice(study_state, family.verdict)
+            there = {(point, run.spec.seed) for point, runs in study_state.runs().items() for run in runs}
+            asked = {(point, seed) for point, seeds in family.study.asked.items() for seed in seeds}
             family.states = Counter(run.state for run in members)
             family.states[State.MISSING] += len(asked - there)
 
     # --- what there is to see ---------------------------------------------------------------------------------------
 
-    def _sight(self, outlook: SchedulerLiveness | None) -> ViewModel:
+    def _sight(self, liveness: SchedulerLiveness | None) -> ViewModel:
         statuses = {run.id: run.status for run in self._chosen.values()}
         unfinished = [run for run, status in statuses.items() if not status.state.finished]
-        if outlook and unfinished:
+        if liveness and unfinished:
             specs = {run: self._chosen[run].spec for run in unfinished}
             active = {run: statuses[run] for run in unfinished}
-            left_s = None if outlook.slurm_error else self._pace.left_s(specs, active, outlook.at_once(unfinished))
+            left_s = None if liveness.slurm_error else self._pace.left_s(specs, active, liveness.at_once(unfinished))
             queued = [run for run in unfinished if statuses[run].state is State.QUEUED]
-            self._last = SweepStatus(statuses, left_s, outlook.slurm_error, outlook.vacancies(queued))
-        elif outlook:
+            self._last = SweepStatus(statuses, left_s, liveness.slurm_error, liveness.vacancies(queued))
+        elif liveness:
             self._last = SweepStatus(statuses, None)
         return ViewModel(
-            snapshot=self._last,
+            sweep_status=self._last,
             families=tuple(map(self._family_sight, self._families.values())),
             runs=tuple(self._unfinished()),
             events=tuple(event for event in self._events if not event.place or event.whose in self._shown),
             problems=tuple(self._problems()),
-            sweeps=self._sweeps,
+            sweep_store=self._sweep_store,
         )
 
     def _family_sight(self, family: WatchedFamily) -> FamilyView:
         assert family.lattice is not None
         stale, states = self._stale(family), +family.states
-        return FamilyView(family.search, family.title, states, family.lattice, family.verdict, stale)
+        return FamilyView(family.study, family.title, states, family.lattice, family.verdict, stale)
 
     def _unfinished(self) -> Iterable[RunView]:
         """Yield the unfinished runs that are listed."""
@@ -294,7 +294,7 @@ class Watcher:
         packs = pack_sizes(statuses)
         for run in runs[:LISTED]:
             if run.id not in self._holders:
-                self._holders[run.id] = held_by(self._sweeps.searches, run.family, run.spec)
+                self._holders[run.id] = held_by(self._sweep_store.searches, run.family, run.spec)
             number = self._attempts.get(run.id, 0)
             loss, speed = None, None
             if number and run.state is State.RUNNING:
@@ -308,7 +308,7 @@ class Watcher:
             name, told = next(iter(self._broken.items()))
             more = f" (and {count(len(self._broken) - 1, 'more folder')})" if len(self._broken) > 1 else ""
             yield f"run folder {name} is broken: {cell(told)}{more}"
-        for name, told in self._sweeps.broken.items():
+        for name, told in self._sweep_store.broken.items():
             yield f"sweep {cell(name)} is left out: {cell(told)}"
 
 

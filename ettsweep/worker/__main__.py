@@ -53,23 +53,23 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
 
 def follow_in_slot(told: str) -> int:
     """Train on another device of a slot what its leader says; return the exit code."""
-    control = StopSource()
+    stop_source = StopSource()
     device, group = meet_leader(told)
-    _follow(group, device, control)
+    _follow(group, device, stop_source)
     group.leave()
     return 0
 
 
-def _follow(group: "ProcessGroup", device: "torch.device", control: "StopSource") -> None:
+def _follow(group: "ProcessGroup", device: "torch.device", stop_source: "StopSource") -> None:
     """Train what the leader of a group says, until it has nothing more."""
     from ettsweep.trainer.training.run import train_run
     from ettsweep.trainer.training.runtime_settings import broadcast_jobs
 
     try:
-        for path, number, execution in broadcast_jobs(group):
+        for path, number, settings in broadcast_jobs(group):
             run = RunDir(path)
             attempt = run.attempt(number)
-            train_run(run, attempt, device, execution, control.watch(attempt), group)
+            train_run(run, attempt, device, settings, stop_source.watch(attempt), group)
     except LostProcessError as error:
         print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # what is left of the group may hang at a normal end
@@ -85,7 +85,7 @@ def _check_code(submission: Submission) -> None:
 def run_task(folder: Path) -> int:
     """Train the runs of this task of the array; return the exit code."""
     job = SlurmJob.this()
-    control = StopSource()
+    stop_source = StopSource()
     submission = read_submission(folder)
     _check_code(submission)
     submission.record(job.id.partition("_")[0])
@@ -104,18 +104,18 @@ def run_task(folder: Path) -> int:
         group = meet_in_job(device, submission.name)
         if not group.leads:
             say(submission, slot.name, job, leaving=False)
-            _follow(group, device, control)
+            _follow(group, device, stop_source)
             say(submission, slot.name, job, leaving=True)
             group.leave()
             return 0
-    worker = Worker(submission, slot, submission.run_dirs(submission.runs_of(job.index)), control, job, group)
+    worker = Worker(submission, slot, submission.run_dirs(submission.runs_of(job.index)), stop_source, job, group)
     worker.serve()
     if group is not None:
         from ettsweep.trainer.training.runtime_settings import dismiss
 
         dismiss(group)
         group.leave()
-    return worker.go_on_in_the_next_job() if control.told and worker.work_is_left() else 0
+    return worker.go_on_in_the_next_job() if stop_source.told and worker.work_is_left() else 0
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -37,18 +37,18 @@ WORTH_A_TRIAL = 5000
 the smallest models, whose steps take 2 to 4 ms: half a second to trace the stack, and five steps of each member."""
 
 
-def claimable(run: RunDir, outlook: Liveness) -> bool:
+def claimable(run: RunDir, liveness: Liveness) -> bool:
     """Say whether a run waits for someone to train it."""
-    return run.status(outlook).state in WAITING
+    return run.status(liveness).state in WAITING
 
 
 class RemainingRuns:
     """What is left of a list of runs, as far as a worker has looked: of a long list, no further than it needs."""
 
-    def __init__(self, runs: Iterable[RunDir], outlook: Liveness) -> None:
+    def __init__(self, runs: Iterable[RunDir], liveness: Liveness) -> None:
         self._all = tuple(runs)
         self._runs = dict.fromkeys(self._all)
-        self._outlook = outlook
+        self._liveness = liveness
         self._kinds: dict[object, int] = {}
         self._read: dict[RunDir, tuple[int, int]] = {}
 
@@ -61,7 +61,7 @@ class RemainingRuns:
         for run in tuple(self._runs):
             if found >= most:
                 return most
-            status = run.status(self._outlook)
+            status = run.status(self._liveness)
             if status.state in WAITING:
                 found += 1
             elif status.state in TRAINED:
@@ -82,10 +82,10 @@ class RemainingRuns:
                 continue
             if its_seed != spec.seed:
                 others.append(run)
-            elif claimable(run, self._outlook):
+            elif claimable(run, self._liveness):
                 yield run
         if task_kind(spec.task).packaged:
-            yield from (run for run in others if claimable(run, self._outlook))
+            yield from (run for run in others if claimable(run, self._liveness))
 
     def alike(self, spec: RunSpec) -> int:
         """Count the runs of one recipe in the list, finished ones too."""

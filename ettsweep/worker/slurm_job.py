@@ -72,16 +72,18 @@ class JobLiveness(Liveness):
     def __init__(self, job: SlurmJob, submission: Submission) -> None:
         self._job = job
         self._submission = submission
-        self._memory = SlurmCache()
+        self._slurm_cache = SlurmCache()
 
     def owner(self, attempt: Attempt) -> Owner:
         """Say whether the owner of an attempt that has not ended lives."""
         theirs = attempt.job()
         ours = self._job.cluster, self._job.id, self._submission.path.name
         if (theirs.get("cluster"), theirs.get("id"), attempt.claim().get("submission")) != ours:
-            other = SchedulerLiveness(self._submission.results, self._memory).owner(attempt)
+            other = SchedulerLiveness(self._submission.results, self._slurm_cache).owner(attempt)
             # Where SLURM cannot be asked, as in a container, whoever wants to own a run goes by its owner's heart.
-            return other if other.life != "unknown" else Owner(self._memory.pulse(attempt), other.where, other.reason)
+            return (
+                other if other.life != "unknown" else Owner(self._slurm_cache.pulse(attempt), other.where, other.reason)
+            )
         if theirs.get("restart") != self._job.restart:
             # SLURM starts a job again only when it has given up the copy before, whether or not that still runs.
             return Owner("dead" if int(theirs.get("restart") or 0) < self._job.restart else "alive")

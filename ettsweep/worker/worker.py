@@ -84,12 +84,12 @@ class Worker:
     submission: Submission
     slot: Slot
     runs: list[RunDir]
-    control: StopSource
+    stop_source: StopSource
     job: SlurmJob | None = None
     group: "ProcessGroup | None" = None
 
     def __post_init__(self) -> None:
-        self._outlook: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
+        self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
         self._claimed = False
         # One more, until a run makes a step in this one.
         self._idle_lives = 1 + int(self.submission.said_by(self.slot.name).get("idle_lives") or 0)
@@ -107,7 +107,7 @@ class Worker:
 
     def work_is_left(self) -> bool:
         """Say whether a run of the list waits for someone to train it."""
-        return any(claimable(run, self._outlook) for run in self.runs)
+        return any(claimable(run, self._liveness) for run in self.runs)
 
     def serve(self) -> None:
         """Train, pass after pass: a dead worker's runs come round."""
@@ -115,20 +115,20 @@ class Worker:
         while True:
             if self.work_is_left():
                 self._train_all()
-            if self.control.told and self.job and self.work_is_left():
+            if self.stop_source.told and self.job and self.work_is_left():
                 return  # what becomes of the list is SLURM's to say
             self._wait_for_the_unknown()
             # From here on the list counts as nobody's, so the last look comes after saying so.
             self._say(leaving=True)
-            if self.control.told or not self.work_is_left():
+            if self.stop_source.told or not self.work_is_left():
                 return
             self._say(leaving=False)
 
     def _wait_for_the_unknown(self) -> None:
         """Wait, in a job, until it is known of all owners whether they live: their hearts beat or stand still."""
         until_s = time.monotonic() + 2 * BEATS * float(self.submission.profile["heartbeat_s"])
-        while self.job and not self.control.told and time.monotonic() < until_s:
-            states = [run.status(self._outlook).state for run in self.runs]
+        while self.job and not self.stop_source.told and time.monotonic() < until_s:
+            states = [run.status(self._liveness).state for run in self.runs]
             if State.UNKNOWN not in states or any(s in WAITING for s in states):
                 return
             time.sleep(POLL_S)
@@ -160,9 +160,9 @@ class Worker:
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
         claimed = True
         while claimed:
-            claimed, remaining = False, RemainingRuns(self.runs, self._outlook)
+            claimed, remaining = False, RemainingRuns(self.runs, self._liveness)
             for run in self.runs:
-                first = None if self.control.told else claim(run, info, self._outlook)
+                first = None if self.stop_source.told else claim(run, info, self._liveness)
                 if first is None:
                     continue
                 claimed = True
@@ -171,21 +171,23 @@ class Worker:
                     with contextlib.suppress(StorageError):  # a full disk costs the words, not the run
                         self._say(leaving=False)
                 torch.set_num_threads(self.slot.threads)  # the run before may have had less
-                places = self._places(run, remaining, profile, device)
-                attempts = [first, *self._take(places, info, places.size - 1)]
-                more = partial(self._refill, places, info)
-                how = execution(profile, self.slot, self._data_of(run), self._alike(run, remaining))
-                unlike = len(attempts) == 1 < places.size and not self.control.told and not places.waiting(1)
-                remark = ALONE_OF_ITS_KIND if unlike else places.remark
+                pack_places = self._places(run, remaining, profile, device)
+                attempts = [first, *self._take(pack_places, info, pack_places.size - 1)]
+                more = partial(self._refill, pack_places, info)
+                settings = execution(profile, self.slot, self._data_of(run), self._alike(run, remaining))
+                unlike = (
+                    len(attempts) == 1 < pack_places.size and not self.stop_source.told and not pack_places.waiting(1)
+                )
+                remark = ALONE_OF_ITS_KIND if unlike else pack_places.remark
                 asked = profile.pack != "auto" or profile.pack_mode == "fast"
                 size = len(attempts)
-                pack = Pack(device, size, profile.pack_mode, remark, stack=places.stack, asked=asked)
-                stops = train(attempts, pack, how, self.control, group, profile.heartbeat_s, code, more)
+                pack = Pack(device, size, profile.pack_mode, remark, stack=pack_places.stack, asked=asked)
+                stops = train(attempts, pack, settings, self.stop_source, group, profile.heartbeat_s, code, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
-                    self.control.heed(stop)
+                    self.stop_source.heed(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):
                         self._idle_lives = 0
-                if self.control.told == "SUPERSEDED":
+                if self.stop_source.told == "SUPERSEDED":
                     return
                 if device.type == "cuda":
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
@@ -204,19 +206,19 @@ class Worker:
         left = remaining.left(self._workers * enough(profile, spec))
         return PackPlaces(pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
 
-    def _take(self, places: PackPlaces, info: Json, free: int) -> list[Attempt]:
+    def _take(self, pack_places: PackPlaces, info: Json, free: int) -> list[Attempt]:
         """Claim runs for some places, of those that nobody else has."""
         taken = list[Attempt]()
         with contextlib.suppress(StorageError):  # whoever claims a run alone says so
-            while len(taken) < free and not self.control.told and (run := places.next()):
-                if attempt := claim(run, info, self._outlook):
+            while len(taken) < free and not self.stop_source.told and (run := pack_places.next()):
+                if attempt := claim(run, info, self._liveness):
                     taken.append(attempt)
         return taken
 
-    def _refill(self, places: PackPlaces, info: Json, free: int) -> list[Attempt]:
+    def _refill(self, pack_places: PackPlaces, info: Json, free: int) -> list[Attempt]:
         """Claim runs for places that have become free in a pack, of what is left no more than this worker's part."""
-        waiting = places.waiting(free * self._workers)
-        return self._take(places, info, min(free, math.ceil(waiting / self._workers)))
+        waiting = pack_places.waiting(free * self._workers)
+        return self._take(pack_places, info, min(free, math.ceil(waiting / self._workers)))
 
     @property
     def _workers(self) -> int:
@@ -246,7 +248,7 @@ class Worker:
         ask for that. What a person cancels stays cancelled.
         """
         assert self.job is not None
-        told = self.control.told
+        told = self.stop_source.told
         # SLURM signals whole steps: scontrol would die of what has ended its parent, and inherits this.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if told == "SUPERSEDED":
@@ -284,10 +286,10 @@ def progress_before(attempt: Attempt) -> float:
     return max(map(Attempt.progress, earlier), default=0.0)
 
 
-def claim(run: RunDir, info: Json, outlook: Liveness) -> Attempt | None:
+def claim(run: RunDir, info: Json, liveness: Liveness) -> Attempt | None:
     """Claim a run if it waits and nobody was faster."""
     numbers = run.numbers()
-    if not claimable(run, outlook):
+    if not claimable(run, liveness):
         return None
     return run.claim(info, after=numbers[-1] if numbers else 0)
 
@@ -295,8 +297,8 @@ def claim(run: RunDir, info: Json, outlook: Liveness) -> Attempt | None:
 def train(
     attempts: list[Attempt],
     pack: "Pack",
-    how: "RuntimeSettings",
-    control: StopSource,
+    settings: "RuntimeSettings",
+    stop_source: StopSource,
     group: "ProcessGroup",
     heartbeat_s: float,
     code: Json,
@@ -317,12 +319,12 @@ def train(
         run = RunDir(attempt.run)
         try:
             attempt.record_provenance(code)
-            broadcast_job(group, run.path, attempt.number, how)
+            broadcast_job(group, run.path, attempt.number, settings)
             stop = yield from training(
-                ClaimedRun(run, attempt, pack.device, how, control.watch(attempt, pack), group), pack
+                ClaimedRun(run, attempt, pack.device, settings, stop_source.watch(attempt, pack), group), pack
             )
             if stop is Stop.SUPERSEDED and attempt.requeued():
-                control.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
+                stop_source.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
             return stop
         finally:
             alive.remove(attempt)
@@ -382,7 +384,9 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     lock, slot = _any_slot(profile.resolve(), results)
     try:
         device, info = prepare_device(slot)
-        control = StopSource()  # Ctrl-C waits for the next step from here on: who has claimed a run says how it ended
+        stop_source = (
+            StopSource()
+        )  # Ctrl-C waits for the next step from here on: who has claimed a run says how it ended
         attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
         if attempt is None:
             status = run.status(outlook)
@@ -395,9 +399,9 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
-        how, code = execution(profile, slot, data), provenance()
+        settings, code = execution(profile, slot, data), provenance()
         with gathered(slot, device) as group:
-            train([attempt], Pack(device), how, control, group, profile.heartbeat_s, code)
+            train([attempt], Pack(device), settings, stop_source, group, profile.heartbeat_s, code)
         return run.status().state.finished
     finally:
         let_go(lock)

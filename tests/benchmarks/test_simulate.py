@@ -94,8 +94,8 @@ def test_a_recorded_lattice_is_held_to_its_own_means() -> None:
 def test_a_sweep_on_a_table_uses_each_recorded_seed_once() -> None:
     rng = np.random.default_rng(0)
     table = recorded(np.exp(rng.normal(0, 0.1, (5, 5, 3))).tolist())
-    search = simulate.centre_alone((0, 1), Criterion(margin=0.0), table)
-    found = simulate.simulate(search, Recorded(table), Budget(runs=300, seeds=table.seeds()))
+    study = simulate.centre_alone((0, 1), Criterion(margin=0.0), table)
+    found = simulate.simulate(study, Recorded(table), Budget(runs=300, seeds=table.seeds()))
     assert not found.declared
     assert found.runs <= 7 * 7 * 3
 

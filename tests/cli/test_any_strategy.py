@@ -33,9 +33,9 @@ def call(call: Call) -> Call:
 @pytest.fixture
 def asked(tmp_path: Path, results: Path) -> Path:
     """Return a results folder with the finished runs of ntk and of s = 0.25; every score is another."""
-    request = load_request(write_grid(tmp_path / "small.yaml", strategies=["ntk", "s=0.25"]))
-    keep(results, request)
-    for score, spec in enumerate(request.specs(), start=1):
+    sweep_spec = load_request(write_grid(tmp_path / "small.yaml", strategies=["ntk", "s=0.25"]))
+    keep(results, sweep_spec)
+    for score, spec in enumerate(sweep_spec.specs(), start=1):
         run = RunDir.create(results, spec)
         assert run.claim({}, after=0)
         assert run.finish({"status": "done", "score": float(score)}, [])

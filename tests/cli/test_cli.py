@@ -50,9 +50,9 @@ def asked(tmp_path: Path, results: Path) -> Callable[[Sequence[float | None]], l
     """Return a function that asks for the small grid, and finishes its runs with made scores; -1 leaves one out."""
 
     def ask(scores: Sequence[float | None]) -> list[RunSpec]:
-        request = load_request(write_grid(tmp_path / "asked.yaml"))
-        keep(results, request)
-        specs = request.specs()
+        sweep_spec = load_request(write_grid(tmp_path / "asked.yaml"))
+        keep(results, sweep_spec)
+        specs = sweep_spec.specs()
         for spec, score in zip(specs, scores, strict=True):
             if score != -1:
                 finish(results, spec, score)
@@ -435,9 +435,9 @@ def test_a_named_point_is_judged(results: Path, asked: Any, call: Call) -> None:
 
 
 def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call: Call, tmp_path: Path) -> None:
-    request = load_request(write_grid(tmp_path / "asked.yaml", centre={"standard": {"lr": 1 / 3, "wd": 2 / 3}}))
-    keep(results, request)
-    for spec, score in zip(request.specs(), (3.0, 1.0, 2.0), strict=True):
+    sweep_spec = load_request(write_grid(tmp_path / "asked.yaml", centre={"standard": {"lr": 1 / 3, "wd": 2 / 3}}))
+    keep(results, sweep_spec)
+    for spec, score in zip(sweep_spec.specs(), (3.0, 1.0, 2.0), strict=True):
         finish(results, spec, score)
     options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
     (verdict,) = call(*options, "--at", "0.3333,0.6667").json
@@ -459,8 +459,8 @@ def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_p
 def test_sweeps_launched_differently_need_a_choice(results: Path, call: Call, tmp_path: Path) -> None:
     one, two = ("slots=1",), ("slots=2",)
     for strategy, launch_set in (("standard", one), ("mup", two)):
-        request = load_request(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
-        keep(results, request.model_copy(update={"launch_set": launch_set}))
+        sweep_spec = load_request(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
+        keep(results, sweep_spec.model_copy(update={"launch_set": launch_set}))
     options = ("--dry-run", "--results", results)
     for command in ("verify-optimum", "seeds"):
         done = call(command, *options, code=2)

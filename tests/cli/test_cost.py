@@ -48,13 +48,13 @@ def test_commands_that_train_say_what_it_costs(call: Call, results: Path, forks:
 
 @pytest.mark.usefixtures("process")
 def test_a_round_whose_runs_were_cancelled_is_told_too(call: Call, results: Path, tmp_path: Path) -> None:
-    request = load_request(write_grid(tmp_path / "w8.yaml", lr={"range": [0, 1]}))
-    keep(results, request)
-    for spec in request.specs():
+    sweep_spec = load_request(write_grid(tmp_path / "w8.yaml", lr={"range": [0, 1]}))
+    keep(results, sweep_spec)
+    for spec in sweep_spec.specs():
         finish(results, spec, score=1 / spec.lr)
     with held("cpu-0"):
         command = start("verify-optimum", "--follow", "--launch-set", "slots=1", "--results", results)
-        asked = {spec.run_id for spec in request.specs()}
+        asked = {spec.run_id for spec in sweep_spec.specs()}
         (run,) = wait_for(lambda: [run for run in runs_in(results) if run.id not in asked], "its run")
         wait_for(lambda: waiting(worker_pids(results)), "the worker to wait")
         call("cancel", run.id, "--results", results)

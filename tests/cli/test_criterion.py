@@ -21,8 +21,8 @@ def ask(tmp_path: Path, results: Path) -> Ask:
 
     def asked(name: str, criterion: object = None, **changes: Any) -> None:
         path = write_grid(tmp_path / f"{name}.yaml", criterion=criterion or {}, **changes)
-        keep(results, request := load_request(path))
-        for spec in request.specs():
+        keep(results, sweep_spec := load_request(path))
+        for spec in sweep_spec.specs():
             run = RunDir.create(results, spec)
             if run.claim({}, after=0):
                 assert run.finish({"status": "done", "score": 1 + abs(spec.lr - 0.25), "device_s": 36.0}, [])

@@ -18,9 +18,9 @@ SPELLED = r"\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the id of a failed run whose reason, log, owner and sweep say what a terminal would obey."""
     monkeypatch.chdir(tmp_path)
-    request = load_request(write_grid(tmp_path / "grid.yaml"))
-    extend(Path("results"), "grid", request, None)
-    (spec, *_) = request.specs()
+    sweep_spec = load_request(write_grid(tmp_path / "grid.yaml"))
+    extend(Path("results"), "grid", sweep_spec, None)
+    (spec, *_) = sweep_spec.specs()
     attempt = RunDir.create(Path("results"), spec).claim({"job": NASTY, "device_name": NASTY}, after=0)
     assert attempt
     attempt.log_path.write_text(f"{NASTY}\n")

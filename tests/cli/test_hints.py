@@ -24,9 +24,9 @@ def ask(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for a sweep of the small grid, whose criterion is a bound."""
 
     def asked(name: str, **changes: Any) -> list[RunSpec]:
-        request = load_request(write_grid(tmp_path / f"{name}.yaml", **({"criterion": {}} | changes)))
-        keep(results, request)
-        return request.specs()
+        sweep_spec = load_request(write_grid(tmp_path / f"{name}.yaml", **({"criterion": {}} | changes)))
+        keep(results, sweep_spec)
+        return sweep_spec.specs()
 
     return asked
 

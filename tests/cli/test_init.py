@@ -68,7 +68,7 @@ def test_the_template_for_each_model_makes_the_runs_of_its_shipped_grid(model: s
     found, shipped = load_request(path), load_request(grid)
     if f"model: {model}" in grid.read_text():
         assert found.specs() == shipped.specs()
-        criteria = [resolve([request.criterion]) for request in (found, shipped)]
+        criteria = [resolve([sweep_spec.criterion]) for sweep_spec in (found, shipped)]
         assert not criteria[0].unlike(criteria[1], task_kind(found.recipe.task).score)
     else:
         assert found.recipe.model == named_models()[model]
@@ -96,10 +96,10 @@ def test_another_width_starts_where_theory_carries_the_centre(call: Call, tmp_pa
 def test_options_fill_it_in(call: Call, tmp_path: Path) -> None:
     options = ("--strategy", "ntk", "--strategy", "s=0.1", "--lr-range=-2:1", "--wd-range=-1:1:0.5")
     path = written(call, tmp_path, "--model", "vit-digits", *options)
-    request = load_request(path)
-    assert list(request.centres) == ["ntk", "s=0.1"]
-    assert request.lr.offsets() == [-2, -1, 0, 1]
-    assert request.wd.offsets() == [-1, -0.5, 0, 0.5, 1]
+    sweep_spec = load_request(path)
+    assert list(sweep_spec.centres) == ["ntk", "s=0.1"]
+    assert sweep_spec.lr.offsets() == [-2, -1, 0, 1]
+    assert sweep_spec.wd.offsets() == [-1, -0.5, 0, 0.5, 1]
     assert load_request(written(call, tmp_path, "--wd-range", "fixed")).wd.fixed
 
 
@@ -198,9 +198,9 @@ def test_what_is_written_for_text_of_ones_own_fits_it_and_trains(
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
     call("data", "text", "--input", "a.jsonl", "--out", "out", "--tokenizer", "tokenizer", "--val-fraction", 0.1)
     path = written(call, tmp_path, "--data", "out", *FEW)
-    request = load_request(path)
-    assert request.recipe.model_dump()["model"]["vocabulary"] == 408
-    assert request.data == str(tmp_path / "out")
+    sweep_spec = load_request(path)
+    assert sweep_spec.recipe.model_dump()["model"]["vocabulary"] == 408
+    assert sweep_spec.data == str(tmp_path / "out")
     assert "sweep mine would be made" in call("grid", "--grid", "mine.yaml", "--dry-run").err
     sets = (*SMALL, "batch_size=4", "schedule.total_steps=6", "schedule.warmup_steps=0", "schedule.eval_every=3")
     assert len(trained(path, results, *sets)) == 2

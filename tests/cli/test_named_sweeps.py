@@ -45,12 +45,12 @@ def ask(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for a grid under a name, and finishes its runs with what `score` makes of them."""
 
     def asked(name: str, score: Callable[[RunSpec], float | None] | None = None, **changes: Any) -> list[RunSpec]:
-        request = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
-        keep(results, request)
-        for spec in request.specs():
+        sweep_spec = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
+        keep(results, sweep_spec)
+        for spec in sweep_spec.specs():
             if score and (made := score(spec)) is not None:
                 finish(results, spec, made)
-        return request.specs()
+        return sweep_spec.specs()
 
     return asked
 
@@ -92,11 +92,11 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     )
     refused = call(*hint, code=2)
     assert "sweep both asks for something else: wd is searched there, fixed here" in refused.err
-    request = load_request(
+    sweep_spec = load_request(
         tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], wd_range="fixed", lr_range="-1:1"
     )
-    keep(results, request.model_copy(update={"grid": "held.yaml"}))
-    for spec in request.specs():
+    keep(results, sweep_spec.model_copy(update={"grid": "held.yaml"}))
+    for spec in sweep_spec.specs():
         finish(results, spec, falling(spec))
     both = verdicts(call, results, code=1)
     assert (both["held"]["verdict"], len(both["held"]["neighbours"]), both["held"]["wd"]) == ("optimal", 2, 0.125)
@@ -178,7 +178,7 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
     assert len(submission_folders(results)) == 1, "runs belong to nobody, and train once"
     sweeps = load_sweep_store(results).named
     assert (sweeps["w8"].note, sweeps["again"].note) == ("the narrow one", "")
-    assert sweeps["w8"].requests == sweeps["again"].requests
+    assert sweeps["w8"].sweep_specs == sweeps["again"].sweep_specs
     assert set(states(call, results).values()) == {("again, w8", "done")}
 
 
@@ -481,8 +481,8 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
 
 @pytest.mark.usefixtures("process")
 def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Forks, tmp_path: Path) -> None:
-    request = load_request(write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**12, "wd": 0.25}}))
-    keep(results, request)
+    sweep_spec = load_request(write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**12, "wd": 0.25}}))
+    keep(results, sweep_spec)
     answers, told = [True, False], []
 
     def agree(words: str) -> bool:
@@ -490,9 +490,9 @@ def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Fo
         return answers.pop(0)
 
     (sweep,) = load_sweep_store(results).chosen()
-    how = CommandContext(results, LocalProfile(slots=1), console=Console(stderr=True))
+    context = CommandContext(results, LocalProfile(slots=1), console=Console(stderr=True))
     with warm_workers(forks):
-        done = verify_rounds(sweep.searches, how, agree=agree)
+        done = verify_rounds(sweep.studies, context, agree=agree)
     assert [count for _, count in told] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
     assert done.verification.stopped == [told[-1][0]]
     done.verification.plan(read_ledger(results))

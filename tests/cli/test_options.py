@@ -24,10 +24,10 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
     for spec in (ntk, other_lr, standard, wide):
         RunDir.create(results, spec)
     RunDir(results / "runs" / wide.run_id).cancel()
-    ledger = load_run_index(results)
+    run_index = load_run_index(results)
 
     def chosen(**parts: Any) -> set[str]:
-        return {run.id for run in RunOptions(**parts).runs(ledger, load_sweep_store(results))}
+        return {run.id for run in RunOptions(**parts).runs(run_index, load_sweep_store(results))}
 
     everything = {ntk.run_id, other_lr.run_id, standard.run_id, wide.run_id}
     assert chosen() == everything
@@ -50,11 +50,11 @@ def test_options_that_nothing_fits_together_are_named(tmp_path: Path, call: Call
     """Two searches, and what is asked for is the model of one and the strategy of the other."""
     results, wide = tmp_path / "results", GRID["model"] | {"width": 16}
     centre = {"centre": {"ntk": {"lr": 1.0, "wd": 1.0}}, "strategies": ["ntk"]}
-    for request in (
+    for sweep_spec in (
         load_request(write_grid(tmp_path / "a.yaml")),
         load_request(write_grid(tmp_path / "b.yaml", model=wide, **centre)),
     ):
-        keep(results, request)
+        keep(results, sweep_spec)
     model = "vit-n8-l1-h2-p4-i8-c1-k10"
     told = call("verify-optimum", "--model", model, "--strategy", "ntk", "--results", results, code=2).err
     assert told.startswith(

@@ -33,10 +33,10 @@ def ask(tmp_path: Path, results: Path) -> Ask:
 
     def asked(slope: float = 1.0, **changes: Any) -> list[RunSpec]:
         path = write_grid(tmp_path / "w8.yaml", **({"criterion": {}, "seeds": [0, 1, 2]} | changes))
-        keep(results, request := load_request(path))
-        for spec in request.specs():
+        keep(results, sweep_spec := load_request(path))
+        for spec in sweep_spec.specs():
             finish(results, spec, noisy(spec, slope))
-        return request.specs()
+        return sweep_spec.specs()
 
     return asked
 

@@ -36,17 +36,17 @@ def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
         return [(str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in paths]
 
     before = tree()
-    ledger = load_run_index(results)
-    for run in ledger.runs.values():
+    run_index = load_run_index(results)
+    for run in run_index.runs.values():
         status_row(run, "-")
-        describe(ledger, run.id, {})
+        describe(run_index, run.id, {})
     assert tree() == before
 
 
 def test_a_broken_folder_is_described_by_what_is_wrong(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec).spec_path.write_text("{")
-    ledger = load_run_index(results)
-    assert describe(ledger, spec.run_id, {})["reason"] == ledger.broken[spec.run_id]
+    run_index = load_run_index(results)
+    assert describe(run_index, spec.run_id, {})["reason"] == run_index.broken[spec.run_id]
 
 
 def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunSpec) -> None:
@@ -159,8 +159,8 @@ def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_s
     ]
     for spec in expected:
         RunDir.create(results, spec)
-    found = sorted(load_run_index(results).runs.values(), key=in_order)
-    assert [run.spec for run in found] == expected
+    runs = sorted(load_run_index(results).runs.values(), key=in_order)
+    assert [run.spec for run in runs] == expected
 
 
 def test_log2_of_mapped_points_is_rounded_alike(results: Path, make_spec: MakeSpec) -> None:

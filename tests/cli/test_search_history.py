@@ -30,18 +30,18 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(results: Path, search: Study, monkeypatch: pytest.MonkeyPatch, form: Format = Format.TABLE) -> str:
+def shown(results: Path, study: Study, monkeypatch: pytest.MonkeyPatch, form: Format = Format.TABLE) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout", screen := Terminal())
-    show_course([search], load_run_index(results), form)
+    show_course([study], load_run_index(results), form)
     return re.sub("\x1b\\[[0-9;]*m", "", screen.getvalue())
 
 
 def made(results: Path, base: RunSpec, proposed: int = 4) -> Study:
-    search = searched(base, STEPS[:proposed])
+    study = searched(base, STEPS[:proposed])
     for ended_s, (steps, loss) in enumerate(zip(STEPS, LOSSES, strict=True)):
-        finish_at(results, search, steps, loss, ended_s=ended_s)
-    return search
+        finish_at(results, study, steps, loss, ended_s=ended_s)
+    return study
 
 
 def test_runs_that_improved_are_listed_with_their_proposals(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +65,10 @@ def test_accuracies_rise(results: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_many_runs_of_a_long_name_fit_80_columns(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = digits_spec(0.25)
     steps = [(i, j) for i in range(-6, 7) for j in range(-6, 7)]
-    search = replace(searched(base, steps[:150], reach=6), sweep="long-" * 12)
+    study = replace(searched(base, steps[:150], reach=6), sweep="long-" * 12)
     for number, at in enumerate(steps):
-        finish_at(results, search, at, 100.0 / (number + 1), ended_s=number)
-    told = shown(results, search, monkeypatch)
+        finish_at(results, study, at, 100.0 / (number + 1), ended_s=number)
+    told = shown(results, study, monkeypatch)
     assert max(map(len, told.splitlines())) <= 80
 
 
@@ -90,19 +90,19 @@ def test_nothing_is_shown_where_the_output_is_no_terminal(results: Path, capsys:
 
 
 def test_all_diverged_is_said(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    search = searched(digits_spec(None), STEPS[:1])
-    finish_at(results, search, (0, 0), 9.0, ended_s=1, diverged=True)
-    assert "no score in 1 run, 1 of them proposed" in shown(results, search, monkeypatch)
+    study = searched(digits_spec(None), STEPS[:1])
+    finish_at(results, study, (0, 0), 9.0, ended_s=1, diverged=True)
+    assert "no score in 1 run, 1 of them proposed" in shown(results, study, monkeypatch)
 
 
 @pytest.mark.usefixtures("process")
 def test_a_search_shows_its_course_before_its_verdicts(results: Path, tmp_path: Path) -> None:
-    request = load_request(write_grid(tmp_path / "w8.yaml")).model_copy(update={"searched": True})
-    keep(results, request)
-    (search,) = request.searches("w8")
-    centre = request.centres["standard"]
+    sweep_spec = load_request(write_grid(tmp_path / "w8.yaml")).model_copy(update={"searched": True})
+    keep(results, sweep_spec)
+    (study,) = sweep_spec.searches("w8")
+    centre = sweep_spec.centres["standard"]
     propose(results, "w8", [Suggestion(strategy="standard", sampler="surface", points=(centre,))])
-    run = RunDir.create(results, search.base)
+    run = RunDir.create(results, study.base)
     assert run.finish({"status": "done", "score": 0.5}, [])
     _, seen = at_a_terminal("search", "--sweep", "w8", "--dry-run", "--results", results)
     assert seen.index("w8 standard: best_loss 0.5 in the best of 1 run") < seen.index("verdict")

@@ -29,9 +29,9 @@ def ask(results: Path, tmp_path: Path) -> Ask:
     """Return a function that makes a sweep of the small grid, whose best point is the middle one."""
 
     def asked(name: str, spikes: int = 0, **changes: object) -> list[RunSpec]:
-        request = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
-        keep(results, request)
-        specs = request.specs()
+        sweep_spec = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
+        keep(results, sweep_spec)
+        specs = sweep_spec.specs()
         for spec in specs:
             run = RunDir.create(results, spec)
             assert run.claim({}, after=0)
@@ -134,9 +134,9 @@ def failed(results: Path, spec: RunSpec, why: str) -> None:
 @pytest.mark.parametrize("command", ["verify-optimum --dry-run", "grid --grid w8.yaml", "seeds --dry-run"])
 def test_a_hint_is_given_once(command: str, call: Call, results: Path, tmp_path: Path) -> None:
     """Two of six runs failed alike, one otherwise: `retry` is for all three."""
-    request = load_request(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
-    keep(results, request)
-    for spec, why in zip(request.specs(), ("", "", "a", "a", "", "b"), strict=True):
+    sweep_spec = load_request(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
+    keep(results, sweep_spec)
+    for spec, why in zip(sweep_spec.specs(), ("", "", "a", "a", "", "b"), strict=True):
         if why:
             failed(results, spec, why)
         else:
@@ -156,8 +156,8 @@ def test_a_hint_for_one_sweep_does_not_stand_for_another_of_the_family(
     one = load_request(write_grid(tmp_path / "one.yaml", seeds=[0]))
     point = {"lr": {"range": [0, 0]}, "wd": {"range": [0, 0]}}
     other = load_request(write_grid(tmp_path / "other.yaml", seeds=[1], **point))
-    for request in (one, other):
-        keep(results, request)
+    for sweep_spec in (one, other):
+        keep(results, sweep_spec)
     (asked,) = other.specs()
     better, worse = (asked.with_point(asked.lr * x, asked.wd, 1) for x in (2.0, 0.5))
     first, *rest = one.specs()

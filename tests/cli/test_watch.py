@@ -19,10 +19,10 @@ WATCH = f"{ETTSWEEP} watch --results {{}}; echo ended with $?"
 @pytest.fixture
 def training(results: Path) -> Study:
     """A sweep of which a run trains, as far as this process lives."""
-    (search,) = ask(results)
-    finish_all(results, search)
-    claim(results, at(search, 2, 0))
-    return search
+    (study,) = ask(results)
+    finish_all(results, study)
+    claim(results, at(study, 2, 0))
+    return study
 
 
 @pytest.mark.usefixtures("training")
@@ -92,8 +92,8 @@ def test_it_follows_a_new_size(results: Path, training: Study) -> None:
 
 
 def test_once_all_runs_have_ended_leaving_says_so(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     with Terminal(80, 24) as terminal:
         terminal.type(WATCH.format(results))
         terminal.wait_for("all runs have ended")
@@ -115,8 +115,8 @@ def test_a_wrong_name_is_said_as_elsewhere(results: Path) -> None:
 
 @pytest.mark.parametrize("terminal", ["dumb", "unknown"])
 def test_a_terminal_that_has_no_screen_gets_no_screen(terminal: str, results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     code, seen = at_a_terminal("watch", "--results", results, term=terminal)
     assert code == 0
     assert "\x1b[?1049h" not in seen
@@ -124,8 +124,8 @@ def test_a_terminal_that_has_no_screen_gets_no_screen(terminal: str, results: Pa
 
 
 def test_in_a_pipe_it_prints_lines_and_ends(results: Path, call: Call) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     done = call("watch", "--results", results)
     assert done.err == f"{results}: 18/18 runs finished (18 done)\n"
 

@@ -11,8 +11,8 @@ from ettsweep.study.study import ANYWHERE
 
 
 def examine(model: str, results: Path, profile: str, *sets: str) -> list[tuple[str, str, str]]:
-    request = load_request(find_grid(model), start=ANYWHERE)
-    return [(row.what, row.state, row.detail) for row in examine_saving(results, request, profile, sets)]
+    sweep_spec = load_request(find_grid(model), start=ANYWHERE)
+    return [(row.what, row.state, row.detail) for row in examine_saving(results, sweep_spec, profile, sets)]
 
 
 def test_of_a_large_model_it_says_whether_the_warning_leaves_the_time(tmp_path: Path) -> None:

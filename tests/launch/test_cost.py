@@ -80,10 +80,10 @@ def test_runs_take_as_long_as_those_of_their_kind_did(results: Path, make_spec: 
     assert before(results, [*new, wider]) == (
         "6 runs to train: about 1 device hour for 5 of them (2 runs of the kind were timed)"
     )
-    times = TrainingTimes(load_run_index(results))
+    training_times = TrainingTimes(load_run_index(results))
     planned = make_plan([*new, make_spec(batch_size=16, seed=1)], load_run_index(results)).to_launch
-    assert times.total_s(planned) == pytest.approx(5 * 720 + 7200)
-    assert times.total_s(make_plan([*new, wider], load_run_index(results)).to_launch) is None
+    assert training_times.total_s(planned) == pytest.approx(5 * 720 + 7200)
+    assert training_times.total_s(make_plan([*new, wider], load_run_index(results)).to_launch) is None
 
 
 GPU = {"device": "cuda", "device_name": "NVIDIA H200", "threads": 4}
@@ -168,7 +168,7 @@ def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec
     account = CostEstimator(HERE, clock=lambda: next(now_s))
     assert account.before(plan).startswith("3 runs to train: about 1.1 device hours")
     assert account.before(plan) == "", "they are the same, whose worker died"
-    assert account.after(plan.ledger) == "1 run was there already: 0.5 device hours saved"
+    assert account.after(plan.run_index) == "1 run was there already: 0.5 device hours saved"
     finish(results, fresh, 3600)
     finish(results, taken_on, 3600)  # a quarter of it by this command
     assert account.after(load_run_index(results)) == (
@@ -224,8 +224,8 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
     low, high = Point(1.0, base.wd), Point(2.0, base.wd)
 
     def told(*asked: tuple[str, tuple[int, ...], tuple[Point, ...]]) -> str:
-        searches = [Study(base, Axis(low=0, high=1), fixed, seeds, points, sweep=name) for name, seeds, points in asked]
-        return cost_so_far(load_run_index(results).runs.values(), by_family(searches))
+        studies = [Study(base, Axis(low=0, high=1), fixed, seeds, points, sweep=name) for name, seeds, points in asked]
+        return cost_so_far(load_run_index(results).runs.values(), by_family(studies))
 
     assert told(("one", (0, 1), (low, high))) == "4 finished runs: 2 device hours"
     both = ("one", (0, 1), (low, high)), ("two", (0,), (low, high)), ("three", (0,), (high,))

@@ -139,8 +139,8 @@ def by(id_: str = "7_0", restart: int | None = 0, cluster: str = "toy") -> dict[
     return {"cluster": cluster, "id": id_, "restart": restart, "node": "n7"}
 
 
-def look(results: Path, run: str = RUN, memory: SlurmCache | None = None) -> tuple[State, str, str]:
-    prospect = SchedulerLiveness(results, memory).job_status(run)
+def look(results: Path, run: str = RUN, slurm_cache: SlurmCache | None = None) -> tuple[State, str, str]:
+    prospect = SchedulerLiveness(results, slurm_cache).job_status(run)
     assert prospect
     return prospect.state, prospect.reason, prospect.job
 
@@ -224,19 +224,19 @@ def test_jobs_of_another_cluster_are_not_judged_from_here(toy_cluster: Cluster, 
 def test_nothing_is_known_of_owners_while_slurm_is_silent(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
     toy_cluster.silence = "squeue: Socket timed out on send/recv operation"
-    outlook = SchedulerLiveness(results)
-    owner = outlook.owner(claimed(results, job=by()))
+    liveness = SchedulerLiveness(results)
+    owner = liveness.owner(claimed(results, job=by()))
     assert owner.life == "unknown"
     assert owner.reason == f"SLURM does not answer: {toy_cluster.silence}"
-    assert outlook.slurm_error == toy_cluster.silence
+    assert liveness.slurm_error == toy_cluster.silence
 
 
 def test_a_silent_slurm_is_no_matter_where_no_job_is(toy_cluster: Cluster, results: Path) -> None:
     toy_cluster.silence = "no controller"
-    outlook = SchedulerLiveness(results)
-    assert outlook.owner(claimed(results, heartbeat_s=1)).life == "unknown"
-    assert outlook.job_status(RUN) is None
-    assert (outlook.slurm_error, toy_cluster.asked) == ("", 0)
+    liveness = SchedulerLiveness(results)
+    assert liveness.owner(claimed(results, heartbeat_s=1)).life == "unknown"
+    assert liveness.job_status(RUN) is None
+    assert (liveness.slurm_error, toy_cluster.asked) == ("", 0)
 
 
 def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
@@ -247,9 +247,9 @@ def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
 
     submitted(results)
     monkeypatch.setattr(slurm, "cluster", no_answer)
-    outlook = SchedulerLiveness(results)
-    assert outlook.owner(claimed(results, job=by())).life == "unknown"
-    assert "scontrol gave no answer" in outlook.slurm_error
+    liveness = SchedulerLiveness(results)
+    assert liveness.owner(claimed(results, job=by())).life == "unknown"
+    assert "scontrol gave no answer" in liveness.slurm_error
 
 
 @pytest.mark.parametrize("unreachable", ["silence", "another cluster"])
@@ -260,10 +260,10 @@ def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one
     toy_cluster.silence = "no controller" if unreachable == "silence" else ""
     attempt = claimed(results, job=by(cluster="toy" if unreachable == "silence" else "moon"), heartbeat_s=10)
     clock = Clock()
-    memory = SlurmCache(clock=clock)
+    slurm_cache = SlurmCache(clock=clock)
 
     def life() -> Life:
-        return SchedulerLiveness(results, memory).owner(attempt).life
+        return SchedulerLiveness(results, slurm_cache).owner(attempt).life
 
     attempt.beat(0)
     assert life() == "unknown"
@@ -276,12 +276,12 @@ def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one
 def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(toy_cluster: Cluster, results: Path) -> None:
     attempt = claimed(results, heartbeat_s=10)
     clock = Clock()
-    memory = SlurmCache(clock=clock)
-    owner = SchedulerLiveness(results, memory).owner(attempt)
+    slurm_cache = SlurmCache(clock=clock)
+    owner = SchedulerLiveness(results, slurm_cache).owner(attempt)
     assert (owner.life, owner.where) == ("unknown", "n7")
     assert owner.reason == "claimed on n7, which cannot be asked from here"
     clock.now_s += 30
-    assert SchedulerLiveness(results, memory).owner(attempt).life == "dead"
+    assert SchedulerLiveness(results, slurm_cache).owner(attempt).life == "dead"
     assert toy_cluster.asked == 0
 
 
@@ -394,16 +394,16 @@ def test_accounting_is_asked_once_for_all_arrays_with_unfinished_runs(toy_cluste
     path.parent.mkdir(parents=True)
     path.write_text("{}")
     clock = Clock()
-    memory = SlurmCache(clock=clock)
-    outlook = SchedulerLiveness(results, memory)
+    slurm_cache = SlurmCache(clock=clock)
+    liveness = SchedulerLiveness(results, slurm_cache)
     for run in (RUN, OTHER, "a" * 12):
-        outlook.job_status(run)
+        liveness.job_status(run)
     assert toy_cluster.asked_history == [["7", "9"]]
     clock.now_s += ASK_LAST_S - 1
-    SchedulerLiveness(results, memory).job_status(RUN)
+    SchedulerLiveness(results, slurm_cache).job_status(RUN)
     assert len(toy_cluster.asked_history) == 1
     clock.now_s += 1
-    SchedulerLiveness(results, memory).job_status(RUN)
+    SchedulerLiveness(results, slurm_cache).job_status(RUN)
     assert len(toy_cluster.asked_history) == 2
 
 
@@ -552,12 +552,14 @@ def test_a_run_that_nobody_lists_has_no_prospect(toy_cluster: Cluster, results: 
 # --- how often SLURM is asked ---------------------------------------------------------------------------------------
 
 
-def ask_times(memory: SlurmCache, clock: Clock, toy_cluster: Cluster, results: Path, until_s: float) -> list[float]:
+def ask_times(
+    slurm_cache: SlurmCache, clock: Clock, toy_cluster: Cluster, results: Path, until_s: float
+) -> list[float]:
     """Look four times a second; return when SLURM was asked, in seconds after the start."""
     start_s, times = clock.now_s, []
     while clock.now_s - start_s <= until_s:
         before = toy_cluster.asked
-        SchedulerLiveness(results, memory).job_status(RUN)
+        SchedulerLiveness(results, slurm_cache).job_status(RUN)
         if toy_cluster.asked > before:
             times.append(clock.now_s - start_s)
         clock.now_s += 0.25
@@ -580,44 +582,44 @@ def test_a_change_in_slurm_makes_the_questions_frequent_again(toy_cluster: Clust
     submitted(results)
     toy_cluster.has("7_0", "PENDING")
     clock = Clock()
-    memory = SlurmCache(clock=clock)
-    ask_times(memory, clock, toy_cluster, results, 100)
+    slurm_cache = SlurmCache(clock=clock)
+    ask_times(slurm_cache, clock, toy_cluster, results, 100)
     toy_cluster.has("7_0", "RUNNING")
-    times = ask_times(memory, clock, toy_cluster, results, ASK_LAST_S + 4)
+    times = ask_times(slurm_cache, clock, toy_cluster, results, ASK_LAST_S + 4)
     assert [after - before for before, after in pairwise(times)][:2] == [1, 2]
 
 
 def test_a_new_submission_is_asked_about_at_once(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER, name="a.1", array="6")
     clock = Clock()
-    memory = SlurmCache(clock=clock)
-    ask_times(memory, clock, toy_cluster, results, 0)
-    SchedulerLiveness(results, memory).job_status(OTHER)
+    slurm_cache = SlurmCache(clock=clock)
+    ask_times(slurm_cache, clock, toy_cluster, results, 0)
+    SchedulerLiveness(results, slurm_cache).job_status(OTHER)
     submitted(results)
     toy_cluster.has("7_0", "PENDING")
-    assert look(results, memory=memory)[0] is State.QUEUED
+    assert look(results, slurm_cache=slurm_cache)[0] is State.QUEUED
 
 
 def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anything_is_concluded(
     toy_cluster: Cluster, results: Path
 ) -> None:
     submission = submitted(results, array=None, submitter=ME)
-    memory = SlurmCache(clock=Clock())
-    assert look(results, memory=memory)[1] == "being submitted"
+    slurm_cache = SlurmCache(clock=Clock())
+    assert look(results, slurm_cache=slurm_cache)[1] == "being submitted"
     submission.record("7")  # sbatch has answered; the job starts at once, and claims its run
     toy_cluster.has("7_0", "RUNNING", node="n7")
-    assert SchedulerLiveness(results, memory).owner(claimed(results, job=by())).life == "alive"
-    assert look(results, memory=memory)[0] is State.QUEUED
+    assert SchedulerLiveness(results, slurm_cache).owner(claimed(results, job=by())).life == "alive"
+    assert look(results, slurm_cache=slurm_cache)[0] is State.QUEUED
 
 
 def test_jobs_that_are_not_ours_do_not_make_the_questions_frequent(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
     toy_cluster.has("7_0", "PENDING")
     clock = Clock()
-    memory = SlurmCache(clock=clock)
+    slurm_cache = SlurmCache(clock=clock)
     for number in range(20):
         toy_cluster.has(f"9_{number}", "PENDING", name="of-mine-too")
-        ask_times(memory, clock, toy_cluster, results, 0.75)
+        ask_times(slurm_cache, clock, toy_cluster, results, 0.75)
     assert toy_cluster.asked < 8
 
 
@@ -626,9 +628,9 @@ def test_one_look_asks_once_for_all_submissions(toy_cluster: Cluster, results: P
     for number, run in enumerate(runs[:9]):
         submitted(results, run, name=f"a.{number}", array=str(number + 1))
         toy_cluster.has(f"{number + 1}_0", "PENDING", name=f"a.{number}")
-    outlook = SchedulerLiveness(results)
+    liveness = SchedulerLiveness(results)
     for run in runs:
-        outlook.job_status(run)
+        liveness.job_status(run)
     assert toy_cluster.asked == 1
 
 
@@ -644,7 +646,7 @@ class Heart:
     beats: int = 0
 
     def __post_init__(self) -> None:
-        self.memory = SlurmCache(clock=self.clock)
+        self.slurm_cache = SlurmCache(clock=self.clock)
 
     def pulse(self, after_s: float = 0.0, beat: bool = False) -> Life:
         """Let time pass, and perhaps the heart beat, and look."""
@@ -652,7 +654,7 @@ class Heart:
         if beat:
             self.attempt.beat(self.beats)
             self.beats += 1
-        return self.memory.pulse(self.attempt)
+        return self.slurm_cache.pulse(self.attempt)
 
 
 def test_a_heart_is_alive_only_once_it_was_seen_to_beat(results: Path) -> None:

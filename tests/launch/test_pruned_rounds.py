@@ -61,12 +61,12 @@ class Round:
     def __init__(self, results: Path, *proposed: RunDir) -> None:
         self.results = results
         self.told: list[str] = []
-        self.ledger = RunIndex({}, {})
+        self.run_index = RunIndex({}, {})
         self.pruner = Pruner(results, "median", lambda: {run.id for run in proposed}, self.told.append)
 
     def look(self, *watched: RunDir) -> None:
         specs, statuses = {run.id: run.spec() for run in watched}, {run.id: run.status() for run in watched}
-        self.pruner.prune(specs, statuses, self.ledger)
+        self.pruner.prune(specs, statuses, self.run_index)
 
 
 def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path, make: MakeSpec) -> None:
@@ -80,7 +80,7 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
     round_ = Round(results, bad, good, early)
     round_.look(*watched)
     assert not any(run.pruned() for run in watched), "of the finished ones of other commands nothing is known yet"
-    round_.ledger = read_ledger(results)
+    round_.run_index = read_ledger(results)
     for _ in range(2):
         round_.look(*watched)
         assert {run.id for run in watched if run.prune_path.exists()} == {bad.id}
@@ -96,7 +96,7 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
     claimed(bad)
     evaluate(bad, 2.0, 12)
     for again in (round_, Round(results, bad)):  # also by a command that knows nothing of the first pruning
-        again.ledger = round_.ledger
+        again.run_index = round_.run_index
         again.look(*watched)
         assert bad.status().state is State.RUNNING
         assert bad.pruned() is None, "somebody wants it"
@@ -118,7 +118,7 @@ def test_families_are_judged_apart(results: Path, make: MakeSpec) -> None:
     done = [finished(results, make(seed=seed), 1.0) for seed in range(5)]
     other = running(results, make(batch_size=16), 2.0, 4, 8)
     round_ = Round(results, other)
-    round_.ledger = read_ledger(results)
+    round_.run_index = read_ledger(results)
     round_.look(other, *done)
     assert other.pruned() is None
 
@@ -166,9 +166,9 @@ def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
     return spec
 
 
-def nothing_more(ledger: RunIndex) -> Plan:
+def nothing_more(run_index: RunIndex) -> Plan:
     """Plan as a search does whose proposals are all done, or pruned."""
-    return make_plan([], ledger)
+    return make_plan([], run_index)
 
 
 @pytest.mark.usefixtures("process", "warm", "soon")
@@ -178,12 +178,12 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     pruner = Pruner(results, "median", lambda: {spec.run_id}, told.append)
     profile = LocalProfile(devices="cpu", slots=1, threads=1)
     console = Console(file=io.StringIO())
-    how = CommandContext(results, profile, console=console, pruner=pruner)
+    context = CommandContext(results, profile, console=console, pruner=pruner)
 
-    outcome = carry_out(make_plan([spec], read_ledger(results)), how, nothing_more)
+    submit_result = carry_out(make_plan([spec], read_ledger(results)), context, nothing_more)
     run = RunDir(results / "runs" / spec.run_id)
     pruned = run.status()
-    assert (pruned.state, outcome.sound) == (State.PRUNED, True)
+    assert (pruned.state, submit_result.sound) == (State.PRUNED, True)
     assert "the median of 5 others 0.01" in pruned.reason
     assert told == [f"run {spec.run_id} is to be pruned {pruned.reason}"]
     (attempt,) = map(run.attempt, run.numbers())
@@ -197,10 +197,10 @@ def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
 ) -> None:
     spec = hopeless(results, make_spec)
     pruner = Pruner(results, "median", lambda: {spec.run_id}, lambda text: None)
-    how = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
-    outcome = carry_out(make_plan([spec], read_ledger(results)), how, nothing_more)
+    context = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
+    submit_result = carry_out(make_plan([spec], read_ledger(results)), context, nothing_more)
     run = RunDir(results / "runs" / spec.run_id)
-    assert (run.status().state, outcome.sound) == (State.PRUNED, True)
+    assert (run.status().state, submit_result.sound) == (State.PRUNED, True)
     (attempt,) = map(run.attempt, run.numbers())
     assert attempt.has_checkpoint()
     job = f"{only_submission(results).array()}_0"

@@ -90,23 +90,23 @@ class Host:
 
 def obey(results: Path) -> None:
     """Be a host: do what each line of the input says, and answer with a line."""
-    memory, hearts = SlurmCache(), ExitStack()
+    slurm_cache, hearts = SlurmCache(), ExitStack()
     for line in sys.stdin:
         what, run_id, *arguments = json.loads(line)
         run = RunDir(runs_dir(results) / run_id)
-        print(json.dumps(ACTIONS[what](run, memory, hearts, *arguments)), flush=True)
+        print(json.dumps(ACTIONS[what](run, slurm_cache, hearts, *arguments)), flush=True)
 
 
-def _claim(run: RunDir, memory: SlurmCache, hearts: ExitStack, after: int) -> bool:
+def _claim(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, after: int) -> bool:
     attempt = run.claim({"heartbeat_s": BEAT_S}, after=after)
     return attempt is not None
 
 
-def _finish(run: RunDir, memory: SlurmCache, hearts: ExitStack, score: float) -> bool:
+def _finish(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, score: float) -> bool:
     return run.finish({"status": "done", "score": score}, [])
 
 
-def _beat(run: RunDir, memory: SlurmCache, hearts: ExitStack, number: int) -> None:
+def _beat(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, number: int) -> None:
     hearts.enter_context(beating([run.attempt(number)], BEAT_S))
 
 

@@ -131,12 +131,12 @@ def test_the_first_look_counts_all_slots_and_not_how_long_a_run_took_to_start(
     trains(results, specs[0], (0.001, 60.0), pid=os.getppid())
     assert look(results, specs).remaining_s is None, "a minute for the first step is no rate"
     trains(results, specs[1], (0.001, 60.0), (0.201, 80.0))  # 100 s a run
-    snapshot = look(results, specs)
-    assert snapshot.statuses[specs[1].run_id].left_s == pytest.approx(79.9)
+    sweep_status = look(results, specs)
+    assert sweep_status.statuses[specs[1].run_id].left_s == pytest.approx(79.9)
     ends = sorted([99.9, 79.9] + [0.0] * (slots - 2))
     for _ in range(15):
         ends = sorted([ends[0] + 100, *ends[1:]])
-    assert snapshot.remaining_s == pytest.approx(ends[-1])
+    assert sweep_status.remaining_s == pytest.approx(ends[-1])
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -157,11 +157,11 @@ def test_a_pack_is_seen_and_reckoned_with(results: Path, make_spec: Any) -> None
     for spec in specs[:4]:  # 30 s go by for a quarter of each, so that a run takes 30 s of its worker
         trains(results, spec, (0.25, 20.0), (0.5, 50.0), pack=4, processes=1)
     trains(results, specs[4], (0.25, 20.0), (0.5, 50.0), pid=os.getppid())  # and alone 120 s
-    snapshot = look(results, specs)
-    assert {s.left_s for s in snapshot.statuses.values() if s.worker} == {60.0}
+    sweep_status = look(results, specs)
+    assert {s.left_s for s in sweep_status.statuses.values() if s.worker} == {60.0}
     each_s = (4 * 15 + 60) / 2.5
-    assert snapshot.remaining_s == pytest.approx(60 + 3 * each_s)
-    assert snapshot.summary().startswith("0/11 runs finished (6 queued, 5 running (4 in 1 pack)); about ")
+    assert sweep_status.remaining_s == pytest.approx(60 + 3 * each_s)
+    assert sweep_status.summary().startswith("0/11 runs finished (6 queued, 5 running (4 in 1 pack)); about ")
     monitor = ProgressMonitor(results, specs)
     (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
     shown = console.file.getvalue()

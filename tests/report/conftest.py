@@ -61,4 +61,4 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Made:
                 finish(results, base.with_point(*at, seed), bowl * math.exp(draw.normal(0, 0.01)))
     axis = Axis(low=-2, high=2)
     asked = search(standard), search(hybrid, wd_fixed=True), search(mup, seeds=(0,))
-    return read(results, [replace(one, lr=axis, wd=one.wd if one.wd.fixed else axis) for one in asked])
+    return read(results, [replace(study, lr=axis, wd=study.wd if study.wd.fixed else axis) for study in asked])

@@ -22,7 +22,7 @@ def test_a_strategy_costs_what_its_runs_took(made: Made) -> None:
 
 
 def test_what_other_sweeps_ask_for_too_is_a_share(made: Made) -> None:
-    standard = made.verdict("standard").search
+    standard = made.verdict("standard").study
     searches = by_family([replace(standard, sweep="a"), replace(standard, sweep="b", seeds=(0,))])
     cost = cost_of("standard", [run for run in made.runs if run.strategy == "standard"], searches)
     assert cost.reused == pytest.approx(9 / 29), "of nine points, one seed of three"

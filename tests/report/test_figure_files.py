@@ -37,10 +37,10 @@ def caption(made: Made, kind: str = "map") -> str:
     return next(figure.caption for figure in figures_of(made) if figure.kind == kind)
 
 
-def finished(results: Path, base: RunSpec, searches: Sequence[Study] | None = None, **how: bool) -> Made:
+def finished(results: Path, base: RunSpec, studies: Sequence[Study] | None = None, **how: bool) -> Made:
     """Return what there is of one finished run."""
     finish(results, base, 0.1, **how)
-    return read(results, [*(searches or [search(base, seeds=(0,))])])
+    return read(results, [*(studies or [search(base, seeds=(0,))])])
 
 
 # --- which ------------------------------------------------------------------------------------------------------------

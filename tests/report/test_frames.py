@@ -61,7 +61,7 @@ def test_the_state_is_that_of_the_seed_farthest_from_done(made: Made) -> None:
     by_bound = points(made, "ntk").loc["(2^-5, 2^-1)"]
     assert (by_bound["state"], by_bound["seeds"]) == ("done", 2)
     assert by_bound["score"] == pytest.approx(statistics.fmean(loss_at(1, 0, seed) for seed in (0, 2)))
-    paper = replace(made.verdict("ntk"), search=made.verdict("ntk").search.judged_by(CriterionOptions(rule="paper")))
+    paper = replace(made.verdict("ntk"), study=made.verdict("ntk").study.judged_by(CriterionOptions(rule="paper")))
     frame = frames.points_frame(judged(made.runs, [paper])).set_index("point")
     assert frame.loc["(2^-5, 2^-1)", "state"] == "missing"
     assert pd.isna(frame.loc["(2^-5, 2^-1)", "score"])
@@ -132,7 +132,7 @@ def test_common_coordinates_have_the_same_bulk_step(made: Made) -> None:
 
 def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
     """With a margin as wide as the bowl is deep all neighbours are; with one far below the noise none is."""
-    asked = noisy.verdict("standard").search
+    asked = noisy.verdict("standard").study
     runs = [run for run in noisy.runs if run.family == asked.family]
 
     def as_good(margin: float) -> pd.DataFrame:
@@ -268,6 +268,6 @@ def test_runs_that_wait_have_no_curves(tmp_path: Path) -> None:
     base = digits_spec(None)
     RunDir.create(tmp_path, base)
     made = read(tmp_path, [search(base, seeds=(0,))])
-    found: Sequence[JudgedFamily] = judged(made.runs, made.verdicts)
-    assert frames.curves_frame(found, RunHistories(), 10).empty
-    assert frames.points_frame(found)["state"].value_counts().to_dict() == {"missing": 9}
+    families: Sequence[JudgedFamily] = judged(made.runs, made.verdicts)
+    assert frames.curves_frame(families, RunHistories(), 10).empty
+    assert frames.points_frame(families)["state"].value_counts().to_dict() == {"missing": 9}

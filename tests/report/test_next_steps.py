@@ -15,7 +15,7 @@ from ettsweep.study.verdict import Bound
 
 def steps(made: Made, **changes: Any) -> dict[str, NextStep]:
     """Return what to do by strategy, with the same changes of all verdicts."""
-    verdicts = [replace(v, search=replace(v.search, sweep="w"), **changes) for v in made.verdicts]
+    verdicts = [replace(v, study=replace(v.study, sweep="w"), **changes) for v in made.verdicts]
     families = judged(made.runs, verdicts)
     return {f.verdict.strategy: step for f, step in zip(families, next_steps(families), strict=True)}
 
@@ -58,7 +58,7 @@ def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Pat
     made = read(tmp_path, [search(base, seeds=(0,))])
     failed = [replace(one, status=Status(State.FAILED, "no memory"), result=None) for one in made.runs]
     (family,) = judged(failed, made.verdicts)
-    (verdict,) = [family.look.verdict()]
+    (verdict,) = [family.study_state.verdict()]
     (step,) = next_steps([JudgedFamily(verdict, family.points)])
     assert step.command == f"ettsweep retry {run.id}"
     assert step.words.startswith("1 run left to you")

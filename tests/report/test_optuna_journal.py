@@ -66,10 +66,10 @@ class Made:
 
     def __init__(self, results: Path, folder: Path, **changes: Any) -> None:
         self.results = results
-        self.request = load_request(write_grid(folder / "w8.yaml", **GRID | changes))
-        self.request = self.request.model_copy(update={"searched": True})
-        keep(results, self.request)
-        self.bases = {search.strategy: search.base for search in self.request.searches()}
+        self.sweep_spec = load_request(write_grid(folder / "w8.yaml", **GRID | changes))
+        self.sweep_spec = self.sweep_spec.model_copy(update={"searched": True})
+        keep(results, self.sweep_spec)
+        self.bases = {study.strategy: study.base for study in self.sweep_spec.searches()}
         self.path = folder / "w8.journal"
 
     def spec(self, place: tuple[float, float], seed: int = 0, strategy: str = "standard") -> RunSpec:
@@ -84,9 +84,9 @@ class Made:
             finish(self.results, self.spec(place, seed), loss(*place, seed))
 
     def write(self, path: Path | None = None) -> str:
-        sweeps = load_sweep_store(self.results)
-        searches = [search for sweep in sweeps.chosen() for search in sweep.searches]
-        return write_journal(path or self.path, sweeps, searches, load_run_index(self.results))
+        sweep_store = load_sweep_store(self.results)
+        studies = [study for sweep in sweep_store.chosen() for study in sweep.studies]
+        return write_journal(path or self.path, sweep_store, studies, load_run_index(self.results))
 
 
 @pytest.fixture

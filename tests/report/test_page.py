@@ -513,9 +513,9 @@ def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: 
 
 
 def test_names_in_any_script_and_hostile_ones_are_texts(made: Made, browser: Any, tmp_path: Path) -> None:
-    verdicts = [replace(v, search=replace(v.search), reason=HOSTILE) for v in made.verdicts]
+    verdicts = [replace(v, study=replace(v.study), reason=HOSTILE) for v in made.verdicts]
     for verdict in verdicts:
-        vars(verdict.search).update(model=HOSTILE, strategy=f"{verdict.strategy} {HOSTILE}", sweep=HOSTILE)
+        vars(verdict.study).update(model=HOSTILE, strategy=f"{verdict.strategy} {HOSTILE}", sweep=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
     comparison = StrategyComparison(HOSTILE, tuple(judged(hostile.runs, hostile.verdicts)))
     runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in made.runs]

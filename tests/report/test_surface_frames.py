@@ -30,10 +30,10 @@ def bowl(i: pd.Series, j: float | pd.Series = 0.0) -> pd.Series:
 
 
 def judged_with(made: Made, strategy: str, **criterion: object) -> JudgedFamily:
-    search = made.verdict(strategy).search
+    study = made.verdict(strategy).study
     if criterion:
-        search = replace(search, criterion=Criterion.model_validate(criterion))
-    verdict = evaluate(search, [run for run in made.runs if run.family == search.family]).verdict()
+        study = replace(study, criterion=Criterion.model_validate(criterion))
+    verdict = evaluate(study, [run for run in made.runs if run.family == study.family]).verdict()
     return judged(made.runs, [verdict])[0]
 
 

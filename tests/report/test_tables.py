@@ -157,7 +157,7 @@ def test_points_and_optima_go_by_the_seeds_that_count(noisy: Made) -> None:
     table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged(noisy.runs, noisy.verdicts))
     standard = table[table["strategy"] == "standard"]
     assert sorted(standard["seeds"]) == [3] * 18 + [5] * 7, "racing's seeds count"
-    paper = [replace(v, search=v.search.judged_by(CriterionOptions(rule="paper"))) for v in noisy.verdicts]
+    paper = [replace(v, study=v.study.judged_by(CriterionOptions(rule="paper"))) for v in noisy.verdicts]
     table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged(noisy.runs, paper))
     assert set(table[table["strategy"] == "standard"]["seeds"]) == {3}, "by the paper's rule those of the sweep alone"
 
@@ -179,9 +179,9 @@ def test_lead_is_negative_for_a_better_neighbour(made: Made) -> None:
 
 
 def test_of_an_accuracy_less_is_worse() -> None:
-    for measure, better, worse in ((Metric("best_loss", "min"), 1.0, 3.0), (Metric("best_accuracy", "max"), 3.0, 1.0)):
-        assert (measure.worse_by(worse, better), measure.worse_by(better, worse)) == (2.0, -2.0)
-        assert sorted([None, worse, better], key=measure.rank) == [better, worse, None]
+    for metric, better, worse in ((Metric("best_loss", "min"), 1.0, 3.0), (Metric("best_accuracy", "max"), 3.0, 1.0)):
+        assert (metric.worse_by(worse, better), metric.worse_by(better, worse)) == (2.0, -2.0)
+        assert sorted([None, worse, better], key=metric.rank) == [better, worse, None]
 
 
 def test_mean_is_unknown_where_a_score_is() -> None:

@@ -171,9 +171,9 @@ def test_unwritable_folder_is_a_storage_error(made: Made, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("hostile", ['../$x^{"<b>', "</script><img src=x>"])
 def test_names_that_no_registry_knows_are_drawn(made: Made, tmp_path: Path, hostile: str) -> None:
-    strange = [replace(v, search=replace(v.search)) for v in made.verdicts[2:]]
+    strange = [replace(v, study=replace(v.study)) for v in made.verdicts[2:]]
     for verdict in strange:
-        vars(verdict.search).update(strategy=hostile, model="..")
+        vars(verdict.study).update(strategy=hostile, model="..")
     paths = write_report(made.results, tmp_path / "r", made.runs, strange, made.searches)
     assert all(path.resolve().is_relative_to((tmp_path / "r").resolve()) for path in paths)
     assert any(path.suffix == ".svg" for path in paths)

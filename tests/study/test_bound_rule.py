@@ -58,8 +58,8 @@ def search_of(tmp_path: Path) -> Callable[..., Study]:
     return make
 
 
-def run_at(search: Study, offset: Offset, seed: int, score: float | None, state: State = State.DONE) -> Run:
-    spec = search.base.with_point(*CENTRE.moved(*offset), seed)
+def run_at(study: Study, offset: Offset, seed: int, score: float | None, state: State = State.DONE) -> Run:
+    spec = study.base.with_point(*CENTRE.moved(*offset), seed)
     state = State.DIVERGED if score is None and state is State.DONE else state
     result = {"score": score} if state.finished else None
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), result)
@@ -69,14 +69,14 @@ def bowl(offset: Offset, curvature: float = 0.1) -> float:
     return math.exp(curvature * (offset[0] ** 2 + offset[1] ** 2 + 0.5 * offset[0] * offset[1]))
 
 
-def noisy(search: Study, offsets: Sequence[Offset], noise: float, curvature: float = 0.1, seed: int = 0) -> list[Run]:
+def noisy(study: Study, offsets: Sequence[Offset], noise: float, curvature: float = 0.1, seed: int = 0) -> list[Run]:
     """Return finished runs on a bowl over the search's seeds, each with an effect of its own that all points share."""
     rng = np.random.default_rng(seed)
-    shared = {s: rng.normal() * noise for s in search.seeds}
+    shared = {s: rng.normal() * noise for s in study.seeds}
     return [
-        run_at(search, o, s, bowl(o, curvature) * math.exp(shared[s] + noise * rng.normal()))
+        run_at(study, o, s, bowl(o, curvature) * math.exp(shared[s] + noise * rng.normal()))
         for o in offsets
-        for s in search.seeds
+        for s in study.seeds
     ]
 
 
@@ -85,8 +85,8 @@ def offset_of(point: Point | None) -> tuple[float, float]:
     return round(math.log2(point.lr / CENTRE.lr), 6), round(math.log2(point.wd / CENTRE.wd), 6)
 
 
-def judged(search: Study, runs: Sequence[Run], at: Point | None = None) -> Verdict:
-    return BoundRule(search, runs).verdict(at)
+def judged(study: Study, runs: Sequence[Run], at: Point | None = None) -> Verdict:
+    return BoundRule(study, runs).verdict(at)
 
 
 def asked(specs: Sequence[RunSpec]) -> list[tuple[tuple[float, float], int]]:
@@ -97,8 +97,8 @@ def asked(specs: Sequence[RunSpec]) -> list[tuple[tuple[float, float], int]]:
 
 
 def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callable[..., Study]) -> None:
-    search = search_of()
-    good = judged(search, noisy(search, SEVEN, 0.01))
+    study = search_of()
+    good = judged(study, noisy(study, SEVEN, 0.01))
     assert (good.verdict, offset_of(good.point)) == ("optimal", (0, 0))
     assert good.bound is not None
     assert good.bound.value is not None
@@ -106,7 +106,7 @@ def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callab
     assert good.bound.best > 0.999
     assert good.bound.noise.known == "measured"
     assert good.bound.noise.sd == pytest.approx(0.01, rel=0.5)
-    flat = judged(search, noisy(search, WIDE, 0.2, curvature=0.06))
+    flat = judged(study, noisy(study, WIDE, 0.2, curvature=0.06))
     assert flat.verdict == "unresolved"
     assert flat.bound is not None
     assert flat.bound.value is not None
@@ -116,9 +116,9 @@ def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callab
 
 def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Study]) -> None:
     """Of one neighbour alone, that is a quantile of the advantage; of six, more than that of each."""
-    search = search_of()
-    runs = noisy(search, WIDE, 0.2, curvature=0.1)
-    look = BoundRule(search, runs)
+    study = search_of()
+    runs = noisy(study, WIDE, 0.2, curvature=0.1)
+    look = BoundRule(study, runs)
     found = look.evidence(CENTRE)
     assert found is not None
     here, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
@@ -133,21 +133,21 @@ def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Stu
 def test_more_runs_make_the_bound_tighter(search_of: Callable[..., Study]) -> None:
     bounds = []
     for number in (2, 16, 128):
-        search = search_of(seeds=range(number))
-        verdict = judged(search, noisy(search, WIDE, 0.3, 0.02), CENTRE)
+        study = search_of(seeds=range(number))
+        verdict = judged(study, noisy(study, WIDE, 0.3, 0.02), CENTRE)
         assert verdict.bound is not None
         bounds.append(verdict.bound.value)
     assert bounds[0] > bounds[1] > bounds[2]
 
 
 def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0])
-    few = judged(search, noisy(search, SEVEN, 0.01))
+    study = search_of(seeds=[0])
+    few = judged(study, noisy(study, SEVEN, 0.01))
     assert few.verdict == "unresolved"
     told = "noise unknown: each point has one score, which may be luck; 7 more runs would tell: 1 more seed of "
     by_means = "by the paper's comparison of means it is optimal"
     assert few.reason == f"{told}the candidate and its neighbours; {by_means}"
-    many = judged(search, noisy(search, WIDE, 0.01))
+    many = judged(study, noisy(study, WIDE, 0.01))
     assert many.bound is not None
     assert many.bound.noise.known == "inferred"
     assert many.verdict == "optimal"
@@ -161,9 +161,9 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
     """As repeated seeds tell it, where some neighbours diverged; so do all of them that come before the last seed."""
 
     def verdict_of(seeds: int) -> Verdict:
-        search = search_of(seeds=range(seeds))
-        lost = [run_at(search, o, s, None) for o in SIX[alive:] for s in search.seeds]
-        return judged(search, [*noisy(search, [(0, 0), *SIX[:alive]], 0.01), *lost], CENTRE)
+        study = search_of(seeds=range(seeds))
+        lost = [run_at(study, o, s, None) for o in SIX[alive:] for s in study.seeds]
+        return judged(study, [*noisy(study, [(0, 0), *SIX[:alive]], 0.01), *lost], CENTRE)
 
     reason = verdict_of(had).reason
     if (had, alive) in ((2, 4), (2, 6)):
@@ -178,17 +178,17 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
 
 
 def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0])
-    verdict = judged(search, [run_at(search, (0, 0), 0, 1.0), *(run_at(search, o, 0, None) for o in SIX)])
+    study = search_of(seeds=[0])
+    verdict = judged(study, [run_at(study, (0, 0), 0, 1.0), *(run_at(study, o, 0, None) for o in SIX)])
     why = "noise unknown: no two points have scores of the same seed, so nothing tells luck from merit"
     assert (verdict.verdict, verdict.reason.partition(";")[0]) == ("unresolved", why)
 
 
 def test_the_candidate_is_the_best_of_the_surface_and_not_of_a_lucky_draw(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=range(4))
-    runs = noisy(search, WIDE, 0.05)
-    lucky = [run_at(search, (1, 0), 3, 0.9) if (o, s) == ((1, 0), 3) else run for run in runs for o, s in [at(run)]]
-    assert offset_of(judged(search, lucky).point) == (0, 0)
+    study = search_of(seeds=range(4))
+    runs = noisy(study, WIDE, 0.05)
+    lucky = [run_at(study, (1, 0), 3, 0.9) if (o, s) == ((1, 0), 3) else run for run in runs for o, s in [at(run)]]
+    assert offset_of(judged(study, lucky).point) == (0, 0)
 
 
 def at(run: Run) -> tuple[Offset, int]:
@@ -197,57 +197,57 @@ def at(run: Run) -> tuple[Offset, int]:
 
 
 def test_a_climb_goes_on_to_a_better_point_before_all_neighbours_are_known(search_of: Callable[..., Study]) -> None:
-    search = search_of()
-    runs = noisy(search, [(0, 0), (1, 0), (0, 1)], 0.01)
-    better = [run_at(search, (-1, 0), s, 0.7) for s in search.seeds]
-    verdict = judged(search, [*runs, *better])
+    study = search_of()
+    runs = noisy(study, [(0, 0), (1, 0), (0, 1)], 0.01)
+    better = [run_at(study, (-1, 0), s, 0.7) for s in study.seeds]
+    verdict = judged(study, [*runs, *better])
     assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (-1, 0))
     assert [offset_of(point) for point in verdict.path] == [(0, 0)]
-    missing = asked(BoundRule(search, [*runs, *better]).wanted(verdict))
+    missing = asked(BoundRule(study, [*runs, *better]).wanted(verdict))
     assert {seed for offset, seed in missing if offset == (-2, 0)} == {0}, "one seed, to begin with"
 
 
 def test_a_better_neighbour_refutes_a_point_that_was_named(search_of: Callable[..., Study]) -> None:
-    search = search_of()
-    runs = noisy(search, WIDE, 0.01)
-    verdict = judged(search, runs, CENTRE.moved(1, 0))
+    study = search_of()
+    runs = noisy(study, WIDE, 0.01)
+    verdict = judged(study, runs, CENTRE.moved(1, 0))
     assert verdict.verdict == "refuted"
-    unsure = judged(search, noisy(search, WIDE, 0.5, 0.01), CENTRE.moved(1, 0))
+    unsure = judged(study, noisy(study, WIDE, 0.5, 0.01), CENTRE.moved(1, 0))
     assert unsure.verdict == "unresolved"
 
 
 def test_a_point_with_a_diverged_run_loses_and_leaves_the_fit(search_of: Callable[..., Study]) -> None:
-    search = search_of()
-    runs = noisy(search, [o for o in SEVEN if o != (1, 0)], 0.01)
-    lost = [run_at(search, (1, 0), 0, 0.5), run_at(search, (1, 0), 1, None)]
-    verdict = judged(search, [*runs, *lost])
+    study = search_of()
+    runs = noisy(study, [o for o in SEVEN if o != (1, 0)], 0.01)
+    lost = [run_at(study, (1, 0), 0, 0.5), run_at(study, (1, 0), 1, None)]
+    verdict = judged(study, [*runs, *lost])
     assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", (0, 0))
     assert verdict.bound is not None
     assert [d is None for d in verdict.bound.differences] == [True] + [False] * 5
-    all_lost = judged(search, [run_at(search, o, s, None) for o in SEVEN for s in search.seeds])
+    all_lost = judged(study, [run_at(study, o, s, None) for o in SEVEN for s in study.seeds])
     assert (all_lost.verdict, all_lost.reason) == ("unresolved", "all diverged; try a centre with a lower lr")
 
 
 def test_a_plateau_is_named_and_its_middle_recommended(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=range(6))
+    study = search_of(seeds=range(6))
     flat = {o: 1.0 if o in ((0, 0), (1, 0), (2, 0)) else 1.5 for o in WIDE}
     rng = np.random.default_rng(0)
-    runs = [run_at(search, o, s, flat[o] * math.exp(0.01 * rng.normal())) for o in WIDE for s in search.seeds]
-    verdict = judged(search, runs, CENTRE)
+    runs = [run_at(study, o, s, flat[o] * math.exp(0.01 * rng.normal())) for o in WIDE for s in study.seeds]
+    verdict = judged(study, runs, CENTRE)
     assert verdict.bound is not None
     assert {offset_of(p) for p in verdict.bound.plateau} == {(1, 0), (2, 0)}
     assert offset_of(verdict.bound.recommended) == (1, 0)
 
 
 def test_a_cliff_beside_the_candidate_is_told_and_does_not_move_the_verdict(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=range(4))
+    study = search_of(seeds=range(4))
     rng = np.random.default_rng(0)
     runs = [
-        run_at(search, (i, j), s, math.exp(0.03 * (i * i + j * j) + 3.0 * ((i, j) == (1, 0)) + 0.01 * rng.normal()))
+        run_at(study, (i, j), s, math.exp(0.03 * (i * i + j * j) + 3.0 * ((i, j) == (1, 0)) + 0.01 * rng.normal()))
         for i, j in WIDE
-        for s in search.seeds
+        for s in study.seeds
     ]
-    verdict = judged(search, runs)
+    verdict = judged(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", (0, 0))
     assert verdict.bound is not None
     assert "cliff" in verdict.bound.caveat
@@ -278,20 +278,20 @@ def test_losses_are_fitted_in_log_where_that_fits_better() -> None:
 
 
 def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0, RACING[0] - 2])
-    fresh = fresh_seeds(search, 5)
+    study = search_of(seeds=[0, RACING[0] - 2])
+    fresh = fresh_seeds(study, 5)
     assert fresh[0] == RACING[0] - 1
-    assert not set(fresh) & {*in_turn(search)}
-    runs = noisy(search, WIDE, 0.1)
-    more = [run_at(search, (0, 0), seed, 9.0) for seed in fresh]
-    assert judged(search, [*runs, *more]) == replace(judged(search, runs), fresh=dict.fromkeys(fresh, 9.0))
+    assert not set(fresh) & {*in_turn(study)}
+    runs = noisy(study, WIDE, 0.1)
+    more = [run_at(study, (0, 0), seed, 9.0) for seed in fresh]
+    assert judged(study, [*runs, *more]) == replace(judged(study, runs), fresh=dict.fromkeys(fresh, 9.0))
 
 
 # --- racing ---------------------------------------------------------------------------------------------------------
 
 
-def question_of(search: Study, runs: Sequence[Run]) -> BoundQuery:
-    look = BoundRule(search, runs)
+def question_of(study: Study, runs: Sequence[Run]) -> BoundQuery:
+    look = BoundRule(study, runs)
     verdict = look.verdict()
     assert verdict.candidate is not None
     found = look.evidence(verdict.candidate.point)
@@ -301,69 +301,69 @@ def question_of(search: Study, runs: Sequence[Run]) -> BoundQuery:
 
 def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Callable[..., Study]) -> None:
     """Against a layout that has these runs: the covariance does not depend on the scores."""
-    search = search_of(seeds=[0, 1])
-    question = question_of(search, noisy(search, SEVEN, 0.1))
-    race = Allocation(question)
-    places = question.evidence.positions
+    study = search_of(seeds=[0, 1])
+    query = question_of(study, noisy(study, SEVEN, 0.1))
+    allocation = Allocation(query)
+    places = query.posterior.positions
     for option in ([(0, RACING[0]), (3, RACING[0])], [(4, RACING[0])], [(0, RACING[1]), (1, RACING[1])]):
-        race.take(option)
-    layout = question.evidence.surface.layout
+        allocation.take(option)
+    layout = query.posterior.surface.layout
     scored = np.hstack([layout.scored_PS, np.zeros((len(places), 2))])
     scored[[0, 3, 4], 2] = scored[[0, 1], 3] = 1
     longer = replace(layout, scored_PS=scored, y_PS=np.zeros_like(scored))
-    before = np.linalg.inv(question.evidence.surface.cov_HPP[0])
+    before = np.linalg.inv(query.posterior.surface.cov_HPP[0])
     expected = np.linalg.inv(before - layout.information + longer.information)
-    assert race.cov_HPP[0] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert allocation.cov_HPP[0] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_the_next_run_is_the_one_that_narrows_the_bounds_most(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=range(8), margin="1%")
+    study = search_of(seeds=range(8), margin="1%")
     rng = np.random.default_rng(0)
     means = dict.fromkeys(SIX, 2.0) | {(0, 0): 1.0, (0, 1): 1.01}
-    runs = [run_at(search, o, s, means[o] * math.exp(0.1 * rng.normal())) for o in SEVEN for s in search.seeds]
-    question = question_of(search, runs)
-    chosen = next_runs(question, 2)
-    assert len({position for position, _ in chosen} | {question.of, *question.others[:0]}) == 2, (
+    runs = [run_at(study, o, s, means[o] * math.exp(0.1 * rng.normal())) for o in SEVEN for s in study.seeds]
+    query = question_of(study, runs)
+    chosen = next_runs(query, 2)
+    assert len({position for position, _ in chosen} | {query.of, *query.others[:0]}) == 2, (
         "the neighbour that may be better"
     )
     assert {seed for _, seed in chosen} == {RACING[0]}
 
 
 def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0, 1])
-    runs = noisy(search, WIDE, 0.3, 0.03)
-    look = BoundRule(search, runs)
+    study = search_of(seeds=[0, 1])
+    runs = noisy(study, WIDE, 0.3, 0.03)
+    look = BoundRule(study, runs)
     verdict = look.verdict()
     first = look.further(verdict, 2)
     assert len(first) == 2
     under_way = [Run(RunDir(Path("r")), spec, Status(State.RUNNING)) for spec in first]
-    again = BoundRule(search, [*runs, *under_way])
+    again = BoundRule(study, [*runs, *under_way])
     assert set(asked(again.further(again.verdict(), 2))) == set(asked(first)), "they are waited for"
     assert set(asked(first)) < set(asked(again.further(again.verdict(), 4)))
     failed = [Run(RunDir(Path("r")), spec, Status(State.FAILED)) for spec in first]
-    after = BoundRule(search, [*runs, *failed])
+    after = BoundRule(study, [*runs, *failed])
     assert not set(asked(after.further(after.verdict(), 4))) & set(asked(first))
 
 
 def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of: Callable[..., Study]) -> None:
     """On a bowl, points farther out tell more of where its bottom is; none is raced beyond one that diverged."""
-    search = search_of(seeds=range(4), margin="1%")
-    runs = noisy(search, SEVEN, 0.05, 0.02)
-    look = BoundRule(search, runs)
+    study = search_of(seeds=range(4), margin="1%")
+    runs = noisy(study, SEVEN, 0.05, 0.02)
+    look = BoundRule(study, runs)
     raced = {offset for offset, _ in asked(look.further(look.verdict(CENTRE), 12))}
     assert any(max(abs(lr), abs(wd)) > 1 for lr, wd in raced)
     assert max(abs(a) for offset in raced for a in offset) <= 3
-    fallen = [run_at(search, (1, 0), s, None) for s in search.seeds]
-    cliff = BoundRule(search, [run for run in runs if offset_of(run.point) != (1, 0)] + fallen)
+    fallen = [run_at(study, (1, 0), s, None) for s in study.seeds]
+    cliff = BoundRule(study, [run for run in runs if offset_of(run.point) != (1, 0)] + fallen)
     beside = {offset for offset, _ in asked(cliff.further(cliff.verdict(CENTRE), 12))}
     assert beside
     assert max(lr for lr, _ in beside) <= 0
 
 
 def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Callable[..., Study]) -> None:
-    search = search_of(margin="2%")
-    seven = replace(search, points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
-    runs = {run.spec.run_id: run for run in noisy(search, WIDE, 0.1, curvature=0.06)}
+    study = search_of(margin="2%")
+    seven = replace(study, points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
+    runs = {run.spec.run_id: run for run in noisy(study, WIDE, 0.1, curvature=0.06)}
     asking = Verification([seven], follows=True)
     plan = asking.plan(RunIndex(runs, {}))
     assert asking.verdicts[0].verdict == "unresolved"
@@ -373,13 +373,13 @@ def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Call
 
 
 def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Study]) -> None:
-    search = search_of(margin="2%")
-    wide = replace(search, points=tuple(CENTRE.moved(*offset) for offset in WIDE))
-    ledger = RunIndex({run.spec.run_id: run for run in noisy(search, WIDE, 0.12, curvature=0.06)}, {})
+    study = search_of(margin="2%")
+    wide = replace(study, points=tuple(CENTRE.moved(*offset) for offset in WIDE))
+    run_index = RunIndex({run.spec.run_id: run for run in noisy(study, WIDE, 0.12, curvature=0.06)}, {})
 
     def first_round(budget: Budget = NO_BUDGET) -> tuple[int, int]:
         asking = Verification([wide], budget=budget, at_once=1000, follows=True)
-        launched = len(asking.plan(ledger).to_launch)
+        launched = len(asking.plan(run_index).to_launch)
         bound = asking.verdicts[0].bound
         assert bound is not None
         return launched, bound.needed
@@ -393,9 +393,9 @@ def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Calla
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
     """Windows of scores move with the candidate, so that each of two points may have the other one ahead."""
-    search, swings = search_of(), 0
+    study, swings = search_of(), 0
     for seed in range(60):
-        look = BoundRule(search, noisy(search, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
+        look = BoundRule(study, noisy(study, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
         verdict = look.climb()
         assert verdict.point is not None
         if better := look._better(look.at(verdict.point)):
@@ -406,36 +406,36 @@ def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[
 
 
 def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0])
-    runs = noisy(search, SEVEN, 0.1)
-    look = BoundRule(search, runs)
+    study = search_of(seeds=[0])
+    runs = noisy(study, SEVEN, 0.1)
+    look = BoundRule(study, runs)
     further = asked(look.further(look.verdict(), 1))
     assert {offset for offset, _ in further} == {(float(i), float(j)) for i, j in SEVEN}
     assert {seed for _, seed in further} == {RACING[0]}
 
 
 def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Study]) -> None:
-    search = search_of(margin="2%")
+    study = search_of(margin="2%")
     needed = []
     for noise in (0.01, 0.1, 0.2):
-        questions = [question_of(search, noisy(search, WIDE, noise, 0.03, seed)) for seed in range(5)]
-        needed.append(median(runs_needed(question) or math.inf for question in questions))
+        questions = [question_of(study, noisy(study, WIDE, noise, 0.03, seed)) for seed in range(5)]
+        needed.append(median(runs_needed(query) or math.inf for query in questions))
     assert needed == sorted(needed)
     assert math.inf > needed[-1] > needed[0] == 1
 
 
 def test_seeds_of_a_point_are_limited(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0, 1])
-    look = BoundRule(search, noisy(search, [*product(range(-3, 4), repeat=2)], 0.3, 0.03))
+    study = search_of(seeds=[0, 1])
+    look = BoundRule(study, noisy(study, [*product(range(-3, 4), repeat=2)], 0.3, 0.03))
     assert look.further(look.verdict(CENTRE), 4, most_seeds=2) == []
     assert len(look.further(look.verdict(CENTRE), 4, most_seeds=3)) == 4
 
 
 def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., Study]) -> None:
-    search = search_of()
-    runs = noisy(search, WIDE, 0.2, 0.06)
+    study = search_of()
+    runs = noisy(study, WIDE, 0.2, 0.06)
     verdicts: Mapping[float, Verdict] = {
-        c: judged(replace(search, criterion=Criterion(confidence=c, margin=0.5)), runs) for c in (0.6, 0.99)
+        c: judged(replace(study, criterion=Criterion(confidence=c, margin=0.5)), runs) for c in (0.6, 0.99)
     }
     bounds = {c: v.bound and v.bound.value for c, v in verdicts.items()}
     assert bounds[0.6] is not None
@@ -447,15 +447,15 @@ def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., St
 def test_a_race_takes_a_pruned_run_on_where_it_would_have_its_point_and_else_leaves_it(
     search_of: Callable[..., Study],
 ) -> None:
-    search = search_of(seeds=(0, 1), margin="1%")
-    runs = noisy(search, SEVEN, 0.03)
-    verdict = judged(search, runs)
+    study = search_of(seeds=(0, 1), margin="1%")
+    runs = noisy(study, SEVEN, 0.03)
+    verdict = judged(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("unresolved", (0, 0))
-    free = BoundRule(search, runs).further(verdict, 12)
+    free = BoundRule(study, runs).further(verdict, 12)
     new = next(one for one in asked(free) if one[0] not in SEVEN)
     everywhere = [o for o in product(range(-3, 4), repeat=2) if o not in SEVEN]
-    pruned = [run_at(search, offset, 0, None, State.PRUNED) for offset in everywhere]
-    look = BoundRule(search, [*runs, *pruned])
+    pruned = [run_at(study, offset, 0, None, State.PRUNED) for offset in everywhere]
+    look = BoundRule(study, [*runs, *pruned])
     assert look.verdict() == verdict
     chosen = look.further(look.verdict(), 12)
     assert asked(chosen) == asked(free), "what was pruned is no reason to have it, and none not to"

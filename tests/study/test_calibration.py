@@ -16,9 +16,9 @@ SWEEPS = 40
 def simulated(
     world: Made, margin: float, rule: Rule = "bound", confidence: float = 0.95, runs: int = 60
 ) -> list[Outcome]:
-    search = centre_alone((0, 1), Criterion(rule=rule, margin=margin, confidence=confidence))
+    study = centre_alone((0, 1), Criterion(rule=rule, margin=margin, confidence=confidence))
     with open_workers(min(2, cores())) as pool:
-        return list(outcomes(pool, Series(search, world, Budget(runs=runs)), SWEEPS))
+        return list(outcomes(pool, Series(study, world, Budget(runs=runs)), SWEEPS))
 
 
 @pytest.mark.parametrize(("surface", "noise"), [("bowl", 0.15), ("rough", 0.06)])
@@ -39,8 +39,8 @@ def test_means_alone_declare_more_and_are_right_less_often() -> None:
 
 
 def test_slots_cost_runs_and_save_time() -> None:
-    search, world = centre_alone((0, 1), Criterion(margin=0.05)), Made("bowl", 0.12)
-    one, eight = (simulate(search, world, Budget(runs=60), slots) for slots in (1, 8))
+    study, world = centre_alone((0, 1), Criterion(margin=0.05)), Made("bowl", 0.12)
+    one, eight = (simulate(study, world, Budget(runs=60), slots) for slots in (1, 8))
     assert one.wall == one.runs <= eight.runs
     assert eight.wall < one.wall / 3
 
@@ -63,5 +63,5 @@ class Slope:
 def test_a_climb_that_gains_less_than_the_margin_ends_on_the_lattice_with_a_verdict(
     margin: float, verdict: str
 ) -> None:
-    search = centre_alone((0,), Criterion(margin=margin))
-    assert simulate(search, Slope(), Budget(runs=80)).verdict == verdict
+    study = centre_alone((0,), Criterion(margin=margin))
+    assert simulate(study, Slope(), Budget(runs=80)).verdict == verdict

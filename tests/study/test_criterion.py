@@ -32,7 +32,7 @@ def ask(tmp_path: Path) -> Ask:
 
 def criterion(results: Path, name: str = "w8") -> Criterion:
     sweep = load_sweep_store(results).named[name]
-    assert {search.criterion for search in sweep.searches} == {sweep.criterion}
+    assert {study.criterion for study in sweep.studies} == {sweep.criterion}
     return sweep.criterion
 
 

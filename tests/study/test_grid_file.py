@@ -134,8 +134,8 @@ def test_a_file_without_end_is_refused_at_its_line(text: str, said: str) -> None
 def test_one_strategy_or_seed_is_a_list_of_one(path: Path) -> None:
     change(path, "strategies: [standard]", "strategies: ntk")
     change(path, "seeds: [3, 5]", "seeds: 3")
-    request = load_request(path)
-    assert (list(request.centres), request.seeds) == (["ntk"], (3,))
+    sweep_spec = load_request(path)
+    assert (list(sweep_spec.centres), sweep_spec.seeds) == (["ntk"], (3,))
 
 
 @pytest.mark.parametrize("text", ["!!bool maybe", "!!timestamp maybe", "!!int ''", "!!float ''", "2024-12-50"])
@@ -178,9 +178,9 @@ def test_a_centre_stated_under_another_name_of_the_strategy_is_found(path: Path)
 
 
 def test_a_strategy_has_one_name(path: Path) -> None:
-    request = load_request(path, ["s=0", "s=0.5", "s=1", "s=0.25"])
-    assert list(request.centres) == ["ntk", "hybrid", "mup", "s=0.25"]
-    assert [search.strategy for search in request.searches()] == ["ntk", "hybrid", "mup", "s=0.25"]
+    sweep_spec = load_request(path, ["s=0", "s=0.5", "s=1", "s=0.25"])
+    assert list(sweep_spec.centres) == ["ntk", "hybrid", "mup", "s=0.25"]
+    assert [study.strategy for study in sweep_spec.searches()] == ["ntk", "hybrid", "mup", "s=0.25"]
     assert load_request(path, ["s=1.0"]) == load_request(path, ["mup"])
     assert refusal(path, strategies=["mup", "s=1"]) == "g.yaml: strategy mup is given twice"
 
@@ -256,20 +256,20 @@ def test_what_is_set_for_a_centre_is_checked(path: Path) -> None:
 def test_a_given_start_needs_no_centre(path: Path) -> None:
     change(path, OTHERS, "")
     for start in (Centre(lr=3.0, wd=0.25), ANYWHERE):
-        request = load_request(path, ["ntk", "s=.25"], ["optimizer=sgd"], start=start)
-        assert request.centres == dict.fromkeys(("ntk", "s=0.25"), start)
-        assert request.searches()[1].run().lr == start.lr
+        sweep_spec = load_request(path, ["ntk", "s=.25"], ["optimizer=sgd"], start=start)
+        assert sweep_spec.centres == dict.fromkeys(("ntk", "s=0.25"), start)
+        assert sweep_spec.searches()[1].run().lr == start.lr
 
 
 # --- options --------------------------------------------------------------------------------------------------------
 
 
 def test_options_win_over_the_file(path: Path) -> None:
-    request = load_request(path, ["ntk"], [], "-2:0:0.5", "fixed", [7])
-    assert list(request.centres) == ["ntk"]
-    assert request.lr.offsets() == [-2, -1.5, -1, -0.5, 0]
-    assert request.wd.fixed
-    assert request.seeds == (7,)
+    sweep_spec = load_request(path, ["ntk"], [], "-2:0:0.5", "fixed", [7])
+    assert list(sweep_spec.centres) == ["ntk"]
+    assert sweep_spec.lr.offsets() == [-2, -1.5, -1, -0.5, 0]
+    assert sweep_spec.wd.fixed
+    assert sweep_spec.seeds == (7,)
 
 
 def test_a_range_without_a_step_keeps_that_of_the_file(path: Path) -> None:
@@ -314,8 +314,8 @@ def test_the_optimizer_can_be_set_by_name(path: Path, overrides: list[str]) -> N
 
 
 def test_an_optimizer_set_by_name_takes_further_settings(path: Path) -> None:
-    request = load_request(path, overrides=["optimizer=sgd", "optimizer.momentum=0.9"])
-    assert request.recipe.optimizer == SgdSpec(momentum=0.9)
+    sweep_spec = load_request(path, overrides=["optimizer=sgd", "optimizer.momentum=0.9"])
+    assert sweep_spec.recipe.optimizer == SgdSpec(momentum=0.9)
 
 
 def test_the_mlp_factor_can_be_set_and_enters_the_family(path: Path) -> None:
@@ -609,10 +609,10 @@ def test_shipped_grids_are_valid_and_found_by_their_model(
 
 
 def test_a_run_is_the_centre_where_nothing_else_is_asked(path: Path) -> None:
-    search = load_request(path).searches()[0]
-    assert search.run() == search.base
-    run = search.run(lr=0.25, wd=0.0, seed=9)
-    assert (run.lr, run.wd, run.seed, run.family_id) == (0.25, 0.0, 9, search.family)
+    study = load_request(path).searches()[0]
+    assert study.run() == study.base
+    run = study.run(lr=0.25, wd=0.0, seed=9)
+    assert (run.lr, run.wd, run.seed, run.family_id) == (0.25, 0.0, 9, study.family)
 
 
 def test_a_run_with_an_impossible_value_is_refused(path: Path) -> None:

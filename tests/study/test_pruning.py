@@ -28,15 +28,15 @@ def finished(*scores: float) -> list[PrunerCurve]:
 
 
 def reasons(
-    rule: str, curves: Sequence[PrunerCurve], measure: Metric = LOWEST_LOSS, schedule: ScheduleSpec = SCHEDULE
+    rule: str, curves: Sequence[PrunerCurve], metric: Metric = LOWEST_LOSS, schedule: ScheduleSpec = SCHEDULE
 ) -> dict[str, str]:
     """Return why each of the runs in training is hopeless that is."""
-    found = {one.run: hopeless(rule, one, curves, measure, schedule) for one in curves if one.state is State.RUNNING}
+    found = {one.run: hopeless(rule, one, curves, metric, schedule) for one in curves if one.state is State.RUNNING}
     return {run: reason for run, reason in found.items() if reason}
 
 
-def stopped(rule: str, curves: Sequence[PrunerCurve], measure: Metric = LOWEST_LOSS) -> set[str]:
-    return set(reasons(rule, curves, measure))
+def stopped(rule: str, curves: Sequence[PrunerCurve], metric: Metric = LOWEST_LOSS) -> set[str]:
+    return set(reasons(rule, curves, metric))
 
 
 def random_curves(number: int, seed: int, prefix: str = "r") -> list[dict[int, float]]:

@@ -33,8 +33,8 @@ def finish(results: Path, spec: RunSpec, score: float | None) -> RunDir:
 
 
 def test_no_results_folder_holds_no_runs(results: Path) -> None:
-    ledger = load_run_index(results)
-    assert (ledger.runs, ledger.broken) == ({}, {})
+    run_index = load_run_index(results)
+    assert (run_index.runs, run_index.broken) == ({}, {})
     results.touch()
     assert load_run_index(results).runs == {}
 
@@ -60,8 +60,8 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
     start(results, failed).fail("error", "ValueError: bad")
     for spec in (queued, missing):
         RunDir.create(results, spec)
-    ledger = load_run_index(results, Look(queued=queued.run_id))
-    assert {run.spec.seed: (run.state, run.score) for run in ledger.runs.values()} == {
+    run_index = load_run_index(results, Look(queued=queued.run_id))
+    assert {run.spec.seed: (run.state, run.score) for run in run_index.runs.values()} == {
         0: (State.DONE, 0.25),
         1: (State.DIVERGED, None),
         2: (State.RUNNING, None),
@@ -69,8 +69,8 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
         4: (State.QUEUED, None),
         5: (State.MISSING, None),
     }
-    assert ledger.runs[failed.run_id].status.reason == "ValueError: bad"
-    assert ledger.state("0" * 12).state is State.MISSING
+    assert run_index.runs[failed.run_id].status.reason == "ValueError: bad"
+    assert run_index.state("0" * 12).state is State.MISSING
 
 
 def test_each_file_of_a_finished_run_is_opened_once(results: Path, make_spec: MakeSpec) -> None:
@@ -93,15 +93,15 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
     for spec in (sound, broken):
         RunDir.create(results, spec)
     RunDir(results / "runs" / broken.run_id).spec_path.write_text(content)
-    ledger = load_run_index(results)
-    assert list(ledger.runs) == [sound.run_id]
-    assert list(ledger.broken) == [broken.run_id]
-    status = ledger.state(broken.run_id)
+    run_index = load_run_index(results)
+    assert list(run_index.runs) == [sound.run_id]
+    assert list(run_index.broken) == [broken.run_id]
+    status = run_index.state(broken.run_id)
     assert (status.state, status.reason) == (
         State.INTERRUPTED,
         "its spec.json is damaged and will be written anew",
     )
-    assert "the command that asked for the run writes it anew" in ledger.broken[broken.run_id]
+    assert "the command that asked for the run writes it anew" in run_index.broken[broken.run_id]
 
 
 def test_a_spec_edited_by_hand_is_not_taken_for_the_run(results: Path, spec: RunSpec) -> None:
@@ -115,8 +115,8 @@ def test_what_is_no_run_folder_is_passed_over(results: Path, spec: RunSpec) -> N
     for name in ("notes", "ABCDEF012345", "..", f"{spec.run_id}x"):
         (results / "runs" / name).mkdir(exist_ok=True)
     (results / "runs" / "README").touch()
-    ledger = load_run_index(results)
-    assert (list(ledger.runs), ledger.broken) == ([spec.run_id], {})
+    run_index = load_run_index(results)
+    assert (list(run_index.runs), run_index.broken) == ([spec.run_id], {})
 
 
 def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, make_spec: MakeSpec) -> None:
@@ -124,8 +124,8 @@ def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, 
     other = make_spec(model={"width": 16})
     for spec in (*family, other):
         RunDir.create(results, spec)
-    found = load_run_index(results).family(family[0].family_id)
-    assert {run.id for run in found} == {spec.run_id for spec in family}
+    runs = load_run_index(results).family(family[0].family_id)
+    assert {run.id for run in runs} == {spec.run_id for spec in family}
 
 
 def test_states_are_counted_in_their_order() -> None:
@@ -138,13 +138,13 @@ def test_states_are_counted_in_their_order() -> None:
 
 def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpec) -> None:
     ids = [RunDir.create(results, make_spec(seed=seed)).id for seed in range(40)]  # two of 40 share a first digit
-    ledger = load_run_index(results)
-    assert find_run(ledger, ids[0]) == ids[0]
+    run_index = load_run_index(results)
+    assert find_run(run_index, ids[0]) == ids[0]
     shared = next(d for d in "0123456789abcdef" if sum(i.startswith(d) for i in ids) > 1)
     with pytest.raises(InputError, match=rf"runs start with '{shared}': {shared}"):
-        find_run(ledger, shared)
+        find_run(run_index, shared)
     with pytest.raises(InputError, match="no run starts with 'xyz'; `ettsweep status` lists them"):
-        find_run(ledger, "xyz")
+        find_run(run_index, "xyz")
 
 
 def test_a_broken_run_is_found_too(results: Path, spec: RunSpec) -> None:
@@ -225,8 +225,8 @@ def test_what_is_not_wanted_is_not_planned(make_spec: MakeSpec) -> None:
 
 def test_planning_is_repeatable(make_spec: MakeSpec) -> None:
     specs = [make_spec(seed=seed) for seed in range(3)]
-    ledger = ledger_of({specs[0]: State.DONE, specs[1]: State.FAILED})
-    assert make_plan(specs, ledger) == make_plan(specs, ledger)
+    run_index = ledger_of({specs[0]: State.DONE, specs[1]: State.FAILED})
+    assert make_plan(specs, run_index) == make_plan(specs, run_index)
 
 
 # --- pruned ---------------------------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ def pruned(results: Path, spec: RunSpec) -> RunSpec:
 
 
 def test_a_pruned_run_goes_on_for_whoever_wants_it(results: Path, pruned: RunSpec) -> None:
-    ledger = load_run_index(results)
-    wanted = make_plan([pruned], ledger)
+    run_index = load_run_index(results)
+    wanted = make_plan([pruned], run_index)
     assert [(p.id, p.state, p.reason) for p in wanted.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
     assert wanted.under_way
 

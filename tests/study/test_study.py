@@ -25,10 +25,10 @@ def random_points(count: int) -> list[Point]:
 def test_the_neighbours_are_the_six_of_the_paper() -> None:
     lr, wd = 20.0, 4e-5
     six = {(2 * lr, wd), (lr, 2 * wd), (2 * lr, wd / 2), (lr / 2, 2 * wd), (lr, wd / 2), (lr / 2, wd)}
-    found = neighbours(Point(lr, wd), FREE, FREE)
-    assert len(found) == 6
-    assert {(point.lr, point.wd) for point in found} == six
-    assert not {Point(2 * lr, 2 * wd), Point(lr / 2, wd / 2)} & set(found)
+    points = neighbours(Point(lr, wd), FREE, FREE)
+    assert len(points) == 6
+    assert {(point.lr, point.wd) for point in points} == six
+    assert not {Point(2 * lr, 2 * wd), Point(lr / 2, wd / 2)} & set(points)
 
 
 def test_one_free_axis_has_two_neighbours() -> None:
@@ -46,11 +46,11 @@ def test_a_fixed_wd_of_zero_keeps_its_two_neighbours() -> None:
 
 def test_fractional_steps_move_by_that_power_of_two() -> None:
     half, quarter = Axis(low=-1, high=1, step=0.5), Axis(low=-1, high=1, step=0.25)
-    found = neighbours(Point(1.0, 1.0), half, quarter)
+    points = neighbours(Point(1.0, 1.0), half, quarter)
     r, q = math.sqrt(2), 2**0.25
     expected = [(r, 1), (1, q), (r, 1 / q), (1 / r, q), (1, 1 / q), (1 / r, 1)]
-    assert len(found) == 6
-    assert set(found) == {Point(*other) for other in expected}
+    assert len(points) == 6
+    assert set(points) == {Point(*other) for other in expected}
 
 
 def test_being_a_neighbour_is_mutual() -> None:

@@ -18,21 +18,21 @@ from ettsweep.study.verification import Budget, Verification
 BOWL = Made("bowl", 0.02)
 
 
-def searched(searching: Suggester, search: Study) -> list[Suggestion]:
+def searched(searching: Suggester, study: Study) -> list[Suggestion]:
     """Return what was proposed in a whole sweep."""
     found: list[Suggestion] = []
-    searching.keep = lambda sweep, proposals: found.extend(proposals)
-    simulate(search, BOWL, Budget(60), slots=2, searching=searching)
+    searching.keep = lambda sweep, suggestions: found.extend(suggestions)
+    simulate(study, BOWL, Budget(60), slots=2, searching=searching)
     return found
 
 
 class Forgetful(Suggester):
     """One that is killed after each round: nothing is left of it but what was kept."""
 
-    def further(self, searches: Sequence[Study], ledger: RunIndex, at_once: int, most: int) -> list[Study]:
-        starts = {search.key: self.starts[search.key] for search in searches if not search.proposed}
+    def further(self, studies: Sequence[Study], run_index: RunIndex, at_once: int, most: int) -> list[Study]:
+        starts = {study.key: self.starts[study.key] for study in studies if not study.proposed}
         again = Suggester(self.sampler, self.propose, self.trials, starts, {*self.over}, keep=self.keep)
-        found = again.further(searches, ledger, at_once, most)
+        found = again.further(studies, run_index, at_once, most)
         self.over = again.over
         return found
 
@@ -40,12 +40,12 @@ class Forgetful(Suggester):
 @pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
 def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str) -> None:
     """It starts beside the centre of its lattice, which only its first proposal says."""
-    search, whole = Way(sampler, trials=12, off=3).begin(centre_alone((0,), Criterion()), BOWL)
+    study, whole = Way(sampler, trials=12, off=3).begin(centre_alone((0,), Criterion()), BOWL)
     assert whole
     killed = Forgetful(whole.sampler, whole.propose, whole.trials, whole.starts)
-    asked = searched(whole, search)
-    assert asked == searched(killed, search)
-    points = [point for proposal in asked for point in proposal.points]
+    asked = searched(whole, study)
+    assert asked == searched(killed, study)
+    points = [point for suggestion in asked for point in suggestion.points]
     assert len({(point.lr, point.wd) for point in points}) == len(points) <= 12
     assert sampler == "surface" or len(points) == 12
 
@@ -55,10 +55,10 @@ def test_a_simulated_search_starts_as_far_off_the_best_point_as_it_is_told(off: 
     """Steps are counted along axes, each by itself."""
     for number in range(6):
         world = replace(BOWL, number=number)
-        search, searching = Way("surface", off=off).begin(centre_alone((0,), Criterion()), world)
+        study, searching = Way("surface", off=off).begin(centre_alone((0,), Criterion()), world)
         assert searching
-        start = searching.starts[search.key].point
-        place = [round(a - b) for a, b in zip(start.log2(), search.centre.log2(), strict=True)]
+        start = searching.starts[study.key].point
+        place = [round(a - b) for a, b in zip(start.log2(), study.centre.log2(), strict=True)]
         assert sum(abs(x - best) for x, best in zip(place, world.best, strict=True)) == off
         (climb, nobody) = Way("climb", off=off).begin(centre_alone((0,), Criterion()), world)
         assert nobody is None
@@ -79,8 +79,8 @@ def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
 
 @pytest.mark.parametrize(("runs", "named"), [(19, 19), (20, 10), (24, 14), (60, 30)])
 def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, named: int) -> None:
-    search, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
+    study, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
     assert searching
-    asking = Verification([search], budget=Budget(runs), at_once=100, searching=searching)
+    asking = Verification([study], budget=Budget(runs), at_once=100, searching=searching)
     asking.plan(RunIndex({}, {}))
-    assert len(asking.searches[0].proposed) == named
+    assert len(asking.studies[0].proposed) == named

@@ -50,13 +50,13 @@ def only(results: Path) -> Sweep:
 
 
 def test_what_was_asked_is_read_as_it_was_kept(ask: Ask, results: Path) -> None:
-    request = ask(
+    sweep_spec = ask(
         strategies=["standard", "s=0.1"], overrides=["optimizer=sgd", "centre_sgd={standard: {lr: 1, wd: 0}}"]
     )
-    extend(results, "w8", request, "a first look")
+    extend(results, "w8", sweep_spec, "a first look")
     sweep = only(results)
-    assert (sweep.name, sweep.requests, sweep.note, sweep.archived) == ("w8", (request,), "a first look", False)
-    assert list(sweep.specs()) == request.specs()
+    assert (sweep.name, sweep.sweep_specs, sweep.note, sweep.archived) == ("w8", (sweep_spec,), "a first look", False)
+    assert list(sweep.specs()) == sweep_spec.specs()
     assert load_sweep_store(results / "none").named == {}
 
 
@@ -75,18 +75,18 @@ def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_sta
     """Another place to train, further seeds, another verdict: the same search goes on, for this strategy alone."""
 
     def starts() -> list[Point | None]:
-        return [search.start for search in only(results).searches]
+        return [study.start for study in only(results).studies]
 
-    request = ask(strategies=["standard", "mup"]).model_copy(update={"searched": True})
-    extend(results, "w8", request)
+    sweep_spec = ask(strategies=["standard", "mup"]).model_copy(update={"searched": True})
+    extend(results, "w8", sweep_spec)
     for lr, start in ((0.5, Centre(lr=0.5, wd=0.25)), (0.25, None)):
         points = (Centre(lr=lr, wd=0.25),)
         propose(results, "w8", [Suggestion(strategy="standard", sampler="surface", points=points, start=start)])
     assert starts() == [Point(0.5, 0.25), None]
-    of_mup = request.model_copy(update={"lr": Axis(low=-3, high=5), "centres": {"mup": request.centres["mup"]}})
+    of_mup = sweep_spec.model_copy(update={"lr": Axis(low=-3, high=5), "centres": {"mup": sweep_spec.centres["mup"]}})
     extend(results, "w8", of_mup)
     assert starts() == [Point(0.5, 0.25), None], "the ranges of another strategy"
-    extend(results, "w8", request.model_copy(update=changes))
+    extend(results, "w8", sweep_spec.model_copy(update=changes))
     assert starts() == [Point(0.5, 0.25) if stays else None, None]
     more = Suggestion(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
     propose(results, "w8", [more])
@@ -97,9 +97,9 @@ def test_points_strategies_and_seeds_extend_a_sweep(ask: Ask, results: Path) -> 
     extend(results, "w8", ask(seeds=[0]))
     extend(results, "w8", ask(seeds=[1], lr_range="1:3"))
     extend(results, "w8", ask(strategies=["mup"]))
-    standard, mup = only(results).searches
-    assert {search.sweep for search in (standard, mup)} == {"w8"}
-    assert [search.strategy for search in (standard, mup)] == ["standard", "mup"]
+    standard, mup = only(results).studies
+    assert {study.sweep for study in (standard, mup)} == {"w8"}
+    assert [study.strategy for study in (standard, mup)] == ["standard", "mup"]
     assert [point.lr for point in standard.points] == [0.125, 0.25, 0.5, 1.0, 2.0]
     assert standard.seeds == mup.seeds == (0, 1), "seeds belong to the sweep"
     assert len(list(only(results).specs())) == 2 * (5 + 3)
@@ -116,15 +116,15 @@ def test_another_place_to_train_is_remembered(ask: Ask, results: Path) -> None:
     first = ask()
     extend(results, "w8", first)
     extend(results, "w8", first.model_copy(update={"launch_set": ("slots=1",)}))
-    assert only(results).requests[-1].launch_set == ("slots=1",)
-    assert len(only(results).searches) == 1
+    assert only(results).sweep_specs[-1].launch_set == ("slots=1",)
+    assert len(only(results).studies) == 1
 
 
 def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, results: Path) -> None:
     extend(results, "w8", first := ask())
     extend(results, "w8", ask(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
-    (search,) = only(results).searches
-    assert search.points == first.searches()[0].points
+    (study,) = only(results).studies
+    assert study.points == first.searches()[0].points
     assert len(only(results).entries) == 1
 
 
@@ -160,7 +160,7 @@ def test_another_question_is_refused_with_what_differs_and_a_free_name(
 def test_a_centre_on_the_lattice_extends(ask: Ask, results: Path) -> None:
     extend(results, "w8", ask())
     extend(results, "w8", ask(overrides=["centre.standard.lr=2"], lr_range="0:0"))
-    assert Point(2.0, 0.25) in only(results).searches[0].points
+    assert Point(2.0, 0.25) in only(results).studies[0].points
 
 
 @pytest.mark.parametrize(
@@ -181,34 +181,34 @@ def test_any_text_can_be_made_a_name() -> None:
 
 
 def test_two_commands_at_the_same_instant_are_both_in(ask: Ask, results: Path) -> None:
-    requests = [ask(seeds=[seed]) for seed in range(8)]
-    barrier = threading.Barrier(len(requests))
+    sweep_specs = [ask(seeds=[seed]) for seed in range(8)]
+    barrier = threading.Barrier(len(sweep_specs))
 
-    def one(request: SweepSpec) -> None:
+    def one(sweep_spec: SweepSpec) -> None:
         barrier.wait()
-        extend(results, "w8", request)
+        extend(results, "w8", sweep_spec)
 
-    threads = [threading.Thread(target=one, args=(request,)) for request in requests]
+    threads = [threading.Thread(target=one, args=(sweep_spec,)) for sweep_spec in sweep_specs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(only(results).searches[0].seeds) == list(range(8))
+    assert sorted(only(results).studies[0].seeds) == list(range(8))
     assert len(only(results).entries) == 8
 
 
 def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results: Path) -> None:
-    requests = [ask(overrides=[f"batch_size={size}"]) for size in (16, 32, 64)]
-    barrier, refused = threading.Barrier(len(requests)), []
+    sweep_specs = [ask(overrides=[f"batch_size={size}"]) for size in (16, 32, 64)]
+    barrier, refused = threading.Barrier(len(sweep_specs)), []
 
-    def one(request: SweepSpec) -> None:
+    def one(sweep_spec: SweepSpec) -> None:
         barrier.wait()
         try:
-            extend(results, "w8", request)
+            extend(results, "w8", sweep_spec)
         except SweepNameTakenError as error:
             refused.append(error)
 
-    threads = [threading.Thread(target=one, args=(request,)) for request in requests]
+    threads = [threading.Thread(target=one, args=(sweep_spec,)) for sweep_spec in sweep_specs]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -238,9 +238,9 @@ def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, resu
 
 
 def test_a_renamed_sweep_is_the_same_but_for_its_name(ask: Ask, results: Path) -> None:
-    extend(results, "w8", request := ask())
+    extend(results, "w8", sweep_spec := ask())
     rename_sweep(results, "w8", "width-8")
-    assert (only(results).name, only(results).requests) == ("width-8", (request,))
+    assert (only(results).name, only(results).sweep_specs) == ("width-8", (sweep_spec,))
     extend(results, "w8", ask(overrides=["batch_size=16"]))
     for new in ("w8", "width-8"):
         with pytest.raises(InputError, match="already"):
@@ -274,11 +274,11 @@ def test_a_damaged_sweep_is_named_and_others_go_on(ask: Ask, results: Path, cont
     extend(results, "other", ask())
     path = results / "sweeps" / "w8" / "0001.yaml"
     path.write_text(content)
-    sweeps = load_sweep_store(results)
-    assert list(sweeps.named) == ["other"]
-    assert str(path) in sweeps.broken["w8"]
+    sweep_store = load_sweep_store(results)
+    assert list(sweep_store.named) == ["other"]
+    assert str(path) in sweep_store.broken["w8"]
     with pytest.raises(CorruptError, match=re.escape(str(path))):
-        sweeps.chosen(["w8"])
+        sweep_store.chosen(["w8"])
     with pytest.raises(CorruptError, match=re.escape(str(path))):
         extend(results, "w8", ask(seeds=[7]))
 
@@ -302,9 +302,9 @@ def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) 
 
 @pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
 def test_any_note_is_read_as_it_was_written(ask: Ask, results: Path, text: str) -> None:
-    request = ask()
-    extend(results, "w8", request.model_copy(update={"grid": text, "launch_set": (text,)}), note=text)
-    (asked,) = only(results).requests
+    sweep_spec = ask()
+    extend(results, "w8", sweep_spec.model_copy(update={"grid": text, "launch_set": (text,)}), note=text)
+    (asked,) = only(results).sweep_specs
     assert (only(results).note, asked.grid, asked.launch_set) == (text, text, (text,))
 
 
@@ -328,17 +328,17 @@ def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, n
     extend(results, "w8", ask(seeds=[1]))
     path = results / "sweeps" / "w8" / "0002.yaml"
     path.write_text(path.read_text().replace(old, new))
-    sweeps = load_sweep_store(results)
-    assert list(sweeps.named) == ["other"]
-    assert told in sweeps.broken["w8"]
-    assert str(path.parent) in sweeps.broken["w8"]
+    sweep_store = load_sweep_store(results)
+    assert list(sweep_store.named) == ["other"]
+    assert told in sweep_store.broken["w8"]
+    assert str(path.parent) in sweep_store.broken["w8"]
 
 
 def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(ask: Ask, results: Path) -> None:
     extend(results, "w8", ask())
-    sweeps = load_sweep_store(results)
+    sweep_store = load_sweep_store(results)
     rename_sweep(results, "w8", "new")
-    assert not append(results, sweeps, "w8", SweepVersion(asked=ask(seeds=[1]))), "all is to be looked at again"
+    assert not append(results, sweep_store, "w8", SweepVersion(asked=ask(seeds=[1]))), "all is to be looked at again"
     assert list(load_sweep_store(results).named) == ["new"]
     assert not load_sweep_store(results).broken
     assert not (results / "sweeps" / "w8").exists()

@@ -60,16 +60,16 @@ def search(search_of: Callable[..., Study]) -> Study:
     return search_of()
 
 
-def run_at(search: Study, offset: Offset, seed: int = 0, score: float | None = None, state: str = "done") -> Run:
+def run_at(study: Study, offset: Offset, seed: int = 0, score: float | None = None, state: str = "done") -> Run:
     lr, wd = CENTRE.moved(*offset)
-    spec = search.base.with_point(lr, wd, seed)
+    spec = study.base.with_point(lr, wd, seed)
     result = {"score": score} if State(state).finished else None
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State(state)), result)
 
 
-def runs_on(search: Study, scores: Mapping[Offset, float | None]) -> list[Run]:
+def runs_on(study: Study, scores: Mapping[Offset, float | None]) -> list[Run]:
     """Return finished runs with these scores, diverged ones for None."""
-    return [run_at(search, o, 0, s, "diverged" if s is None else "done") for o, s in scores.items()]
+    return [run_at(study, o, 0, s, "diverged" if s is None else "done") for o, s in scores.items()]
 
 
 def bowl(offset: Offset) -> float:
@@ -79,13 +79,13 @@ def bowl(offset: Offset) -> float:
 BOWL: dict[Offset, float | None] = {offset: bowl(offset) for offset in [(0, 0), *SIX]}
 
 
-def verify(search: Study, runs: Sequence[Run], at: Point | None = None) -> Verdict:
-    return evaluate(search, runs).verdict(at)
+def verify(study: Study, runs: Sequence[Run], at: Point | None = None) -> Verdict:
+    return evaluate(study, runs).verdict(at)
 
 
-def wanted(search: Study, runs: Sequence[Run], at: Point | None = None) -> list[RunSpec]:
-    look = evaluate(search, runs)
-    return look.wanted(look.verdict(at))
+def wanted(study: Study, runs: Sequence[Run], at: Point | None = None) -> list[RunSpec]:
+    study_state = evaluate(study, runs)
+    return study_state.wanted(study_state.verdict(at))
 
 
 def offset_of(point: Point | None) -> Offset:
@@ -100,40 +100,40 @@ def offsets(specs: Sequence[RunSpec]) -> set[Offset]:
 # --- optimal --------------------------------------------------------------------------------------------------------
 
 
-def test_a_point_better_than_its_six_neighbours_is_optimal(search: Study) -> None:
-    verdict = verify(search, runs_on(search, BOWL))
+def test_a_point_better_than_its_six_neighbours_is_optimal(study: Study) -> None:
+    verdict = verify(study, runs_on(study, BOWL))
     assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.0)
-    assert verdict.search.measure == Metric("best_loss", "min")
+    assert verdict.study.metric == Metric("best_loss", "min")
     assert {offset_of(n.point): n.score for n in verdict.neighbours} == {o: bowl(o) for o in SIX}
     assert verdict.missing == []
-    assert wanted(search, runs_on(search, BOWL)) == []
-    assert evaluate(search, runs_on(search, BOWL)).climb() == verdict
+    assert wanted(study, runs_on(study, BOWL)) == []
+    assert evaluate(study, runs_on(study, BOWL)).climb() == verdict
 
 
-def test_the_diagonals_left_out_need_not_be_there(search: Study) -> None:
-    runs = runs_on(search, BOWL | {(1, 1): 5.0})
-    assert verify(search, runs).verdict == "optimal"
-    better_diagonal = verify(search, runs_on(search, BOWL | {(1, 1): 0.5}), at=CENTRE)
+def test_the_diagonals_left_out_need_not_be_there(study: Study) -> None:
+    runs = runs_on(study, BOWL | {(1, 1): 5.0})
+    assert verify(study, runs).verdict == "optimal"
+    better_diagonal = verify(study, runs_on(study, BOWL | {(1, 1): 0.5}), at=CENTRE)
     assert better_diagonal.verdict == "optimal"
 
 
 def test_one_free_axis_needs_two_neighbours(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed")
-    runs = runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
-    verdict = verify(search, runs)
+    study = search_of(wd="fixed")
+    runs = runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
+    verdict = verify(study, runs)
     assert verdict.verdict == "optimal"
     assert {offset_of(n.point) for n in verdict.neighbours} == {(-1, 0), (1, 0)}
 
 
 def test_neighbours_are_a_step_of_the_request_away(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="{range: [0, 0], step: 0.5}", wd="fixed")
-    whole_steps = runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
-    assert verify(search, whole_steps).verdict == "edge"
-    half_steps = runs_on(search, {(-0.5, 0): 2.0, (0, 0): 1.0, (0.5, 0): 2.0})
-    assert verify(search, half_steps).verdict == "optimal"
+    study = search_of(lr="{range: [0, 0], step: 0.5}", wd="fixed")
+    whole_steps = runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
+    assert verify(study, whole_steps).verdict == "edge"
+    half_steps = runs_on(study, {(-0.5, 0): 2.0, (0, 0): 1.0, (0.5, 0): 2.0})
+    assert verify(study, half_steps).verdict == "optimal"
 
 
-def test_points_that_were_mapped_back_are_the_same_points(search: Study) -> None:
+def test_points_that_were_mapped_back_are_the_same_points(study: Study) -> None:
     runs = [
         Run(
             run.dir,
@@ -141,9 +141,9 @@ def test_points_that_were_mapped_back_are_the_same_points(search: Study) -> None
             run.status,
             run.result,
         )
-        for run in runs_on(search, BOWL)
+        for run in runs_on(study, BOWL)
     ]
-    assert verify(search, runs).verdict == "optimal"
+    assert verify(study, runs).verdict == "optimal"
 
 
 def near(run: Run, log2_lr: float, seed: int) -> Run:
@@ -157,35 +157,35 @@ def near(run: Run, log2_lr: float, seed: int) -> Run:
 def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
     search_of: Callable[..., Study], step: float, apart: float
 ) -> None:
-    search = search_of(lr=f"{{range: [{-step}, {step}], step: {step}}}", wd="fixed", seeds=[0, 1])
-    first = [run_at(search, (i * step, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
+    study = search_of(lr=f"{{range: [{-step}, {step}], step: {step}}}", wd="fixed", seeds=[0, 1])
+    first = [run_at(study, (i * step, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
     runs = [*first, *(near(run, apart, 1) for run in first), near(first[1], apart, 2)]
     assert len({run.spec.lr for run in runs}) == 6
     for found in (runs, runs[::-1]):
-        verdict = verify(search, found)
+        verdict = verify(study, found)
         assert (verdict.verdict, verdict.score, verdict.fresh) == ("optimal", 1.0, {2: 1.0})
-        assert verdict.point == search.points[1], "the lattice's, whoever was first"
+        assert verdict.point == study.points[1], "the lattice's, whoever was first"
         assert verdict.outside == ()
-        assert wanted(search, found) == []
-    missing = run_at(search, (0, 0), 1, state="interrupted")
-    look = evaluate(search, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
-    assert near(first[1], apart, 1).spec in look.specs([CENTRE]), "what is there is not trained again"
+        assert wanted(study, found) == []
+    missing = run_at(study, (0, 0), 1, state="interrupted")
+    study_state = evaluate(study, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
+    assert near(first[1], apart, 1).spec in study_state.specs([CENTRE]), "what is there is not trained again"
 
 
 def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., Study]) -> None:
     step = 2.0**-10
-    search = search_of(lr=f"{{range: [0, {20 * step}], step: {step}}}", wd="fixed")
-    runs = [near(run_at(search, (i * step, 0), 0, 1.0 + i), 1e-7, 0) for i in range(24)]
-    look = evaluate(search, runs)
-    assert [look.at(point).score for point in search.points] == [1.0 + i for i in range(21)]
-    assert [look.at(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
+    study = search_of(lr=f"{{range: [0, {20 * step}], step: {step}}}", wd="fixed")
+    runs = [near(run_at(study, (i * step, 0), 0, 1.0 + i), 1e-7, 0) for i in range(24)]
+    study_state = evaluate(study, runs)
+    assert [study_state.at(point).score for point in study.points] == [1.0 + i for i in range(21)]
+    assert [study_state.at(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
     beyond = CENTRE.moved(24 * step, 0)
-    assert look.snap(beyond) == beyond, "typed in full, a step beyond what is known"
+    assert study_state.snap(beyond) == beyond, "typed in full, a step beyond what is known"
 
 
 def test_nothing_to_search_is_unsearched(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="fixed", wd="fixed")
-    verdict = verify(search, runs_on(search, {(0, 0): 1.0, (3, 0): 0.5}))  # of another search of the family
+    study = search_of(lr="fixed", wd="fixed")
+    verdict = verify(study, runs_on(study, {(0, 0): 1.0, (3, 0): 0.5}))  # of another search of the family
     assert (verdict.verdict, verdict.neighbours, verdict.score) == ("unsearched", (), 1.0)
     assert verdict.verdict in FINAL
 
@@ -194,85 +194,85 @@ def test_nothing_to_search_is_unsearched(search_of: Callable[..., Study]) -> Non
 
 
 @pytest.mark.parametrize("absent", SIX)
-def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(search: Study, absent: Offset) -> None:
-    runs = runs_on(search, {o: s for o, s in BOWL.items() if o != absent})
-    verdict = verify(search, runs)
+def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Study, absent: Offset) -> None:
+    runs = runs_on(study, {o: s for o, s in BOWL.items() if o != absent})
+    verdict = verify(study, runs)
     assert verdict.verdict == "edge"
     assert [offset_of(p) for p in verdict.missing] == [absent]
     assert verdict.reason == "1 of 6 neighbours had not been asked for"
-    assert offsets(wanted(search, runs)) == {(0, 0), absent}
+    assert offsets(wanted(study, runs)) == {(0, 0), absent}
 
 
 def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0, 1])
-    runs = [run_at(search, o, seed, bowl(o)) for o in BOWL for seed in (0, 1) if (o, seed) != ((1, 0), 1)]
-    verdict = verify(search, runs)
+    study = search_of(seeds=[0, 1])
+    runs = [run_at(study, o, seed, bowl(o)) for o in BOWL for seed in (0, 1) if (o, seed) != ((1, 0), 1)]
+    verdict = verify(study, runs)
     assert verdict.verdict == "edge"
     assert [offset_of(p) for p in verdict.missing] == [(1, 0)]
-    assert {spec.seed for spec in wanted(search, runs)} == {0, 1}
+    assert {spec.seed for spec in wanted(study, runs)} == {0, 1}
 
 
 def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed")
+    study = search_of(wd="fixed")
     downhill = {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)}
-    runs = runs_on(search, downhill)
-    verdict = verify(search, runs)
+    runs = runs_on(study, downhill)
+    verdict = verify(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (REACH, 0))
     assert "--lr-range or --wd-range" in verdict.reason
-    assert wanted(search, runs) == []
-    one_less = runs_on(search, {o: s for o, s in downhill.items() if o[0] < REACH})
-    assert offsets(wanted(search, one_less)) == {(REACH - 1, 0), (REACH, 0)}
+    assert wanted(study, runs) == []
+    one_less = runs_on(study, {o: s for o, s in downhill.items() if o[0] < REACH})
+    assert offsets(wanted(study, one_less)) == {(REACH - 1, 0), (REACH, 0)}
 
 
 def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="{range: [-3, 3], step: 0.5}", wd="fixed")
+    study = search_of(lr="{range: [-3, 3], step: 0.5}", wd="fixed")
     for end in (-3.0, 3.0):
-        inside = runs_on(search, {(0.5 * i - 3, 0.0): 1.0 + abs(0.5 * i - 3 - end) for i in range(13)})
+        inside = runs_on(study, {(0.5 * i - 3, 0.0): 1.0 + abs(0.5 * i - 3 - end) for i in range(13)})
         beyond = math.copysign(0.5 * REACH, end)
         further = beyond + math.copysign(0.5, end)
-        at_reach = runs_on(search, {(end + step * beyond / REACH, 0.0): 0.9 - 0.1 * step for step in range(1, REACH)})
-        assert (end + beyond, 0) in offsets(wanted(search, [*inside, *at_reach]))
-        at_reach += runs_on(search, {(end + beyond, 0.0): 0.0})
-        assert wanted(search, [*inside, *at_reach]) == []
-        taken_on = run_at(search, (end + further, 0.0), state="interrupted")
-        assert (end + further, 0) in offsets(wanted(search, [*inside, *at_reach, taken_on]))
+        at_reach = runs_on(study, {(end + step * beyond / REACH, 0.0): 0.9 - 0.1 * step for step in range(1, REACH)})
+        assert (end + beyond, 0) in offsets(wanted(study, [*inside, *at_reach]))
+        at_reach += runs_on(study, {(end + beyond, 0.0): 0.0})
+        assert wanted(study, [*inside, *at_reach]) == []
+        taken_on = run_at(study, (end + further, 0.0), state="interrupted")
+        assert (end + further, 0) in offsets(wanted(study, [*inside, *at_reach, taken_on]))
 
 
 def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed")
-    runs = runs_on(search, {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)})
-    runs.append(run_at(search, (REACH + 1, 0), state="interrupted"))
-    verdict = verify(search, runs)
+    study = search_of(wd="fixed")
+    runs = runs_on(study, {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)})
+    runs.append(run_at(study, (REACH + 1, 0), state="interrupted"))
+    verdict = verify(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("incomplete", (REACH, 0))
-    assert offsets(wanted(search, runs)) == {(REACH, 0), (REACH + 1, 0)}
+    assert offsets(wanted(study, runs)) == {(REACH, 0), (REACH + 1, 0)}
 
 
-def test_points_beyond_the_grid_are_told(search: Study) -> None:
-    verdict = verify(search, runs_on(search, BOWL))
+def test_points_beyond_the_grid_are_told(study: Study) -> None:
+    verdict = verify(study, runs_on(study, BOWL))
     assert {offset_of(p) for p in verdict.outside} == set(SIX)
 
 
 # --- incomplete -----------------------------------------------------------------------------------------------------
 
 
-def with_neighbour(search: Study, state: str) -> list[Run]:
-    runs = runs_on(search, {o: s for o, s in BOWL.items() if o != (1, -1)})
-    return [*runs, run_at(search, (1, -1), state=state)]
+def with_neighbour(study: Study, state: str) -> list[Run]:
+    runs = runs_on(study, {o: s for o, s in BOWL.items() if o != (1, -1)})
+    return [*runs, run_at(study, (1, -1), state=state)]
 
 
 @pytest.mark.parametrize("state", ["running", "queued", "interrupted", "missing"])
-def test_a_neighbour_under_way_makes_the_verdict_wait(search: Study, state: str) -> None:
-    runs = with_neighbour(search, state)
-    verdict = verify(search, runs)
+def test_a_neighbour_under_way_makes_the_verdict_wait(study: Study, state: str) -> None:
+    runs = with_neighbour(study, state)
+    verdict = verify(study, runs)
     assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
     assert {offset_of(n.point): n.state for n in verdict.neighbours}[1, -1] == state
-    assert (1, -1) in offsets(wanted(search, runs))
+    assert (1, -1) in offsets(wanted(study, runs))
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled", "unknown"])
-def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Study, state: str) -> None:
-    runs = with_neighbour(search, state)
-    verdict = verify(search, runs)
+def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, state: str) -> None:
+    runs = with_neighbour(study, state)
+    verdict = verify(study, runs)
     run_id = runs[-1].id
     assert verdict.verdict == "incomplete"
     assert verdict.reason == (
@@ -281,29 +281,29 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Study,
     assert verdict.verdict not in FINAL
 
 
-def test_a_held_neighbour_is_not_to_be_retried(search: Study) -> None:
-    runs = with_neighbour(search, "held")
-    told = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep {search.sweep} "
-    verdict = verify(search, runs)
+def test_a_held_neighbour_is_not_to_be_retried(study: Study) -> None:
+    runs = with_neighbour(study, "held")
+    told = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep {study.sweep} "
+    verdict = verify(study, runs)
     assert told in verdict.reason
     assert verdict.reason.endswith(" --state held` says what lets the held ones start")
     assert "retry" not in verdict.reason
 
 
 def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="{range: [0, 3]}")
-    failed = [run_at(search, (i, 0), state="failed") for i in (2, 3)]
-    verdict = verify(search, [*runs_on(search, BOWL), *failed])
+    study = search_of(lr="{range: [0, 3]}")
+    failed = [run_at(study, (i, 0), state="failed") for i in (2, 3)]
+    verdict = verify(study, [*runs_on(study, BOWL), *failed])
     assert verdict.verdict == "optimal"
     assert "2 runs stand still" in verdict.reason
     assert verdict.reason.endswith(f"`ettsweep retry {' '.join(run.id for run in failed)}` trains them again")
 
 
 def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="{range: [0, 3]}")
-    failed = run_at(search, (2, 0), state="failed")
-    runs = [*runs_on(search, BOWL), failed, run_at(search, (3, 0), state="running")]
-    verdict = verify(search, runs)
+    study = search_of(lr="{range: [0, 3]}")
+    failed = run_at(study, (2, 0), state="failed")
+    runs = [*runs_on(study, BOWL), failed, run_at(study, (3, 0), state="running")]
+    verdict = verify(study, runs)
     assert (verdict.verdict, verdict.reason) == (
         "incomplete",
         "1 of 4 points that were asked for are to come; "
@@ -311,92 +311,92 @@ def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Cal
     )
 
 
-def test_runs_that_stand_still_are_named_before_any_is_finished(search: Study) -> None:
-    failed = run_at(search, (0, 0), state="failed")
-    verdict = verify(search, [failed])
+def test_runs_that_stand_still_are_named_before_any_is_finished(study: Study) -> None:
+    failed = run_at(study, (0, 0), state="failed")
+    verdict = verify(study, [failed])
     assert (verdict.verdict, verdict.point) == ("incomplete", None)
     assert verdict.reason.startswith("no finished point yet; 0 of 1 points asked for are to come; 1 run stands still")
     assert f"`ettsweep retry {failed.id}`" in verdict.reason
-    assert wanted(search, [failed]) == []
+    assert wanted(study, [failed]) == []
 
 
 def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="{range: [0, 9]}")
-    finished = runs_on(search, {o: s for o, s in BOWL.items() if o != (1, 0)})
-    failed = [run_at(search, (float(i), 0.0), state="failed") for i in range(9, 0, -1)]
-    verdict = verify(search, [*finished, *failed])
+    study = search_of(lr="{range: [0, 9]}")
+    finished = runs_on(study, {o: s for o, s in BOWL.items() if o != (1, 0)})
+    failed = [run_at(study, (float(i), 0.0), state="failed") for i in range(9, 0, -1)]
+    verdict = verify(study, [*finished, *failed])
     assert "9 runs stand still" in verdict.reason
     assert [run.id in verdict.reason for run in failed].count(True) == 3
     assert failed[-1].id in verdict.reason, "the neighbour of the candidate"
 
 
-def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(search: Study) -> None:
-    verdict = verify(search, [*runs_on(search, BOWL), run_at(search, (0, 0), 5, state="failed")])
+def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(study: Study) -> None:
+    verdict = verify(study, [*runs_on(study, BOWL), run_at(study, (0, 0), 5, state="failed")])
     assert (verdict.verdict, verdict.reason) == ("optimal", "its mean is better than those of all 6 neighbours")
 
 
 def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="{range: [-1, 1]}")
-    runs = [*runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(search, (1, 0), state="running")]
-    verdict = verify(search, runs)
+    study = search_of(lr="{range: [-1, 1]}")
+    runs = [*runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(study, (1, 0), state="running")]
+    verdict = verify(study, runs)
     assert (verdict.verdict, verdict.reason) == ("incomplete", "1 of 3 points that were asked for are to come")
-    assert offsets(wanted(search, runs)) == {(1, 0)}
+    assert offsets(wanted(study, runs)) == {(1, 0)}
 
 
 def test_a_better_point_may_still_come_though_the_neighbours_are_there(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="{range: [0, 3]}")
-    assert verify(search, runs_on(search, BOWL)).verdict == "incomplete"
+    study = search_of(lr="{range: [0, 3]}")
+    assert verify(study, runs_on(study, BOWL)).verdict == "incomplete"
 
 
-def test_no_finished_point_is_incomplete(search: Study) -> None:
-    for runs in ([], [run_at(search, (0, 0), state="running")]):
-        verdict = verify(search, runs)
+def test_no_finished_point_is_incomplete(study: Study) -> None:
+    for runs in ([], [run_at(study, (0, 0), state="running")]):
+        verdict = verify(study, runs)
         assert (verdict.verdict, verdict.point, verdict.score) == ("incomplete", None, None)
-        assert offsets(wanted(search, runs)) == {(0, 0)}
+        assert offsets(wanted(study, runs)) == {(0, 0)}
 
 
-def test_the_point_asked_about_must_be_finished_itself(search: Study) -> None:
-    verdict = verify(search, runs_on(search, BOWL), at=CENTRE.moved(2, 0))
+def test_the_point_asked_about_must_be_finished_itself(study: Study) -> None:
+    verdict = verify(study, runs_on(study, BOWL), at=CENTRE.moved(2, 0))
     assert verdict.verdict == "incomplete"
-    assert (2, 0) in offsets(wanted(search, runs_on(search, BOWL), at=CENTRE.moved(2, 0)))
+    assert (2, 0) in offsets(wanted(study, runs_on(study, BOWL), at=CENTRE.moved(2, 0)))
 
 
 # --- refuted --------------------------------------------------------------------------------------------------------
 
 
-def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(search: Study) -> None:
-    runs = runs_on(search, BOWL | {(0, 1): 0.9, (1, -1): 0.8})
-    verdict = verify(search, runs, at=CENTRE)
+def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(study: Study) -> None:
+    runs = runs_on(study, BOWL | {(0, 1): 0.9, (1, -1): 0.8})
+    verdict = verify(study, runs, at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("refuted", "2 neighbours are better")
-    climbed = evaluate(search, runs).climb(CENTRE)
+    climbed = evaluate(study, runs).climb(CENTRE)
     assert (offset_of(climbed.point), climbed.path) == ((1, -1), (CENTRE,))
 
 
-def test_a_run_that_the_sweep_has_not_reached_is_no_candidate(search: Study) -> None:
+def test_a_run_that_the_sweep_has_not_reached_is_no_candidate(study: Study) -> None:
     """Another sweep has had it trained: that moves no verdict of this one."""
-    verdict = verify(search, runs_on(search, BOWL | {(3, 3): 0.1}))
+    verdict = verify(study, runs_on(study, BOWL | {(3, 3): 0.1}))
     assert (offset_of(verdict.point), verdict.verdict) == ((0, 0), "optimal")
     assert CENTRE.moved(3, 3) not in verdict.outside
 
 
 def test_a_better_neighbour_counts_whoever_had_it_trained(search_of: Callable[..., Study]) -> None:
-    search = search_of(lr="{range: [0, 1]}", wd="fixed")
-    verdict = verify(search, runs_on(search, {(float(i), 0.0): 2.0 + abs(i + 2) for i in range(-4, 2)}))
+    study = search_of(lr="{range: [0, 1]}", wd="fixed")
+    verdict = verify(study, runs_on(study, {(float(i), 0.0): 2.0 + abs(i + 2) for i in range(-4, 2)}))
     assert (offset_of(verdict.point), verdict.verdict) == ((-2, 0), "optimal")
     assert [offset_of(point) for point in verdict.path] == [(0, 0), (-1, 0)]
     assert {offset_of(point) for point in verdict.outside} == {(-1, 0), (-2, 0), (-3, 0)}
 
 
 def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed")
+    study = search_of(wd="fixed")
     calm = {(-1.0, 0.0): 2.0, (0.0, 0.0): 1.0, (1.0, 0.0): 2.0}
     other = {(0.5, 0.0): 0.1, (0.0, 1.0): 0.1, (-1.0, -1.0): 0.1}
-    verdict = verify(search, runs_on(search, calm | other))
-    assert verdict == verify(search, runs_on(search, calm))
+    verdict = verify(study, runs_on(study, calm | other))
+    assert verdict == verify(study, runs_on(study, calm))
     assert {offset_of(run.point) for run in verdict.runs} == set(calm)
     for offset in other:
         with pytest.raises(InputError, match=r"--at: (lr|wd)"):
-            evaluate(search, runs_on(search, calm | other)).snap(CENTRE.moved(*offset))
+            evaluate(study, runs_on(study, calm | other)).snap(CENTRE.moved(*offset))
 
 
 def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Study]) -> None:
@@ -406,121 +406,121 @@ def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..
     far = replace(free, points=(*free.points, CENTRE.moved(9, 0)), sweep="far")
     strict = replace(free, criterion=Criterion(rule="paper", confidence=0.99, margin=0.015), sweep="strict")
     runs = runs_on(free, BOWL | {(0, 1): 0.5})
-    verdicts = [verify(search, runs) for search in (free, held, more, far)]
-    verdicts.append(replace(verdicts[1], search=strict))
+    verdicts = [verify(study, runs) for study in (free, held, more, far)]
+    verdicts.append(replace(verdicts[1], study=strict))
     assert [v.verdict for v in verdicts[:2]] == ["edge", "optimal"]
-    told = {(one.search.sweep, other.search.sweep): why for one, other, why in side_by_side(verdicts)}
+    told = {(verdict.study.sweep, other.study.sweep): why for verdict, other, why in side_by_side(verdicts)}
     assert told["free", "held"] == ["wd is searched in steps of 1 / fixed at 2^-1"]
     assert told["free", "more"] == ["seeds are 0 / 0, 1"]
     assert told["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
     assert told["free", "strict"] == ["confidence is 0.95 / 0.99", "margin is 2% / 1.5%"]
     assert told["free", "far"] == ["lr was asked for from 2^-8 to 2^-6 / 2^-8 to 2^2"]
-    assert list(side_by_side([verdicts[0], replace(verdicts[0], search=more)])) == [], "they say the same"
+    assert list(side_by_side([verdicts[0], replace(verdicts[0], study=more)])) == [], "they say the same"
 
 
-def test_a_climb_takes_no_step_before_all_neighbours_are_known(search: Study) -> None:
+def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> None:
     """Two ways lead down: whoever had the lesser one trained first, the climb takes the better."""
     lesser, better = {(0.0, 1.0): 3.0, (0.0, 2.0): 2.9}, {(0.0, -1.0): 2.0, (0.0, -2.0): 1.0}
     others = dict.fromkeys(itertools.product(map(float, range(-4, 5)), repeat=2), 9.0)
-    seen = runs_on(search, {(0.0, 0.0): 4.0, **lesser})
-    verdict = verify(search, seen)
+    seen = runs_on(study, {(0.0, 0.0): 4.0, **lesser})
+    verdict = verify(study, seen)
     assert (verdict.verdict, offset_of(verdict.point)) == ("refuted", (0, 0))
-    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(search, seen))
-    whole = verify(search, runs_on(search, others | {(0.0, 0.0): 4.0} | lesser | better))
+    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(study, seen))
+    whole = verify(study, runs_on(study, others | {(0.0, 0.0): 4.0} | lesser | better))
     assert (whole.verdict, offset_of(whole.point)) == ("optimal", (0, -2))
     assert {offset_of(point) for point in whole.outside} > set(SIX), "neighbours that were left behind count as well"
 
 
 def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed")
-    runs = runs_on(search, {(i, 0): 4.0 - i for i in range(-1, 4)})
+    study = search_of(wd="fixed")
+    runs = runs_on(study, {(i, 0): 4.0 - i for i in range(-1, 4)})
     way = [CENTRE.moved(i, 0) for i in range(4)]
     for first in range(4):
-        verdict = evaluate(search, runs).climb(way[first])
+        verdict = evaluate(study, runs).climb(way[first])
         assert (verdict.path, verdict.way) == (tuple(way[first:3]), tuple(way[first:]))
 
 
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
-    search = search_of()
-    runs = runs_on(search, BOWL)
+    study = search_of()
+    runs = runs_on(study, BOWL)
     new = Point(CENTRE.lr * 2**9, CENTRE.wd / 2**9)
     for point in (*(CENTRE.moved(*offset) for offset in BOWL), new):
-        assert evaluate(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
-        assert evaluate(search, runs).snap(parse_point(str(point).strip("()"), "--at")) == point
+        assert evaluate(study, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
+        assert evaluate(study, runs).snap(parse_point(str(point).strip("()"), "--at")) == point
     with pytest.raises(
         InputError, match=r"--at: lr 0\.007891 is no point of vit-digits standard; the nearest is 2\^-7"
     ):
-        evaluate(search, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
+        evaluate(study, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
 
 
 def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Study]) -> None:
     step = 2.0**-10
-    search = search_of(lr=f"{{range: [0, {4 * step}], step: {step}}}", wd="fixed")
-    for point in search.points:
-        assert evaluate(search, []).snap(point) == point
+    study = search_of(lr=f"{{range: [0, {4 * step}], step: {step}}}", wd="fixed")
+    for point in study.points:
+        assert evaluate(study, []).snap(point) == point
 
 
-def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Study) -> None:
+def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(study: Study) -> None:
     fixed = Axis(fixed=True)
     zero = Point(CENTRE.lr, 0.0)
-    base = search.base.with_point(*zero, 0)
-    without_decay = replace(search, base=base, wd=fixed, points=(zero,))
+    base = study.base.with_point(*zero, 0)
+    without_decay = replace(study, base=base, wd=fixed, points=(zero,))
     assert evaluate(without_decay, []).snap(zero) == zero
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
         evaluate(without_decay, []).snap(CENTRE)
 
 
 def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed")
+    study = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
-        evaluate(search, []).snap(Point(CENTRE.lr, 1.0))
+        evaluate(study, []).snap(Point(CENTRE.lr, 1.0))
     far = Point(CENTRE.lr * 8, CENTRE.wd)
-    assert evaluate(search, []).snap(far) == far, "along the free axis any point can be"
+    assert evaluate(study, []).snap(far) == far, "along the free axis any point can be"
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------
 
 
-def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(search: Study) -> None:
-    runs = runs_on(search, BOWL | {(1, 0): 1.0})
-    verdict = verify(search, runs, at=CENTRE)
+def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(study: Study) -> None:
+    runs = runs_on(study, BOWL | {(1, 0): 1.0})
+    verdict = verify(study, runs, at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("tie", "an equal neighbour")
-    assert evaluate(search, runs).climb(CENTRE) == verdict
-    assert wanted(search, runs, at=CENTRE) == []
+    assert evaluate(study, runs).climb(CENTRE) == verdict
+    assert wanted(study, runs, at=CENTRE) == []
 
 
-def test_of_equal_points_the_one_with_the_lowest_lr_is_judged(search: Study) -> None:
-    verdict = verify(search, runs_on(search, {(1, 0): 1.0, (0, 0): 1.0, (0, 1): 1.0}))
+def test_of_equal_points_the_one_with_the_lowest_lr_is_judged(study: Study) -> None:
+    verdict = verify(study, runs_on(study, {(1, 0): 1.0, (0, 0): 1.0, (0, 1): 1.0}))
     assert offset_of(verdict.point) == (0, 0)
 
 
-def test_diverged_neighbours_are_worse_than_any_score(search: Study) -> None:
+def test_diverged_neighbours_are_worse_than_any_score(study: Study) -> None:
     scores = BOWL | {(1, 0): None, (1, -1): None, (0, 0): 1e30}
     scores |= {o: 1e31 for o in SIX if scores[o] is not None}
-    verdict = verify(search, runs_on(search, scores))
+    verdict = verify(study, runs_on(study, scores))
     assert (verdict.verdict, verdict.score) == ("optimal", 1e30)
     assert {n.state for n in verdict.neighbours if n.score is None} == {"diverged"}
     assert verdict.missing == []
 
 
 def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed", seeds=[0, 1])
-    runs = [run_at(search, (i, 0), seed, 2.0 if i else 1.0) for i in (-1, 0, 1) for seed in (0, 1)]
-    runs[2] = run_at(search, (0, 0), 0, None, "diverged")
-    verdict = verify(search, runs, at=CENTRE)
+    study = search_of(wd="fixed", seeds=[0, 1])
+    runs = [run_at(study, (i, 0), seed, 2.0 if i else 1.0) for i in (-1, 0, 1) for seed in (0, 1)]
+    runs[2] = run_at(study, (0, 0), 0, None, "diverged")
+    verdict = verify(study, runs, at=CENTRE)
     assert (verdict.verdict, verdict.score) == ("refuted", None)
-    assert verify(search, runs).score == 2.0
+    assert verify(study, runs).score == 2.0
 
 
-def test_a_diverged_point_loses_to_a_neighbour_that_did_not(search: Study) -> None:
-    runs = runs_on(search, dict.fromkeys(BOWL, None) | {(-1, 0): 3.0})
-    verdict = verify(search, runs, at=CENTRE)
+def test_a_diverged_point_loses_to_a_neighbour_that_did_not(study: Study) -> None:
+    runs = runs_on(study, dict.fromkeys(BOWL, None) | {(-1, 0): 3.0})
+    verdict = verify(study, runs, at=CENTRE)
     assert verdict.verdict == "refuted"
-    assert offset_of(evaluate(search, runs).climb(CENTRE).point) == (-1, 0)
+    assert offset_of(evaluate(study, runs).climb(CENTRE).point) == (-1, 0)
 
 
-def test_all_diverged_is_a_tie_that_says_what_to_try(search: Study) -> None:
-    verdict = verify(search, runs_on(search, dict.fromkeys(BOWL, None)), at=CENTRE)
+def test_all_diverged_is_a_tie_that_says_what_to_try(study: Study) -> None:
+    verdict = verify(study, runs_on(study, dict.fromkeys(BOWL, None)), at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("tie", "all diverged; try a centre with a lower lr")
 
 
@@ -528,42 +528,42 @@ def test_all_diverged_is_a_tie_that_says_what_to_try(search: Study) -> None:
 
 
 def test_the_score_is_the_mean_over_the_seeds_of_the_search(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed", seeds=[0, 1])
+    study = search_of(wd="fixed", seeds=[0, 1])
     scores = {(0, 0): (1.0, 2.0), (1, 0): (0.5, 3.0), (-1, 0): (1.9, 1.9)}
-    runs = [run_at(search, o, seed, s) for o, pair in scores.items() for seed, s in enumerate(pair)]
-    verdict = verify(search, runs)
+    runs = [run_at(study, o, seed, s) for o, pair in scores.items() for seed, s in enumerate(pair)]
+    verdict = verify(study, runs)
     assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.5)
 
 
 def test_a_point_without_all_seeds_is_no_candidate(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0, 1])
-    runs = [run_at(search, (0, 0), 0, 1.0), run_at(search, (0, 0), 1, 1.0), run_at(search, (1, 0), 0, 0.1)]
-    assert offset_of(verify(search, runs).point) == (0, 0)
+    study = search_of(seeds=[0, 1])
+    runs = [run_at(study, (0, 0), 0, 1.0), run_at(study, (0, 0), 1, 1.0), run_at(study, (1, 0), 0, 0.1)]
+    assert offset_of(verify(study, runs).point) == (0, 0)
 
 
-def test_fresh_seeds_are_reported_but_never_move_the_verdict(search: Study) -> None:
-    searched = runs_on(search, BOWL)
-    before = verify(search, searched)
-    fresh = [run_at(search, (0, 0), seed, score) for seed, score in ((3, 9.0), (1, 7.0), (2, None))]
-    fresh[2] = run_at(search, (0, 0), 2, None, "diverged")
-    better_elsewhere = [run_at(search, (1, 0), seed, 0.0) for seed in (1, 2, 3)]
-    unfinished = [run_at(search, (0, 0), 4, state="running"), run_at(search, (0, 0), 5, state="failed")]
-    after = verify(search, [*fresh, *better_elsewhere, *unfinished, *searched])
+def test_fresh_seeds_are_reported_but_never_move_the_verdict(study: Study) -> None:
+    searched = runs_on(study, BOWL)
+    before = verify(study, searched)
+    fresh = [run_at(study, (0, 0), seed, score) for seed, score in ((3, 9.0), (1, 7.0), (2, None))]
+    fresh[2] = run_at(study, (0, 0), 2, None, "diverged")
+    better_elsewhere = [run_at(study, (1, 0), seed, 0.0) for seed in (1, 2, 3)]
+    unfinished = [run_at(study, (0, 0), 4, state="running"), run_at(study, (0, 0), 5, state="failed")]
+    after = verify(study, [*fresh, *better_elsewhere, *unfinished, *searched])
     assert (after.verdict, after.point, after.score) == (before.verdict, before.point, before.score)
     assert list(after.fresh.items()) == [(1, 7.0), (2, None), (3, 9.0)]
 
 
-def test_fresh_seeds_alone_make_no_candidate(search: Study) -> None:
-    verdict = verify(search, [*runs_on(search, BOWL), run_at(search, (5, 5), 1, 0.0)])
+def test_fresh_seeds_alone_make_no_candidate(study: Study) -> None:
+    verdict = verify(study, [*runs_on(study, BOWL), run_at(study, (5, 5), 1, 0.0)])
     assert offset_of(verdict.point) == (0, 0)
 
 
 def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=[0, 7, 2])
-    seeds = fresh_seeds(search, 5)
+    study = search_of(seeds=[0, 7, 2])
+    seeds = fresh_seeds(study, 5)
     assert len(set(seeds)) == 5
     assert not set(seeds) & {0, 7, 2}
-    assert fresh_seeds(search, 8)[:5] == seeds  # more reruns keep those that are there
+    assert fresh_seeds(study, 8)[:5] == seeds  # more reruns keep those that are there
 
 
 def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[..., Study]) -> None:
@@ -577,29 +577,29 @@ def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[.
 
 
 def test_accuracy_is_best_where_it_is_highest() -> None:
-    search = load_request(shipped("grids") / "vit-b16.yaml", ["ntk"], lr_range="0:0", wd_range="0:0").searches()[0]
-    search = replace(search, criterion=Criterion(rule="paper"))
+    study = load_request(shipped("grids") / "vit-b16.yaml", ["ntk"], lr_range="0:0", wd_range="0:0").searches()[0]
+    study = replace(study, criterion=Criterion(rule="paper"))
     centre = Point(20.0, 4e-5)
 
     def run(offset: Offset, accuracy: float | None) -> Run:
-        spec = search.base.with_point(*centre.moved(*offset), 0)
+        spec = study.base.with_point(*centre.moved(*offset), 0)
         state = State.DIVERGED if accuracy is None else State.DONE
         return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), {"score": accuracy})
 
     runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
-    verdict = verify(search, runs)
+    verdict = verify(study, runs)
     assert (verdict.verdict, verdict.lr, verdict.wd) == ("optimal", 20.0, 4e-5)
-    assert verdict.search.measure == Metric("best_accuracy", "max")
+    assert verdict.study.metric == Metric("best_accuracy", "max")
     runs[1], runs[2] = run(SIX[0], 0.79), run(SIX[1], None)
-    refuted = verify(search, runs, at=centre)
+    refuted = verify(study, runs, at=centre)
     assert refuted.verdict == "refuted"
-    assert evaluate(search, runs).climb(centre).point == centre.moved(*SIX[0])
+    assert evaluate(study, runs).climb(centre).point == centre.moved(*SIX[0])
 
 
 # --- the whole climb ------------------------------------------------------------------------------------------------
 
 
-def search_for(search: Study, surface: Callable[[Offset], float]) -> tuple[Verdict, int]:
+def search_for(study: Study, surface: Callable[[Offset], float]) -> tuple[Verdict, int]:
     """Follow the rounds of verify-optimum on a made surface; return the last verdict and the number of runs."""
     runs: dict[str, Run] = {}
 
@@ -607,14 +607,14 @@ def search_for(search: Study, surface: Callable[[Offset], float]) -> tuple[Verdi
         new = [spec for spec in specs if spec.run_id not in runs]
         for spec in new:
             offset = offset_of(Point(spec.lr, spec.wd))
-            runs[spec.run_id] = run_at(search, offset, spec.seed, surface(offset))
+            runs[spec.run_id] = run_at(study, offset, spec.seed, surface(offset))
         return len(new)
 
-    train(evaluate(search, []).specs(search.points))
+    train(evaluate(study, []).specs(study.points))
     while True:
         found = list(runs.values())
-        verdict = verify(search, found)
-        if not train(wanted(search, found)):
+        verdict = verify(study, found)
+        if not train(wanted(study, found)):
             return verdict, len(runs)
 
 
@@ -634,32 +634,32 @@ NINE = range(-4, 5)
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_climb_ends_at_the_optimum_of_a_convex_surface(search_of: Callable[..., Study], shape: Any) -> None:
-    search = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
+    study = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
     for optimum in itertools.product(NINE, NINE):
-        verdict, runs = search_for(search, valley(optimum, *shape))
+        verdict, runs = search_for(study, valley(optimum, *shape))
         assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", optimum)
         assert runs < len(NINE) ** 2 / 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_optimum_near_the_centre_costs_a_fifth_of_the_factorial(search_of: Callable[..., Study], shape: Any) -> None:
-    search = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
+    study = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
     for optimum in itertools.product((-1, 0, 1), (-1, 0, 1)):
-        verdict, runs = search_for(search, valley(optimum, *shape))
+        verdict, runs = search_for(study, valley(optimum, *shape))
         assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", optimum)
         assert runs <= len(NINE) ** 2 / 5
 
 
 def test_a_climb_on_one_axis_ends_at_its_optimum(search_of: Callable[..., Study]) -> None:
-    search = search_of(wd="fixed")
+    study = search_of(wd="fixed")
     for x in NINE:
-        verdict, runs = search_for(search, valley((x, 0), 1, 1, 0))
+        verdict, runs = search_for(study, valley((x, 0), 1, 1, 0))
         assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", (x, 0))
         assert runs == abs(x) + 3
 
 
-def test_a_surface_without_an_optimum_ends_the_climb(search: Study) -> None:
-    verdict, runs = search_for(search, lambda offset: 2.0 ** offset[1])
+def test_a_surface_without_an_optimum_ends_the_climb(study: Study) -> None:
+    verdict, runs = search_for(study, lambda offset: 2.0 ** offset[1])
     assert verdict.verdict == "edge"
     assert verdict.verdict not in FINAL
     assert runs < 6 * (REACH + 2)
@@ -669,45 +669,45 @@ def test_a_surface_without_an_optimum_ends_the_climb(search: Study) -> None:
 
 
 @pytest.mark.parametrize("rule", ["paper", "bound"])
-def test_a_pruned_neighbour_is_wanted_and_worth_nothing_before(search: Study, rule: Any) -> None:
-    search = replace(search, criterion=Criterion(rule=rule))
-    runs = [*runs_on(search, {o: s for o, s in BOWL.items() if o != (1, 0)}), run_at(search, (1, 0), state="pruned")]
-    verdict = verify(search, runs)
+def test_a_pruned_neighbour_is_wanted_and_worth_nothing_before(study: Study, rule: Any) -> None:
+    study = replace(study, criterion=Criterion(rule=rule))
+    runs = [*runs_on(study, {o: s for o, s in BOWL.items() if o != (1, 0)}), run_at(study, (1, 0), state="pruned")]
+    verdict = verify(study, runs)
     assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
     assert {offset_of(n.point): n.state for n in verdict.neighbours}[(1, 0)] is State.PRUNED
-    assert (1, 0) in offsets(wanted(search, runs))
+    assert (1, 0) in offsets(wanted(study, runs))
     assert verdict.stuck == ()
 
 
 @pytest.mark.parametrize("rule", ["paper", "bound"])
-def test_a_pruned_point_that_a_grid_asked_for_is_to_come(search: Study, rule: Any) -> None:
-    search = replace(search, criterion=Criterion(rule=rule))
-    runs = [run_at(search, (0, 0), state="pruned"), *runs_on(search, {o: bowl(o) for o in SIX})]
-    verdict = verify(search, runs)
+def test_a_pruned_point_that_a_grid_asked_for_is_to_come(study: Study, rule: Any) -> None:
+    study = replace(study, criterion=Criterion(rule=rule))
+    runs = [run_at(study, (0, 0), state="pruned"), *runs_on(study, {o: bowl(o) for o in SIX})]
+    verdict = verify(study, runs)
     assert (verdict.verdict, verdict.candidate) == ("incomplete", None), "no candidate is a pruned point"
-    assert offsets(wanted(search, runs)) == {(0, 0)}
-    there = verify(search, runs, at=CENTRE)
+    assert offsets(wanted(study, runs)) == {(0, 0)}
+    there = verify(study, runs, at=CENTRE)
     assert (there.verdict, there.score) == ("incomplete", None)
     assert "is pruned" in there.reason
 
 
-def test_a_pruned_point_that_nothing_compares_is_left_alone(search: Study) -> None:
-    runs = [*runs_on(search, BOWL), run_at(search, (2, 0), state="pruned")]
-    verdict = verify(search, runs)
-    assert (verdict.verdict, wanted(search, runs)) == ("optimal", [])
+def test_a_pruned_point_that_nothing_compares_is_left_alone(study: Study) -> None:
+    runs = [*runs_on(study, BOWL), run_at(study, (2, 0), state="pruned")]
+    verdict = verify(study, runs)
+    assert (verdict.verdict, wanted(study, runs)) == ("optimal", [])
 
 
-def test_no_climb_leads_past_a_pruned_neighbour(search: Study) -> None:
+def test_no_climb_leads_past_a_pruned_neighbour(study: Study) -> None:
     """By the paper's rule a climb goes on once all neighbours are known, so it waits for that one."""
     scores = {o: s for o, s in BOWL.items() if o != (0, 1)} | {(1, 0): 0.5}
-    runs = [*runs_on(search, scores), run_at(search, (0, 1), state="pruned")]
-    verdict = verify(search, runs)
+    runs = [*runs_on(study, scores), run_at(study, (0, 1), state="pruned")]
+    verdict = verify(study, runs)
     assert (verdict.verdict, offset_of(verdict.point), verdict.path) == ("refuted", (0, 0), ())
-    assert (0, 1) in offsets(wanted(search, runs))
+    assert (0, 1) in offsets(wanted(study, runs))
 
 
 def test_a_point_is_pruned_once_no_other_seed_of_it_is_to_come(search_of: Callable[..., Study]) -> None:
-    search = search_of(seeds=(0, 1))
+    study = search_of(seeds=(0, 1))
     for other, state in (("running", "running"), ("done", "pruned"), ("failed", "failed")):
-        runs = [run_at(search, (0, 0), 0, state="pruned"), run_at(search, (0, 0), 1, 1.0, other)]
-        assert evaluate(search, runs).at(CENTRE).state == state
+        runs = [run_at(study, (0, 0), 0, state="pruned"), run_at(study, (0, 0), 1, 1.0, other)]
+        assert evaluate(study, runs).at(CENTRE).state == state

@@ -59,9 +59,9 @@ def write_grid(path: Path, **changes: Any) -> Path:
     return path
 
 
-def keep(results: Path, request: SweepSpec) -> None:
+def keep(results: Path, sweep_spec: SweepSpec) -> None:
     """Keep a request under the name of its grid file, as `grid` does."""
-    extend(results, Path(request.grid).stem, request)
+    extend(results, Path(sweep_spec.grid).stem, sweep_spec)
 
 
 def finish(results: Path, spec: RunSpec, score: float) -> None:

@@ -125,10 +125,10 @@ def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2,
 
 
 def finish_at(
-    results: Path, search: Study, steps: tuple[int, int], score: float, *, seed: int = 0, ended_s: int, **how: bool
+    results: Path, study: Study, steps: tuple[int, int], score: float, *, seed: int = 0, ended_s: int, **how: bool
 ) -> RunDir:
     """Write a finished run of a search, so many steps from its centre, whose result is of a time."""
-    run = finish(results, search.base.with_point(*search.centre.moved(*steps), seed), score, **how)
+    run = finish(results, study.base.with_point(*study.centre.moved(*steps), seed), score, **how)
     os.utime(run.result_path, (ended_s, ended_s))
     return run
 
@@ -143,13 +143,13 @@ class Made:
 
     @property
     def searches(self) -> dict[str, list[Study]]:
-        return by_family(verdict.search for verdict in self.verdicts)
+        return by_family(verdict.study for verdict in self.verdicts)
 
     def verdict(self, strategy: str) -> Verdict:
         return next(v for v in self.verdicts if v.strategy == strategy)
 
 
-def read(results: Path, searches: list[Study]) -> Made:
-    ledger = load_run_index(results)
-    verdicts = [evaluate(s, ledger.family(s.family)).verdict() for s in searches]
-    return Made(results, list(ledger.runs.values()), verdicts)
+def read(results: Path, studies: list[Study]) -> Made:
+    run_index = load_run_index(results)
+    verdicts = [evaluate(s, run_index.family(s.family)).verdict() for s in studies]
+    return Made(results, list(run_index.runs.values()), verdicts)

@@ -231,8 +231,8 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     if rank == trial.rank and trial.how in KILLED:
         KILLED[trial.how]()
 
-    def train(attempt: Attempt, execution: RuntimeSettings) -> None:
-        train_run(run, attempt, CPU, execution, poll, group)
+    def train(attempt: Attempt, settings: RuntimeSettings) -> None:
+        train_run(run, attempt, CPU, settings, poll, group)
 
     run = RunDir(Path(trial.run))
     if group.leads:
@@ -242,9 +242,9 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
         train(attempt, trial.execution())
         dismiss(group)
     else:
-        for path, number, execution in broadcast_jobs(group):
+        for path, number, settings in broadcast_jobs(group):
             assert path == run.path
-            train(run.attempt(number), execution)
+            train(run.attempt(number), settings)
     group.leave()
 
 

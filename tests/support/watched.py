@@ -39,21 +39,21 @@ MIDDLE = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
 
 def ask(results: Path, name: str = "small", **changes: Any) -> list[Study]:
     """Have a sweep be asked for; return the search of each strategy."""
-    request = load_request(write_grid(results.parent / f"{name}.yaml", **SMALL | changes))
-    keep(results, request)
-    return request.searches(name)
+    sweep_spec = load_request(write_grid(results.parent / f"{name}.yaml", **SMALL | changes))
+    keep(results, sweep_spec)
+    return sweep_spec.searches(name)
 
 
-def at(search: Study, i: int, j: int, seed: int = 0) -> RunSpec:
+def at(study: Study, i: int, j: int, seed: int = 0) -> RunSpec:
     """Return the run that many steps from the centre."""
-    return search.base.with_point(*search.centre.moved(i, j), seed)
+    return study.base.with_point(*study.centre.moved(i, j), seed)
 
 
-def finish_all(results: Path, search: Study, steps: Iterable[tuple[int, int]] = MIDDLE) -> None:
+def finish_all(results: Path, study: Study, steps: Iterable[tuple[int, int]] = MIDDLE) -> None:
     """Have all runs of some points be finished, with the best score in the middle."""
     for i, j in steps:
-        for seed in search.seeds:
-            finish(results, at(search, i, j, seed), loss_at(i, j, seed))
+        for seed in study.seeds:
+            finish(results, at(study, i, j, seed), loss_at(i, j, seed))
 
 
 def claim(results: Path, spec: RunSpec, step: int = 60, loss: float = 1.25) -> Attempt:
@@ -68,9 +68,9 @@ def claim(results: Path, spec: RunSpec, step: int = 60, loss: float = 1.25) -> A
     return attempt
 
 
-def choose_all(ledger: RunIndex, sweeps: SweepStore) -> Chosen:
+def choose_all(run_index: RunIndex, sweep_store: SweepStore) -> Chosen:
     """Mean all that there is."""
-    return list(ledger.runs.values()), [search for sweep in sweeps.chosen() for search in sweep.searches]
+    return list(run_index.runs.values()), [study for sweep in sweep_store.chosen() for study in sweep.studies]
 
 
 def watcher(results: Path) -> Watcher:
@@ -94,8 +94,8 @@ def judged(watch: Watcher) -> ViewModel:
     return watch.sight()
 
 
-def family(sight: ViewModel, strategy: str = "standard") -> FamilyView:
-    return next(found for found in sight.families if found.search.strategy == strategy)
+def family(view: ViewModel, strategy: str = "standard") -> FamilyView:
+    return next(found for found in view.families if found.study.strategy == strategy)
 
 
 # --- a terminal -----------------------------------------------------------------------------------------------------

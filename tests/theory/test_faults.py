@@ -33,8 +33,8 @@ ATTENTION, LAYER_NORM = F.scaled_dot_product_attention, F.layer_norm
 
 def check(model: str, strategy: str = "ntk") -> CheckResult:
     """Check a model of one block, as fast as can be: what is said first has no need of more seeds and steps."""
-    question = CheckRequest(model, strategy, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
-    return check_scaling(make_plan(question, 2**36))
+    request = CheckRequest(model, strategy, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
+    return check_scaling(make_plan(request, 2**36))
 
 
 @pytest.fixture(scope="module")

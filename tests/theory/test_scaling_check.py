@@ -19,8 +19,8 @@ WIDTHS = (32, 64, 128, 256)
 GIB = 2**30
 
 
-def planned(question: CheckRequest, free_bytes: int = 64 * GIB) -> CheckPlan:
-    return make_plan(question, free_bytes)
+def planned(request: CheckRequest, free_bytes: int = 64 * GIB) -> CheckPlan:
+    return make_plan(request, free_bytes)
 
 
 def check(strategy: str = "ntk", model: str = "vit-digits", **fields: Any) -> CheckResult:

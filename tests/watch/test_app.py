@@ -30,7 +30,7 @@ def show(results: Path, act: Act, size: tuple[int, int] = SMALL) -> WatchScreen:
     async def run() -> WatchScreen:
         app = WatchScreen(results, watcher(results))
         async with app.run_test(size=size, notifications=True) as pilot:
-            await until(pilot, lambda: app.sight is not None and all(one.verdict for one in app.sight.families))
+            await until(pilot, lambda: app.view is not None and all(family.verdict for family in app.view.families))
             await until(pilot, lambda: "q quit" in seen(app))
             await act(app, pilot)
         return app
@@ -90,11 +90,11 @@ def test_all_parts_are_seen_at_once(results: Path, size: tuple[int, int]) -> Non
 def test_keys_change_the_family_in_view(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         assert app.family
-        assert app.family.search.strategy == "standard"
+        assert app.family.study.strategy == "standard"
         for key, strategy in (("n", "ntk"), ("n", "ntk"), ("p", "standard"), ("down", "ntk"), ("up", "standard")):
             await pilot.press(key)
             await pilot.pause()
-            assert app.family.search.strategy == strategy, key
+            assert app.family.study.strategy == strategy, key
             assert f"small {strategy}: lr across, wd up" in seen(app)
         await pilot.press("n")
         await pilot.pause()
@@ -169,7 +169,7 @@ def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, smal
     shared, own = (RunDir.create(results, at(small[1], *steps)) for steps in ((0, 0), (-1, 0)))
 
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        while app.family and app.family.search.sweep != "small":
+        while app.family and app.family.study.sweep != "small":
             await pilot.press("n")
             await pilot.pause()
         await pilot.press("C")
@@ -237,8 +237,8 @@ def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: py
             app.reading("reading runs: 100 of 10,000")
             await pilot.pause()
             assert "reading runs: 100 of 10,000" in seen(app).splitlines()[0]
-            sight = watcher(results).look()
-            app.seen(sight)
+            view = watcher(results).look()
+            app.seen(view)
             await pilot.pause()
             assert "not judged yet" in seen(app)
             for key in ("l", "c", "s", "n", "tab", "enter"):  # there is no run
@@ -249,12 +249,12 @@ def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: py
 
 
 def test_a_screen_stays_when_all_runs_have_ended_and_shows_what_comes_then(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
 
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         assert "18/18 runs finished  all runs have ended" in seen(app)
-        claim(results, at(search, 2, 0))
+        claim(results, at(study, 2, 0))
         await until(pilot, lambda: "18/19 runs finished" in seen(app))
 
     show(results, act)

@@ -18,20 +18,20 @@ def told(events: tuple[Event, ...]) -> list[tuple[str, str, str]]:
 
 
 def test_of_the_past_no_times_are_told_and_the_last_comes_last(results: Path) -> None:
-    (search,) = ask(results)
-    claim(results, at(search, 0, 0)).fail("error", "\n RuntimeError: out of luck\nsecond line")
-    finish(results, at(search, 1, 0), 0.5, diverged=True)
-    finish(results, at(search, 0, 1), 0.5)
-    RunDir.create(results, at(search, 0, -1)).cancel()
+    (study,) = ask(results)
+    claim(results, at(study, 0, 0)).fail("error", "\n RuntimeError: out of luck\nsecond line")
+    finish(results, at(study, 1, 0), 0.5, diverged=True)
+    finish(results, at(study, 0, 1), 0.5)
+    RunDir.create(results, at(study, 0, -1)).cancel()
     events = watcher(results).look().events
     assert told(events) == [("failed", "RuntimeError: out of luck", ""), ("diverged", "at step 81", "")]
-    assert events[0].whose == at(search, 0, 0).run_id[:8]
+    assert events[0].whose == at(study, 0, 0).run_id[:8]
     assert events[0].place == "standard (2^-6, 2^-1) seed 0"
 
 
 def test_what_happens_between_looks_is_told_with_the_time(results: Path) -> None:
-    (search,) = ask(results)
-    specs = [at(search, *steps) for steps in MIDDLE[:5]]
+    (study,) = ask(results)
+    specs = [at(study, *steps) for steps in MIDDLE[:5]]
     failing, diverging, finishing, cancelled, requeued = specs
     attempts = [claim(results, spec) for spec in specs]
     watch = watcher(results)
@@ -54,8 +54,8 @@ def test_what_happens_between_looks_is_told_with_the_time(results: Path) -> None
 
 
 def test_what_a_file_says_is_spelled_out_on_one_line(results: Path) -> None:
-    (search,) = ask(results)
-    claim(results, at(search, 0, 0)).fail("error", "\x1b[2J[red]gone\u202e")
+    (study,) = ask(results)
+    claim(results, at(study, 0, 0)).fail("error", "\x1b[2J[red]gone\u202e")
     assert told(watcher(results).look().events) == [("failed", r"\x1b[2J[red]gone\u202e", "")]
 
 
@@ -81,21 +81,21 @@ GRADIENT: Json = {"kind": "grad", "step": 90, "last_step": 90, "sigmas": 12.0}
     ],
 )
 def test_spikes_of_a_finished_run_are_told_with_the_highest(results: Path, events: object, expected: str) -> None:
-    (search,) = ask(results)
-    assert told_spikes(spiky(results, at(search, 0, 0), events)) == expected
+    (study,) = ask(results)
+    assert told_spikes(spiky(results, at(study, 0, 0), events)) == expected
     found = told(watcher(results).look().events)
     assert found == ([("spikes", expected, "")] if expected else [])
 
 
 def test_a_verdict_is_told_once_it_is_reached_and_once_it_is_lost(results: Path) -> None:
-    (search,) = ask(results, criterion={"rule": "paper"})
-    finish_all(results, search, [steps for steps in MIDDLE if steps != (1, 0)])
+    (study,) = ask(results, criterion={"rule": "paper"})
+    finish_all(results, study, [steps for steps in MIDDLE if steps != (1, 0)])
     watch = watcher(results)
     assert family(judged(watch)).verdict.verdict == "incomplete"  # type: ignore[union-attr]
     assert watch.sight().events == ()
-    finish_all(results, search, [(1, 0)])
-    sight = judged(watch)
-    assert told(sight.events) == [("reached", "optimal by the paper's comparison of means at (2^-6, 2^-1)", NOON)]
-    assert sight.events[0].whose == "small standard"
+    finish_all(results, study, [(1, 0)])
+    view = judged(watch)
+    assert told(view.events) == [("reached", "optimal by the paper's comparison of means at (2^-6, 2^-1)", NOON)]
+    assert view.events[0].whose == "small standard"
     ask(results, seeds=[0, 1, 2])  # more is asked for: it is not optimal until that is there
     assert told(judged(watch).events)[1][:1] == ("lost",)

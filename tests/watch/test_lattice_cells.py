@@ -18,16 +18,16 @@ def cells(found: LatticeCells) -> dict[tuple[int, int], Cell]:
 
 
 def test_it_fills_in_as_runs_finish(results: Path) -> None:
-    (search,) = ask(results)
+    (study,) = ask(results)
     for i, j in MIDDLE:
-        RunDir.create(results, at(search, i, j))
+        RunDir.create(results, at(study, i, j))
     watch = watcher(results)
     before = cells(family(watch.look()).lattice)
     assert {cell.state for cell in before.values()} == {State.MISSING}
     assert set(before) == set(MIDDLE)
-    finish(results, at(search, 1, 0, 0), 0.5)
-    finish(results, at(search, 1, 0, 1), 0.7)
-    claim(results, at(search, 0, 1))
+    finish(results, at(study, 1, 0, 0), 0.5)
+    finish(results, at(study, 1, 0, 1), 0.7)
+    claim(results, at(study, 0, 1))
     after = cells(family(watch.look()).lattice)
     assert (after[1, 0].state, after[1, 0].score, after[1, 0].finished, after[1, 0].runs) == (State.DONE, 0.6, 2, 2)
     assert (after[0, 1].state, after[0, 1].score, after[0, 1].finished) == (State.RUNNING, None, 0)
@@ -35,38 +35,38 @@ def test_it_fills_in_as_runs_finish(results: Path) -> None:
 
 
 def test_candidate_and_neighbours_are_marked_also_beyond_what_was_asked_for(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     found = cells(family(judged(watcher(results))).lattice)
     assert found[0, 0].mark is Mark.CANDIDATE
     around = {(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)}
     assert {place for place, cell in found.items() if cell.mark is Mark.NEIGHBOUR} == around
     for i, j in MIDDLE:  # now the best is a corner, some of whose neighbours nobody has asked for
-        finish(results, at(search, i, j, 2), 1.0)
-    corner = at(search, 1, 1, 1)
+        finish(results, at(study, i, j, 2), 1.0)
+    corner = at(study, 1, 1, 1)
     shifted = ask(results, "shifted", seeds=[5])[0]
     for i, j in MIDDLE:
         finish(results, at(shifted, i, j, 5), 2.0 - i - j)
     assert corner.lr == at(shifted, 1, 1, 5).lr
-    sight = judged(watcher(results))
-    found = cells(next(one for one in sight.families if one.search.sweep == "shifted").lattice)
+    view = judged(watcher(results))
+    found = cells(next(one for one in view.families if one.study.sweep == "shifted").lattice)
     assert found[1, 1].mark is Mark.CANDIDATE
     assert (found[2, 1].mark, found[2, 1].state, found[2, 1].runs) == (Mark.NEIGHBOUR, State.MISSING, 1)
 
 
 def test_what_needs_a_person_is_seen_before_what_trains(results: Path) -> None:
-    (search,) = ask(results)
-    claim(results, at(search, 0, 0, 0))
-    claim(results, at(search, 0, 0, 1)).fail("error", "RuntimeError: out of luck")
+    (study,) = ask(results)
+    claim(results, at(study, 0, 0, 0))
+    claim(results, at(study, 0, 0, 1)).fail("error", "RuntimeError: out of luck")
     assert cells(family(watcher(results).look()).lattice)[0, 0].state is State.FAILED
 
 
 def test_what_was_cancelled_is_seen_once_nothing_else_is_to_come(results: Path) -> None:
-    (search,) = ask(results)
+    (study,) = ask(results)
     for i in (0, 1):
-        RunDir.create(results, at(search, i, 0, 0)).cancel()
-    claim(results, at(search, 0, 0, 1))
-    finish(results, at(search, 1, 0, 1), 0.5)
+        RunDir.create(results, at(study, i, 0, 0)).cancel()
+    claim(results, at(study, 0, 0, 1))
+    finish(results, at(study, 1, 0, 1), 0.5)
     found = cells(family(watcher(results).look()).lattice)
     assert found[0, 0].state is State.RUNNING
     assert found[1, 0].state is State.CANCELLED
@@ -76,8 +76,8 @@ def test_what_was_cancelled_is_seen_once_nothing_else_is_to_come(results: Path) 
 def test_the_best_is_lightest_and_one_awful_point_leaves_shades_to_the_others(measure: object, best: int) -> None:
     scores = [0.1, 0.2, 0.3, -90.0 if measure is BEST_ACCURACY else 90.0, None]
     made = [Cell(k, 0, Point(2.0**k, 0.5), State.DONE, score, 1, 1) for k, score in enumerate(scores)]
-    found = shades(LatticeCells(tuple(made), measure))  # type: ignore[arg-type]
-    shade = [found.get(cell.point) for cell in made]
+    points = shades(LatticeCells(tuple(made), measure))  # type: ignore[arg-type]
+    shade = [points.get(cell.point) for cell in made]
     assert shade[best] == 1.0
     assert shade[4] is None
     assert shade[3] == 0.0
@@ -90,6 +90,6 @@ def test_a_lattice_without_scores_has_no_shades() -> None:
 
 
 def test_a_fixed_axis_has_one_row(results: Path) -> None:
-    (search,) = ask(results, wd="fixed")
-    RunDir.create(results, at(search, 1, 0))
+    (study,) = ask(results, wd="fixed")
+    RunDir.create(results, at(study, 1, 0))
     assert set(cells(family(watcher(results).look()).lattice)) == {(-1, 0), (0, 0), (1, 0)}

@@ -18,8 +18,8 @@ from ettsweep.watch.watcher import Chosen, Watcher
 
 
 def test_a_family_is_not_judged_before_it_is(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     watch = watcher(results)
     first = family(watch.look())
     assert (first.verdict, first.stale) == (None, True)
@@ -27,58 +27,58 @@ def test_a_family_is_not_judged_before_it_is(results: Path) -> None:
     assert watch.judge()
     assert not watch.judge()
     found = family(watch.sight())
-    assert found.verdict == judge([found.search], load_run_index(results))[0]
+    assert found.verdict == judge([found.study], load_run_index(results))[0]
     assert not found.stale
 
 
 def test_runs_that_nobody_has_made_yet_are_among_those_of_a_family(results: Path) -> None:
-    (search,) = ask(results)
-    finish(results, at(search, 0, 0), 0.5)
-    claim(results, at(search, 0, 0, 1))
+    (study,) = ask(results)
+    finish(results, at(study, 0, 0), 0.5)
+    claim(results, at(study, 0, 0, 1))
     found = family(watcher(results).look())
     assert found.states == {State.DONE: 1, State.RUNNING: 1, State.MISSING: 16}
     assert (found.finished, found.runs) == (1, 18)
 
 
 def test_a_run_in_training_is_seen_with_step_loss_and_speed(results: Path) -> None:
-    (search,) = ask(results)
-    attempt = claim(results, at(search, 0, 0), step=60, loss=1.25)
+    (study,) = ask(results)
+    attempt = claim(results, at(study, 0, 0), step=60, loss=1.25)
     attempt.append(attempt.metrics_path, [{"step": 60, "val_loss": 9.0, "val_accuracy": 0.1}])
-    (one,) = watcher(results).look().runs
-    assert (one.step, one.loss, one.steps_per_s, one.attempt, one.sweep) == (60, 1.25, 20.0, 1, "small")
-    assert one.run.status.left_s == pytest.approx(9.0)
+    (run,) = watcher(results).look().runs
+    assert (run.step, run.loss, run.steps_per_s, run.attempt, run.sweep) == (60, 1.25, 20.0, 1, "small")
+    assert run.run.status.left_s == pytest.approx(9.0)
 
 
 def test_those_that_train_come_first_then_those_that_need_a_person(results: Path) -> None:
-    (search,) = ask(results)
-    RunDir.create(results, at(search, -1, 0))
-    claim(results, at(search, 0, 0)).fail("error", "RuntimeError: out of luck")
-    claim(results, at(search, 1, 0))
-    assert [one.run.state for one in watcher(results).look().runs] == [State.RUNNING, State.FAILED, State.MISSING]
+    (study,) = ask(results)
+    RunDir.create(results, at(study, -1, 0))
+    claim(results, at(study, 0, 0)).fail("error", "RuntimeError: out of luck")
+    claim(results, at(study, 1, 0))
+    assert [run.run.state for run in watcher(results).look().runs] == [State.RUNNING, State.FAILED, State.MISSING]
 
 
 def test_finished_runs_are_read_once(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     watch = watcher(results)
     before = watch.look()
     for path in runs_dir(results).glob("*/result.json"):
         path.write_text("{")
-    assert watch.look().snapshot.statuses == before.snapshot.statuses
+    assert watch.look().sweep_status.statuses == before.sweep_status.statuses
 
 
 def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest(results: Path) -> None:
-    (search, other) = ask(results, strategies=["standard", "ntk"])
-    for one in (search, other):
-        finish_all(results, one, MIDDLE[:8])
-        claim(results, at(one, 1, 1, 0))
+    (first, other) = ask(results, strategies=["standard", "ntk"])
+    for study in (first, other):
+        finish_all(results, study, MIDDLE[:8])
+        claim(results, at(study, 1, 1, 0))
     watch, before_s = watcher(results), time.monotonic()
     judged(watch)
     assert all(known.rest.again_s > before_s for known in watch._families.values())
-    claim(results, at(search, 1, 1, 1))
+    claim(results, at(study, 1, 1, 1))
     watch.look()
     assert not any(one.stale for one in watch.sight().families), "that a run trains changes no verdict"
-    finish(results, at(search, 1, 1, 0), 0.5)
+    finish(results, at(study, 1, 1, 0), 0.5)
     watch.look()
     assert [one.stale for one in watch.sight().families] == [True, False]
     for known in watch._families.values():
@@ -89,62 +89,62 @@ def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest
 
 
 def test_runs_and_sweeps_that_come_later_appear(results: Path) -> None:
-    (search,) = ask(results)
-    finish(results, at(search, 0, 0), 0.5)
+    (study,) = ask(results)
+    finish(results, at(study, 0, 0), 0.5)
     watch = watcher(results)
     assert len(watch.look().families) == 1
     (other,) = ask(results, "other", seeds=[7])
     claim(results, at(other, 0, 0, 7))
-    sight = rested(watch).look()
-    assert [one.title for one in sight.families] == ["other standard", "small standard"]
-    assert [one.sweep for one in sight.runs] == ["other"]
-    assert len(sight.snapshot.statuses) == 2
+    view = rested(watch).look()
+    assert [one.title for one in view.families] == ["other standard", "small standard"]
+    assert [run.sweep for run in view.runs] == ["other"]
+    assert len(view.sweep_status.statuses) == 2
 
 
 def test_what_cannot_be_read_is_told_and_all_else_is_shown(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
-    broken = runs_dir(results) / at(search, 0, 0).run_id
+    (study,) = ask(results)
+    finish_all(results, study)
+    broken = runs_dir(results) / at(study, 0, 0).run_id
     (broken / "spec.json").write_text("{\x1b[2J")
     (runs_dir(results) / "0123456789ab").write_text("a file")
     (runs_dir(results) / "notes").mkdir()
     (sweeps_dir(results) / "odd").mkdir()
     (sweeps_dir(results) / "odd" / "0001.yaml").write_text("{")
-    sight = judged(watcher(results))
-    folder, sweep = sight.problems
+    view = judged(watcher(results))
+    folder, sweep = view.problems
     assert "is broken" in folder
     assert "(and 1 more folder)" in folder
     assert sweep.startswith("sweep odd is left out: ")
     assert "\x1b" not in folder
-    assert family(sight).finished == 17
+    assert family(view).finished == 17
 
 
 def test_a_broken_run_that_is_mended_is_seen(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
-    path = runs_dir(results) / at(search, 0, 0).run_id / "spec.json"
+    (study,) = ask(results)
+    finish_all(results, study)
+    path = runs_dir(results) / at(study, 0, 0).run_id / "spec.json"
     text = path.read_text()
     path.write_text("{")
     watch = watcher(results)
     assert len(watch.look().problems) == 1
     path.write_text(text)
-    sight = rested(watch).look()
-    assert sight.problems == ()
-    assert family(sight).finished == 18
+    view = rested(watch).look()
+    assert view.problems == ()
+    assert family(view).finished == 18
 
 
 def test_runs_that_are_removed_are_gone(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     watch = watcher(results)
     watch.look()
-    shutil.rmtree(runs_dir(results) / at(search, 0, 0).run_id)
+    shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
     assert family(rested(watch).look()).states == {State.DONE: 17, State.MISSING: 1}
 
 
 def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_path: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     watch = watcher(results)
     before = judged(watch)
     results.rename(tmp_path / "elsewhere")
@@ -155,7 +155,7 @@ def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_
 
 
 def test_where_nothing_is_meant_the_first_look_says_so(results: Path) -> None:
-    def none(ledger: RunIndex, sweeps: SweepStore) -> Chosen:
+    def none(run_index: RunIndex, sweep_store: SweepStore) -> Chosen:
         raise InputError("no runs to watch")
 
     with pytest.raises(InputError, match="no runs to watch"):
@@ -163,35 +163,35 @@ def test_where_nothing_is_meant_the_first_look_says_so(results: Path) -> None:
 
 
 def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
-    (search,) = ask(results)
-    finish_all(results, search)
+    (study,) = ask(results)
+    finish_all(results, study)
     answers = [choose_all]
 
-    def choose(ledger: RunIndex, sweeps: SweepStore) -> Chosen:
+    def choose(run_index: RunIndex, sweep_store: SweepStore) -> Chosen:
         if not answers:
             raise InputError("unknown sweep")
-        return answers.pop()(ledger, sweeps)
+        return answers.pop()(run_index, sweep_store)
 
     watch = Watcher(results, choose, lambda: NOON)
     watch.look()
-    shutil.rmtree(runs_dir(results) / at(search, 0, 0).run_id)
-    assert len(rested(watch).look().snapshot.statuses) == 17
+    shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
+    assert len(rested(watch).look().sweep_status.statuses) == 17
 
 
 def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:
-    searches = ask(results, seeds=list(range(12)))
+    studies = ask(results, seeds=list(range(12)))
     for steps in MIDDLE:
         for seed in range(12):
-            RunDir.create(results, at(searches[0], *steps, seed))
+            RunDir.create(results, at(studies[0], *steps, seed))
     said: list[str] = []
     watcher(results).look(said.append)
     assert said == ["reading runs: 0 of 108", "reading runs: 100 of 108"]
 
 
 def test_the_runs_of_a_sweep_are_those_that_it_asks_for(results: Path) -> None:
-    (search,) = ask(results)
+    (study,) = ask(results)
     (other,) = ask(results, "other", seeds=[7])
-    claim(results, at(search, 0, 0))
+    claim(results, at(study, 0, 0))
     claim(results, at(other, 0, 0, 7))
     watch = watcher(results)
     watch.look()

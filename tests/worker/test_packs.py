@@ -63,8 +63,8 @@ def all_trained(results: Path, count: int) -> list[RunDir]:
     """Wait until so many runs have checkpoints."""
 
     def look() -> list[RunDir]:
-        found = [run for run in runs_in(results) if (attempt := run.latest()) and attempt.has_checkpoint()]
-        return found if len(found) == count else []
+        runs = [run for run in runs_in(results) if (attempt := run.latest()) and attempt.has_checkpoint()]
+        return runs if len(runs) == count else []
 
     return list(wait_for(look, f"checkpoints of {count} runs"))
 
@@ -263,7 +263,7 @@ def test_a_worker_makes_one_trial_for_all_of_its_packs(
         )
         runs = [RunDir.create(results / str(pays), make_spec(lr=0.1 * k)) for k in range(1, 20)]
         worker = make_worker(runs, 1)
-        worker.control.watch = lambda *_: lambda: None
+        worker.stop_source.watch = lambda *_: lambda: None
         worker._train_with(ALONE, CPU, environment(CPU), {})
         assert tried == [8]
         assert list(map(pack_of, runs)) == packs
@@ -365,9 +365,9 @@ def test_a_pack_is_a_part_of_what_waits_or_is_trained(
         assert run.claim({}, after=0)
     runs[7].cancel()
     worker, profile = make_worker(runs, 2), LocalProfile(pack=8)
-    places = worker._places(runs[6], RemainingRuns(runs, LocalLiveness()), profile, CPU)
-    assert (places.size, places.remark) == (3, "")
-    assert [places.next() for _ in range(4)] == [*runs[8:], None]
+    pack_places = worker._places(runs[6], RemainingRuns(runs, LocalLiveness()), profile, CPU)
+    assert (pack_places.size, pack_places.remark) == (3, "")
+    assert [pack_places.next() for _ in range(4)] == [*runs[8:], None]
 
 
 def test_a_run_that_no_other_is_like_trains_alone_and_its_log_says_why(
@@ -376,7 +376,7 @@ def test_a_run_that_no_other_is_like_trains_alone_and_its_log_says_why(
     shapes = ((8, 0.5), (16, 0.5), (8, 0.25), (24, 0.5))
     runs = [RunDir.create(results, make_spec(model={"width": width}, lr=lr)) for width, lr in shapes]
     worker = make_worker(runs, 1, pack=8)
-    worker.control.watch = lambda *_: lambda: None
+    worker.stop_source.watch = lambda *_: lambda: None
     worker._train_with(ALONE, CPU, environment(CPU), {})
     assert list(map(pack_of, runs)) == [2, 1, 2, 1]
     logs = [run.attempt(1).log() for run in runs]
@@ -393,7 +393,7 @@ def test_why_a_run_trains_alone_comes_first_only_where_somebody_asked_for_a_pack
     """Where packs are a matter of `auto`, the log says it in the end; where they are turned off, not at all."""
     runs = [RunDir.create(results, make_spec(model={"width": width})) for width in (8, 16)]
     worker = make_worker(runs, 1, **profile)
-    worker.control.watch = lambda *_: lambda: None
+    worker.stop_source.watch = lambda *_: lambda: None
     worker._train_with(ALONE, CPU, environment(CPU), {})
     said = [line.partition("  ")[2] for line in runs[0].attempt(1).log().splitlines()]
     told = [line.partition(",")[0].partition(":")[0] for line in said]
@@ -408,11 +408,11 @@ def test_a_refill_leaves_other_workers_their_part(
 ) -> None:
     runs = [RunDir.create(results, make_spec(lr=lr)) for lr in range(1, 8)]
     assert runs[0].claim({}, after=0)
-    worker, places = (
+    worker, pack_places = (
         make_worker(runs, 2),
         PackPlaces(PackSize(9), RemainingRuns(runs, LocalLiveness()).companions(make_spec())),
     )
-    taken = [[attempt.run.name for attempt in worker._refill(places, {}, 4)] for _ in range(4)]
+    taken = [[attempt.run.name for attempt in worker._refill(pack_places, {}, 4)] for _ in range(4)]
     ids = [run.id for run in runs]
     assert taken == [ids[1:4], ids[4:6], ids[6:], []]
 

@@ -98,7 +98,7 @@ class Pack:
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
     def settled(
-        self, spec: RunSpec, execution: RuntimeSettings, group: ProcessGroup, before: Json, warn: Callable[[str], None]
+        self, spec: RunSpec, settings: RuntimeSettings, group: ProcessGroup, before: Json, warn: Callable[[str], None]
     ) -> RuntimeSettings:
         """Return how a member is trained, its micro-batches as large as those of the others of its recipe.
 
@@ -107,47 +107,47 @@ class Pack:
         if self.size > 1:
             at_once = self.size if architecture(spec.model).stacks and self.stack != 0 else 1
             # Short runs gain more by a stack than by compiled blocks, which it cannot have.
-            execution = replace(execution, alike=1, at_once=at_once)
+            settings = replace(settings, alike=1, at_once=at_once)
         if self.size > 1 and self.device.type == "cuda":
             before = before | {"micro_batch": self._micro_batches.get(spec.recipe_key)}
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
-        execution = resolve(spec, self.device, execution, group, before, warn, others)
-        self._threads = self._threads or execution.threads  # of the process, for all
-        execution = replace(execution, threads=self._threads)
-        self._micro_batches.setdefault(spec.recipe_key, execution.micro_batch)
-        return execution
+        settings = resolve(spec, self.device, settings, group, before, warn, others)
+        self._threads = self._threads or settings.threads  # of the process, for all
+        settings = replace(settings, threads=self._threads)
+        self._micro_batches.setdefault(spec.recipe_key, settings.micro_batch)
+        return settings
 
     def in_turn(self, trainer: Trainer) -> str:
         """Return why a member takes its steps in turn with others, or "" where it may do so at once, or is alone."""
         why = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
         return why and f"trains in turn with the others: {why}"
 
-    def close(self, record: RunLogger) -> None:
+    def close(self, logger: RunLogger) -> None:
         """Close a member's record; no other waits for servers that its metrics go to, but the pack does in the end."""
         if self.size == 1:
-            record.close()
+            logger.close()
             return
-        self._closing.append(threading.Thread(target=record.close, name="close", daemon=True))
+        self._closing.append(threading.Thread(target=logger.close, name="close", daemon=True))
         self._closing[-1].start()
 
-    def join(self, trainer: Trainer, record: RunLogger, open_task: OpenTask) -> TrainingStream:
+    def join(self, trainer: Trainer, logger: RunLogger, open_task: OpenTask) -> TrainingStream:
         """Return the data of a run from its next step on, the same as those of a member that goes on there too.
 
         `open_task` is given whom to tell of samples that are left out, and of work on those that are there.
         """
-        self._records[trainer] = record
+        self._records[trainer] = logger
         key = trainer.spec.recipe_key, trainer.spec.seed, trainer.share, trainer.step
         if key not in self._streams:
-            records = list[RunLogger]()
+            loggers = list[RunLogger]()
 
             def skip(text: str) -> None:
-                for each in records:
+                for each in loggers:
                     each.skip(text)
 
             waiting = WaitTimer(self.device, self.clock)
             task = open_task(skip, waiting.working)
-            self._streams[key] = TrainingStream(task, trainer.step + 1, waiting, records)
-        self._streams[key].records.append(record)
+            self._streams[key] = TrainingStream(task, trainer.step + 1, waiting, loggers)
+        self._streams[key].loggers.append(logger)
         return self._streams[key]
 
     def train(

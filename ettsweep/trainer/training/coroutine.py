@@ -109,10 +109,10 @@ class TrainingStream:
         records: of all of them, which are told of samples that are left out.
     """
 
-    def __init__(self, task: Task, first_step: int, waiting: WaitTimer, records: list[RunLogger]) -> None:
+    def __init__(self, task: Task, first_step: int, waiting: WaitTimer, loggers: list[RunLogger]) -> None:
         self.task = task
         self.waiting = waiting
-        self.records = records
+        self.loggers = loggers
         self._batches = task.batches(first_step)
 
     def __iter__(self) -> Iterator[Batch]:

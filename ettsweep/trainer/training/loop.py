@@ -38,12 +38,12 @@ class LoopEnd:
     diverged: bool = False
 
 
-def timings_of(trainer: Trainer, execution: RuntimeSettings, clock: SharedClock) -> Timings:
+def timings_of(trainer: Trainer, settings: RuntimeSettings, clock: SharedClock) -> Timings:
     """Return what tells how fast a run goes, on all of its devices together, and what of their time it takes."""
     spec, device = trainer.spec, trainer.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    peak = execution.peak_flops
+    peak = settings.peak_flops
     if device.type == "cuda":
         peak = peak or peak_flops(torch.cuda.get_device_name(device), spec.precision)
     return Timings(
@@ -60,8 +60,8 @@ def timings_of(trainer: Trainer, execution: RuntimeSettings, clock: SharedClock)
 def run_loop(
     trainer: Trainer,
     stream: TrainingStream,
-    record: RunLogger,
-    execution: RuntimeSettings,
+    logger: RunLogger,
+    settings: RuntimeSettings,
     timings: Timings,
     poll: Callable[[], Stop | None],
 ) -> Generator[Request, Any, LoopEnd]:
@@ -76,7 +76,7 @@ def run_loop(
     """
     spec, schedule, group = trainer.spec, trainer.spec.schedule, trainer.group
     last_step = schedule.last_step
-    buffer = StepBuffer(spec.precision, trailing_overflows(record.history), group)
+    buffer = StepBuffer(spec.precision, trailing_overflows(logger.history), group)
     saved_s = drained_s = time.monotonic()
     waited_s = stream.waiting.seconds()
 
@@ -85,11 +85,11 @@ def run_loop(
         lines, diverged_step = buffer.drain()
         if lines:
             drained_s = time.monotonic()
-            record.metrics(lines)
+            logger.metrics(lines)
             step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
             memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
             before_s, waited_s = waited_s, stream.waiting.seconds()
-            record.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
+            logger.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
         return diverged_step
 
     def ask() -> tuple[Stop | None, bool, bool]:
@@ -97,7 +97,7 @@ def run_loop(
         now_s, stop = time.monotonic(), poll()
         code, saves, drains = group.agree(
             STOPS.index(stop) + 1 if stop else 0,
-            now_s - saved_s >= execution.checkpoint_every_s,
+            now_s - saved_s >= settings.checkpoint_every_s,
             now_s - drained_s >= DRAIN_S,
         )
         return STOPS[code - 1] if code else None, bool(saves), bool(drains)
@@ -109,7 +109,7 @@ def run_loop(
         buffer.add(step, lr, *(yield StepRequest(trainer, stream, lr)))
         trainer.step = step
         stop, saves, drains = ask()
-        every = execution.checkpoint_every_steps
+        every = settings.checkpoint_every_steps
         saves = (saves or bool(every and step % every == 0)) and step < last_step
         evaluates = step % schedule.eval_every == 0 or step == last_step
         if evaluates or saves or stop or drains or len(buffer) >= DRAIN_STEPS:
@@ -119,8 +119,8 @@ def run_loop(
         if evaluates:
             with timings.not_training():
                 line = finite({"step": step, **(yield EvaluationRequest(trainer, stream))})
-            record.metrics([line])
-            record.log(
+            logger.metrics([line])
+            logger.log(
                 f"step {step}/{last_step}  lr {lr:.3g}  "
                 + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
             )
@@ -128,11 +128,11 @@ def run_loop(
                 return LoopEnd(step, diverged=True)
         if saves:
             with timings.not_training():
-                record.checkpoint(trainer)
+                logger.checkpoint(trainer)
             saved_s = time.monotonic()
     if trainer.step == last_step:
         return LoopEnd(last_step)
     if stop is not Stop.SUPERSEDED:
-        record.checkpoint(trainer)
-        record.saved()
+        logger.checkpoint(trainer)
+        logger.saved()
     return LoopEnd(trainer.step, stop=stop)

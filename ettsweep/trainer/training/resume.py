@@ -29,26 +29,26 @@ def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
     return [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
 
 
-def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, record: RunLogger, trainer: Trainer) -> None:
+def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger, trainer: Trainer) -> None:
     """Have a run go on where its last usable checkpoint left it, if any; the leader reads it, and hands it out."""
     earlier = _before(run, attempt)
-    found = next(_usable(earlier, trainer, record), None) if group.leads else None
+    found = next(_usable(earlier, trainer, logger), None) if group.leads else None
     said = group.from_leader(found and {"history": found[2]})
     if said is None:
         if earlier:
-            record.log("no checkpoint to go on from: starts at step 0")
+            logger.log("no checkpoint to go on from: starts at step 0")
         return
-    record.history = said["history"]
+    logger.history = said["history"]
     checkpoint.restore(found and found[1], trainer)
     if found:
         parent, _, _ = found
         trainer.spent = parent.spent(trainer.step)
         attempt.resume_from(parent.number, trainer.step)
-        record.log(f"resumed from attempt {parent.number} at step {trainer.step}")
+        logger.log(f"resumed from attempt {parent.number} at step {trainer.step}")
 
 
 def _usable(
-    attempts: Iterable[Attempt], trainer: Trainer, record: RunLogger
+    attempts: Iterable[Attempt], trainer: Trainer, logger: RunLogger
 ) -> Iterator[tuple[Attempt, checkpoint.CheckpointState, list[Json]]]:
     """Yield the attempts from whose checkpoints a run can go on, with these and the metrics up to them."""
     for attempt in attempts:
@@ -59,7 +59,7 @@ def _usable(
         except FileNotFoundError:
             continue
         except CorruptError as error:
-            record.log(f"warning: {error}; not used")
+            logger.log(f"warning: {error}; not used")
 
 
 def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:

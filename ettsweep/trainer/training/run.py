@@ -67,7 +67,7 @@ class ClaimedRun:
     run: RunDir
     attempt: Attempt
     device: torch.device
-    execution: RuntimeSettings
+    settings: RuntimeSettings
     poll: Callable[[], Stop | None]
     group: ProcessGroup = ALONE
 
@@ -76,13 +76,13 @@ def train_run(
     run: RunDir,
     attempt: Attempt,
     device: torch.device,
-    execution: RuntimeSettings,
+    settings: RuntimeSettings,
     poll: Callable[[], Stop | None],
     group: ProcessGroup = ALONE,
 ) -> Stop | None:
     """Train a claimed run alone, see `training`; all processes of the group call this."""
     pack = Pack(device)
-    (stop,) = pack.train([training(ClaimedRun(run, attempt, device, execution, poll, group), pack)])
+    (stop,) = pack.train([training(ClaimedRun(run, attempt, device, settings, poll, group), pack)])
     return stop
 
 
@@ -97,44 +97,44 @@ def training(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
         LostPeerError: another process of the group is gone, and it has not said why.
     """
     attempt, group = claimed.attempt, claimed.group
-    record = RunLogger(attempt, group.rank, pack.saver)
+    logger = RunLogger(attempt, group.rank, pack.saver)
     try:
-        return (yield from _training(claimed, pack, record))
+        return (yield from _training(claimed, pack, logger))
     except LostProcessError as error:
-        record.log(str(error))
+        logger.log(str(error))
         if attempt.failure() is None:
             attempt.fail("lost", str(error))
         raise
     except Exception as error:
         ours = isinstance(error, EttsweepError)
         details = "" if ours else traceback.format_exc()
-        record.log(f"failed: {details or error}")
+        logger.log(f"failed: {details or error}")
         attempt.fail("error", str(error) if ours else error_line(error), details)
         if group.world > 1:  # the others wait for this process, and learn that it is gone
             raise LostProcessError(f"this process failed: {error_line(error)}") from error
     finally:
-        pack.close(record)
+        pack.close(logger)
     return None
 
 
-def _training(claimed: ClaimedRun, pack: Pack, record: RunLogger) -> RunCoroutine:
+def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutine:
     run, attempt, device, group = claimed.run, claimed.attempt, claimed.device, claimed.group
     spec = run.spec()
-    record.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
+    logger.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
 
     def warn(text: str) -> None:
-        record.log(f"warning: {text}")
+        logger.log(f"warning: {text}")
 
     before = trained_before(run, attempt, group)
-    execution = pack.settled(spec, claimed.execution, group, before, warn)
-    torch.set_num_threads(execution.threads or 1)
-    trainer = assembled(spec, device, execution, group)
-    resume(run, attempt, group, record, trainer)
-    stream = pack.join(trainer, record, partial(open_task, spec, device, trainer.share, execution))
+    settings = pack.settled(spec, claimed.settings, group, before, warn)
+    torch.set_num_threads(settings.threads or 1)
+    trainer = assembled(spec, device, settings, group)
+    resume(run, attempt, group, logger, trainer)
+    stream = pack.join(trainer, logger, partial(open_task, spec, device, trainer.share, settings))
     trainer.task = stream.task
-    trainer.model.recompute = bool(execution.activation_checkpointing)
+    trainer.model.recompute = bool(settings.activation_checkpointing)
     data = {"data": _agreed(trainer.task.fingerprint, group)}
-    how = execution.facts(group) | data | pack.facts(trainer)
+    how = settings.facts(group) | data | pack.facts(trainer)
 
     def not_compiled(why: str) -> None:
         warn(why)
@@ -142,54 +142,54 @@ def _training(claimed: ClaimedRun, pack: Pack, record: RunLogger) -> RunCoroutin
         if group.leads:
             attempt.record_execution(how)
 
-    if execution.compile:
+    if settings.compile:
         compile_blocks(trainer.model, spec.recipe_key, not_compiled)
     if group.leads:
         attempt.record_execution(how)
         for change in changes(spec, attempt):
             warn(change)
-        record.sinks = open_loggers(execution.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
+        logger.sinks = open_loggers(settings.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
     for remark in filter(None, (pack.opening, pack.in_turn(trainer))):
-        record.log(remark)
+        logger.log(remark)
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
     with naming_the_batch(trainer), _together(group):
         trainer.network = group.wrap(trainer.model)
         trainer.lay_out_gradients()
         yield StartRequest(trainer, stream)
-        timings = timings_of(trainer, execution, pack.clock)
+        timings = timings_of(trainer, settings, pack.clock)
         try:
-            end = yield from run_loop(trainer, stream, record, execution, timings, claimed.poll)
+            end = yield from run_loop(trainer, stream, logger, settings, timings, claimed.poll)
         finally:
-            stream.records.remove(record)
-            record.end_saving()
+            stream.loggers.remove(logger)
+            logger.end_saving()
         # How far beyond a divergence the weights went depends on when it was seen.
         finished = end.stop is None and not end.diverged
         together = group.leads or is_sharded(trainer.model)
         weights = checkpoint.weights_sha256(trainer.model) if finished and together else None
     if end.stop is not None:
-        record.log(f"stopped at step {end.step}: {end.stop}")
+        logger.log(f"stopped at step {end.step}: {end.stop}")
         if group.leads:
             attempt.fail("interrupted", str(end.stop))
         return end.stop
     if not group.leads:
         return None
     if attempt.superseded():
-        record.log("another attempt has taken the run over")
+        logger.log("another attempt has taken the run over")
         return Stop.SUPERSEDED
     told = {"environment": environment(device), "weights_sha256": weights, "execution": how} | timings.summary()
-    result = _summarise(spec, record.history, end, attempt, timings.spent) | told
-    finished = run.finish(result, record.history)
+    result = _summarise(spec, logger.history, end, attempt, timings.spent) | told
+    finished = run.finish(result, logger.history)
     if pack.closing:
-        record.log(pack.closing)
+        logger.log(pack.closing)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
-    record.log(ending if finished else "another attempt finished first")
+    logger.log(ending if finished else "another attempt finished first")
     return None
 
 
 def prepare(
     spec: RunSpec,
     device: torch.device,
-    execution: RuntimeSettings = RuntimeSettings(),  # noqa: B008 (frozen)
+    settings: RuntimeSettings = RuntimeSettings(),  # noqa: B008 (frozen)
     group: ProcessGroup = ALONE,
 ) -> Trainer:
     """Build the objects of a run at step 0, on the device, with its data.
@@ -197,17 +197,17 @@ def prepare(
     Raises:
         DataMissingError: the data are not there, or are not those that the run was made for.
     """
-    trainer = assembled(spec, device, execution, group)
-    trainer.task = open_task(spec, device, trainer.share, execution, print)
+    trainer = assembled(spec, device, settings, group)
+    trainer.task = open_task(spec, device, trainer.share, settings, print)
     return trainer
 
 
-def assembled(spec: RunSpec, device: torch.device, execution: RuntimeSettings, group: ProcessGroup) -> Trainer:
+def assembled(spec: RunSpec, device: torch.device, settings: RuntimeSettings, group: ProcessGroup) -> Trainer:
     """Build the objects of a run at step 0, on the device, all but its data."""
     torch.manual_seed(spec.seed)
     set_matmul_precision(spec.precision)
-    model = initial_network(spec, device, group, sharded=bool(execution.sharded))
-    share = BatchShare(spec.batch_size, group.rank, group.world, execution.micro_batch)
+    model = initial_network(spec, device, group, sharded=bool(settings.sharded))
+    share = BatchShare(spec.batch_size, group.rank, group.world, settings.micro_batch)
     return Trainer(spec, model, build_optimizer(model, spec), device, share, group)
 
 
@@ -215,7 +215,7 @@ def open_task(
     spec: RunSpec,
     device: torch.device,
     share: BatchShare,
-    execution: RuntimeSettings,
+    settings: RuntimeSettings,
     skipped: Callable[[str], None],
     working: Working = contextlib.nullcontext,
 ) -> Task:
@@ -224,9 +224,9 @@ def open_task(
     Raises:
         DataMissingError: they are not there, or are not those that the run was made for.
     """
-    data = said(spec.task.kind, execution.data)
+    data = said(spec.task.kind, settings.data)
     check_data(spec.task, spec.model, data)
-    loading = LoaderSettings(execution.loader_workers, execution.corrupt_images, skipped, data, working)
+    loading = LoaderSettings(settings.loader_workers, settings.corrupt_images, skipped, data, working)
     task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return task
 

@@ -86,7 +86,7 @@ class RuntimeSettings:
 def resolve(
     spec: RunSpec,
     device: torch.device,
-    execution: RuntimeSettings,
+    settings: RuntimeSettings,
     group: ProcessGroup,
     before: Json,
     warn: Callable[[str], None],
@@ -102,74 +102,74 @@ def resolve(
     """
     if spec.batch_size < group.world:
         raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
-    compiled = -group.agree(-_compiles(spec, device, execution, before, warn))[0]
-    execution = replace(execution, compile=bool(compiled))
-    threads = -group.agree(-_threads(spec, device, execution, before))[0]
-    execution = sized(spec.model, replace(execution, threads=threads), group)
-    said = execution.micro_batch or before.get("micro_batch")
+    compiled = -group.agree(-_compiles(spec, device, settings, before, warn))[0]
+    settings = replace(settings, compile=bool(compiled))
+    threads = -group.agree(-_threads(spec, device, settings, before))[0]
+    settings = sized(spec.model, replace(settings, threads=threads), group)
+    said = settings.micro_batch or before.get("micro_batch")
     (size,) = group.agree(said if isinstance(said, int) else 0)  # a file system may show it to some alone
     if not size:
         size = fitting_micro_batch(
             spec,
             device,
             group,
-            recompute=bool(execution.activation_checkpointing),
-            sharded=bool(execution.sharded),
+            recompute=bool(settings.activation_checkpointing),
+            sharded=bool(settings.sharded),
             reserved_bytes=reserved_bytes,
         )
     local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
-    return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
+    return replace(settings, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
 
 
-def _threads(spec: RunSpec, device: torch.device, execution: RuntimeSettings, before: Json) -> int:
+def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, before: Json) -> int:
     """Return with how many threads of the CPU a run is trained: their number changes the last bits.
 
     Small operators go no faster on more, and leave the cores to others.
     """
-    if execution.threads is not None:
-        return execution.threads
+    if settings.threads is not None:
+        return settings.threads
     if device.type != "cpu":
-        return execution.most_threads
+        return settings.most_threads
     had = before.get("threads")
     if isinstance(had, int) and 1 <= had <= cores():
         return had
-    flops = execution.at_once * spec.batch_size * train_flops_per_sample(spec.model)
-    return max(1, min(execution.most_threads, int(flops / THREAD_FLOPS)))
+    flops = settings.at_once * spec.batch_size * train_flops_per_sample(spec.model)
+    return max(1, min(settings.most_threads, int(flops / THREAD_FLOPS)))
 
 
 def _compiles(
-    spec: RunSpec, device: torch.device, execution: RuntimeSettings, before: Json, warn: Callable[[str], None]
+    spec: RunSpec, device: torch.device, settings: RuntimeSettings, before: Json, warn: Callable[[str], None]
 ) -> bool:
     """Say whether a run is compiled: as it was before, or as a profile says, or where that pays."""
-    asked = execution.compile
+    asked = settings.compile
     if asked is None and isinstance(before.get("compile"), bool):
         asked = before["compile"]
     if asked is None:
-        flops = train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step * execution.alike
+        flops = train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step * settings.alike
         asked = device.type == "cuda" and flops > COMPILE_FLOPS
     if not asked or not (why := obstacle(device)):
         return asked
-    if execution.compile:
+    if settings.compile:
         raise InputError(f"compile=true: nothing can be compiled here, {why}; compile=auto does where it can")
     warn(f"the model is not compiled, since nothing can be here: {why}")
     return False
 
 
-def sized(model: ModelSpec, execution: RuntimeSettings, group: ProcessGroup) -> RuntimeSettings:
+def sized(model: ModelSpec, settings: RuntimeSettings, group: ProcessGroup) -> RuntimeSettings:
     """Return the execution with what the size of the model decides; bits depend on it, so no machine counts."""
     large = parameter_count(model) > LARGE_PARAMETERS
     sharded, recompute = (
-        large if asked is None else asked for asked in (execution.sharded, execution.activation_checkpointing)
+        large if asked is None else asked for asked in (settings.sharded, settings.activation_checkpointing)
     )
-    return replace(execution, sharded=sharded and group.world > 1, activation_checkpointing=recompute)
+    return replace(settings, sharded=sharded and group.world > 1, activation_checkpointing=recompute)
 
 
 # --- what the leader of several processes says ------------------------------------------------------------------------
 
 
-def broadcast_job(group: ProcessGroup, run: Path, attempt: int, execution: RuntimeSettings) -> None:
+def broadcast_job(group: ProcessGroup, run: Path, attempt: int, settings: RuntimeSettings) -> None:
     """Tell the others what is trained next."""
-    group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
+    group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(settings)})
 
 
 def dismiss(group: ProcessGroup) -> None:

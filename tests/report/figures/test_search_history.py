@@ -21,10 +21,10 @@ LOSSES = {(0, 0): 2.0, (1, 0): 1.0, (0, 1): 1.2, (-1, 0): 1.5}
 
 def frames(results: Path, base: RunSpec, diverged: tuple[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the frames of a search's course and of its points."""
-    search = searched(base, [*LOSSES][:3])
+    study = searched(base, [*LOSSES][:3])
     for ended_s, (steps, loss) in enumerate(LOSSES.items()):
-        finish_at(results, search, steps, loss, ended_s=ended_s, diverged=steps == diverged)
-    made = read(results, [search])
+        finish_at(results, study, steps, loss, ended_s=ended_s, diverged=steps == diverged)
+    made = read(results, [study])
     (family,) = judged(made.runs, made.verdicts)
     return course_frame(family), points_frame([family])
 

@@ -152,11 +152,11 @@ def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], res
     """Else they would go on with two loaders."""
     together = Pack(CPU, 3)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    control = StopSource()
+    stop_source = StopSource()
     members, attempts = list[RunCoroutine](), list[Attempt]()
 
     def poll_of(attempt: Attempt) -> Callable[[], Stop | None]:
-        poll = control.watch(attempt, together)
+        poll = stop_source.watch(attempt, together)
 
         def asked() -> Stop | None:
             answer = poll()

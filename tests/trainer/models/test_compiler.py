@@ -179,10 +179,10 @@ def logged(run: RunDir) -> str:
     return run.attempt(1).log()
 
 
-def trained(run: RunDir, how: RuntimeSettings, after: int = 0) -> RunDir:
+def trained(run: RunDir, settings: RuntimeSettings, after: int = 0) -> RunDir:
     attempt = run.claim({}, after=after)
     assert attempt is not None
-    train_run(run, attempt, CPU, how, lambda: None)
+    train_run(run, attempt, CPU, settings, lambda: None)
     return run
 
 
@@ -231,8 +231,8 @@ def test_auto_compiles_for_all_runs_of_a_worker_and_stays_with_what_a_run_began_
     flops = 3 * runtime_settings.train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step
     monkeypatch.setattr(runtime_settings, "COMPILE_FLOPS", flops)
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
-    how = RuntimeSettings(micro_batch=4, alike=alike)
-    found = runtime_settings.resolve(spec, torch.device(device), how, ALONE, before, lambda text: None)
+    settings = RuntimeSettings(micro_batch=4, alike=alike)
+    found = runtime_settings.resolve(spec, torch.device(device), settings, ALONE, before, lambda text: None)
     assert found.compile is expected
 
 

@@ -114,18 +114,18 @@ def test_fp16_scales_and_overflows_alike_on_all_processes(train: Train, trained:
     spec = make_spec(precision="fp16", lr=0.25)
     (two,), ends = trained((spec, {"world": 2, "micro_batch": 7}))
     assert ends == [["ended", "ended"]]
-    one = train(spec)
-    assert curve(two) == pytest.approx(curve(one), rel=1e-2)
-    assert curve(two, "loss_scale") == curve(one, "loss_scale")
+    run = train(spec)
+    assert curve(two) == pytest.approx(curve(run), rel=1e-2)
+    assert curve(two, "loss_scale") == curve(run, "loss_scale")
 
 
 def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
     spec = make_spec(lr=1e3, schedule={"total_steps": 60})
     (two,), ends = trained((spec, {"world": 2}))
-    one = train(spec)
+    run = train(spec)
     assert ends == [["ended", "ended"]]
     assert (result_of(two)["status"], two.numbers(), two.attempt(1).failure()) == ("diverged", [1], None)
-    assert abs(result_of(two)["diverged_step"] - result_of(one)["diverged_step"]) <= 1
+    assert abs(result_of(two)["diverged_step"] - result_of(run)["diverged_step"]) <= 1
 
 
 # --- out of memory --------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_with_other_images_says_so(
     for number, name in enumerate(("data", "data", "other")):
         attempt = run.claim({}, after=number)
         assert attempt is not None
-        execution = RuntimeSettings(data=str(tmp_path / name), loader_workers=0)
-        train_run(run, attempt, torch.device("cpu"), execution, partial(stop_at(3), attempt))
+        settings = RuntimeSettings(data=str(tmp_path / name), loader_workers=0)
+        train_run(run, attempt, torch.device("cpu"), settings, partial(stop_at(3), attempt))
         told = "from here on it sees other images, or the same in another order"
         assert (told in attempt.log()) == (name == "other")

@@ -169,12 +169,12 @@ def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(
     assert numbers(halved) == numbers(calm)
 
 
-def attempt_with(spec: RunSpec, folder: Path, execution: RuntimeSettings, stop_after: int | None = None) -> RunDir:
+def attempt_with(spec: RunSpec, folder: Path, settings: RuntimeSettings, stop_after: int | None = None) -> RunDir:
     run = RunDir.create(folder, spec)
     attempt = run.claim({}, after=max(run.numbers(), default=0))
     assert attempt is not None
     poll = stop_at(stop_after) if stop_after is not None else None
-    train_run(run, attempt, CPU, execution, lambda: poll(attempt) if poll else None)
+    train_run(run, attempt, CPU, settings, lambda: poll(attempt) if poll else None)
     return run
 
 

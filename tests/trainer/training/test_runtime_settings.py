@@ -109,16 +109,16 @@ def test_a_profile_or_what_a_run_had_before_comes_first(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, asked: int | None, before: Any, found: int
 ) -> None:
     monkeypatch.setattr(module, "THREAD_FLOPS", 1.0)
-    how = RuntimeSettings(threads=asked, most_threads=2)
-    assert resolve(make_spec(), CPU, how, ALONE, before, print).threads == found
+    settings = RuntimeSettings(threads=asked, most_threads=2)
+    assert resolve(make_spec(), CPU, settings, ALONE, before, print).threads == found
 
 
 def test_threads_that_this_machine_has_not_are_not_taken_over(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "cores", lambda: 4)
-    how = RuntimeSettings(most_threads=1)
-    found = [resolve(make_spec(), CPU, how, ALONE, {"threads": had}, print).threads for had in (4, 5)]
+    settings = RuntimeSettings(most_threads=1)
+    found = [resolve(make_spec(), CPU, settings, ALONE, {"threads": had}, print).threads for had in (4, 5)]
     assert found == [4, 1]
 
 
@@ -135,9 +135,9 @@ def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Pa
 def test_a_pack_of_what_stacks_has_those_of_a_step_as_large_as_all_of_theirs(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, how = make_spec(), RuntimeSettings(most_threads=8)
+    spec, settings = make_spec(), RuntimeSettings(most_threads=8)
     monkeypatch.setattr(module, "THREAD_FLOPS", spec.batch_size * train_flops_per_sample(spec.model))
-    assert [Pack(CPU, size).settled(spec, how, ALONE, {}, print).threads for size in (1, 5)] == [1, 5]
+    assert [Pack(CPU, size).settled(spec, settings, ALONE, {}, print).threads for size in (1, 5)] == [1, 5]
 
 
 def test_all_of_a_pack_have_those_of_the_first(make_spec: MakeSpec) -> None:

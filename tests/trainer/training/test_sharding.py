@@ -151,9 +151,9 @@ def test_validation_slices_that_not_all_have_are_gone_through_by_all(
     changes = {"lr": 1e-30, "wd": 0.0, "optimizer": {"kind": "sgd"}, "strategy": {"s": None}}
     spec = make_spec(**changes, task={"train_size": 796})
     (two,), _ = trained((spec, SHARDED))
-    one = train(spec)
-    assert curve(two, "val_accuracy") == curve(one, "val_accuracy")
-    assert curve(two, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
+    run = train(spec)
+    assert curve(two, "val_accuracy") == curve(run, "val_accuracy")
+    assert curve(two, "val_loss") == pytest.approx(curve(run, "val_loss"), rel=1e-6)
 
 
 @pytest.mark.slow

@@ -30,10 +30,12 @@ from ettsweep.schema import validate
 from ettsweep.shipped_files import shipped
 from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.run_index import Plan, Run, RunIndex, make_plan
+from ettsweep.study.lattice import Axis, Point, neighbours
+from ettsweep.study.plan import Plan, make_plan
+from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.samplers import SAMPLERS, proposer, trials_for
 from ettsweep.study.seeds import in_turn
-from ettsweep.study.study import Axis, Point, Study, neighbours
+from ettsweep.study.study import Study
 from ettsweep.study.suggesting import StartPoint, Suggester
 from ettsweep.study.verification import NO_BUDGET, Budget, Verification
 

@@ -11,7 +11,7 @@ from support.commandline import ettsweep
 from ettsweep.files import read_lines
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import with_corpus
+from ettsweep.study.sweep_spec import with_corpus
 from ettsweep.trainer.models.parameter_scales import factors
 from ettsweep.trainer.tasks.text.pydoc import documents
 

@@ -16,7 +16,8 @@ import typer
 from ettsweep import __version__
 from ettsweep.cli import (
     completion,
-    data,
+    data_text,
+    doctor,
     init_command,
     named_sweeps,
     run_commands,
@@ -66,14 +67,14 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "map": theory_commands.map_,
     "scales": theory_commands.scales,
     "check-scaling": theory_commands.check_scaling,
-    "doctor": data.doctor,
+    "doctor": doctor.doctor,
 }
 """In the order in which `--help` lists them."""
 
 for name, command in COMMANDS.items():
     app.command(name)(spread(command))
 app.add_typer(named_sweeps.app)
-app.add_typer(data.app)
+app.add_typer(data_text.app)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from ettsweep.errors import InputError
 
 if TYPE_CHECKING:
     from ettsweep.cli.options import VerdictOptions
-    from ettsweep.study.study import SweepSpec
+    from ettsweep.study.sweep_spec import SweepSpec
 
 
 @dataclass(frozen=True)

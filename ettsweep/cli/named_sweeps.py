@@ -83,7 +83,7 @@ def set_note(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Set the note of a sweep; an empty one removes it."""
-    from ettsweep.study.sweep_store import SweepVersion
+    from ettsweep.study.sweep import SweepVersion
     from ettsweep.study.sweep_updates import add, check_note
 
     add(results, name, SweepVersion(note=check_note(text)))
@@ -102,7 +102,8 @@ def unarchive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
 
 
 def _archive(results: Path, names: list[str], archived: bool) -> None:
-    from ettsweep.study.sweep_store import SweepVersion, load_sweep_store
+    from ettsweep.study.sweep import SweepVersion
+    from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import add
 
     for sweep in load_sweep_store(results).chosen(names):  # none, where one of the names is wrong

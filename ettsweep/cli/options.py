@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from ettsweep.launch.resolve import LaunchOptions
     from ettsweep.study.criterion import CriterionOptions
     from ettsweep.study.run_index import Run, RunIndex
-    from ettsweep.study.study import Study, SweepSpec
-    from ettsweep.study.sweep_store import Sweep, SweepStore
+    from ettsweep.study.study import Study
+    from ettsweep.study.sweep import Sweep
+    from ettsweep.study.sweep_spec import SweepSpec
+    from ettsweep.study.sweep_store import SweepStore
     from ettsweep.study.verification import Budget
 
 RunOrStudy = TypeVar("RunOrStudy", "Run", "Study")

@@ -303,7 +303,8 @@ def train(
     from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.state import State
     from ettsweep.study.grid_file import which_grid
-    from ettsweep.study.run_index import intact, make_plan
+    from ettsweep.study.plan import make_plan
+    from ettsweep.study.run_index import intact
     from ettsweep.worker.worker import train_in_foreground
 
     launch_options = training.place()

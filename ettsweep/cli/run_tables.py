@@ -19,7 +19,8 @@ from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.spec import log2
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.run_index import Plan, Run, RunIndex
+from ettsweep.study.plan import Plan
+from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import Searches, SweepStore, by_family, held_by
 from ettsweep.study.verdict import Verdict

@@ -14,7 +14,8 @@ from ettsweep.console import Format, print_note
 from ettsweep.errors import InputError
 
 if TYPE_CHECKING:
-    from ettsweep.study.study import Study, SweepSpec
+    from ettsweep.study.study import Study
+    from ettsweep.study.sweep_spec import SweepSpec
 
 
 def search(

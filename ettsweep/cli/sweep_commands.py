@@ -89,7 +89,7 @@ def verify_optimum(
     """
     from ettsweep.cli.verification_summary import show_verified
     from ettsweep.launch.follow import CommandContext, verify_rounds
-    from ettsweep.study.study import parse_point
+    from ettsweep.study.lattice import parse_point
     from ettsweep.study.sweep_updates import followed, judge_by
 
     stated, sweep_store = judging.stated(), families.load(results)

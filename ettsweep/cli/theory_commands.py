@@ -34,7 +34,7 @@ def map_(
     """Map (lr, wd) from one scaling strategy to another by a power of the width; nothing is trained."""
     from ettsweep.schema import validate
     from ettsweep.strategies.strategy import map_point, parse_strategy
-    from ettsweep.study.study import Centre
+    from ettsweep.study.lattice import Centre
     from ettsweep.trainer.models.registry import model_spec
 
     if (width is None) == (model is None):

@@ -10,10 +10,12 @@ from ettsweep.launch.cost import saved_by_racing
 from ettsweep.launch.reproduce import mixture, versions
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.spec import RunSpec
+from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Difference
 from ettsweep.study.run_index import RunIndex, cost_s, count_states
-from ettsweep.study.study import Point, Study, titles
-from ettsweep.study.sweep_store import Sweep, SweepStore, holders
+from ettsweep.study.study import Study, titles
+from ettsweep.study.sweep import Sweep
+from ettsweep.study.sweep_store import SweepStore, holders
 from ettsweep.study.verdict import Verdict, side_by_side
 from ettsweep.trainer.tasks.registry import Metric
 

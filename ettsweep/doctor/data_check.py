@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import ModelSpec, TaskSpec
-from ettsweep.study.study import SweepSpec
+from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.tasks.data_location import resolve
 from ettsweep.trainer.tasks.images.image_data import guess
 from ettsweep.trainer.tasks.registry import task_kind, task_spec

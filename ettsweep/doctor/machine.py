@@ -26,7 +26,7 @@ from ettsweep.launch.slots import held, lock_paths, slots_path
 from ettsweep.processes import GIB
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import SweepSpec
+from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.model_cost import saved_bytes
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.data_location import said

@@ -15,8 +15,9 @@ from ettsweep.launch.time_left import until_free
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Plan, PlannedRun, Run, RunIndex, cost_s, count_states
-from ettsweep.study.study import Point
+from ettsweep.study.lattice import Point
+from ettsweep.study.plan import Plan, PlannedRun
+from ettsweep.study.run_index import Run, RunIndex, cost_s, count_states
 from ettsweep.study.sweep_store import Searches
 
 # --- measured -------------------------------------------------------------------------------------------------------

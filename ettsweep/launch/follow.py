@@ -19,9 +19,11 @@ from ettsweep.launch.submit import scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.runs.state import State
+from ettsweep.study.lattice import Point
+from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.run_index import Plan, PlannedRun, RunIndex, load_run_index, make_plan
-from ettsweep.study.study import Point, Study
+from ettsweep.study.run_index import RunIndex, load_run_index
+from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import by_family
 from ettsweep.study.verification import NO_BUDGET, Budget, SuggestionSource, Verification
 

@@ -14,9 +14,12 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.run_index import Plan, Run, make_plan
+from ettsweep.study.lattice import Centre
+from ettsweep.study.plan import Plan, make_plan
+from ettsweep.study.run_index import Run
 from ettsweep.study.seeds import fresh_seeds
-from ettsweep.study.study import Centre, Study, SweepSpec, with_corpus
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_spec import SweepSpec, with_corpus
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
 from ettsweep.study.sweep_updates import agreeing, extend
 from ettsweep.study.verdict import Verdict

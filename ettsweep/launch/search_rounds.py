@@ -6,10 +6,12 @@ from functools import partial
 
 from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.study import Study, SweepSpec
+from ettsweep.study.study import Study
 from ettsweep.study.suggesting import Key, StartPoint, Suggester
 from ettsweep.study.surface_sampler import Sampler
-from ettsweep.study.sweep_store import Sweep, SweepStore, asked_too, load_sweep_store
+from ettsweep.study.sweep import Sweep
+from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.study.sweep_store import SweepStore, asked_too, load_sweep_store
 from ettsweep.study.sweep_updates import propose as record
 from ettsweep.study.verification import Budget
 

@@ -30,7 +30,7 @@ from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.run_index import Plan, PlannedRun
+from ettsweep.study.plan import Plan, PlannedRun
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.data_location import data_env, resolve, said

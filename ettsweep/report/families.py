@@ -6,8 +6,9 @@ from functools import cached_property
 
 from ettsweep.report.formats import strategy_rank
 from ettsweep.runs.spec import Recipe, RunSpec
+from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run, by_point
-from ettsweep.study.study import Point, Study
+from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate

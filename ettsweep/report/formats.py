@@ -9,7 +9,7 @@ from ettsweep.console import power
 from ettsweep.errors import InputError
 from ettsweep.report.theme import INK
 from ettsweep.strategies.strategy import parse_strategy
-from ettsweep.study.study import Point
+from ettsweep.study.lattice import Point
 
 STRATEGY_COLOURS = {"standard": INK, "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
 """The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart.

@@ -12,8 +12,9 @@ from ettsweep.runs.spec import log2
 from ettsweep.strategies.optimizers import factors_of
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.history import course
+from ettsweep.study.lattice import Point, snap
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point, Study, snap
+from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
 
 OWNER = ("sweep", "family", "model", "strategy")

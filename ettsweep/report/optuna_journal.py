@@ -16,9 +16,10 @@ from ettsweep.console import count
 from ettsweep.errors import InputError
 from ettsweep.files import dumps, write_atomic
 from ettsweep.runs.state import State
+from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.samplers import quiet
-from ettsweep.study.study import Point, Study
+from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verification import evaluate_all

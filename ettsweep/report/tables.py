@@ -14,8 +14,8 @@ from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKES, rate_columns, spikes_of
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point
 from ettsweep.study.sweep_store import Searches, held_by
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.models.registry import model_name

@@ -215,3 +215,6 @@ def log2(value: float) -> float | None:
 def point_identity(lr: float, wd: float) -> dict[str, object]:
     """Return how a point (lr, wd) enters an id."""
     return {"log2_lr": log2(lr), "log2_wd": log2(wd)}
+
+
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]

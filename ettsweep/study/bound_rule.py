@@ -9,12 +9,13 @@ from statistics import fmean, median
 from ettsweep.console import count, device_hours
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.study.lattice import Point, neighbours
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.posterior import Position, Posterior, evidence
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.run_index import Run, cost_s
 from ettsweep.study.seeds import RACING, counts, in_turn
-from ettsweep.study.study import Point, Study, neighbours
+from ettsweep.study.study import Study
 from ettsweep.study.study_state import STUCK, TO_COME, StudyState
 from ettsweep.study.surface import student_quantile
 from ettsweep.study.verdict import COMPARED, MOST, Bound, ScoredPoint, Verdict

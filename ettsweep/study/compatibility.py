@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from ettsweep.console import power
-from ettsweep.study.study import Axis, Point, Study, SweepSpec
+from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_spec import SweepSpec
 
 
 def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict[str, str]:

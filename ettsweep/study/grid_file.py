@@ -10,19 +10,20 @@ from pydantic import Field, ValidationInfo, create_model, field_validator, model
 
 from ettsweep.config import read_yaml, with_sets
 from ettsweep.errors import EttsweepError, InputError, located
-from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe
+from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe, Seeds
 from ettsweep.schema import ListOfOne, StrictModel, expect, is_whole, keys_of, validate
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import OPTIMIZERS, factors_of
 from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
+from ettsweep.study.lattice import FARTHEST, Axis, Centre, Centres
 from ettsweep.study.recipe import (
     IN_EPOCHS,
     apply_override,
     recipe_problems,
     resolve_recipe,
 )
-from ettsweep.study.study import FARTHEST, Axis, Centre, Centres, Seeds, SweepSpec
+from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.registry import task_spec
 

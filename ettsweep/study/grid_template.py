@@ -18,7 +18,7 @@ from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import carry_point, parse_strategy
 from ettsweep.study.criterion import MARGINS
 from ettsweep.study.grid_file import load_request, make_request, parse_range
-from ettsweep.study.study import SweepSpec
+from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.registry import model_spec, named_models
 from ettsweep.trainer.tasks.data_location import data_env, resolve
 from ettsweep.trainer.tasks.images.image_data import guess

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point, Study
+from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 
 

@@ -5,8 +5,9 @@ from statistics import fmean
 
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.study.lattice import Point, snap
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point, Study, snap
+from ettsweep.study.study import Study
 from ettsweep.study.study_state import TO_COME, StudyState, count_neighbours
 from ettsweep.study.verdict import ScoredPoint, Verdict
 

@@ -9,8 +9,9 @@ from ettsweep.console import power
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.study.lattice import PRINTED, Point, neighbours, snap
 from ettsweep.study.run_index import Run, by_point
-from ettsweep.study.study import PRINTED, Point, Study, neighbours, snap
+from ettsweep.study.study import Study
 from ettsweep.study.verdict import FINAL, Bound, ScoredPoint, Verdict, best
 
 REACH = 8

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from ettsweep.console import count
 from ettsweep.runs.state import State
+from ettsweep.study.lattice import Centre, Point
 from ettsweep.study.run_index import RunIndex
-from ettsweep.study.study import Centre, Point, Study, titles
+from ettsweep.study.study import Study, titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.surface_sampler import Observations, Place, Sampler
-from ettsweep.study.sweep_store import Suggestion
+from ettsweep.study.sweep import Suggestion
 from ettsweep.study.verification import evaluate
 
 Key = tuple[str, str]

@@ -12,17 +12,9 @@ from ettsweep.processes import Process, process
 from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.study.compatibility import differences
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.study.study import SweepSpec
-from ettsweep.study.sweep_store import (
-    NAME,
-    Suggestion,
-    Sweep,
-    SweepStore,
-    SweepVersion,
-    load_sweep_store,
-    numbered,
-    plain,
-)
+from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
+from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, numbered, plain
 
 
 def agreeing(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep | None:

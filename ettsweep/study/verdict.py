@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ettsweep.runs.state import State
 from ettsweep.study.compatibility import unlike
+from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Point, Study
+from ettsweep.study.study import Study
 from ettsweep.trainer.tasks.registry import Metric
 
 if TYPE_CHECKING:

@@ -8,9 +8,11 @@ from typing import Protocol
 from ettsweep.console import device_hours, power
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import RunSpec
+from ettsweep.study.lattice import Point
 from ettsweep.study.means_rule import MeansRule
-from ettsweep.study.run_index import Plan, PlannedRun, Run, RunIndex, cost_s, make_plan
-from ettsweep.study.study import Point, Study, titles
+from ettsweep.study.plan import Plan, PlannedRun, make_plan
+from ettsweep.study.run_index import Run, RunIndex, cost_s
+from ettsweep.study.study import Study, titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import MOST, Verdict
 

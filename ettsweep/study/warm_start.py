@@ -6,8 +6,9 @@ from ettsweep.console import power
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.strategies.optimizers import factors_of
 from ettsweep.strategies.strategy import STRATEGIES, carry_point, parse_strategy, strategy_name
+from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import RunIndex
-from ettsweep.study.study import Point, Study
+from ettsweep.study.study import Study
 from ettsweep.study.suggesting import Key, StartPoint
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verdict import Verdict

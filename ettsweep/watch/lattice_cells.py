@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ettsweep.runs.state import State
-from ettsweep.study.study import Axis, Point
+from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.tasks.registry import Metric

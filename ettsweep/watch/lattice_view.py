@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ettsweep.console import power
 from ettsweep.runs.state import State
-from ettsweep.study.study import Point
+from ettsweep.study.lattice import Point
 from ettsweep.trainer.tasks.registry import Metric
 from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark, shades
 

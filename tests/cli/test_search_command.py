@@ -25,7 +25,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import Point, Study
+from ettsweep.study.lattice import Point
+from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import load_sweep_store
 
 WIDE: dict[str, Any] = {

@@ -16,7 +16,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
 from ettsweep.study.run_index import load_run_index
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import Suggestion
+from ettsweep.study.sweep import Suggestion
 from ettsweep.study.sweep_updates import propose
 
 LOSSES = (0.9, 1.3, 0.5, 0.75, 0.4)

@@ -17,7 +17,8 @@ from ettsweep.launch.progress import ProgressMonitor, picture
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import Axis, Point, Study
+from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.study import Study
 
 Ask = Callable[..., list[RunSpec]]
 OTHER = {"model": {**GRID["model"], "width": 4}}

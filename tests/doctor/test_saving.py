@@ -7,7 +7,7 @@ import pytest
 
 from ettsweep.doctor.machine import examine_saving
 from ettsweep.study.grid_file import find_grid, load_request
-from ettsweep.study.study import ANYWHERE
+from ettsweep.study.lattice import ANYWHERE
 
 
 def examine(model: str, results: Path, profile: str, *sets: str) -> list[tuple[str, str, str]]:

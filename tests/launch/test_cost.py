@@ -11,8 +11,10 @@ from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.run_index import load_run_index, make_plan
-from ettsweep.study.study import Axis, Point, Study
+from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.plan import make_plan
+from ettsweep.study.run_index import load_run_index
+from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import by_family
 
 HERE = LocalProfile(devices="cpu", slots=2, threads=1)

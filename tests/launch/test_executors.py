@@ -21,7 +21,7 @@ from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import check, scripts, submit
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.run_index import Plan, make_plan
+from ettsweep.study.plan import Plan, make_plan
 from ettsweep.trainer.tasks.registry import task_spec
 
 ODD = [

@@ -17,8 +17,9 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study import pruning
+from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.run_index import Plan, RunIndex, make_plan
+from ettsweep.study.run_index import RunIndex
 
 MakeSpec = Callable[..., RunSpec]
 

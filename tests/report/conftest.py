@@ -10,8 +10,8 @@ from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at,
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.criterion import Criterion
+from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.seeds import RACING
-from ettsweep.study.study import Axis, Point
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,8 @@ from ettsweep.report.figure_files import Figure, FigureWriter
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.study import Axis, Point, Study
+from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.study import Study
 
 
 def drawn(made: Made) -> list[Figure]:

@@ -16,8 +16,8 @@ from ettsweep.report.families import JudgedFamily, judged
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.criterion import CriterionOptions
+from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.seeds import RACING
-from ettsweep.study.study import Axis, Point
 from ettsweep.study.verification import evaluate
 
 CENTRE = "(2^-6, 2^-1)"

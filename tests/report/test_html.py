@@ -15,7 +15,7 @@ from ettsweep.report.families import StrategyComparison, judged
 from ettsweep.report.page import MOST_PLAIN_ROWS, render
 from ettsweep.report.page_sections import Figures
 from ettsweep.report.spike_rates import SPIKES
-from ettsweep.study.study import Point
+from ettsweep.study.lattice import Point
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 

@@ -25,9 +25,10 @@ from ettsweep.report.optuna_journal import write_journal
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_request
+from ettsweep.study.lattice import Centre
 from ettsweep.study.run_index import load_run_index
-from ettsweep.study.study import Centre
-from ettsweep.study.sweep_store import Suggestion, load_sweep_store
+from ettsweep.study.sweep import Suggestion
+from ettsweep.study.sweep_store import load_sweep_store
 from ettsweep.study.sweep_updates import propose
 
 GRID: dict[str, Any] = {

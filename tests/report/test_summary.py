@@ -9,8 +9,8 @@ from ettsweep.report.families import compare, judged
 from ettsweep.report.summary import answer
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
+from ettsweep.study.lattice import Point
 from ettsweep.study.seeds import RACING
-from ettsweep.study.study import Point
 
 FRESH = (10, 11)
 

@@ -15,8 +15,8 @@ from ettsweep.report.families import compare, judged
 from ettsweep.report.figure_files import Figure
 from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
+from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.run_index import load_run_index
-from ettsweep.study.study import Axis, Point
 from ettsweep.study.verification import evaluate
 
 

@@ -17,11 +17,12 @@ from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_request
+from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Posterior, evidence
 from ettsweep.study.racing import Allocation, BoundQuery, next_runs, runs_needed
 from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.seeds import RACING, fresh_seeds, in_turn
-from ettsweep.study.study import Point, Study
+from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import NO_BUDGET, Budget, Verification
 

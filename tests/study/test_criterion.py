@@ -12,8 +12,9 @@ from support.commandline import write_grid
 from ettsweep.errors import InputError
 from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import SweepSpec
-from ettsweep.study.sweep_store import SweepVersion, load_sweep_store
+from ettsweep.study.sweep import SweepVersion
+from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.study.sweep_store import load_sweep_store
 from ettsweep.study.sweep_updates import add, extend, judge_by
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 

@@ -11,7 +11,7 @@ from ettsweep.errors import InputError
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import SgdSpec
 from ettsweep.study.grid_file import find_grid, load_request
-from ettsweep.study.study import ANYWHERE, Centre
+from ettsweep.study.lattice import ANYWHERE, Centre
 
 GRID = """\
 model: vit-digits

@@ -10,7 +10,8 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness, Owner, State, Status
-from ettsweep.study.run_index import Run, RunIndex, cost_s, count_states, find_run, load_run_index, make_plan
+from ettsweep.study.plan import make_plan
+from ettsweep.study.run_index import Run, RunIndex, cost_s, count_states, find_run, load_run_index
 
 MakeSpec = Callable[..., RunSpec]
 

@@ -8,7 +8,7 @@ from ettsweep.errors import InputError
 from ettsweep.runs.spec import point_identity
 from ettsweep.schema import validate
 from ettsweep.strategies.strategy import map_point
-from ettsweep.study.study import PRINTED, Axis, Point, expand, neighbours, parse_point, snap
+from ettsweep.study.lattice import PRINTED, Axis, Point, expand, neighbours, parse_point, snap
 
 FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)
 STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]

@@ -12,7 +12,7 @@ from ettsweep.study.run_index import RunIndex
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import Suggester
-from ettsweep.study.sweep_store import Suggestion
+from ettsweep.study.sweep import Suggestion
 from ettsweep.study.verification import Budget, Verification
 
 BOWL = Made("bowl", 0.02)

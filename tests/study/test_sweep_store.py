@@ -13,8 +13,10 @@ from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTak
 from ettsweep.processes import process
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_request
-from ettsweep.study.study import Axis, Centre, Point, SweepSpec
-from ettsweep.study.sweep_store import Suggestion, Sweep, SweepVersion, load_sweep_store, plain
+from ettsweep.study.lattice import Axis, Centre, Point
+from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
+from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.study.sweep_store import load_sweep_store, plain
 from ettsweep.study.sweep_updates import (
     add,
     append,

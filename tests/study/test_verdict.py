@@ -7,8 +7,8 @@ from support.made_sweep import digits_spec, imagenet_spec, search
 
 from ettsweep.runs.state import State
 from ettsweep.study.criterion import Criterion
+from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import NoiseEstimate
-from ettsweep.study.study import Point
 from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
 
 HERE = Point(2.0**-6, 0.5)

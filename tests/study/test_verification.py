@@ -14,9 +14,10 @@ from ettsweep.runs.state import State, Status
 from ettsweep.shipped_files import shipped
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_request
+from ettsweep.study.lattice import Axis, Point, parse_point
 from ettsweep.study.run_index import Run
 from ettsweep.study.seeds import fresh_seeds
-from ettsweep.study.study import Axis, Point, Study, parse_point
+from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
 from ettsweep.study.verdict import FINAL, Verdict, side_by_side
 from ettsweep.study.verification import evaluate

@@ -26,7 +26,7 @@ from ettsweep.launch import slurm
 from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.study import SweepSpec
+from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_updates import extend
 from ettsweep.worker.signals import SIGNALS
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from ettsweep.report.formats import plus_minus, point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
-from ettsweep.study.study import Axis, Point, neighbours
+from ettsweep.study.lattice import Axis, Point, neighbours
 
 Steps = tuple[int, int]
 

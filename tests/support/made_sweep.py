@@ -8,8 +8,9 @@ from typing import Any
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.study.lattice import Axis, Point, expand
 from ettsweep.study.run_index import Run, load_run_index
-from ettsweep.study.study import Axis, Point, Study, expand
+from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import by_family
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate

@@ -15,7 +15,7 @@ from ettsweep.report.figures.chart_data import clipped_range
 from ettsweep.report.figures.lattice_map import hexagon_xy, lattice
 from ettsweep.report.figures.shapes import HEXAGON, STATES
 from ettsweep.report.theme import CANDIDATE, INK
-from ettsweep.study.study import Axis
+from ettsweep.study.lattice import Axis
 
 
 def bowl(reach: int = 2, **changes: float | None) -> dict[Steps, float | None]:

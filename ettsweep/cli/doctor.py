@@ -1,0 +1,67 @@
+"""The command doctor: what works on this machine, and whether data and memory suffice."""
+
+from typing import Annotated
+
+import typer
+
+from ettsweep.cli.options import (
+    DEFAULT_RESULTS,
+    Data,
+    Form,
+    Grid,
+    Launch,
+    LaunchSets,
+    Model,
+    Results,
+    Sets,
+)
+from ettsweep.console import Format, print_table
+from ettsweep.errors import InputError
+
+
+def doctor(
+    launch: Launch = None,
+    launch_set: LaunchSets = None,
+    data: Data = None,
+    model: Model = None,
+    grid: Grid = None,
+    set_: Sets = None,
+    task: Annotated[str | None, typer.Option(help="Task that --data is for, where no grid says so.")] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="Decode no more images of --data than this.")] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Find the largest micro-batch of --model that fits here.")] = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Say what works here: torch, slots, the results folder; with a SLURM profile, what it would get.
+
+    With --data, read all of a data set too: form and counts, each image, each shard of tokenised text. With --model and
+    --fit, try how many images go through the model at once; with --model and a SLURM profile, say whether a job has the
+    time to save it.
+    """
+    from ettsweep.doctor.data_check import examine_data, subject
+    from ettsweep.doctor.image_check import shorten
+    from ettsweep.doctor.machine import examine, examine_fit, examine_saving
+    from ettsweep.launch.resolve import data_of, located
+    from ettsweep.study.grid_file import find_grid, load_request
+    from ettsweep.study.lattice import ANYWHERE
+
+    if fit and (grid is None) == (model is None):
+        raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
+    sweep_spec, meant, where = None, None, {}
+    if grid or model:
+        sweep_spec = load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE)
+        data = data_of(sweep_spec) if data is None and not fit else data
+    if data is not None:
+        meant = subject(data, sweep_spec, set_ or [], task)
+        where[meant.task.kind] = data = located(data, meant.task.kind)
+    profile = launch or "local", launch_set or []
+    checks = examine(results, *profile, where)
+    if meant is not None and data is not None:
+        checks += examine_data(meant, data, images)
+    if sweep_spec is not None:
+        checks += examine_saving(results, sweep_spec, *profile)
+    if fit and sweep_spec is not None:
+        checks += examine_fit(sweep_spec, *profile)
+    checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
+    print_table([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
+    raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)

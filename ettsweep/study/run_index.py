@@ -150,4 +150,3 @@ def count_states(states: Iterable[State]) -> dict[State, int]:
     return {state: counts[state] for state in State if counts[state]}
 
 
-# --- plans ----------------------------------------------------------------------------------------------------------

@@ -12,8 +12,6 @@ from ettsweep.study.lattice import Axis, Point
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import Metric, task_kind
 
-# --- requests and searches ------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Study:

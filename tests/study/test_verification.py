@@ -56,7 +56,7 @@ def search_of(tmp_path: Path) -> Callable[..., Study]:
 
 
 @pytest.fixture
-def search(search_of: Callable[..., Study]) -> Study:
+def study(search_of: Callable[..., Study]) -> Study:
     """Return a search that asks for the centre alone, with both axes free."""
     return search_of()
 

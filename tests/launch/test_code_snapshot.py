@@ -188,7 +188,7 @@ def test_whoever_is_slower_takes_what_is_there(results: Path, monkeypatch: pytes
 def test_a_snapshot_that_was_edited_or_purged_is_mended(results: Path) -> None:
     folder = take_snapshot(results)
     before = files(folder)
-    (folder / "ettsweep" / "spec.py").write_text("edited")
+    (folder / "ettsweep" / "runs" / "spec.py").write_text("edited")
     shutil.rmtree(folder / "ettsweep" / "study")
     (folder / "provenance.json").unlink()
     take_snapshot(results)

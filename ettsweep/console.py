@@ -1,6 +1,5 @@
 """Tables on standard output, for people and for programs, and how far a command is."""
 
-import math
 import re
 import shlex
 import sys
@@ -10,6 +9,8 @@ from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from ettsweep.powers import POWER_COLUMNS, power_and_decimal
 
 
 class Format(StrEnum):
@@ -157,37 +158,14 @@ def span(minutes: float) -> str:
     return f"{minutes:.4g} min"
 
 
-POINTS = {"lr", "wd", "effective_lr"}
-"""What is searched in steps of powers of two."""
-
-
-def power(value: float, digits: int = 4) -> str:
-    """Return an lr or wd as people read it: 2^-6, 2^1.5, and other numbers to some digits."""
-    exponent = round(math.log2(value), 9) + 0.0 if value > 0 else math.inf
-    return f"2^{exponent:g}" if exponent == round(exponent, 2) < math.inf else f"{value:.{digits}g}"
-
-
-def parse_number(text: str) -> float:
-    """Return an lr or wd that a person has typed, also as `power` writes it.
-
-    Raises:
-        ValueError: it is no number.
-    """
-    try:
-        base, _, exponent = text.strip().partition("2^")
-        return 2.0 ** float(exponent) if exponent and not base else float(text)
-    except OverflowError:
-        return math.inf
-
-
 def cell(value: object, name: str = "") -> str:
-    """Return a value as people read it: an lr or wd, by its name, as a power of two; nothing for None."""
+    """Return a value as people read it; an lr or wd, known by the column's name, as `2^-6 (0.015625)`."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return power(value) if name.rpartition(".")[2] in POINTS else f"{value:.4g}"
+        return power_and_decimal(value) if name.rpartition(".")[2] in POWER_COLUMNS else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return " x ".join(cell(v) for v in value)
     return escape_control(str(value).replace("\n", " "))

@@ -12,10 +12,11 @@ from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
-from ettsweep.console import parse_number, with_results
+from ettsweep.console import with_results
 from ettsweep.launch.cost import device_hours
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slots import hold_slot, let_go
+from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State

@@ -8,7 +8,7 @@ def main() -> None:
     """Run the command line. Ctrl-C ends it without a traceback; during imports, the signal kills the process."""
     if (
         handled := signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # else the parent ignores SIGINT (nohup)
+    ):  # else ignored, by nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from ettsweep import cli
 

@@ -101,7 +101,7 @@ ListOfOne = BeforeValidator(_listed)
 
 
 def is_whole(value: object, minimum: int) -> bool:
-    """Say whether a value is a whole number of at least `least`."""
+    """Return whether a value is an integer, no bool, and not below a minimum."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
@@ -172,7 +172,7 @@ def validate(schema: type[Schema], data: object, where: str, extra_keys: Iterabl
 
 
 def problems(error: ValidationError, where: str, known_keys: Sequence[Key] = ()) -> list[str]:
-    """Return a line for each problem that pydantic found: unknown keys first, without missing keys that they misspell."""
+    """Return a line for each problem that pydantic found: unknown keys first, without the keys that they misspell."""
     errors = error.errors(include_url=False)
     # A collection without its refused items is too short as well: that second error would only confuse.
     refused = {e["loc"][:-1] for e in errors}

@@ -35,14 +35,14 @@ class Metric:
     def best_so_far(self, evaluations: Iterable[Json]) -> dict[int, float]:
         """Return the best score so far after each evaluation of a run, by step, given lines of metrics.jsonl."""
         column = evaluated(self.metric)
-        found: dict[int, float] = {}
+        best_by_step: dict[int, float] = {}
         best = None
         for line in evaluations:
             value = number(line.get(column))
             best = value if value is not None and self.better(value, best) else best
             if best is not None and isinstance(step := line.get("step"), int):
-                found[step] = best
-        return found
+                best_by_step[step] = best
+        return best_by_step
 
     def better(self, a: float | None, b: float | None) -> bool:
         """Say whether score `a` beats `b`; None (diverged) is the worst there is."""
@@ -59,8 +59,8 @@ class Metric:
         """
         percent = 100 * share
         digits = 1 - math.floor(math.log10(abs(percent))) if percent else 0
-        up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
-        return f"{up:g}%" if self.mode == "min" else f"{up:g} points"
+        rounded_up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
+        return f"{rounded_up:g}%" if self.mode == "min" else f"{rounded_up:g} points"
 
     def rank(self, score: float | None) -> float:
         """Return what sorts scores, the best first and diverged ones last."""

@@ -51,17 +51,17 @@ class BatchShare:
         return [mine[first : first + size] for first in range(0, len(mine), size)]
 
 
-def used(there: int, samples: int | None) -> NDArray[np.int64]:
+def used(available: int, samples: int | None) -> NDArray[np.int64]:
     """Return the numbers of the samples that runs train on: all that are there, or so many, the same for every run.
 
     Raises:
         InputError: there are not as many.
     """
     if samples is None:
-        return np.arange(there)
-    if samples > there:
-        raise InputError(f"task.samples: {samples} are asked for, {there} training samples are there")
-    return np.sort(np.random.default_rng(derive_seed(0, "samples")).permutation(there)[:samples])
+        return np.arange(available)
+    if samples > available:
+        raise InputError(f"task.samples: {samples} are asked for, {available} training samples are there")
+    return np.sort(np.random.default_rng(derive_seed(0, "samples")).permutation(available)[:samples])
 
 
 def global_batches(

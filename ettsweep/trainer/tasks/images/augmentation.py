@@ -59,13 +59,13 @@ class ResizedCrop:
         from timm.data.transforms import RandomResizedCropAndInterpolation
 
         box = RandomResizedCropAndInterpolation.get_params(image, self._scale, RATIO)
-        smaller = next((part for part in (8, 4, 2) if min(box[2:]) >= part * ROOM * self._size), 1)
-        before = image.size
-        if smaller > 1:
-            image.draft("RGB", (before[0] // smaller, before[1] // smaller))
-        down, across = image.size[1] / before[1], image.size[0] / before[0]
-        top, bottom = round(box[0] * down), round((box[0] + box[2]) * down)
-        left, right = round(box[1] * across), round((box[1] + box[3]) * across)
+        reduction = next((factor for factor in (8, 4, 2) if min(box[2:]) >= factor * ROOM * self._size), 1)
+        full_size = image.size
+        if reduction > 1:
+            image.draft("RGB", (full_size[0] // reduction, full_size[1] // reduction))
+        scale_y, scale_x = image.size[1] / full_size[1], image.size[0] / full_size[0]
+        top, bottom = round(box[0] * scale_y), round((box[0] + box[2]) * scale_y)
+        left, right = round(box[1] * scale_x), round((box[1] + box[3]) * scale_x)
         cut_HWC = torch.from_numpy(np.array(whole(image).crop((left, top, right, bottom))))
         size = self._size, self._size
         scaled_1CHW = F.interpolate(cut_HWC[None].permute(0, 3, 1, 2), size, mode="bicubic", antialias=True)
@@ -114,9 +114,9 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
     return transforms.Compose([crop, augment, Erasing(task.random_erasing)])  # type: ignore[no-any-return]
 
 
-def _posterize(posterize: Callable[..., Image.Image], image: Image.Image, bits: int, **rest: object) -> Image.Image:
+def _posterize(posterize: Callable[..., Image.Image], image: Image.Image, bits: int, **kwargs: object) -> Image.Image:
     """Keep the upper bits of each value; where RandAugment keeps none, Pillow raises since 13: that is black."""
-    return posterize(image, bits, **rest) if bits > 0 else Image.new(image.mode, image.size)
+    return posterize(image, bits, **kwargs) if bits > 0 else Image.new(image.mode, image.size)
 
 
 class Erasing:
@@ -129,10 +129,10 @@ class Erasing:
 
     def __call__(self, image: Image.Image) -> Sample:
         pixels_HWC = torch.from_numpy(np.array(image))
-        drawn = _Drawn(pixels_HWC)
+        recorder = _Drawn(pixels_HWC)
         if self._draw is not None:
-            self._draw(drawn)
-        return Sample(pixels_HWC, tuple(drawn.erased))
+            self._draw(recorder)
+        return Sample(pixels_HWC, tuple(recorder.erased))
 
 
 class _Drawn:
@@ -148,8 +148,8 @@ class _Drawn:
     def size(self) -> torch.Size:
         return self._shape
 
-    def __setitem__(self, where: tuple[slice, slice, slice], noise: Tensor) -> None:
-        self.erased.append(Erased(where[1].start, where[2].start, noise))
+    def __setitem__(self, index: tuple[slice, slice, slice], noise: Tensor) -> None:
+        self.erased.append(Erased(index[1].start, index[2].start, noise))
 
 
 def evaluation_transform(task: ImageTask, image_size: int) -> Transform:

@@ -179,19 +179,21 @@ class _ChunkDataset(Dataset[Bytes]):
     def __init__(self, images: Loaded, stop: Tensor) -> None:
         self._images, self._stop = images, stop
 
-    def __getitem__(self, places: list[Any]) -> Bytes:
+    def __getitem__(self, items: list[Any]) -> Bytes:
         loaded, problems = list[tuple[Sample, int]](), list[Problem]()
         with restored_generators():
-            for place in places:
+            for item in items:
                 if self._stop.item() or (problems and problems[-1].fatal):
                     break
-                if (one := self._images.load(place, problems)) is not None:
-                    loaded.append(one)
+                if (sample_and_label := self._images.load(item, problems)) is not None:
+                    loaded.append(sample_and_label)
         # In a worker, default_collate stacks right into the memory that is shared with the process that trains.
         pixels = default_collate([sample.pixels for sample, _ in loaded]) if loaded else NONE_BHWC
-        erased = [(number, each) for number, (sample, _) in enumerate(loaded) for each in sample.erased]
-        rectangles = [[number, each.top, each.left, *each.noise.shape[1:]] for number, each in erased]
-        noise = torch.cat([each.noise.flatten() for _, each in erased]) if erased else torch.empty(0)
+        erased = [(number, rectangle) for number, (sample, _) in enumerate(loaded) for rectangle in sample.erased]
+        rectangles = [
+            [number, rectangle.top, rectangle.left, *rectangle.noise.shape[1:]] for number, rectangle in erased
+        ]
+        noise = torch.cat([rectangle.noise.flatten() for _, rectangle in erased]) if erased else torch.empty(0)
         labels = torch.tensor([label for _, label in loaded], dtype=torch.int64)
         return Bytes(pixels, rectangles, noise, labels, problems)
 
@@ -203,9 +205,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """What a terminal, or SLURM, sends to all processes of a run: the one that trains says when to stop."""
 
 
-def _start_worker(stop: Tensor, number: int) -> None:
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+def _start_worker(stop: Tensor, worker: int) -> None:
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
     # multiprocessing ends its children by it.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if stop.item() else None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -213,16 +215,16 @@ def _start_worker(stop: Tensor, number: int) -> None:
 
 def on_device(chunks: Iterable[Bytes], device: torch.device, normalise: Normalisation) -> Generator[Chunk]:
     """Yield normalised chunks on the device; on a GPU, this goes on beside what it computes."""
-    beside = _stream_beside(device) if device.type == "cuda" else None
+    copy_stream = _stream_beside(device) if device.type == "cuda" else None
     for chunk in chunks:
-        with contextlib.nullcontext() if beside is None else torch.cuda.stream(beside):
+        with contextlib.nullcontext() if copy_stream is None else torch.cuda.stream(copy_stream):
             pixels, noise, labels = (x.to(device, non_blocking=True) for x in (chunk.pixels, chunk.noise, chunk.labels))
             images = normalise(pixels, chunk.rectangles, noise)
-        if beside is not None:
-            computing = torch.cuda.current_stream(device)
-            computing.wait_stream(beside)
+        if copy_stream is not None:
+            compute_stream = torch.cuda.current_stream(device)
+            compute_stream.wait_stream(copy_stream)
             for tensor in (images, labels):
-                tensor.record_stream(computing)  # its memory is not used again before
+                tensor.record_stream(compute_stream)  # its memory is not used again before
         yield Chunk(images, labels, chunk.problems)
 
 

@@ -66,13 +66,13 @@ Piece = tuple[Tensor, Tensor]
 
 def parts(share: BatchShare, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
     """Return the chunks of a global batch that a share overlaps; they are loaded `whole`, or as far as it does."""
-    found = []
+    shares = []
     for number, start in enumerate(range(0, share.batch_size, chunk_size)):
         chunk = range(start, min(start + chunk_size, share.batch_size))
         used = range(max(chunk.start, share.span.start), min(chunk.stop, share.span.stop))
         if used:
-            found.append(ChunkShare(number, chunk if whole else used, used))
-    return found
+            shares.append(ChunkShare(number, chunk if whole else used, used))
+    return shares
 
 
 def fingerprint(*sources: ImageSource) -> str:
@@ -134,35 +134,37 @@ class Images(Classification):
     def order(self, first_step: int) -> Iterator[list[Item]]:
         """Yield the images of each chunk."""
         for epoch, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
-            chosen = batch.tolist()
-            for part in self._parts:
-                yield [(epoch, chosen[position]) for position in part.loaded]
+            indices = batch.tolist()
+            for chunk_share in self._parts:
+                yield [(epoch, indices[position]) for position in chunk_share.loaded]
 
     def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:
         """Yield what this process uses of each chunk of a step."""
-        for part in self._parts:
+        for chunk_share in self._parts:
             images_BCHW, targets, _ = next(chunks)
             if self._mixup is not None:
                 with self._loading.working(), restored_generators():
-                    seed_generators(derive_seed(self._seed, "mixup", step, part.number))
+                    seed_generators(derive_seed(self._seed, "mixup", step, chunk_share.number))
                     images_BCHW, targets = self._mixup(images_BCHW, targets)
-            used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
-            yield images_BCHW[used], targets[used]
+            used_slice = slice(
+                chunk_share.used.start - chunk_share.loaded.start, chunk_share.used.stop - chunk_share.loaded.start
+            )
+            yield images_BCHW[used_slice], targets[used_slice]
 
     def _cut(self, pieces: Iterator[Piece]) -> Iterator[Batch]:
         """Make micro-batches of the pieces of a step."""
-        held = list[Piece]()
+        pending = list[Piece]()
         for micro_batch in self._share.slices:
             size = len(micro_batch)
-            while sum(len(targets) for _, targets in held) < size:
-                held.append(next(pieces))
-            images_BCHW, targets = held[0] if len(held) == 1 else map(torch.cat, zip(*held, strict=True))
+            while sum(len(targets) for _, targets in pending) < size:
+                pending.append(next(pieces))
+            images_BCHW, targets = pending[0] if len(pending) == 1 else map(torch.cat, zip(*pending, strict=True))
             yield Batch((images_BCHW[:size],), targets[:size], size / self._share.batch_size)
-            held = [(images_BCHW[size:], targets[size:])] if len(targets) > size else []
+            pending = [(images_BCHW[size:], targets[size:])] if len(targets) > size else []
 
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation images: short side resized, centre cropped."""
-        order = [list(part) for part in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
+        order = [list(positions) for positions in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
         with closing(self._arriving(self._validation, order)) as chunks:
             for images_BCHW, labels, _ in chunks:
                 if len(labels):
@@ -182,8 +184,8 @@ class Images(Classification):
         if problem.fatal:
             raise DataMissingError(f"{text}; {LISTED}")
         if self._loading.corrupt == "fail":
-            cure = "to leave such images out: `ettsweep retry RUN --launch-set corrupt_images=skip`"
-            raise DataMissingError(f"{text}; {cure}; {LISTED}")
+            hint = "to leave such images out: `ettsweep retry RUN --launch-set corrupt_images=skip`"
+            raise DataMissingError(f"{text}; {hint}; {LISTED}")
         if problem.name not in self._corrupt:
             self._corrupt.add(problem.name)
             self._loading.warn(text)

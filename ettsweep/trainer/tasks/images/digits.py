@@ -50,8 +50,11 @@ class Digits(Classification):
     ) -> None:
         super().__init__(spec.label_smoothing)
         self._images, self._labels, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
-        mine = [slice(one.start, one.stop, one.step) for one in share.validation(len(val_y), VALIDATION_SLICE)]
-        self._validation = [Batch((val_x[chosen],), val_y[chosen]) for chosen in mine]
+        slices = [
+            slice(positions.start, positions.stop, positions.step)
+            for positions in share.validation(len(val_y), VALIDATION_SLICE)
+        ]
+        self._validation = [Batch((val_x[positions_slice],), val_y[positions_slice]) for positions_slice in slices]
         self._seed, self._share = seed, share
         self._used = used(spec.train_size, spec.samples)
         self.steps_per_epoch = len(self._used) // share.batch_size

@@ -74,8 +74,8 @@ def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
         return _whole("hub data set", data.removeprefix("hfds/"))
     root, takes = Path(data), f"--data takes {LAYOUTS}"
     if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise DataMissingError(f"task {kind}: {root} {what}; {takes}")
+        problem = "is a file" if root.exists() else "does not exist"
+        raise DataMissingError(f"task {kind}: {root} {problem}; {takes}")
     for original in (root / ORIGINAL[kind], root) if kind in ORIGINAL else ():
         if original.name == ORIGINAL[kind] and original.is_dir():
             return _whole("CIFAR's own files", str(original.parent))
@@ -85,7 +85,7 @@ def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
         return train, val
     if _has_parquet(root, folders, files):
         return _whole("parquet files", data)
-    missing = " and ".join(f"no {side}/" for side, there in zip(SPLITS, (train, val), strict=True) if not there)
+    missing = " and ".join(f"no {side}/" for side, location in zip(SPLITS, (train, val), strict=True) if not location)
     contents = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
     raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {contents}; {takes}")
 
@@ -99,18 +99,18 @@ def _whole(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
     """Return the names of folders and of files."""
     with os.scandir(folder) as entries:
-        found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
-    return [name for name, is_dir in found if is_dir], [name for name, is_dir in found if not is_dir]
+        named_kinds = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    return [name for name, is_dir in named_kinds if is_dir], [name for name, is_dir in named_kinds if not is_dir]
 
 
 def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> StoredSide | None:
     """Return a side that has a folder of its own, or tar files whose names say so; None where it has parquet files."""
     for name in SPLITS[side]:
         if name in folders:
-            inner, within = _entries(root / name)
-            if inner:
+            inner_folders, inner_files = _entries(root / name)
+            if inner_folders:
                 return StoredSide(side, "class folders", (str(root / name),))
-            if tars := [file for file in within if file.endswith(".tar")]:
+            if tars := [file for file in inner_files if file.endswith(".tar")]:
                 return StoredSide(side, "tar files", tuple(str(root / name / tar) for tar in tars))
     for name in SPLITS[side]:
         if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
@@ -139,17 +139,17 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         DataMissingError: they differ, so that every run would fail.
     """
     assert isinstance(model, ImageModel)
-    for (place, counts), wanted in zip(_glance(task, data), (task.train_size, task.val_size), strict=True):
+    for (location, counts), expected_size in zip(_glance(task, data), (task.train_size, task.val_size), strict=True):
         if counts is None:
             continue
-        key = f"task.{place.side}_size"
+        key = f"task.{location.side}_size"
         if len(counts) != model.classes:
-            told = f"{len(counts)} classes, the model has {model.classes}: --set model.classes={len(counts)}"
-        elif sum(counts) != wanted:
-            told = f"{sum(counts)} images, {key} is {wanted}: --set {key}={sum(counts)}"
+            problem = f"{len(counts)} classes, the model has {model.classes}: --set model.classes={len(counts)}"
+        elif sum(counts) != expected_size:
+            problem = f"{sum(counts)} images, {key} is {expected_size}: --set {key}={sum(counts)}"
         else:
             continue
-        raise DataMissingError(f"task {task.kind}: {place.paths[0]} has {told}")
+        raise DataMissingError(f"task {task.kind}: {location.paths[0]} has {problem}")
 
 
 def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
@@ -167,19 +167,19 @@ def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, Mod
 
 def _glance(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:
     """Return both sides, each with the number of images of each class, None where a glance does not tell."""
-    until_s = time.monotonic() + GLANCE_S
+    deadline_s = time.monotonic() + GLANCE_S
     return [
-        (place, _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None)
-        for place in locate(task, data)
+        (location, _counts(Path(location.paths[0]), deadline_s) if location.format == "class folders" else None)
+        for location in locate(task, data)
     ]
 
 
-def _counts(folder: Path, until_s: float) -> list[int] | None:
+def _counts(folder: Path, deadline_s: float) -> list[int] | None:
     """Return the number of images of each class, None where that is not to be seen at a glance."""
     counts = []
     for name in _entries(folder)[0]:
-        inner, files = _entries(folder / name)
-        if inner or time.monotonic() > until_s:
+        inner_folders, files = _entries(folder / name)
+        if inner_folders or time.monotonic() > deadline_s:
             return None
         counts.append(sum(file.lower().endswith(IMAGE_SUFFIXES) for file in files))
     return [count for count in counts if count]

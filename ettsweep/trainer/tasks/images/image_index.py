@@ -75,7 +75,7 @@ def numbered(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 def _list_folders(root: str) -> Listing:
     from timm.data.dataset_factory import create_dataset
 
-    began_ns = time.time_ns()
+    start_ns = time.time_ns()
     folders = [folder for folder, _, _ in os.walk(root, followlinks=True)]
     stamps = _stamps(folders)
     try:
@@ -86,8 +86,8 @@ def _list_folders(root: str) -> Listing:
     start = len(root.rstrip(os.sep)) + 1
     names = _as_bytes([path[start:] for path, _ in reader.samples])
     index = Index(list(reader.class_to_idx), labels, names, np.empty((len(labels), 0), np.int64))
-    settled = stamps[:, 0].max() < began_ns - 1e9 * SETTLED_S
-    return Listing(index, folders, stamps if settled else np.zeros_like(stamps))
+    is_stable = stamps[:, 0].max() < start_ns - 1e9 * SETTLED_S
+    return Listing(index, folders, stamps if is_stable else np.zeros_like(stamps))
 
 
 def _list_tars(paths: Sequence[str]) -> Listing:
@@ -98,8 +98,8 @@ def _list_tars(paths: Sequence[str]) -> Listing:
     if not images:
         raise DataMissingError(f"{paths[0]}: no images in it, nor in the {len(paths) - 1} tar files beside it")
     classes, labels = numbered([image.class_name for _, image in images])
-    places = np.array([(tar, image.offset, image.size) for tar, image in images], np.int64)
-    return Listing(Index(classes, labels, _as_bytes([image.name for _, image in images]), places), paths, stamps)
+    offsets = np.array([(tar, image.offset, image.size) for tar, image in images], np.int64)
+    return Listing(Index(classes, labels, _as_bytes([image.name for _, image in images]), offsets), paths, stamps)
 
 
 def _as_bytes(names: Sequence[str]) -> NDArray[np.bytes_]:
@@ -107,17 +107,17 @@ def _as_bytes(names: Sequence[str]) -> NDArray[np.bytes_]:
     return np.array([os.fsencode(name) for name in names])
 
 
-def _stamps(listed: Sequence[str]) -> NDArray[np.int64]:
-    return np.array([(stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, listed)], np.int64)
+def _stamps(paths: Sequence[str]) -> NDArray[np.int64]:
+    return np.array([(stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, paths)], np.int64)
 
 
 # --- on disk ----------------------------------------------------------------------------------------------------------
 
 
-def _kept(listed: Sequence[str], list_images: Callable[[], Listing]) -> Index:
+def _kept(paths: Sequence[str], list_images: Callable[[], Listing]) -> Index:
     """Return an index from the cache where it is sound and nothing has changed, else a new one."""
     try:
-        path = cache_folder() / f"images-{hashlib.sha256(repr((VERSION, listed)).encode()).hexdigest()[:24]}.npz"
+        path = cache_folder() / f"images-{hashlib.sha256(repr((VERSION, paths)).encode()).hexdigest()[:24]}.npz"
     except OSError as error:
         raise DataMissingError(f"{error.filename}: {error.strerror}") from None
     with contextlib.suppress(Exception):  # whatever is wrong with it, it can be made again
@@ -145,12 +145,12 @@ def _load(path: Path) -> Listing:
         Exception: of any kind, where it is none.
     """
     with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
-        labels, places, stamps = (columns[key].astype(np.int64) for key in ("labels", "places", "stamps"))
-        index = Index(_unpacked(columns["classes"]), labels, columns["names"].astype(np.bytes_), places)
-        listed = _unpacked(columns["listed"])
-    if not (len(labels) == len(index.names) == len(places) and labels.max() < len(index.classes)):
+        labels, offsets, stamps = (columns[key].astype(np.int64) for key in ("labels", "places", "stamps"))
+        index = Index(_unpacked(columns["classes"]), labels, columns["names"].astype(np.bytes_), offsets)
+        paths = _unpacked(columns["listed"])
+    if not (len(labels) == len(index.names) == len(offsets) and labels.max() < len(index.classes)):
         raise ValueError(f"{path}: the lengths of its columns differ")
-    return Listing(index, listed, stamps)
+    return Listing(index, paths, stamps)
 
 
 def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:

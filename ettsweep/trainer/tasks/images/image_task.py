@@ -87,8 +87,8 @@ class ImageTask(TaskSpec):
     @property
     def classes(self) -> int | None:
         """How many classes there are; None where only the data say, which the number of images tells."""
-        own = self.any_images and self.train_size != ImageTask.model_fields["train_size"].default
-        return None if own else self.named_classes
+        is_custom = self.any_images and self.train_size != ImageTask.model_fields["train_size"].default
+        return None if is_custom else self.named_classes
 
 
 class ImageNetTask(ImageTask):
@@ -135,14 +135,14 @@ def misfits(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> 
     """Return why a model cannot be trained on images."""
     if not isinstance(model, ImageModel):
         return [f"model: task {task.kind} has images, which {model.kind} cannot read; a vit is expected"]
-    wanted: dict[str, int | None] = {"image_size": 8, "channels": 1, "classes": 10}
-    cure = ""
+    expected: dict[str, int | None] = {"image_size": 8, "channels": 1, "classes": 10}
+    hint = ""
     if isinstance(task, ImageTask):
-        wanted = {"channels": 3, "classes": task.classes}
-        cure = "; for images of your own, state task.train_size and task.val_size" if task.any_images else ""
+        expected = {"channels": 3, "classes": task.classes}
+        hint = "; for images of your own, state task.train_size and task.val_size" if task.any_images else ""
     problems = [
-        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{cure if key == 'classes' else ''}"
-        for key, value in wanted.items()
+        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{hint if key == 'classes' else ''}"
+        for key, value in expected.items()
         if value not in (None, getattr(model, key))
     ]
     if task.samples and task.samples > task.train_size:

@@ -85,62 +85,64 @@ def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[Image
     Raises:
         DataMissingError: they are not there, or not those of the task; the message says what would work.
     """
-    train, val = (open_source(place, task.kind) for place in locate(task, data))
-    if wrong := mismatches(task, classes, train, val):
-        raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in wrong))
+    train, val = (open_source(location, task.kind) for location in locate(task, data))
+    if problems := mismatches(task, classes, train, val):
+        raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in problems))
     return train, val
 
 
 def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: ImageSource) -> list[str]:
     """Return in what the images are not those that a task names; `classes` of the model, None for any."""
-    wrong = []
+    problems = []
     if train.classes != val.classes:
-        for here, there, part in ((train, val, "training"), (val, train, "validation")):
-            if only := [name for name in here.classes if name not in set(there.classes)]:
-                wrong.append(f"{len(only)} classes are in the {part} images only: {', '.join(only[:20])}")
-        wrong = wrong or ["training and validation images number their classes differently"]
+        for side_source, other_source, side_name in ((train, val, "training"), (val, train, "validation")):
+            if unmatched := [name for name in side_source.classes if name not in set(other_source.classes)]:
+                problems.append(
+                    f"{len(unmatched)} classes are in the {side_name} images only: {', '.join(unmatched[:20])}"
+                )
+        problems = problems or ["training and validation images number their classes differently"]
     if classes is not None and len(train.classes) != classes:
-        wrong.append(
+        problems.append(
             f"{len(train.classes)} classes are there, the model has {classes}: --set model.classes={len(train.classes)}"
         )
     for key, source in (("train_size", train), ("val_size", val)):
-        wanted = getattr(task, key)
-        if len(source) != wanted:
-            cure = f"{'complete them, or ' if len(source) < wanted else ''}--set task.{key}={len(source)}"
-            wrong.append(f"{len(source)} images are there, task.{key} is {wanted}: {cure}")
-    return wrong
+        expected_size = getattr(task, key)
+        if len(source) != expected_size:
+            hint = f"{'complete them, or ' if len(source) < expected_size else ''}--set task.{key}={len(source)}"
+            problems.append(f"{len(source)} images are there, task.{key} is {expected_size}: {hint}")
+    return problems
 
 
-def open_source(place: StoredSide, kind: str) -> ImageSource:
+def open_source(location: StoredSide, kind: str) -> ImageSource:
     """Return the images of one part of a data set, or raise DataMissingError; they are listed once for many runs.
 
     Raises:
         DataMissingError: there are none, or they are not what they seem to be.
     """
-    stats = [Path(path).stat() for path in place.paths if Path(path).exists()]
-    return _listed(place, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
+    stats = [Path(path).stat() for path in location.paths if Path(path).exists()]
+    return _listed(location, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
 
 
 @lru_cache(maxsize=4)
-def _listed(place: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
+def _listed(location: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
     """List images; `stamps` tell whether what was listed is what is there."""
-    match place.format:
+    match location.format:
         case "class folders":
-            return FolderSource(place)
+            return FolderSource(location)
         case "tar files":
-            return TarSource(place)
+            return TarSource(location)
         case "CIFAR's own files":
-            return CifarSource(place, kind)
+            return CifarSource(location, kind)
         case "parquet files" | "hub data set":
-            return HubSource(place)
+            return HubSource(location)
 
 
 class FolderSource(ImageSource):
     """A folder with a folder of images per class, in timm's order."""
 
-    def __init__(self, place: StoredSide) -> None:
-        self._root = Path(place.paths[0])
-        self.classes, self.labels, self._paths, _ = folder_index(place.paths[0])
+    def __init__(self, location: StoredSide) -> None:
+        self._root = Path(location.paths[0])
+        self.classes, self.labels, self._paths, _ = folder_index(location.paths[0])
 
     def _path(self, index: int) -> Path:
         return self._root / os.fsdecode(self._paths[index])
@@ -155,9 +157,9 @@ class FolderSource(ImageSource):
 class TarSource(ImageSource):
     """Images in tar files; nothing stays open, so that processes can share it."""
 
-    def __init__(self, place: StoredSide) -> None:
-        self._tars = place.paths
-        self.classes, self.labels, self._names, self._places = tar_index(place.paths)
+    def __init__(self, location: StoredSide) -> None:
+        self._tars = location.paths
+        self.classes, self.labels, self._names, self._places = tar_index(location.paths)
 
     def name(self, index: int) -> str:
         return f"{self._tars[self._places[index, 0]]}: {os.fsdecode(self._names[index])}"
@@ -171,13 +173,13 @@ class TarSource(ImageSource):
 class CifarSource(ImageSource):
     """CIFAR as it is distributed, in memory as pixels; torchvision unpickles nothing whose MD5 is not the right one."""
 
-    def __init__(self, place: StoredSide, kind: str) -> None:
+    def __init__(self, location: StoredSide, kind: str) -> None:
         from timm.data.dataset_factory import create_dataset
 
-        split = {"train": "train", "val": "test"}[place.side]
-        folder = str(Path(place.paths[0]) / ORIGINAL[kind])
+        split = {"train": "train", "val": "test"}[location.side]
+        folder = str(Path(location.paths[0]) / ORIGINAL[kind])
         try:
-            data = create_dataset(f"torch/{kind}", root=place.paths[0], split=split, download=False)
+            data = create_dataset(f"torch/{kind}", root=location.paths[0], split=split, download=False)
         except RuntimeError:
             raise DataMissingError(
                 f"{folder}: files are missing, or are not the published ones (their MD5 differs), and are not opened; "
@@ -207,13 +209,13 @@ class HubSource(ImageSource):
     one is met where it is decoded. They need have no name of their own.
     """
 
-    def __init__(self, place: StoredSide) -> None:
-        name = place.paths[0]
+    def __init__(self, location: StoredSide) -> None:
+        name = location.paths[0]
         try:
             import datasets
 
             splits = datasets.load_dataset(name)
-            split = _only(f"{name}: split", SPLITS[place.side], list(splits))
+            split = _only(f"{name}: split", SPLITS[location.side], list(splits))
             table = splits[split]
             self._image, label = (
                 _only(f"{name}: column", expected, table.column_names) for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
@@ -254,9 +256,9 @@ class HubSource(ImageSource):
         return self._rows[index][self._image] or {}
 
 
-def _only(what: str, expected: tuple[str, ...], there: list[str]) -> str:
+def _only(label: str, expected: tuple[str, ...], available: list[str]) -> str:
     """Return the first expected name that is there."""
-    names = [name for name in expected if name in there]
+    names = [name for name in expected if name in available]
     if not names:
-        raise DataMissingError(f"{what}: one of {', '.join(expected)} is expected, it has {', '.join(there)}")
+        raise DataMissingError(f"{label}: one of {', '.join(expected)} is expected, it has {', '.join(available)}")
     return names[0]

@@ -46,31 +46,31 @@ def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
         yield member._replace(class_name=class_name)
 
 
-def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -> Iterator[TarMember]:
+def _members(tar: tarfile.TarFile, stem: str, start: int = 0, parent: str = "") -> Iterator[TarMember]:
     """Yield the files of a tar, and of the tars in it; `start` and `above` are place and name of one of these."""
-    for info in tar:
-        if not info.isfile():
+    for entry in tar:
+        if not entry.isfile():
             continue
-        if info.name.endswith(".tar"):
-            with tarfile.open(fileobj=tar.extractfile(info), mode="r:") as inner:
-                yield from _members(inner, Path(info.name).stem, start + info.offset_data, f"{above}{info.name}/")
+        if entry.name.endswith(".tar"):
+            with tarfile.open(fileobj=tar.extractfile(entry), mode="r:") as inner:
+                yield from _members(inner, Path(entry.name).stem, start + entry.offset_data, f"{parent}{entry.name}/")
         else:
-            folder = Path(info.name).parent.name
-            yield TarMember(above + info.name, start + info.offset_data, info.size, folder or stem)
+            folder = Path(entry.name).parent.name
+            yield TarMember(parent + entry.name, start + entry.offset_data, entry.size, folder or stem)
 
 
 def _webdataset_classes(descriptor: int, members: list[TarMember]) -> dict[str, str]:
     """Return the class of each key of a WebDataset shard; nothing for any other tar."""
-    found = dict[str, str]()
+    classes = dict[str, str]()
     for member in members:
         kind = Path(member.name).suffix.lower()
-        if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in found):
+        if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in classes):
             continue
         content = os.pread(descriptor, member.size, member.offset)
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             label = json.loads(content)["label"] if kind == ".json" else content.decode().strip()
-            found[_key(member.name)] = str(label)
-    return found
+            classes[_key(member.name)] = str(label)
+    return classes
 
 
 def _key(name: str) -> str:

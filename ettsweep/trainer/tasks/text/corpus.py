@@ -125,12 +125,12 @@ def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[b
 def add_documents(writer: ShardWriter, tokenizer: Tokenizer, documents: Sequence[tuple[str, Side]]) -> None:
     """Tokenise documents, all at once, and add each to its side."""
     sentences = [split_sentences(text) for text, _ in documents]
-    tokens, lengths = tokenizer.encode([one for document in sentences for one in document])
+    tokens, lengths = tokenizer.encode([sentence for document in sentences for sentence in document])
     ends = np.cumsum([0, *map(len, sentences)])
     token_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     for (text, side), first, last in zip(documents, ends[:-1], ends[1:], strict=True):
-        here = slice(int(token_ends[first]), int(token_ends[last]))
-        writer.add(side, lengths[first:last], tokens[here], len(text.encode()))
+        span = slice(int(token_ends[first]), int(token_ends[last]))
+        writer.add(side, lengths[first:last], tokens[span], len(text.encode()))
 
 
 # --- on disk ----------------------------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
     try:
         tokenizer = read_tokenizer_file(path)
     except (OSError, InputError, UnicodeDecodeError) as error:
-        told = error.strerror if isinstance(error, OSError) else error
-        raise CorruptError(f"{path}: is not the tokenizer of these shards: {told}; {AGAIN}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CorruptError(f"{path}: is not the tokenizer of these shards: {reason}; {AGAIN}") from None
     if (tokenizer.sha256, tokenizer.n_vocab) != (manifest.tokenizer_sha256, manifest.n_vocab):
         raise CorruptError(
             f"{path}: is not the tokenizer that the shards were made with (it has {tokenizer.bpe_tokens} byte-pair "
@@ -203,43 +203,43 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
     Raises:
         CorruptError: shards were changed after tokenisation; each is named.
     """
-    wrong = list[str]()
+    problems = list[str]()
     for record in manifest.shards:
         path = folder / SHARDS / record.name
         try:
-            info = path.stat()
+            stat = path.stat()
         except OSError as error:
-            wrong.append(f"{path}: {error.strerror}")
+            problems.append(f"{path}: {error.strerror}")
             continue
-        if info.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
-            wrong.append(f"{path}: has {info.st_size} bytes, {record.size} were written")
-    _raise_changed(wrong)
+        if stat.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
+            problems.append(f"{path}: has {stat.st_size} bytes, {record.size} were written")
+    _raise_changed(problems)
     stamp = stamp_of(folder, manifest)
     if not anew and stamp is not None and stamp.exists():
         return
     with ThreadPoolExecutor(min(16, cores())) as pool:
-        found = pool.map(lambda record: _changed(folder / SHARDS / record.name, record.sha256), manifest.shards)
-        for record, changed in zip(manifest.shards, found, strict=True):
-            wrong += [changed] if changed else []
+        mismatches = pool.map(lambda record: _changed(folder / SHARDS / record.name, record.sha256), manifest.shards)
+        for record, problem in zip(manifest.shards, mismatches, strict=True):
+            problems += [problem] if problem else []
             if tell is not None:
                 tell(record.size)
-    _raise_changed(wrong)
+    _raise_changed(problems)
     mark_verified(stamp)
 
 
 def _changed(path: Path, sha256: str) -> str | None:
     try:
-        same = sha256_of(path) == sha256
+        is_unchanged = sha256_of(path) == sha256
     except OSError as error:
         return f"{path}: cannot be read ({error.strerror})"
-    return None if same else f"{path}: was changed after tokenisation (its checksum differs)"
+    return None if is_unchanged else f"{path}: was changed after tokenisation (its checksum differs)"
 
 
-def _raise_changed(wrong: Sequence[str]) -> None:
-    if wrong:
-        more = [f"and {len(wrong) - 10} more"] if len(wrong) > 10 else []
+def _raise_changed(problems: Sequence[str]) -> None:
+    if problems:
+        omitted = [f"and {len(problems) - 10} more"] if len(problems) > 10 else []
         raise CorruptError(
-            "; ".join([*wrong[:10], *more, "run the same `ettsweep data text` again: it mends these alone"])
+            "; ".join([*problems[:10], *omitted, "run the same `ettsweep data text` again: it mends these alone"])
         )
 
 
@@ -247,9 +247,9 @@ def stamp_of(folder: Path, manifest: Manifest) -> Path | None:
     """Return the file whose presence says that these very shards were found good, None where there can be none."""
     try:
         paths = [(folder / SHARDS / record.name).resolve() for record in manifest.shards]
-        infos = [(path, path.stat()) for path in paths]
-        stats = [(str(path), info.st_size, info.st_mtime_ns, info.st_ino) for path, info in infos]
-        name = hashlib.sha256(repr((manifest.digest, stats)).encode()).hexdigest()[:24]
+        path_stats = [(path, path.stat()) for path in paths]
+        identities = [(str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in path_stats]
+        name = hashlib.sha256(repr((manifest.digest, identities)).encode()).hexdigest()[:24]
         return cache_folder() / f"text-{name}.verified"
     except (OSError, RuntimeError):
         return None

@@ -28,23 +28,23 @@ def check_folder(out: Path) -> None:
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file; a folder is expected")
-    above = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise StorageError(f"--out {out}: {above} cannot be written; choose another folder")
-    if out.is_dir() and (others := not_own(out)):
-        names = ", ".join(others[:6])
+    existing_parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not os.access(existing_parent, os.W_OK | os.X_OK):
+        raise StorageError(f"--out {out}: {existing_parent} cannot be written; choose another folder")
+    if out.is_dir() and (foreign_names := not_own(out)):
+        names = ", ".join(foreign_names[:6])
         raise InputError(f"--out {out}: is not empty, and no tokenised text (it holds {names}); name a new folder")
 
 
 def not_own(folder: Path) -> list[str]:
     """Return what a folder holds beside tokenised text, be that finished or not."""
     shards = folder / SHARDS
-    inside = sorted(shards.iterdir()) if shards.is_dir() else []
+    shard_entries = sorted(shards.iterdir()) if shards.is_dir() else []
     expected = {SHARDS} if shards.is_dir() else set[str]()
-    if any(map(_is_own, inside)) or corpus_there(folder):  # others may have files of these names, too
+    if any(map(_is_own, shard_entries)) or corpus_there(folder):  # others may have files of these names, too
         expected |= {MANIFEST, TOKENIZER}
     names = [path.name for path in sorted(folder.iterdir()) if _final_name(path) not in expected]
-    names += [f"{SHARDS}/{path.name}" for path in inside if not _is_own(path)]
+    names += [f"{SHARDS}/{path.name}" for path in shard_entries if not _is_own(path)]
     return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
 
 
@@ -75,7 +75,7 @@ def corpus_folder(out: Path) -> Iterator[Path]:
     """
     shards = out / SHARDS
     with storage_errors(out):
-        made = [shards, *(folder for folder in (out, *out.parents) if not folder.exists())]
+        new_folders = [shards, *(folder for folder in (out, *out.parents) if not folder.exists())]
         shards.mkdir(parents=True, exist_ok=True)
         lock = os.open(out, os.O_RDONLY)
     try:
@@ -90,7 +90,7 @@ def corpus_folder(out: Path) -> Iterator[Path]:
             for path in [*out.glob(".*.tmp"), *shards.glob(".*.tmp")]:
                 if _final_name(path) in (MANIFEST, TOKENIZER) or _is_own(path):
                     path.unlink(missing_ok=True)
-            _remove_unused(shards, made)
+            _remove_unused(shards, new_folders)
     finally:
         os.close(lock)
 
@@ -108,14 +108,14 @@ def _remove_unused(shards: Path, folders: Iterable[Path]) -> None:
 
 def finish(out: Path, manifest: Manifest, tokenizer: Path) -> None:
     """Make a corpus of finished shards, and remove those of an earlier one that it does not have."""
-    own, text = out / TOKENIZER, tokenizer.read_bytes()
-    if not own.is_file() or own.read_bytes() != text:
+    tokenizer_path, text = out / TOKENIZER, tokenizer.read_bytes()
+    if not tokenizer_path.is_file() or tokenizer_path.read_bytes() != text:
         (out / MANIFEST).unlink(missing_ok=True)  # at no instant does it stand beside a tokenizer that is not its own
-        write_atomic(own, text)
+        write_atomic(tokenizer_path, text)
     write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
-    keep = {tokenizer.name, *(shard.name for shard in manifest.shards)}
-    keep |= {f"{shard.name.partition('-')[0]}.json" for shard in manifest.shards}
+    current_names = {tokenizer.name, *(shard.name for shard in manifest.shards)}
+    current_names |= {f"{shard.name.partition('-')[0]}.json" for shard in manifest.shards}
     for path in (out / SHARDS).iterdir():
-        if path.name not in keep and _is_own(path):
+        if path.name not in current_names and _is_own(path):
             path.unlink()
     mark_verified(stamp_of(out, manifest))  # each shard was made or compared just now

@@ -109,7 +109,7 @@ def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) ->
 
 
 def add_up(counts: Iterable[Counts]) -> Counts:
-    rows = [one.model_dump() for one in counts]
+    rows = [entry.model_dump() for entry in counts]
     return Counts(**{name: sum(row[name] for row in rows) for name in Counts.model_fields})
 
 
@@ -135,14 +135,20 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
         raise CorruptError("; ".join(problems(error, str(path)))) from None
-    named = corpus_digest(manifest.tokenizer_sha256, manifest.n_vocab, (shard.sha256 for shard in manifest.shards))
-    if named != manifest.digest or any(
+    expected_digest = corpus_digest(
+        manifest.tokenizer_sha256, manifest.n_vocab, (shard.sha256 for shard in manifest.shards)
+    )
+    if expected_digest != manifest.digest or any(
         manifest.counts(side) != add_up(shard.counts(side) for shard in manifest.shards) for side in SIDES
     ):
         raise CorruptError(f"{path}: was edited: its digest or counts are not those of its shards; {AGAIN}")
-    empty = [what for what, side in (("training", manifest.train), ("validation", manifest.val)) if not side.documents]
-    if empty:
-        raise DataMissingError(f"{folder}: has no {' and no '.join(empty)} document; {AGAIN}")
+    empty_sides = [
+        side_name
+        for side_name, side in (("training", manifest.train), ("validation", manifest.val))
+        if not side.documents
+    ]
+    if empty_sides:
+        raise DataMissingError(f"{folder}: has no {' and no '.join(empty_sides)} document; {AGAIN}")
     return manifest
 
 
@@ -154,8 +160,8 @@ def _missing(folder: Path, error: OSError) -> NoReturn:
         raise DataMissingError(f"{folder / MANIFEST}: cannot be read ({error.strerror})")
     if (folder / SHARDS).is_dir():
         raise DataMissingError(f"{folder}: tokenisation is not finished: run the same `ettsweep data text` again")
-    what = f"is no tokenised text: it has no {MANIFEST}" if folder.exists() else "does not exist"
-    raise DataMissingError(f"{folder} {what}; `ettsweep data text --input FILES --out DIR` makes one")
+    problem = f"is no tokenised text: it has no {MANIFEST}" if folder.exists() else "does not exist"
+    raise DataMissingError(f"{folder} {problem}; `ettsweep data text --input FILES --out DIR` makes one")
 
 
 def _check_version(path: Path, data: bytes) -> None:

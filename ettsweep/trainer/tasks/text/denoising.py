@@ -60,8 +60,8 @@ def permuted(text: Text, rng: np.random.Generator) -> tuple[Ids, NDArray[np.bool
     """Return the tokens with their sentences in a random order, and which of them begin a word."""
     stops = np.cumsum(text.lengths_S)
     order = rng.permutation(len(stops))
-    where = np.concatenate([np.arange(stops[k] - text.lengths_S[k], stops[k]) for k in order])
-    return text.tokens_T[where], text.starts_T[where]
+    positions = np.concatenate([np.arange(stops[k] - text.lengths_S[k], stops[k]) for k in order])
+    return text.tokens_T[positions], text.starts_T[positions]
 
 
 def span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids:
@@ -82,24 +82,24 @@ def infill(tokens: Ids, starts: NDArray[np.bool_], lengths: Ids, mask: int, rng:
     Lengths are in words, each at least 1, and no more of them than words. Spans may overlap, and then a mask inside
     another span goes with it; none reaches beyond the end.
     """
-    words = np.flatnonzero(starts)
-    chosen = rng.permutation(len(words))[: len(lengths)]
-    first = words[chosen]
-    stops = np.append(words, len(tokens))[np.minimum(chosen + lengths, len(words))]
+    word_positions = np.flatnonzero(starts)
+    word_indices = rng.permutation(len(word_positions))[: len(lengths)]
+    first = word_positions[word_indices]
+    stops = np.append(word_positions, len(tokens))[np.minimum(word_indices + lengths, len(word_positions))]
     inside = np.zeros(len(tokens) + 1, dtype=np.int64)
     np.add.at(inside, first + 1, 1)
     np.add.at(inside, stops, -1)
-    left: Ids = tokens.copy()
-    left[first] = mask
-    kept: Ids = left[np.cumsum(inside[:-1]) == 0]
-    return kept
+    masked: Ids = tokens.copy()
+    masked[first] = mask
+    infilled: Ids = masked[np.cumsum(inside[:-1]) == 0]
+    return infilled
 
 
 def insert(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -> Ids:
     """Put `count` masks between the tokens, before the first and after the last included."""
     result = np.full(len(tokens) + count, mask, dtype=np.int64)
-    where = rng.permutation(len(result))[count:]
-    result[np.sort(where)] = tokens
+    token_positions = rng.permutation(len(result))[count:]
+    result[np.sort(token_positions)] = tokens
     return result
 
 
@@ -118,8 +118,8 @@ def corrupt(text: Text, spec: DenoisingTask, mask: int, at_most: int, rng: np.ra
         return tokens
     lengths = span_lengths(budget, spec.span_mean, rng)
     spans = lengths[lengths > 0]
-    left = infill(tokens, starts, spans, mask, rng)
-    return insert(left, min(len(lengths) - len(spans), at_most - len(left)), mask, rng)
+    infilled = infill(tokens, starts, spans, mask, rng)
+    return insert(infilled, min(len(lengths) - len(spans), at_most - len(infilled)), mask, rng)
 
 
 def padded(texts: Sequence[Ids], length: int) -> Ids:
@@ -152,8 +152,8 @@ class Denoising:
         self._train = corpus.blocks("train", model.tokens - ENDS)
         self._validation = corpus.blocks("val", model.tokens - ENDS)
         count = min(len(self._validation), spec.val_blocks)
-        spread = np.arange(count) * len(self._validation) // count
-        self._measured = [spread[list(part)] for part in share.validation(count, VALIDATION_SLICE)]
+        spread_indices = np.arange(count) * len(self._validation) // count
+        self._measured = [spread_indices[list(positions)] for positions in share.validation(count, VALIDATION_SLICE)]
         self.fingerprint = corpus.digest
         self._used = used(len(self._train), spec.samples)
         self.steps_per_epoch = len(self._used) // share.batch_size
@@ -165,10 +165,10 @@ class Denoising:
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         for epoch, batch_B in global_batches(self._used, self._share.batch_size, self._seed, first_step):
-            targets = self._train.sizes(batch_B) + ENDS
+            target_lengths = self._train.sizes(batch_B) + ENDS
             for positions in self._share.slices:
                 chosen = slice(positions.start, positions.stop)
-                share = float(targets[chosen].sum() / targets.sum())
+                share = float(target_lengths[chosen].sum() / target_lengths.sum())
                 yield self._batch(self._train, batch_B[chosen], (self._seed, "corruption", epoch), share)
 
     def validation(self) -> Iterator[Batch]:
@@ -180,15 +180,15 @@ class Denoising:
         return list(self._slices())
 
     def _slices(self) -> Iterator[Batch]:
-        for chosen in self._measured:
-            yield self._batch(self._validation, chosen, (0, "validation corruption"), 1.0)
+        for indices in self._measured:
+            yield self._batch(self._validation, indices, (0, "validation corruption"), 1.0)
 
-    def _batch(self, blocks: TextBlocks, chosen: Ids, key: tuple[int, str, *tuple[int, ...]], share: float) -> Batch:
+    def _batch(self, blocks: TextBlocks, indices: Ids, key: tuple[int, str, *tuple[int, ...]], share: float) -> Batch:
         """Return texts, corrupted and whole; each has a generator of its own."""
-        texts = [with_words(blocks.block(int(k)), self._corpus) for k in chosen]
+        texts = [with_words(blocks.block(int(k)), self._corpus) for k in indices]
         sources = [
             corrupt(text, self._spec, self._mask, self._tokens - ENDS, np.random.default_rng(derive_seed(*key, int(k))))
-            for text, k in zip(texts, chosen, strict=True)
+            for text, k in zip(texts, indices, strict=True)
         ]
         target_BT = padded([text.tokens_T for text in texts], self._tokens)
         arrays = padded(sources, self._tokens), shifted(target_BT), target_BT
@@ -229,8 +229,8 @@ def load_denoising(
         CorruptError: it was changed since it was tokenised.
     """
     if task.corpus is None:
-        here = bound(task, loading.data).corpus
-        raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {here}")
+        local_corpus = bound(task, loading.data).corpus
+        raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {local_corpus}")
     is_pydoc = isinstance(task, PydocTask)
     corpus = pydoc_corpus(model.vocabulary) if is_pydoc else open_corpus(text_folder(loading.data))
     return Denoising(task, model, corpus, seed, device, share)

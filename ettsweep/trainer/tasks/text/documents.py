@@ -59,8 +59,8 @@ class Source(NamedTuple):
     @property
     def size(self) -> int | None:
         """Bytes of a file that has its text as it is; None of others."""
-        plain = self.kind in ("text", "JSON lines") and not self.path.lower().endswith(".gz")
-        return Path(self.path).stat().st_size if plain else None
+        is_plain_text = self.kind in ("text", "JSON lines") and not self.path.lower().endswith(".gz")
+        return Path(self.path).stat().st_size if is_plain_text else None
 
 
 def document_hash(text: bytes) -> int:
@@ -110,15 +110,15 @@ def _file(path: Path) -> Source:
 
 def _folder(path: Path) -> list[Source]:
     try:
-        inside = sorted(path.iterdir())
+        entries = sorted(path.iterdir())
     except OSError as error:
         raise DataMissingError(f"--input {path}: {error.strerror}") from None
-    files = [file for file in inside if file.is_file() and not file.name.startswith(".")]
+    files = [file for file in entries if file.is_file() and not file.name.startswith(".")]
     files = [file for file in files if is_text(file.name)]
     if not files:
-        holds = ", ".join(file.name + "/" * file.is_dir() for file in inside[:6]) or "nothing"
+        contents = ", ".join(file.name + "/" * file.is_dir() for file in entries[:6]) or "nothing"
         raise DataMissingError(
-            f"--input {path}: no text in this folder, which holds {holds}; read are {KNOWN}; "
+            f"--input {path}: no text in this folder, which holds {contents}; read are {KNOWN}; "
             f"'{path}/**/*.txt' looks deeper"
         )
     return [_file(file) for file in files]
@@ -134,7 +134,7 @@ def _hub(name: str, split: str) -> list[Source]:
     datasets = _import_datasets(f"{HUB}{name}")
     try:
         builder = datasets.load_dataset_builder(name)
-        files = {str(key): [str(file) for file in found] for key, found in (builder.config.data_files or {}).items()}
+        files = {str(key): [str(file) for file in paths] for key, paths in (builder.config.data_files or {}).items()}
     except Exception as error:  # of the network, of the hub: each has its own
         raise DataMissingError(f"--input {HUB}{name}: cannot be opened as a data set ({error_line(error)})") from error
     if files and split not in files:
@@ -155,9 +155,9 @@ def _saved(text: str, folder: Path, split: str) -> list[Source]:
         splits = list(table)
         split = split or ("train" if "train" in splits else splits[0] if len(splits) == 1 else "")
         if split not in splits:
-            what = f"no split {split!r}" if split else "several splits"
+            problem = f"no split {split!r}" if split else "several splits"
             names = ", ".join(f"{folder}:{name}" for name in splits)
-            raise InputError(f"--input {text}: has {what}; name one: {names}")
+            raise InputError(f"--input {text}: has {problem}; name one: {names}")
         table = table[split]
     elif split:
         raise InputError(f"--input {text}: has no splits; {folder} is all of it")
@@ -214,8 +214,8 @@ def _readable(source: Source) -> Iterator[None]:
         if not remote and not isinstance(error, OSError | ValueError):  # pyarrow's errors are one or the other
             raise
         kind = "" if source.kind in ("text", "JSON lines") else f"as {source.kind} "
-        why = getattr(error, "strerror", None) or first_line(error)
-        raise DataMissingError(f"{source.path}: cannot be read {kind}({why})") from None
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise DataMissingError(f"{source.path}: cannot be read {kind}({reason})") from None
 
 
 def _decoded(source: Source, documents: Documents) -> Iterator[tuple[int, str]]:
@@ -224,10 +224,10 @@ def _decoded(source: Source, documents: Documents) -> Iterator[tuple[int, str]]:
     with opener(source.path, "rb") as stream:
         for line, start, data in _documents(stream, documents):
             if len(data) > MAX_DOCUMENT:
-                cure = "; --documents blank-line or line makes smaller ones of a text file"
+                hint = "; --documents blank-line or line makes smaller ones of a text file"
                 raise InputError(
                     f"{source.path}: the document that begins at byte {start} has more than {MAX_DOCUMENT // 2**20} MiB"
-                    f"{cure if source.kind == 'text' else ''}"
+                    f"{hint if source.kind == 'text' else ''}"
                 )
             try:
                 text = data.decode("utf-8-sig" if start == 0 else "utf-8")
@@ -261,18 +261,18 @@ def _documents(stream: IO[bytes], documents: Documents) -> Iterator[tuple[int, i
 
 def _json_lines(source: Source, text_field: str) -> Iterator[str]:
     for line, data in _decoded(source, "line"):
-        place = f"{source.path}:{line}"
+        location = f"{source.path}:{line}"
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
-            why = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-            raise FailedError(f"{place}: no valid JSON ({why}); one object a line is expected") from None
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            raise FailedError(f"{location}: no valid JSON ({reason}); one object a line is expected") from None
         if not isinstance(value, dict):
-            raise FailedError(f"{place}: one JSON object a line is expected, got {type(value).__name__}")
+            raise FailedError(f"{location}: one JSON object a line is expected, got {type(value).__name__}")
         if text_field not in value:
             texts = [key for key, item in value.items() if isinstance(item, str)]
-            raise InputError(f"{place}: {_no_field(text_field, texts or list(value))}")
-        text = _checked(value[text_field], text_field, place)
+            raise InputError(f"{location}: {_no_field(text_field, texts or list(value))}")
+        text = _checked(value[text_field], text_field, location)
         yield text if text.isascii() else text.encode("utf-8", "replace").decode()  # halves of surrogate pairs
 
 
@@ -302,21 +302,21 @@ def _data_set(source: Source, text_field: str) -> Iterator[str]:
             yield _checked(text, text_field, source.path)
 
 
-def _check_column(place: str, name: str, columns: dict[str, str]) -> None:
+def _check_column(location: str, name: str, columns: dict[str, str]) -> None:
     """Check that a table has a column of text; `columns` are the types of all."""
     texts = [column for column, kind in columns.items() if kind in ("string", "large_string", "string_view")]
     if name not in columns:
-        raise InputError(f"{place}: {_no_field(name, texts or list(columns))}")
+        raise InputError(f"{location}: {_no_field(name, texts or list(columns))}")
     if name not in texts:
-        raise InputError(f"{place}: field {name!r} is no text but {columns[name]}")
+        raise InputError(f"{location}: field {name!r} is no text but {columns[name]}")
 
 
-def _checked(text: object, name: str, place: str) -> str:
+def _checked(text: object, name: str, location: str) -> str:
     if text is not None and not isinstance(text, str):
-        raise InputError(f"{place}: field {name!r} is no text but {type(text).__name__}")
+        raise InputError(f"{location}: field {name!r} is no text but {type(text).__name__}")
     return text or ""
 
 
 def _no_field(name: str, fields: Sequence[str]) -> str:
-    cure = f"; --text-field {fields[0]}?" if fields else ""
-    return f"no field {name!r}, it has {', '.join(fields) or 'none'}{cure}"
+    hint = f"; --text-field {fields[0]}?" if fields else ""
+    return f"no field {name!r}, it has {', '.join(fields) or 'none'}{hint}"

@@ -27,14 +27,16 @@ def documents() -> list[str]:
 
 def unrepeated(topics: Mapping[str, str]) -> list[str]:
     """Return texts in the order of their names without the paragraphs of earlier ones: topics quote each other."""
-    seen = set[str]()
-    found = []
+    earlier_paragraphs = set[str]()
+    unique_texts = []
     for _, text in sorted(topics.items()):
-        paragraphs = [part for part in text.split("\n\n") if part.strip() and part not in seen]
-        seen.update(paragraphs)
+        paragraphs = [
+            paragraph for paragraph in text.split("\n\n") if paragraph.strip() and paragraph not in earlier_paragraphs
+        ]
+        earlier_paragraphs.update(paragraphs)
         if paragraphs:
-            found.append("\n\n".join(paragraphs))
-    return found
+            unique_texts.append("\n\n".join(paragraphs))
+    return unique_texts
 
 
 @cache
@@ -48,10 +50,10 @@ def pydoc_corpus(vocabulary: int) -> Corpus:
     try:
         return tokenised(documents(), vocabulary)
     except TooFewPairsError as error:
-        most = vocabulary_size(error.most)
+        max_vocabulary = vocabulary_size(error.most)
         raise InputError(
             f"model.vocabulary: {vocabulary} is more than Python's documentation has tokens for: "
-            f"--set model.vocabulary={most} or less"
+            f"--set model.vocabulary={max_vocabulary} or less"
         ) from None
 
 

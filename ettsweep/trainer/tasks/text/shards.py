@@ -71,7 +71,7 @@ class ShardWriter:
         lengths = [lengths for lengths, _, _ in self._documents[side]]
         tokens = [tokens for _, tokens, _ in self._documents[side]]
         return Texts(
-            np.cumsum([len(one) for one in lengths], dtype=np.uint32),
+            np.cumsum([len(document_lengths) for document_lengths in lengths], dtype=np.uint32),
             np.cumsum(np.concatenate([np.zeros(0, np.uint32), *lengths]), dtype=np.uint32),
             np.concatenate([np.zeros(0, token_type(self._n_vocab)), *tokens]),
         )
@@ -89,8 +89,12 @@ class ShardWriter:
 
     def pack(self) -> bytes:
         texts = [self.texts(side) for side in SIDES]
-        ends = [array.astype("<u4").tobytes() for one in texts for array in (one.document_ends, one.sentence_ends)]
-        return b"".join(ends + [one.tokens.tobytes() for one in texts])
+        ends = [
+            array.astype("<u4").tobytes()
+            for side_texts in texts
+            for array in (side_texts.document_ends, side_texts.sentence_ends)
+        ]
+        return b"".join(ends + [side_texts.tokens.tobytes() for side_texts in texts])
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
@@ -109,11 +113,11 @@ def block_starts(texts: Texts, block_tokens: int) -> NDArray[np.uint32]:
     lengths = ends - starts
     if lengths.max() > block_tokens:  # a long sentence begins a block, since nothing goes with it: cut it beforehand
         pieces = -(-lengths // block_tokens)
-        upto = np.cumsum(pieces)
-        number = np.arange(upto[-1]) - np.repeat(upto - pieces, pieces)
-        starts = np.repeat(starts, pieces) + number * block_tokens
+        piece_ends = np.cumsum(pieces)
+        piece_numbers = np.arange(piece_ends[-1]) - np.repeat(piece_ends - pieces, pieces)
+        starts = np.repeat(starts, pieces) + piece_numbers * block_tokens
         ends = np.minimum(starts + block_tokens, np.repeat(ends, pieces))
-        document_ends = upto[document_ends - 1]
+        document_ends = piece_ends[document_ends - 1]
     first = np.concatenate((np.zeros(1, np.int64), document_ends[:-1]))
     return np.sort(starts[_first_sentences(starts, ends, first, document_ends, block_tokens)]).astype(np.uint32)
 
@@ -127,17 +131,17 @@ def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_to
 
     `starts` and `ends` are those of sentences in tokens, of documents `first` and `last` in sentences.
     """
-    found = list[Ints]()
+    vectorised = list[Ints]()
     while len(first) > MANY:
-        found.append(first)
+        vectorised.append(first)
         first = np.searchsorted(ends, starts[first] + block_tokens, side="right")
         first, last = first[first < last], last[first < last]
-    few = list[int]()
+    remaining = list[int]()
     for sentence, stop in zip(first.tolist(), last.tolist(), strict=True):
         begin, upto = int(starts[sentence]), ends[sentence:stop].tolist()
         at = 0
         while at < len(upto):
-            few.append(sentence + at)
+            remaining.append(sentence + at)
             at = bisect_right(upto, begin + block_tokens, at, min(at + block_tokens, len(upto)))
             begin = upto[at - 1]
-    return np.concatenate([*found, np.array(few, np.int64)])
+    return np.concatenate([*vectorised, np.array(remaining, np.int64)])

@@ -83,9 +83,9 @@ def with_data(task: TextTask, model: ModelSpec, data: str) -> tuple[TextTask, Mo
     return task, model.model_copy(update={"vocabulary": read_manifest(text_folder(data)).n_vocab})
 
 
-def _check_digest(task: DenoisingTask, found: str, where: str) -> None:
-    if task.corpus not in (None, found):
+def _check_digest(task: DenoisingTask, digest: str, location: str) -> None:
+    if task.corpus not in (None, digest):
         raise DataMissingError(
-            f"task {task.kind}: the run was made for the text {task.corpus}, and {where} is {found}: "
+            f"task {task.kind}: the run was made for the text {task.corpus}, and {location} is {digest}: "
             "other text, or tokenised otherwise"
         )

@@ -48,9 +48,11 @@ def misfits(task: DenoisingTask, model: ModelSpec, batch_size: int) -> list[str]
     """Return why a model cannot be trained on text."""
     if not isinstance(model, TextModel):
         return [f"model: task {task.kind} has text, which {model.kind} cannot read; an encdec is expected"]
-    least = vocabulary_size(LEAST_BPE)
-    if model.vocabulary < least:
-        return [f"model.vocabulary: {model.vocabulary} is below {least}, the {LEAST_BPE} bytes and special tokens"]
+    min_vocabulary = vocabulary_size(LEAST_BPE)
+    if model.vocabulary < min_vocabulary:
+        return [
+            f"model.vocabulary: {model.vocabulary} is below {min_vocabulary}, the {LEAST_BPE} bytes and special tokens"
+        ]
     if task.samples and batch_size > task.samples:
         return [f"batch_size: {batch_size} is more than the {task.samples} training texts"]
     return []

@@ -106,7 +106,7 @@ class Tokenizer:
     def encode(self, sentences: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the tokens of all sentences, one after the other, and the length of each."""
         encoded = self._encoder.encode_batch_fast(sentences, add_special_tokens=False)
-        ids = [one.ids for one in encoded]
+        ids = [encoding.ids for encoding in encoded]
         lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
         tokens = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
         return tokens + np.uint32(FIRST_BPE), lengths
@@ -144,12 +144,14 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             vocab, merges = (folder / name for name in names)
             if vocab.is_file() and merges.is_file():
                 return _checked(vocab, _json(vocab), merges, _merge_lines(merges))
-        there = sorted(path.name for path in folder.iterdir())[:6]
+        file_names = sorted(path.name for path in folder.iterdir())[:6]
     except UnicodeDecodeError as error:
         raise DataMissingError(f"tokenizer {folder}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise DataMissingError(f"tokenizer {error.filename or folder}: {error.strerror or error}") from None
-    raise DataMissingError(f"tokenizer {folder}: {FORMS} is expected there; it holds {', '.join(there) or 'nothing'}")
+    raise DataMissingError(
+        f"tokenizer {folder}: {FORMS} is expected there; it holds {', '.join(file_names) or 'nothing'}"
+    )
 
 
 def read_tokenizer_file(path: Path) -> Tokenizer:
@@ -163,10 +165,10 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
     model = data["model"] if isinstance(data.get("model"), dict) else {}
     if model.get("type", "BPE") != "BPE" or "merges" not in model:
         raise InputError(f"{path}: {_NEEDED}; its model is {model.get('type') or 'of no known type'}")
-    more = {"pre_tokenizer": _pre_tokenizer(data.get("pre_tokenizer")), "normalizer": data.get("normalizer")}
-    more |= {key: model.get(key) for key in _NOT_GPT2S}
-    if wrong := [f"{name} is {_told(value)}" for name, value in more.items() if value]:
-        raise InputError(f"{path}: {_NEEDED}; its {', its '.join(wrong)}")
+    settings = {"pre_tokenizer": _pre_tokenizer(data.get("pre_tokenizer")), "normalizer": data.get("normalizer")}
+    settings |= {key: model.get(key) for key in _NOT_GPT2S}
+    if problems := [f"{name} is {_told(value)}" for name, value in settings.items() if value]:
+        raise InputError(f"{path}: {_NEEDED}; its {', its '.join(problems)}")
     try:
         merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
         added = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens") or []}
@@ -226,9 +228,9 @@ def _checked(path: Path, vocab: Mapping[str, Any], merges_path: Path, merges: li
         )
     pairs = list[tuple[str, str]]()
     for pair in merges:
-        if len(pair) != 2 or any(part not in vocab for part in (*pair, "".join(pair))):
-            told = " ".join(map(str, pair))
-            raise InputError(f"{merges_path}: merge {told!r} joins tokens that {path.name} does not have")
+        if len(pair) != 2 or any(token not in vocab for token in (*pair, "".join(pair))):
+            pair_text = " ".join(map(str, pair))
+            raise InputError(f"{merges_path}: merge {pair_text!r} joins tokens that {path.name} does not have")
         pairs.append((pair[0], pair[1]))
     return Tokenizer(vocab, pairs)
 
@@ -254,8 +256,10 @@ def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
     )
     encoder.train_from_iterator(texts, trainer)
     model = json.loads(encoder.to_str())["model"]
-    if (most := len(model["vocab"])) < bpe_tokens:
-        raise TooFewPairsError(f"the text is too short for {bpe_tokens} byte-pair tokens: {most} are the most", most)
+    if (max_tokens := len(model["vocab"])) < bpe_tokens:
+        raise TooFewPairsError(
+            f"the text is too short for {bpe_tokens} byte-pair tokens: {max_tokens} are the most", max_tokens
+        )
     return Tokenizer(model["vocab"], [(first, second) for first, second in model["merges"]])
 
 
@@ -267,21 +271,21 @@ def word_tables(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.boo
 
     Special ids are neither.
     """
-    leads, space = (np.zeros(tokenizer.n_vocab, np.bool_) for _ in range(2))
+    leads, is_space = (np.zeros(tokenizer.n_vocab, np.bool_) for _ in range(2))
     for token, k in tokenizer.vocab.items():
         if all(letter in BYTES for letter in token):
             text = bytes(BYTES[letter] for letter in token).decode("utf-8", "replace")
             leads[k + FIRST_BPE] = bool(text) and _IS_SPACE(text[0]) is not None
-            space[k + FIRST_BPE] = bool(text) and _SPACES.fullmatch(text) is not None
-    return leads, space
+            is_space[k + FIRST_BPE] = bool(text) and _SPACES.fullmatch(text) is not None
+    return leads, is_space
 
 
-def word_starts(tokens: NDArray[Any], leads: NDArray[np.bool_], space: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def word_starts(tokens: NDArray[Any], leads: NDArray[np.bool_], is_space: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which tokens of a sentence start a word: the first one, and those that lead with white space.
 
     White space that is a token of its own belongs to the word that follows.
     """
     starts: NDArray[np.bool_] = leads[tokens]
-    starts[1:] &= ~space[tokens[:-1]]
+    starts[1:] &= ~is_space[tokens[:-1]]
     starts[:1] = True
     return starts

@@ -233,7 +233,7 @@ def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, mak
     assert (first.replaced, again.replaced, more.replaced) == (None, None, first.manifest.digest)
     other = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=300)
     assert other.replaced == more.manifest.digest
-    told = f"\nreplaces corpus {more.manifest.digest}: runs made for it cannot go on without it; another --out keeps both\n"
+    told = f"\nreplaces corpus {more.manifest.digest}: runs that were trained on it cannot resume; another --out keeps both\n"
     order = CorpusRequest((), tmp_path / "out")
     assert told in corpus_summary(order, other)
     assert "replaces" not in corpus_summary(order, again)
@@ -287,11 +287,11 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
     assert not (tmp_path / "out").exists(), "a small input is read to its end before anything is written"
     monkeypatch.setattr(making, "SMALL", 0)
     with pytest.raises(
-        FailedError, match=r"a\.jsonl:3001: no valid JSON.*\n[3-9] parts are finished and kept"
+        FailedError, match=r"a\.jsonl:3001: no valid JSON.*\n[3-9] shards are finished and kept"
     ) as caught:
         make(tmp_path / "a.jsonl", workers=1, shard_mib=0.006)
     records = [path for path in (tmp_path / "out" / "shards").glob("*.json") if "tokenizer" not in path.name]
-    assert f"\n{len(records)} parts are finished" in str(caught.value)
+    assert f"\n{len(records)} shards are finished" in str(caught.value)
     (tmp_path / "b.txt").write_text("one\n\ntwo\n\nthree")
     assert make(tmp_path / "b.txt", val_fraction=1e-9, out=tmp_path / "b").manifest.val.documents == 1
 
@@ -302,18 +302,18 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
 @pytest.mark.parametrize(
     ("content", "options", "kind", "words"),
     [
-        ("", {}, DataMissingError, "a.txt: no text in it"),
-        (" \n\n\t\n", {}, DataMissingError, "a.txt: no text in it"),
-        ("one", {}, DataMissingError, "a.txt: one document only, or the same again and again"),
+        ("", {}, DataMissingError, "a.txt: has no text"),
+        (" \n\n\t\n", {}, DataMissingError, "a.txt: has no text"),
+        ("one", {}, DataMissingError, "a.txt: only one distinct document"),
         ("one\n\none", {}, DataMissingError, "--documents line, which makes more documents of a text file"),
         ("a\n\nb", {"documents": "file"}, DataMissingError, "--documents blank-line or line"),
-        ("a\n\nb", {"tokenizer": None}, InputError, "say which tokenizer, with one of --tokenizer DIR"),
-        ("a\n\nb", {"bpe_tokens": 300}, InputError, "say which tokenizer, with one of"),
-        ("a\n\nb", {"tokenizer": None, "bpe_tokens": 3}, InputError, "--bpe-tokens: 256 at least are needed"),
+        ("a\n\nb", {"tokenizer": None}, InputError, "no tokenizer, or two: give either --tokenizer DIR"),
+        ("a\n\nb", {"bpe_tokens": 300}, InputError, "no tokenizer, or two: give either"),
+        ("a\n\nb", {"tokenizer": None, "bpe_tokens": 3}, InputError, "--bpe-tokens: at least 256 are needed"),
         ("a\n\nb", {"tokenizer": Path("/nowhere")}, DataMissingError, "tokenizer /nowhere: No such file or directory"),
-        ("a\n\nb", {"val_fraction": 1.0, "shard_mib": 0}, InputError, "--val-fraction: a number between 0 and 1 is expected, got 1.0\n--shard-mib: a number above 0 and up to 64 is"),
+        ("a\n\nb", {"val_fraction": 1.0, "shard_mib": 0}, InputError, "--val-fraction: expected a number between 0 and 1, got 1.0\n--shard-mib: expected a number above 0 and up to 64"),
         ("a\n\nb", {"inputs": ("/nowhere",)}, DataMissingError, "--input /nowhere: does not exist"),
-        ("a\n\nb", {"inputs": ()}, InputError, "say what text, with --input FILES"),
+        ("a\n\nb", {"inputs": ()}, InputError, "no text given; pass --input FILES"),
         ("a\n\nb\xff", {}, FailedError, "not UTF-8 at byte 4"),
     ],
 )  # fmt: skip
@@ -427,7 +427,7 @@ def test_a_full_disk_is_said_and_what_is_finished_kept(
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 400_000)
     disk = small_disk("150k")
-    with pytest.raises(StorageError, match=r"the disk is full.*\n\d+ parts are finished and kept"):
+    with pytest.raises(StorageError, match=r"the disk is full.*\n\d+ shards are finished and kept"):
         make(tmp_path / "a.txt", out=disk / "out", workers=1)
     assert not list(disk.rglob("*.tmp"))
     assert list(disk.rglob("*-0.bin"))
@@ -469,7 +469,7 @@ def test_what_is_kept_is_counted_once_nobody_adds_to_it(
 
     monkeypatch.setattr(making, "progress", interrupted)
     monkeypatch.setattr(making, "count", count)
-    with pytest.raises(StoppedError, match=r"^interrupted; \d parts are finished and kept"):
+    with pytest.raises(StoppedError, match=r"^interrupted; \d shards are finished and kept"):
         make(tmp_path / "a.txt", workers=2)
     assert working[-2] > 0
     assert working[-1] == 0

@@ -21,7 +21,7 @@ def test_models_read_what_they_were_made_for() -> None:
     text, vit = model_spec("encdec-tiny"), model_spec("vit-digits")
     check_fits(PydocTask(), text, 16)
     check_fits(DigitsTask(), vit, 16)
-    assert refusal(PydocTask(), vit, 16) == "model: task pydoc has text, which vit cannot read; an encdec is expected"
+    assert refusal(PydocTask(), vit, 16) == "model: task pydoc needs a text model (kind encdec), got vit"
     assert refusal(ImageNetTask(), text, 16) == (
         "model: task imagenet has images, which encdec cannot read; a vit is expected"
     )
@@ -31,7 +31,7 @@ def test_vocabulary_must_have_room_for_all_bytes() -> None:
     model = model_spec("encdec-tiny")
     check_fits(TextTask(), model.model_copy(update={"vocabulary": 264}), 1)
     assert refusal(TextTask(), model.model_copy(update={"vocabulary": 263}), 1) == (
-        "model.vocabulary: 263 is below 264, the 256 bytes and special tokens"
+        "model.vocabulary: 263 is below 264: 256 bytes and the special tokens"
     )
 
 
@@ -57,7 +57,7 @@ def test_documentation_of_another_python_is_another_text(monkeypatch: pytest.Mon
     other = tmp_path / "topics.py"
     other.write_text("topics = {}")
     monkeypatch.setattr(text_data, "pydoc_file", lambda: other)
-    with pytest.raises(DataMissingError, match=f"made for the text {here}, and the documentation of this Python is"):
+    with pytest.raises(DataMissingError, match=f"needs the text {here}, but the documentation of this Python is"):
         check_data(PydocTask(corpus=here))
 
 

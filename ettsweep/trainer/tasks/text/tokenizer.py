@@ -151,9 +151,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         raise DataMissingError(f"tokenizer {folder}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise DataMissingError(f"tokenizer {error.filename or folder}: {error.strerror or error}") from None
-    raise DataMissingError(
-        f"tokenizer {folder}: expected {FORMS}; it holds {', '.join(file_names) or 'nothing'}"
-    )
+    raise DataMissingError(f"tokenizer {folder}: expected {FORMS}; it holds {', '.join(file_names) or 'nothing'}")
 
 
 def read_tokenizer_file(path: Path) -> Tokenizer:

@@ -102,7 +102,9 @@ def test_a_data_set_on_disk_gives_its_rows_in_order(tmp_path: Path) -> None:
     DatasetDict(train=data.select(range(3)), other=data.select(range(3, 5))).save_to_disk(str(tmp_path / "two"))
     assert read(tmp_path / "two") == texts[:3]
     assert read(f"{tmp_path}/two:other") == texts[3:5]
-    with pytest.raises(InputError, match=f"has no split 'test'; choose one: {tmp_path}/two:train, {tmp_path}/two:other"):
+    with pytest.raises(
+        InputError, match=f"has no split 'test'; choose one: {tmp_path}/two:train, {tmp_path}/two:other"
+    ):
         read(f"{tmp_path}/two:test")
     with pytest.raises(InputError, match=r"no field 'body', it has text; --text-field text\?"):
         read(tmp_path / "one", text_field="body")
@@ -222,7 +224,12 @@ def line(text: object) -> str:
 @pytest.mark.parametrize(
     ("name", "content", "kind", "words"),
     [
-        ("a.md", b"x", InputError, "--input {path}: unsupported format; supported are .txt, .jsonl (or .ndjson, .json)"),
+        (
+            "a.md",
+            b"x",
+            InputError,
+            "--input {path}: unsupported format; supported are .txt, .jsonl (or .ndjson, .json)",
+        ),
         ("a.parquet.gz", b"x", InputError, "unsupported format; supported are"),
         ("a.txt", b"fine\n\nno \xff good", FailedError, "{path}: not UTF-8 at byte 9;"),
         ("a.txt", b"a\n" * 9 + b"\n" + b"caf\xe9\n", FailedError, "{path}: not UTF-8 at byte 22;"),

@@ -22,9 +22,7 @@ def test_models_read_what_they_were_made_for() -> None:
     check_fits(PydocTask(), text, 16)
     check_fits(DigitsTask(), vit, 16)
     assert refusal(PydocTask(), vit, 16) == "model: task pydoc needs a text model (kind encdec), got vit"
-    assert refusal(ImageNetTask(), text, 16) == (
-        "model: task imagenet has images, which encdec cannot read; a vit is expected"
-    )
+    assert refusal(ImageNetTask(), text, 16) == ("model: task imagenet needs an image model (kind vit), got encdec")
 
 
 def test_vocabulary_must_have_room_for_all_bytes() -> None:
@@ -47,7 +45,7 @@ def test_text_is_judged_by_its_lowest_loss() -> None:
 
 
 def test_epochs_of_text_are_not_known_beforehand() -> None:
-    with pytest.raises(InputError, match="the epochs of task text are as long as its data; give steps instead"):
+    with pytest.raises(InputError, match="the length of an epoch of task text depends on its data; give steps instead"):
         steps_per_epoch(TextTask(), 512)
 
 

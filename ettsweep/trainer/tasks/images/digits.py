@@ -1,4 +1,4 @@
-"""Scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, kept on the device."""
+"""The task on scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, held on the device."""
 
 import gzip
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ VALIDATION_SLICE = 500
 
 @cache
 def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return normalised training and validation images [N, 1, 8, 8] and their labels [N], as scikit-learn has them.
+    """Return training images, labels, validation images, labels; images are normalised [N, 1, 8, 8], labels [N].
 
-    Its own load_digits takes a second to import.
+    The file is read directly: importing scikit-learn's load_digits takes a second.
     """
     with gzip.open(digits_file(), "rt") as file:
         table = np.loadtxt(file, delimiter=",")
@@ -35,9 +35,9 @@ def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 class Digits(Classification):
-    """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
+    """The task of a run on digits: a fixed split, one mean and standard deviation for all pixels, no augmentation."""
 
-    fingerprint = ""  # the package's
+    fingerprint = ""  # packaged data
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where a set of images lies and in what form, found by a glance at folders: no torch, and no walk over the images."""
+"""Location and format of image data sets, found by listing a few folders. Imports no torch, and opens no image."""
 
 import os
 import re
@@ -14,10 +14,10 @@ from ettsweep.trainer.tasks.data_location import Side, data_env, resolve
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 
 ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
-"""The folder in which a data set is distributed."""
+"""The folder in which each data set is distributed."""
 
 SPLITS: dict[Side, tuple[str, ...]] = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test")}
-"""What training and validation side are called, the first that is there being meant."""
+"""Names of the folders or splits of both sides; of several that exist, the first is used."""
 
 HUB = re.compile(r"hfds/[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -32,10 +32,11 @@ Format = Literal["class folders", "tar files", "parquet files", "hub data set", 
 
 @dataclass(frozen=True)
 class StoredSide:
-    """Where one side of a data set lies.
+    """Location and format of one side of a data set.
 
     Attributes:
-        paths: the folder of class folders; the tar files; else the folder or the name of the whole data set.
+        paths: the folder of class folders; all tar files; for other formats, the folder or hub name of the data set,
+            which is the same for both sides.
     """
 
     side: Side
@@ -44,17 +45,17 @@ class StoredSide:
 
 
 def guess(data: str) -> str:
-    """Return the task that a data set looks like: CIFAR as it is distributed, or any other images."""
+    """Return the name of the task for a data set: cifar10 or cifar100 for CIFAR's own files, else imagenet."""
     folder = Path(data)
     names = [folder.name, *(os.listdir(folder) if folder.is_dir() else [])]
     return next((kind for kind, name in ORIGINAL.items() if name in names), "imagenet")
 
 
 def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
-    """Return where training and validation images of a task are; DataMissingError where that is not to be found.
+    """Return the locations of a task's training and validation images.
 
     Raises:
-        DataMissingError: nobody has said so, or there is nothing that is understood.
+        DataMissingError: no location was given, or there are no images in a supported layout.
     """
     if data is None:
         variable = data_env(task.kind)
@@ -70,7 +71,9 @@ def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
 def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
     if data.startswith("hfds/"):
         if not HUB.fullmatch(data):
-            raise DataMissingError(f"task {kind}: {data!r} names no data set of the hub: hfds/OWNER/NAME is expected")
+            raise DataMissingError(
+                f"task {kind}: {data!r} is not the name of a data set on the hub: expected hfds/OWNER/NAME"
+            )
         return _whole("hub data set", data.removeprefix("hfds/"))
     root, takes = Path(data), f"--data takes {LAYOUTS}"
     if not root.is_dir():
@@ -97,14 +100,14 @@ def _whole(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of folders and of files."""
+    """Return the sorted names of the folders and of the files in a folder, without hidden ones."""
     with os.scandir(folder) as entries:
         named_kinds = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
     return [name for name, is_dir in named_kinds if is_dir], [name for name, is_dir in named_kinds if not is_dir]
 
 
 def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> StoredSide | None:
-    """Return a side that has a folder of its own, or tar files whose names say so; None where it has parquet files."""
+    """Return the location of a side with a folder of its own, or with tar files named after it; else None."""
     for name in SPLITS[side]:
         if name in folders:
             inner_folders, inner_files = _entries(root / name)
@@ -119,28 +122,28 @@ def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> Store
 
 
 def _has_parquet(root: Path, folders: list[str], files: list[str]) -> bool:
-    """Look for parquet files here and one folder below, but not into a thousand class folders."""
+    """Return `True` if a folder or one of its first ten subfolders has parquet files."""
     return any(f.endswith(".parquet") for f in files) or any(
         f.endswith(".parquet") for folder in folders[:10] for f in _entries(root / folder)[1]
     )
 
 
 GLANCE_S = 2.0
-"""Seconds for a look at how many images there are before anything is submitted: enough for all but large sets."""
+"""Time limit for counting images before jobs are submitted, in seconds: enough for all but large data sets."""
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
-"""What timm takes for an image, in any case of letters."""
+"""Suffixes of the files that timm reads as images, in lower or upper case."""
 
 
 def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
-    """Compare classes and images with what a run needs, as far as a glance at class folders tells.
+    """Compare the numbers of classes and images with task and model, if class folders can be counted quickly.
 
     Raises:
-        DataMissingError: they differ, so that every run would fail.
+        DataMissingError: they differ, so every run would fail.
     """
     assert isinstance(model, ImageModel)
     for (location, counts), expected_size in zip(_glance(task, data), (task.train_size, task.val_size), strict=True):
-        if counts is None:
+        if counts is None:  # not counted: each run compares them when it opens the data
             continue
         key = f"task.{location.side}_size"
         if len(counts) != model.classes:
@@ -153,10 +156,12 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
 
 
 def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
-    """Return task and model with the numbers of images and classes that a glance finds, where they may be any.
+    """Return task and model with the numbers of images and classes in the data, if the task accepts any images.
+
+    They are returned unchanged if counting takes too long.
 
     Raises:
-        DataMissingError: there is nothing that is understood.
+        DataMissingError: there are no images in a supported layout.
     """
     train, val = (counts for _, counts in _glance(task, data))
     if not task.any_images or not train or not val:
@@ -166,7 +171,7 @@ def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, Mod
 
 
 def _glance(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:
-    """Return both sides, each with the number of images of each class, None where a glance does not tell."""
+    """Return both sides, each with the number of images per class; None if it is unknown or takes too long to count."""
     deadline_s = time.monotonic() + GLANCE_S
     return [
         (location, _counts(Path(location.paths[0]), deadline_s) if location.format == "class folders" else None)
@@ -175,11 +180,11 @@ def _glance(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[in
 
 
 def _counts(folder: Path, deadline_s: float) -> list[int] | None:
-    """Return the number of images of each class, None where that is not to be seen at a glance."""
+    """Return the number of images of each class folder; None if a class has subfolders, or at the deadline."""
     counts = []
     for name in _entries(folder)[0]:
         inner_folders, files = _entries(folder / name)
         if inner_folders or time.monotonic() > deadline_s:
             return None
         counts.append(sum(file.lower().endswith(IMAGE_SUFFIXES) for file in files))
-    return [count for count in counts if count]
+    return [count for count in counts if count]  # folders without images are no classes

@@ -1,6 +1,6 @@
-"""Where images lie in a tar file, which is read as it is.
+"""Positions and classes of the images in a tar file, which is never unpacked.
 
-Understood are tars of class folders, one tar per class, a tar of such tars, and WebDataset shards.
+Supported are tars of class folders, one tar per class, a tar of such tars, and WebDataset shards.
 """
 
 import contextlib
@@ -15,7 +15,13 @@ from ettsweep.errors import DataMissingError
 
 
 class TarMember(NamedTuple):
-    """A file in a tar, and its class: first the one that its place says, its folder, else the tar that it lies in."""
+    """A file in a tar.
+
+    Attributes:
+        name: path in the tar; for a tar in a tar, after the path of the inner one.
+        offset, size: first byte in the outermost file, and length in bytes.
+        class_name: name of the file's folder; without a folder, of its tar.
+    """
 
     name: str
     offset: int
@@ -24,10 +30,10 @@ class TarMember(NamedTuple):
 
 
 def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
-    """Yield the images of a tar, which may be a shard that says their classes.
+    """Yield the images of a tar; in a WebDataset shard, classes come from .cls and .json files.
 
     Raises:
-        DataMissingError: it cannot be read, or a shard does not say the class of an image.
+        DataMissingError: the tar cannot be read, or an image of a shard has no class.
     """
     try:
         with Path(path).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
@@ -47,7 +53,7 @@ def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
 
 
 def _members(tar: tarfile.TarFile, stem: str, start: int = 0, parent: str = "") -> Iterator[TarMember]:
-    """Yield the files of a tar, and of the tars in it; `start` and `above` are place and name of one of these."""
+    """Yield the files of a tar and of the tars in it; `start` and `parent` are offset and name of an inner tar."""
     for entry in tar:
         if not entry.isfile():
             continue
@@ -60,10 +66,11 @@ def _members(tar: tarfile.TarFile, stem: str, start: int = 0, parent: str = "") 
 
 
 def _webdataset_classes(descriptor: int, members: list[TarMember]) -> dict[str, str]:
-    """Return the class of each key of a WebDataset shard; nothing for any other tar."""
+    """Return the class of each sample of a WebDataset shard by its key; empty for any other tar."""
     classes = dict[str, str]()
     for member in members:
         kind = Path(member.name).suffix.lower()
+        # A .cls file has precedence over the label in a .json file.
         if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in classes):
             continue
         content = os.pread(descriptor, member.size, member.offset)
@@ -74,6 +81,6 @@ def _webdataset_classes(descriptor: int, members: list[TarMember]) -> dict[str, 
 
 
 def _key(name: str) -> str:
-    """Return what the files of one WebDataset sample have in common: the name up to its first dot."""
+    """Return the key that the files of one WebDataset sample share: the path up to the first dot of the file name."""
     folder, _, file = name.rpartition("/")
     return f"{folder}/{file.partition('.')[0]}"

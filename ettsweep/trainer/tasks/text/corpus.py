@@ -214,11 +214,8 @@ def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
 def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callable[[int], None] | None = None) -> None:
     """Compare sizes and checksums of all shards with the manifest.
 
-    Args:
-        folder: folder of the corpus.
-        manifest: its manifest.
-        anew: compare checksums even if these files have passed before.
-        tell: called with the size in bytes of each shard after its checksum was computed.
+    Files that have passed before are not read again for their checksums, unless `force`. `on_bytes_read` is called with
+    the size in bytes of each shard after its checksum was computed.
 
     Raises:
         CorruptError: shards were changed after tokenisation; the first ten are named.

@@ -117,7 +117,7 @@ def corrupt(text: Text, spec: DenoisingTask, mask: int, at_most: int, rng: np.ra
     """Return the corrupted tokens of a text: sentences permuted, spans replaced by masks, as in BART's released code.
 
     Spans are drawn until their words are `mask_ratio` of all words. A span of length 0 becomes an inserted mask, as
-    long as the result has at most `at_most` tokens.
+    long as the result has at most `max_tokens` tokens.
     """
     if spec.permute_sentences:
         tokens, starts = permuted(text, rng)

@@ -248,7 +248,7 @@ def _decoded(source: Source, documents: Documents) -> Iterator[tuple[int, str]]:
 
 
 def _documents(stream: IO[bytes], documents: Documents) -> Iterator[tuple[int, int, bytes]]:
-    """Yield last line, first byte and content of each document, cut off beyond `MAX_DOCUMENT`."""
+    """Yield last line, first byte and content of each document, cut off beyond `MAX_DOCUMENT_BYTES`."""
     if documents == "file":
         # One byte more than allowed, which tells the caller that the document is too large.
         yield 1, 0, stream.read(MAX_DOCUMENT + 1)

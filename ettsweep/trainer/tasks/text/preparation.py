@@ -100,7 +100,7 @@ class CorpusRequest(NamedTuple):
 
     @property
     def val_below(self) -> int:
-        """Documents whose hash is below this are for validation, before `survey` corrects it for small inputs."""
+        """Documents whose hash is below this are for validation, unless that leaves one side empty."""
         return max(1, round(self.val_fraction * HASHES))
 
     def read(self, sources: Iterable[Source]) -> Iterator[str]:
@@ -112,9 +112,9 @@ class Tokenised(NamedTuple):
     """A corpus, and the work that it took.
 
     Attributes:
-        made, kept: number of shards that were tokenised now, and that an earlier command had finished.
+        new_shards, reused_shards: number of shards that were tokenised now, and that an earlier command had finished.
         tokens: number of tokens in the shards that were tokenised now.
-        text_files: whether the input has plain text files, not only tables and JSON lines.
+        has_text_files: whether the input has plain text files, not only tables and JSON lines.
         replaced: digest of the corpus that was in the folder before; None if there was none, or the same.
     """
 
@@ -155,8 +155,8 @@ def check_request(request: CorpusRequest) -> None:
 def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda _: None) -> Tokenised:
     """Tokenise text into a corpus; shards that an earlier command has finished are reused.
 
-    If the folder holds another corpus, `agree` is called with its manifest before it is replaced. If `agree` raises,
-    the old corpus stays, and so do the finished shards of the new one.
+    If the folder holds another corpus, `confirm_replace` is called with its manifest before it is replaced. If it
+    raises, the old corpus stays, and so do the finished shards of the new one.
 
     Raises:
         InputError: an option is invalid, or the text has no such field; the message says what would work.

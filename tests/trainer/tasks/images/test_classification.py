@@ -521,7 +521,7 @@ def test_an_odd_batch_cannot_be_mixed() -> None:
 @pytest.mark.parametrize(
     ("spec", "model", "batch_size", "message"),
     [
-        (ImageNetTask(), {"classes": 999}, 8, "model.classes: task imagenet has 1000, got 999; for images"),
+        (ImageNetTask(), {"classes": 999}, 8, "model.classes: task imagenet has 1000, got 999; for your own images"),
         (Cifar10Task(), {"classes": 100}, 8, "model.classes: task cifar10 has 10, got 100"),
         (Cifar100Task(), {"classes": 10}, 8, "model.classes: task cifar100 has 100, got 10"),
         (Cifar10Task(), {"classes": 10, "channels": 1}, 8, "model.channels: task cifar10 has 3, got 1"),

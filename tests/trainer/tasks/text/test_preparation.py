@@ -305,7 +305,7 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
         ("", {}, DataMissingError, "a.txt: has no text"),
         (" \n\n\t\n", {}, DataMissingError, "a.txt: has no text"),
         ("one", {}, DataMissingError, "a.txt: only one distinct document"),
-        ("one\n\none", {}, DataMissingError, "--documents line, which makes more documents of a text file"),
+        ("one\n\none", {}, DataMissingError, "--documents line, which splits a text file into more documents"),
         ("a\n\nb", {"documents": "file"}, DataMissingError, "--documents blank-line or line"),
         ("a\n\nb", {"tokenizer": None}, InputError, "no tokenizer, or two: give either --tokenizer DIR"),
         ("a\n\nb", {"bpe_tokens": 300}, InputError, "no tokenizer, or two: give either"),

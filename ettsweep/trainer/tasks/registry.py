@@ -59,6 +59,7 @@ class Metric:
         """
         percent = 100 * share
         digits = 1 - math.floor(math.log10(abs(percent))) if percent else 0
+        # Rounded to 6 places first, else an error in the last bit would raise the second digit.
         rounded_up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
         return f"{rounded_up:g}%" if self.mode == "min" else f"{rounded_up:g} points"
 

@@ -61,6 +61,7 @@ def used(available: int, samples: int | None) -> NDArray[np.int64]:
         return np.arange(available)
     if samples > available:
         raise InputError(f"task.samples: {samples} were requested, only {available} training samples are available")
+    # Seed 0, not that of the run: runs of all seeds use the same samples.
     return np.sort(np.random.default_rng(derive_seed(0, "samples")).permutation(available)[:samples])
 
 
@@ -73,6 +74,7 @@ def global_batches(
     is dropped.
     """
     steps = len(samples) // batch_size
+    # A resumed run starts within an epoch.
     epoch, skip = divmod(first_step - 1, steps)
     while True:
         order = samples[np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(len(samples))]
@@ -183,6 +185,7 @@ class Classification:
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return float64 (sum of cross-entropies, number of correct top-1 predictions, number of images)."""
+        # In float32 also under mixed precision: validation losses of runs are compared.
         loss = functional.cross_entropy(outputs.float(), batch.targets, reduction="sum")
         correct = (outputs.argmax(dim=-1) == batch.targets).sum()
         count = torch.full((), len(batch.targets), dtype=torch.float64, device=loss.device)

@@ -86,6 +86,7 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
     from timm.data.transforms_factory import create_transform
     from torchvision import transforms
 
+    # The third part would make tensors, normalise and erase: `Erasing` and `Normalisation` do so here.
     crop, augment, _ = create_transform(
         image_size,
         is_training=True,
@@ -167,6 +168,7 @@ def evaluation_transform(task: ImageTask, image_size: int) -> Transform:
         interpolation="bicubic",
         normalize=False,
     )
+    # Without the last step, which makes a tensor.
     *crops, _ = crop.transforms
     return transforms.Compose([*crops, Erasing(0.0)])  # type: ignore[no-any-return]
 

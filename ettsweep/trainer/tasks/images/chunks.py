@@ -86,6 +86,7 @@ class TrainingImages:
         """Return sample and label; None after a fatal problem, which is appended to `problems`."""
         epoch, first = item
         for index in range(first, first + REPLACEMENTS + 1):
+            # After the last image comes the first.
             index %= len(self._source)
             # Seeded again for each replacement: the failed decoding may have drawn numbers.
             seed_generators(derive_seed(self._seed, "augment", epoch, first))

@@ -136,6 +136,7 @@ class Images(Classification):
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process's share of each step, augmented and mixed."""
+        # Closed at once with this generator, else workers live until it is garbage collected.
         with closing(self._arriving(self._train, self.order(first_step))) as chunks:
             for step in itertools.count(first_step):
                 yield from self._cut(self._mixed(chunks, step))

@@ -17,6 +17,7 @@ from ettsweep.trainer.tasks.task import Batch, BatchShare, Classification, Loade
 VALIDATION_SLICE = 500
 
 
+# Runs that one process trains share the tensors.
 @cache
 def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return training images, labels, validation images, labels; images are normalised [N, 1, 8, 8], labels [N].
@@ -62,6 +63,7 @@ class Digits(Classification):
     def batches(self, first_step: int) -> Iterator[Batch]:
         for _, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
             batch_B = torch.from_numpy(batch).to(self._labels.device)
+            # The last micro-batch may be smaller, so each is weighted by its size.
             for positions in self._share.slices:
                 chosen_B = batch_B[positions.start : positions.stop]
                 share = len(positions) / self._share.batch_size

@@ -79,6 +79,7 @@ def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         raise DataMissingError(f"task {kind}: {root} {problem}; {takes}")
+    # Users may name the folder itself, or the one that contains it.
     for original in (root / ORIGINAL[kind], root) if kind in ORIGINAL else ():
         if original.name == ORIGINAL[kind] and original.is_dir():
             return _whole("CIFAR's own files", str(original.parent))
@@ -94,6 +95,7 @@ def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
 
 
 def _whole(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
+    # Before jobs are submitted, each of which would fail.
     if form in ("parquet files", "hub data set") and find_spec("datasets") is None:
         raise DataMissingError(f"{name}: reading {form} needs datasets: pip install 'ettsweep[hub]'")
     return StoredSide("train", form, (name,)), StoredSide("val", form, (name,))
@@ -116,6 +118,7 @@ def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> Store
             if tars := [file for file in inner_files if file.endswith(".tar")]:
                 return StoredSide(side, "tar files", tuple(str(root / name / tar) for tar in tars))
     for name in SPLITS[side]:
+        # As a whole word, so that "retrain" is not "train".
         if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
             return StoredSide(side, "tar files", tuple(str(root / tar) for tar in tars))
     return None

@@ -57,6 +57,7 @@ def folder_index(root: str) -> Index:
     Raises:
         DataMissingError: there are no images.
     """
+    # By the real path, so that links to a data set share its index.
     return _kept([os.path.realpath(root)], lambda: _list_folders(root))
 
 
@@ -82,6 +83,7 @@ def _list_folders(root: str) -> Listing:
     from timm.data.dataset_factory import create_dataset
 
     start_ns = time.time_ns()
+    # As timm walks them: class folders may be links.
     folders = [folder for folder, _, _ in os.walk(root, followlinks=True)]
     stamps = _stamps(folders)
     try:
@@ -92,6 +94,7 @@ def _list_folders(root: str) -> Listing:
     start = len(root.rstrip(os.sep)) + 1
     names = _as_bytes([path[start:] for path, _ in reader.samples])
     index = Index(list(reader.class_to_idx), labels, names, np.empty((len(labels), 0), np.int64))
+    # File systems with coarse times may give two changes in a row the same time.
     is_stable = stamps[:, 0].max() < start_ns - 1e9 * SETTLED_S
     return Listing(index, folders, stamps if is_stable else np.zeros_like(stamps))  # zeros never match
 
@@ -143,6 +146,7 @@ def _kept(paths: Sequence[str], list_images: Callable[[], Listing]) -> Index:
 def _save(path: Path, listing: Listing) -> None:
     index = listing.images
     columns = {"classes": _packed(index.classes), "listed": _packed(listing.listed), "stamps": listing.stamps}
+    # An open file, since savez appends .npz to any other path.
     with path.open("wb") as file:
         np.savez(file, **columns, labels=index.labels, names=index.names, places=index.places)  # type: ignore[arg-type]
 
@@ -157,6 +161,7 @@ def _load(path: Path) -> Listing:
         labels, offsets, stamps = (columns[key].astype(np.int64) for key in ("labels", "places", "stamps"))
         index = Index(_unpacked(columns["classes"]), labels, columns["names"].astype(np.bytes_), offsets)
         paths = _unpacked(columns["listed"])
+    # A damaged file must fail here, not give wrong labels.
     if not (len(labels) == len(index.names) == len(offsets) and labels.max() < len(index.classes)):
         raise ValueError(f"{path}: the lengths of its columns differ")
     return Listing(index, paths, stamps)

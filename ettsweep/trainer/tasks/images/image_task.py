@@ -75,6 +75,7 @@ class ImageTask(TaskSpec):
     cutmix: NonNegative = 1.0
     mixup_switch: Annotated[float, Field(ge=0, le=1)] = 0.5
     resize: Positive = 256
+    # At the values given to OmitFromIdAt, a field is not part of the id of a run.
     mixup_chunk: Annotated[int, Field(ge=2, multiple_of=2), OmitFromIdAt(128)] = 128
     pixels: Annotated[Literal["pillow", "torchvision"], OmitFromIdAt("pillow")] = "pillow"
     crop: Annotated[Literal["resized", "padded"], OmitFromIdAt("resized")] = "resized"

@@ -127,6 +127,7 @@ def open_source(location: StoredSide, kind: str) -> ImageSource:
     return _listed(location, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
 
 
+# Both sides of two data sets.
 @lru_cache(maxsize=4)
 def _listed(location: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
     """Open a source; `stamps` belong to the cache's key, so that changed files are listed again."""
@@ -236,6 +237,7 @@ class HubSource(ImageSource):
             if names:
                 self.classes, self.labels = list(names), np.array(labels, np.int64)
             else:
+                # Without names in the table, the values of the labels are the classes.
                 self.classes, self.labels = numbered(list(map(str, labels)))
         except DataMissingError:
             raise

@@ -36,6 +36,7 @@ def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
         DataMissingError: the tar cannot be read, or an image of a shard has no class.
     """
     try:
+        # "r:" accepts no compression: images are read at their offsets later.
         with Path(path).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = list(_members(tar, Path(path).stem))
             classes = _webdataset_classes(file.fileno(), members)
@@ -58,6 +59,7 @@ def _members(tar: tarfile.TarFile, stem: str, start: int = 0, parent: str = "") 
         if not entry.isfile():
             continue
         if entry.name.endswith(".tar"):
+            # An inner tar is stored as it is, so offsets in it only need its start added.
             with tarfile.open(fileobj=tar.extractfile(entry), mode="r:") as inner:
                 yield from _members(inner, Path(entry.name).stem, start + entry.offset_data, f"{parent}{entry.name}/")
         else:
@@ -74,6 +76,7 @@ def _webdataset_classes(descriptor: int, members: list[TarMember]) -> dict[str, 
         if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in classes):
             continue
         content = os.pread(descriptor, member.size, member.offset)
+        # A file without a readable label gives its sample no class.
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             label = json.loads(content)["label"] if kind == ".json" else content.decode().strip()
             classes[_key(member.name)] = str(label)

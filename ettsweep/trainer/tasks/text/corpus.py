@@ -57,6 +57,7 @@ class TextBlocks:
             raise InputError(f"blocks of {block_tokens} tokens are not possible: at least 1 is needed")
         self._shards = shards
         edges = [np.zeros(0, np.uint32)]
+        # Number of blocks before each shard; the last entry is the number of all.
         self._first = np.zeros(len(shards) + 1, np.int64)
         for shard in range(len(shards)):
             texts = shards[shard]
@@ -72,6 +73,7 @@ class TextBlocks:
 
     def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of tokens of each of these blocks."""
+        # One extra edge for each shard before the block's own.
         start = indices + np.searchsorted(self._first, indices, side="right") - 1
         sizes: NDArray[np.int64] = (self._edges[start + 1] - self._edges[start]).astype(np.int64)
         return sizes
@@ -130,6 +132,7 @@ def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[b
     """
     writer = ShardWriter(tokenizer.n_vocab)
     for text, val in zip(documents, is_val, strict=True):
+        # Stripped, as `read_documents` does.
         add_documents(writer, tokenizer, [(text.strip(), "val" if val else "train")])
     digest = corpus_digest(tokenizer.sha256, tokenizer.n_vocab, [hashlib.sha256(writer.pack()).hexdigest()])
     sides = {side: [writer.texts(side)] for side in SIDES}
@@ -185,6 +188,7 @@ def open_corpus(folder: Path) -> Corpus:
         DataMissingError: there is no corpus, or it is not finished.
         CorruptError: shards or tokenizer were changed after tokenisation.
     """
+    # The cheap checks come first: manifest, tokenizer, sizes, checksums.
     manifest = read_manifest(folder)
     tokenizer = read_own_tokenizer(folder, manifest)
     verify(folder, manifest)
@@ -228,6 +232,7 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
         except OSError as error:
             problems.append(f"{path}: {error.strerror}")
             continue
+        # Also against the counts: with edited ones, `unpack` would read beyond the file.
         if stat.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
             problems.append(f"{path}: has {stat.st_size} bytes, {record.size} were written")
     _raise_changed(problems)  # before all shards are read for their checksums

@@ -79,12 +79,14 @@ def corpus_folder(out: Path) -> Iterator[Path]:
     """
     shards = out / SHARDS
     with storage_errors(out):
+        # Inner folders first, in the order in which they can be removed.
         new_folders = [shards, *(folder for folder in (out, *out.parents) if not folder.exists())]
         shards.mkdir(parents=True, exist_ok=True)
         lock = os.open(out, os.O_RDONLY)
     try:
         with suppress(OSError):  # some file systems have no locks on folders: there, two commands are not noticed
             try:
+                # The lock ends with the process, even if it is killed.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StorageError(f"{out}: another `ettsweep data text` is writing there") from None
@@ -119,6 +121,7 @@ def finish(out: Path, manifest: Manifest, tokenizer: Path) -> None:
     write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
     current_names = {tokenizer.name, *(shard.name for shard in manifest.shards)}
     current_names |= {f"{shard.name.partition('-')[0]}.json" for shard in manifest.shards}
+    # After the manifest: until then, an earlier corpus needs its shards.
     for path in (out / SHARDS).iterdir():
         if path.name not in current_names and _is_own(path):
             path.unlink()

@@ -69,11 +69,13 @@ def permuted(text: Text, rng: np.random.Generator) -> tuple[Ids, NDArray[np.bool
 def span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids:
     """Draw span lengths, in words, from Poisson(mean) until they sum to `budget`; the last one is shortened to fit."""
     lengths: Ids = rng.poisson(mean, budget)
+    # Lengths may be 0, so `budget` of them need not be enough.
     while lengths.sum() < budget:
         lengths = np.concatenate([lengths, rng.poisson(mean, budget)])
     sums = np.cumsum(lengths)
     last = int(np.searchsorted(sums, budget))
     lengths = lengths[: last + 1].astype(np.int64)
+    # Shortened, so that the sum is exactly the budget.
     lengths[-1] -= sums[last] - budget
     return lengths
 
@@ -91,6 +93,7 @@ def infill(tokens: Ids, starts: NDArray[np.bool_], lengths: Ids, mask: int, rng:
         rng: draws the first word of each span.
     """
     word_positions = np.flatnonzero(starts)
+    # Without replacement: no two spans begin at the same word.
     word_indices = rng.permutation(len(word_positions))[: len(lengths)]
     first = word_positions[word_indices]
     stops = np.append(word_positions, len(tokens))[np.minimum(word_indices + lengths, len(word_positions))]
@@ -109,6 +112,7 @@ def insert(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -> Ids:
     """Insert `count` masks at random positions, before the first and after the last token included."""
     result = np.full(len(tokens) + count, mask, dtype=np.int64)
     token_positions = rng.permutation(len(result))[count:]
+    # Sorted, so that the tokens keep their order.
     result[np.sort(token_positions)] = tokens
     return result
 
@@ -212,6 +216,7 @@ class Denoising:
             for text, k in zip(texts, indices, strict=True)
         ]
         target_BT = padded([text.tokens_T for text in texts], self._tokens)
+        # All of the full length, so that shapes never change: a change would recompile the model.
         arrays = padded(sources, self._tokens), shifted(target_BT), target_BT
         inputs = tuple(self._on_device(torch.from_numpy(array)) for array in arrays)
         return Batch(inputs, inputs[-1], share)

@@ -107,6 +107,7 @@ def _file(path: Path) -> Source:
     kind = SUFFIXES.get(Path(name.removesuffix(".gz")).suffix)
     if kind is None or name.endswith(".parquet.gz"):
         raise InputError(f"--input {path}: unsupported format; supported are {KNOWN}")
+    # Resolved, so that a file that two inputs name is recognised as the same.
     return Source(str(path.resolve()), kind)
 
 
@@ -261,6 +262,7 @@ def _documents(stream: IO[bytes], documents: Documents) -> Iterator[tuple[int, i
             start = start if lines else end
             lines.append(data)
         end += len(data)
+        # Also when too much is collected: a file without blank lines must not fill the memory.
         if lines and (blank or documents == "line" or end - start > MAX_DOCUMENT):
             yield line, start, b"".join(lines)
             lines = []
@@ -290,6 +292,7 @@ def _parquet(source: Source, text_field: str) -> Iterator[str]:
     import pyarrow.parquet as pq
 
     opener: Any = fsspec.open if "://" in source.path else open
+    # With a buffer, pyarrow reads a column in pieces, not a whole row group at once.
     with opener(source.path, "rb") as stream, pq.ParquetFile(stream, pre_buffer=False, buffer_size=2**20) as file:
         _check_column(source.path, text_field, {field.name: str(field.type) for field in file.schema_arrow})
         for batch in file.iter_batches(ROWS, columns=[text_field], use_threads=False):

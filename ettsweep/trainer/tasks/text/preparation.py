@@ -167,6 +167,7 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
     """
     start_s = time.monotonic()
     check_request(request)
+    # Before any text is read, which may take long.
     check_folder(request.out)
     inputs = find_all(request.inputs)
     sources = [source for input_sources in inputs for source in input_sources]
@@ -174,7 +175,7 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
     val_below, sample = survey(request, sources)
     workers = request.workers or cores()
     with corpus_folder(request.out) as shards:
-        # "spawn": the tokenizers library starts threads, which a fork would not carry over.
+        # "spawn": the tokenizers library starts threads, and a fork of a process with threads can deadlock.
         with open_pool(workers, "spawn", _prepare, workers) as pool:
             path = tokenizer_file(shards, request, requested_tokenizer, sample, pool)
             sample.clear()  # up to 64 MiB that nothing needs any more
@@ -199,6 +200,7 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
             skipped=skipped,
             shards=tuple(records),
         )
+        # Only now, when all shards are finished: whatever the answer is, they are kept.
         existing = corpus_there(request.out)
         replaced = existing if existing and existing.digest != manifest.digest else None
         if replaced:
@@ -209,6 +211,7 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
         made=len(new_records),
         kept=len(records) - len(new_records),
         tokens=sum(shard.train.tokens + shard.val.tokens for shard in new_records),
+        # Processes without a shard to tokenise did no work.
         workers=min(workers, max(1, len(new_records))),
         wall_s=time.monotonic() - start_s,
         text_files=any(source.kind == "text" for source in sources),
@@ -220,7 +223,8 @@ def find_all(inputs: Sequence[str]) -> list[list[Source]]:
     """Return the sources of each input, without those that an earlier input has named.
 
     Raises:
-        InputError: inputs do not exist or have an unknown format; all of them are named.
+        DataMissingError: an input does not exist or has no text.
+        InputError: inputs have an unsupported format; all of them are named.
     """
     sources_by_input, earlier_sources, problems = list[list[Source]](), set[Source](), list[str]()
     for text in inputs:
@@ -261,6 +265,7 @@ def survey(request: CorpusRequest, sources: Sequence[Source]) -> tuple[int, list
         elif bytes_read > SMALL and lowest < request.val_below <= highest:
             break
     if lowest < highest:
+        # The lowest hash is always below the threshold, the highest never. One document may be larger than the sample.
         return min(max(request.val_below, lowest + 1), highest), [text[:SAMPLE] for _, text in sorted(sample)]
     is_single = len(sources) == 1
     location = sources[0].path if is_single else f"the {len(sources)} files of --input"
@@ -293,6 +298,7 @@ def tokenizer_file(
         InputError: the sample is too short for the number of tokens.
         FailedError: the process that trains was killed.
     """
+    # The sample determines the encoding, so the same command finds the one that an earlier call has trained.
     sample_hash = hashlib.sha256(b"".join(document_hash(text.encode()).to_bytes(8) for text in sample))
     name = (
         requested_tokenizer.sha256[:24]
@@ -355,6 +361,7 @@ def cut(texts: Iterable[str], val_below: int, size: int) -> Iterator[Part]:
         if documents and length + len(data) > size:
             yield Part(name.hexdigest(), documents, length)
             documents, length, name = [], 0, hashlib.sha256()
+        # By hash, not by position: a document keeps its side when other documents are added.
         documents.append((data, "val" if text_hash < val_below else "train"))
         length += len(data)
         name.update(text_hash.to_bytes(8) + len(data).to_bytes(8))
@@ -400,9 +407,11 @@ def _make_parts(
         verb = "is" if finished_shards == 1 else "are"
         return f"{count(finished_shards, 'shard')} {verb} finished and kept: run the same command again to continue"
 
+    # The total is unknown if a source is compressed or remote.
     with progress("tokenising", None if None in sizes else sum(filter(None, sizes)), "bytes") as advance:
         try:
             with _processes_alive():
+                # Each input is cut separately, so that one more --input moves no boundaries in the others.
                 for group in chain.from_iterable(cut(non_empty_texts(sources), val_below, size) for sources in inputs):
                     record = path.with_name(f"{digest([recipe, group.name], 24)}.json")
                     paths.append(record)
@@ -449,6 +458,7 @@ def tokenise_part(record: Path, tokenizer: Path, documents: Sequence[tuple[bytes
     return shard
 
 
+# Read once per process, not once per shard.
 @lru_cache(maxsize=1)
 def _cached_tokenizer(path: Path) -> Tokenizer:
     return read_tokenizer_file(path)
@@ -458,6 +468,7 @@ def _finished(record: Path) -> ShardRecord | None:
     """Return the record of a shard if its checksum is right, else None."""
     try:
         shard = ShardRecord.model_validate_json(record.read_bytes())
+        # A record does not prove that its shard is intact: disks fail, and files are edited.
         is_intact = sha256_of(record.with_name(shard.name)) == shard.sha256
     except (OSError, ValidationError):
         return None

@@ -20,6 +20,7 @@ def documents() -> list[str]:
         DataMissingError: this Python has no documentation.
     """
     pydoc_file()  # raises, where the import below would fail with a less helpful message
+    # A large dictionary, which only this task needs.
     from pydoc_data.topics import topics
 
     return unrepeated(topics)

@@ -78,6 +78,7 @@ class ShardWriter:
         tokens = [tokens for _, tokens, _ in self._documents[side]]
         return Texts(
             np.cumsum([len(document_lengths) for document_lengths in lengths], dtype=np.uint32),
+            # The empty arrays give the dtype to a side without documents.
             np.cumsum(np.concatenate([np.zeros(0, np.uint32), *lengths]), dtype=np.uint32),
             np.concatenate([np.zeros(0, token_type(self._n_vocab)), *tokens]),
         )
@@ -96,7 +97,7 @@ class ShardWriter:
 
     def pack(self) -> bytes:
         """Return the content of the shard's file; the counterpart of `unpack`."""
-        texts = [self.texts(side) for side in SIDES]
+        texts = [self.texts(side) for side in SIDES]  # the order of `_array_layout`
         ends = [
             array.astype("<u4").tobytes()
             for side_texts in texts
@@ -122,11 +123,13 @@ def block_starts(texts: Texts, block_tokens: int) -> NDArray[np.uint32]:
     if lengths.max() > block_tokens:
         # A long sentence always begins a block, since it fits into none with the sentence before it. So it can be cut
         # into pieces beforehand, which are sentences from here on.
+        # Rounded up.
         pieces = -(-lengths // block_tokens)
         piece_ends = np.cumsum(pieces)
         piece_numbers = np.arange(piece_ends[-1]) - np.repeat(piece_ends - pieces, pieces)
         starts = np.repeat(starts, pieces) + piece_numbers * block_tokens
         ends = np.minimum(starts + block_tokens, np.repeat(ends, pieces))
+        # From sentences to pieces: a document ends with the last piece of its last sentence.
         document_ends = piece_ends[document_ends - 1]
     first = np.concatenate((np.zeros(1, np.int64), document_ends[:-1]))
     return np.sort(starts[_first_sentences(starts, ends, first, document_ends, block_tokens)]).astype(np.uint32)
@@ -144,8 +147,10 @@ def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_to
     """
     vectorised = list[Ints]()
     while len(first) > MANY:
+        # Each pass finds the next block of all documents that have one.
         vectorised.append(first)
         first = np.searchsorted(ends, starts[first] + block_tokens, side="right")
+        # Documents without a further sentence drop out.
         first, last = first[first < last], last[first < last]
     remaining = list[int]()
     for sentence, stop in zip(first.tolist(), last.tolist(), strict=True):

@@ -66,6 +66,7 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
     folder = text_folder(data)
     manifest = read_manifest(folder)
     _check_digest(task, manifest.digest, str(folder))
+    # Before training, where ids beyond the vocabulary would fail in the embedding.
     if isinstance(model, TextModel) and manifest.n_vocab != model.vocabulary:
         raise DataMissingError(
             f"task {task.kind}: {folder} was tokenised with a vocabulary of {manifest.n_vocab}, the model has "

@@ -93,6 +93,7 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
+        # Sorted by id, since files list the same tokens in different orders.
         tokens = sorted((k, token) for token, k in self.vocab.items())
         return hashlib.sha256(canonical([tokens, self.merges]).encode()).hexdigest()
 
@@ -101,12 +102,14 @@ class Tokenizer:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
         encoder = Tokenizer(models.BPE(vocab=self.vocab, merges=self.merges))
+        # As GPT-2: its regular expression splits words, and no space is put before the first one.
         encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         encoder.decoder = decoders.ByteLevel()
         return encoder
 
     def encode(self, sentences: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the concatenated token ids of all sentences, and the number of tokens of each sentence."""
+        # The fast variant does not track offsets in the text, which are not needed.
         encoded = self._encoder.encode_batch_fast(sentences, add_special_tokens=False)
         ids = [encoding.ids for encoding in encoded]
         lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
@@ -172,6 +175,7 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
     if problems := [f"{name} is {_told(value)}" for name, value in settings.items() if value]:
         raise InputError(f"{path}: {_NEEDED}; its {', its '.join(problems)}")
     try:
+        # Older versions of `tokenizers` write a merge as one string, newer ones as a pair.
         merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
         added = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens") or []}
         return _checked(path, {**added, **model.get("vocab", {})}, path, merges)
@@ -187,6 +191,7 @@ _NOT_GPT2S = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byt
 
 def _pre_tokenizer(data: Any) -> object:
     """Return the part of a pre-tokenizer that differs from GPT-2's; None if nothing does."""
+    # A sequence of one pre-tokenizer is the same as this one alone.
     if isinstance(data, dict) and data.get("type") == "Sequence" and len(data.get("pretokenizers") or []) == 1:
         data = data["pretokenizers"][0]
     if not isinstance(data, dict) or data.get("type") != "ByteLevel":
@@ -251,11 +256,13 @@ def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
         raise InputError(f"byte-pair tokens: at least {LEAST_BPE} are needed, one for each byte, got {bpe_tokens}")
     encoder = Encoder(models.BPE())
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    # All 256 bytes are tokens from the start, so that any text can be encoded.
     trainer = trainers.BpeTrainer(
         vocab_size=bpe_tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     encoder.train_from_iterator(texts, trainer)
     model = json.loads(encoder.to_str())["model"]
+    # The trainer stops without an error when no pair is left to join.
     if (max_tokens := len(model["vocab"])) < bpe_tokens:
         raise TooFewPairsError(
             f"the text is too short for {bpe_tokens} byte-pair tokens: {max_tokens} are possible", max_tokens

@@ -143,6 +143,7 @@ _TEXT_CHANGED = (
     "resume with that version, or remove the run's folder to start over"
 )
 
+# Names are part of the ids of runs: entries may be added, never renamed.
 TASKS: dict[str, TaskKind] = {
     "digits": TaskKind(
         spec=DigitsTask,

@@ -52,9 +52,9 @@ class ChunkShare(NamedTuple):
 
     Attributes:
         number: index of the chunk in its batch.
-        loaded: positions in the batch that this process loads: with Mixup all of the chunk, since its images are mixed
-            with each other.
-        used: positions in the batch that this process trains on.
+        loaded_positions: positions in the batch that this process loads: with Mixup all of the chunk, since its images
+            are mixed with each other.
+        used_positions: positions in the batch that this process trains on.
     """
 
     number: int

@@ -266,7 +266,6 @@ class HubSource(ImageSource):
 
 
 def _only(label: str, expected: tuple[str, ...], available: list[str]) -> str:
-    """Return the first of the expected names that is available."""
     names = [name for name in expected if name in available]
     if not names:
         raise DataMissingError(f"{label}: expected one of {', '.join(expected)}, it has {', '.join(available)}")

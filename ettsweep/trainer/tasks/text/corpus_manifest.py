@@ -110,6 +110,7 @@ def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) ->
 
 
 def add_up(counts: Iterable[Counts]) -> Counts:
+    """Return the sum of counts, field by field."""
     rows = [entry.model_dump() for entry in counts]
     return Counts(**{name: sum(row[name] for row in rows) for name in Counts.model_fields})
 

@@ -128,7 +128,7 @@ def _folder(path: Path) -> list[Source]:
 
 
 def _is_saved(path: Path) -> bool:
-    """Return `True` for a folder that `datasets.save_to_disk` has written."""
+    # The files of `datasets.save_to_disk`: of several splits, or of a single one.
     names = ("state.json", "dataset_info.json")
     return (path / "dataset_dict.json").is_file() or all((path / name).is_file() for name in names)
 

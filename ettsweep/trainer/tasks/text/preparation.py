@@ -104,6 +104,7 @@ class CorpusRequest(NamedTuple):
         return max(1, round(self.val_fraction * HASHES))
 
     def read(self, sources: Iterable[Source]) -> Iterator[str]:
+        """Yield the documents of all sources, one source after the other; some may be empty."""
         for source in sources:
             yield from read_documents(source, self.text_field, self.documents)
 

@@ -122,6 +122,7 @@ class Tokenizer:
         return self._encoder.decode([k for k in ids if 0 <= k < self.bpe_tokens], skip_special_tokens=False)
 
     def to_json(self) -> str:
+        """Return the content of a tokenizer.json, which `read_tokenizer_file` reads."""
         return self._encoder.to_str()
 
 

@@ -36,6 +36,7 @@ class BatchShare:
     @property
     def span(self) -> range:
         """Positions of this share in the global batch; sizes of shares differ by at most one sample."""
+        # Integer arithmetic: the shares of all ranks meet without gap or overlap.
         low, high = (self.batch_size * rank // self.world for rank in (self.rank, self.rank + 1))
         return range(low, high)
 
@@ -47,6 +48,7 @@ class BatchShare:
 
     def validation(self, samples: int, size: int) -> list[range]:
         """Return the indices of this process's validation samples, every `world`-th of all, in slices of `size`."""
+        # Interleaved, so that all processes have work on validation sets of any order and size.
         mine = range(self.rank, samples, self.world)
         return [mine[first : first + size] for first in range(0, len(mine), size)]
 

@@ -199,6 +199,7 @@ class _ChunkDataset(Dataset[Bytes]):
         rectangles = [
             [number, rectangle.top, rectangle.left, *rectangle.noise.shape[1:]] for number, rectangle in erased
         ]
+        # One flat tensor for all rectangles: a single copy to the device.
         noise = torch.cat([rectangle.noise.flatten() for _, rectangle in erased]) if erased else torch.empty(0)
         labels = torch.tensor([label for _, label in loaded], dtype=torch.int64)
         return Bytes(pixels, rectangles, noise, labels, problems)

@@ -146,6 +146,7 @@ class Images(Classification):
         for epoch, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
             indices = batch.tolist()
             for chunk_share in self._parts:
+                # One chunk for the loader: a worker loads it alone.
                 yield [(epoch, indices[position]) for position in chunk_share.loaded]
 
     def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:

@@ -29,6 +29,7 @@ def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Te
     images, labels = table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
     order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(images))
     train, validation = order[:train_size], order[train_size:]
+    # Of the training images alone: validation images must not influence training.
     mean, std = images[train].mean(), images[train].std()
     images_NCHW = torch.from_numpy(((images - mean) / std)[:, None].astype(np.float32))
     labels_N = torch.from_numpy(labels)
@@ -51,6 +52,7 @@ class Digits(Classification):
     ) -> None:
         super().__init__(spec.label_smoothing)
         self._images, self._labels, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
+        # Slices, for indexing with them makes views and copies nothing.
         slices = [
             slice(positions.start, positions.stop, positions.step)
             for positions in share.validation(len(val_y), VALIDATION_SLICE)

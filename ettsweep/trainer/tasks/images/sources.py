@@ -109,6 +109,7 @@ def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: Im
         problems.append(
             f"the data have {data_classes} classes, the model has {classes}: --set model.classes={data_classes}"
         )
+    # The length of an epoch, and so the schedule, depends on these sizes.
     for key, source in (("train_size", train), ("val_size", val)):
         expected_size = getattr(task, key)
         if len(source) != expected_size:
@@ -206,6 +207,7 @@ class CifarSource(ImageSource):
         return pixels_HWC
 
 
+# Names that data sets on the hub commonly give to these columns, WebDataset's included.
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
@@ -233,6 +235,7 @@ class HubSource(ImageSource):
                 raise DataMissingError(
                     f"{name}: split {split} has rows without a label; the first is row {labels.index(None)}"
                 )
+            # Only the image column, else each row would decode all of its columns.
             self._rows = table.select_columns(self._image).cast_column(self._image, datasets.Image(decode=False))
             if names:
                 self.classes, self.labels = list(names), np.array(labels, np.int64)

@@ -169,6 +169,7 @@ class _Files:
         return self._opened(shard)
 
     def _open(self, shard: int) -> Texts:
+        # Shards without documents of this side were left out: indices are not those of the manifest.
         record = self._records[shard]
         path = self._shards / record.name
         try:

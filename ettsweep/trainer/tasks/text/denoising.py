@@ -151,6 +151,7 @@ def shifted(target_BT: Ids) -> Ids:
     """Return the decoder's input [B, T]: the target shifted right by one, with [end] in front, as in BART."""
     previous_BT = np.roll(target_BT, 1, axis=1)
     previous_BT[:, 0] = END
+    # The last [end] moved onto the first [pad]: the loss ignores this position.
     previous_BT[target_BT == PAD] = PAD
     return previous_BT
 

@@ -172,6 +172,7 @@ def _import_datasets(text: str) -> ModuleType:
         import datasets
     except ImportError:
         raise DataMissingError(f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'") from None
+    # Ours shows the progress of all sources.
     datasets.disable_progress_bars()
     datasets.config.TORCH_AVAILABLE = False  # streams would import torch: half a gigabyte of memory, and seconds
     return datasets  # type: ignore[no-any-return]

@@ -57,18 +57,18 @@ def compiler(device: str) -> str:
         "import time, torch; from ettsweep.trainer.models.compiler import obstacle; began_s = time.perf_counter();"
         f"why = obstacle(torch.device({device!r})); print(why or f'{{time.perf_counter() - began_s:.1f}} s', bool(why))"
     )
-    told, _, failed = _said_by(code, "cannot be started").rpartition(" ")
+    result, _, failed = _said_by(code, "cannot be started").rpartition(" ")
     if failed == "True":
-        raise RuntimeError(told)
-    return f"compiles a toy block for {device} in {told}"
+        raise RuntimeError(result)
+    return f"compiles a toy block for {device} in {result}"
 
 
 def _said_by(code: str, otherwise: str) -> str:
     """Return the last line that a program prints, in a process of its own: a broken torch breaks that alone."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else otherwise)
-    return done.stdout.splitlines()[-1]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(process.stderr.strip().splitlines()[-1] if process.stderr.strip() else otherwise)
+    return process.stdout.splitlines()[-1]
 
 
 def existing(results: Path) -> Path:

@@ -31,19 +31,21 @@ def subject(data: str, grid: SweepSpec | None, sets: Sequence[str], task: str | 
     if task is not None and (grid or sets):
         raise InputError("--task NAME cannot go with --model, --grid or --set: a grid says which task it is")
     if grid:
-        found = DataRequirement(grid.recipe.task, grid.recipe.model)
+        requirement = DataRequirement(grid.recipe.task, grid.recipe.model)
     elif sets:
         raise InputError("--set changes a grid: say which, with one of --model NAME and --grid FILE")
     else:
-        found = DataRequirement(task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data))), None)
-    if task_kind(found.task).packaged:
-        raise InputError(f"--data: task {found.task.kind} comes with a package and has no other data")
-    return found
+        requirement = DataRequirement(
+            task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data))), None
+        )
+    if task_kind(requirement.task).packaged:
+        raise InputError(f"--data: task {requirement.task.kind} comes with a package and has no other data")
+    return requirement
 
 
-def examine_data(meant: DataRequirement, data: str, samples: int | None = None) -> list[DoctorCheck]:
+def examine_data(requirement: DataRequirement, data: str, samples: int | None = None) -> list[DoctorCheck]:
     """Return what a task's own examination of so many samples of a data set says, evenly spread; None means all."""
-    doctor = task_kind(meant.task).doctor
+    doctor = task_kind(requirement.task).doctor
     assert doctor is not None
-    rows: list[DoctorCheck] = resolve_name(doctor)(meant.task, meant.model, data, samples)
+    rows: list[DoctorCheck] = resolve_name(doctor)(requirement.task, requirement.model, data, samples)
     return rows

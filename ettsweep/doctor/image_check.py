@@ -48,31 +48,31 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     """
     classes = model.classes if isinstance(model, ImageModel) else task.classes
     try:
-        places = locate(task, data)
+        sides = locate(task, data)
         from ettsweep.trainer.tasks.images.sources import mismatches, open_source
 
-        train, val = (open_source(place, task.kind) for place in places)
+        train, val = (open_source(side, task.kind) for side in sides)
     except ImportError as error:
         return [DoctorCheck("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
     except DataMissingError as error:
         return [DoctorCheck("form", "failed", str(error))]
-    rows = [DoctorCheck("form", "ok", _form(places))]
+    rows = [DoctorCheck("form", "ok", _form(sides))]
     wrong = mismatches(task, classes, train, val)
     rows += [DoctorCheck("contents", "failed", line) for line in wrong]
     rows.append(DoctorCheck("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))
     rows += [
-        DoctorCheck(f"{what} images", "ok", str(len(source)))
-        for what, source in (("training", train), ("validation", val))
+        DoctorCheck(f"{name} images", "ok", str(len(source)))
+        for name, source in (("training", train), ("validation", val))
     ]
     return rows + _readable([train, val], images)
 
 
-def _form(places: Sequence[StoredSide]) -> str:
-    told = []
-    for place in places:
-        more = f" and {len(place.paths) - 1} more" if len(place.paths) > 1 else ""
-        told.append(f"{place.format}, {place.paths[0]}{more}")
-    return "; ".join(dict.fromkeys(told))
+def _form(sides: Sequence[StoredSide]) -> str:
+    descriptions = []
+    for side in sides:
+        other_paths = f" and {len(side.paths) - 1} more" if len(side.paths) > 1 else ""
+        descriptions.append(f"{side.format}, {side.paths[0]}{other_paths}")
+    return "; ".join(dict.fromkeys(descriptions))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -82,25 +82,33 @@ def _some(names: Sequence[str]) -> str:
 def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[DoctorCheck]:
     total = sum(len(source) for source in sources)
     chosen = list(range(total)) if images is None or images >= total else [k * total // images for k in range(images)]
-    done = read_all(sources, chosen)
-    rate = f"; {done.images / done.wall_s:.0f} images/s on {counted(cores(), 'core')}" if done.images > 999 else ""
-    part = "all" if len(chosen) == total else f"{len(chosen)} of {total}, evenly spread:"
+    reading = read_all(sources, chosen)
+    rate = (
+        f"; {reading.images / reading.wall_s:.0f} images/s on {counted(cores(), 'core')}"
+        if reading.images > 999
+        else ""
+    )
+    scope = "all" if len(chosen) == total else f"{len(chosen)} of {total}, evenly spread:"
     rows = []
-    if done.stopped:
-        rows.append(DoctorCheck("decoding", "failed", f"{done.stopped} after {done.images} of {len(chosen)} images"))
-    elif not done.unreadable:
-        rows.append(DoctorCheck("decoding", "ok", f"{part} {'can' if part == 'all' else 'they can'} be decoded{rate}"))
-    if done.unreadable:
-        many = len(done.unreadable) > max(10, done.images // 100)
-        unread = sum(reason.startswith(UNREAD) for _, reason in done.unreadable)
-        cure = "left out of training, unless --launch-set corrupt_images=fail"
-        if many:
-            cure = "too many to train without"
-        elif unread:
-            cure = f"a run ends at those that cannot even be read, {unread} of them"
-        told = f"{len(done.unreadable)} of {done.images} cannot be: {cure}{rate}"
-        rows.append(DoctorCheck("unreadable", "failed" if many or unread else "warning", told))
-    for number, reason in sorted(done.unreadable):
+    if reading.stopped:
+        rows.append(
+            DoctorCheck("decoding", "failed", f"{reading.stopped} after {reading.images} of {len(chosen)} images")
+        )
+    elif not reading.unreadable:
+        rows.append(
+            DoctorCheck("decoding", "ok", f"{scope} {'can' if scope == 'all' else 'they can'} be decoded{rate}")
+        )
+    if reading.unreadable:
+        is_too_many = len(reading.unreadable) > max(10, reading.images // 100)
+        n_unread = sum(reason.startswith(UNREAD) for _, reason in reading.unreadable)
+        consequence = "left out of training, unless --launch-set corrupt_images=fail"
+        if is_too_many:
+            consequence = "too many to train without"
+        elif n_unread:
+            consequence = f"a run ends at those that cannot even be read, {n_unread} of them"
+        detail = f"{len(reading.unreadable)} of {reading.images} cannot be: {consequence}{rate}"
+        rows.append(DoctorCheck("unreadable", "failed" if is_too_many or n_unread else "warning", detail))
+    for number, reason in sorted(reading.unreadable):
         source, index = _place(sources, number)
         rows.append(DoctorCheck(IMAGE, "warning", f"{source.name(index)}: {reason}"))
     return rows
@@ -111,8 +119,11 @@ def shorten(rows: list[DoctorCheck]) -> list[DoctorCheck]:
     images = [row for row in rows if row.what == IMAGE]
     if len(images) <= TABLE_ROWS:
         return rows
-    kept = [row for row in rows if row.what != IMAGE] + images[:TABLE_ROWS]
-    return [*kept, DoctorCheck("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all")]
+    shown_rows = [row for row in rows if row.what != IMAGE] + images[:TABLE_ROWS]
+    return [
+        *shown_rows,
+        DoctorCheck("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all"),
+    ]
 
 
 # --- decoding on all cores --------------------------------------------------------------------------------------------
@@ -120,23 +131,23 @@ def shorten(rows: list[DoctorCheck]) -> list[DoctorCheck]:
 
 def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageReading:
     """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
-    found, images, stopped = list[tuple[int, str]](), 0, ""
+    unreadable, images, stopped = list[tuple[int, str]](), 0, ""
     start_s = time.monotonic()
-    lists = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
+    batches = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
     try:
         # Forked, since names of a million images are many to send to each process.
         with open_pool(cores(), "fork", _sources.extend, sources) as pool:
-            size = {pool.submit(_unreadable, part): len(part) for part in lists}
+            size = {pool.submit(_unreadable, batch): len(batch) for batch in batches}
             with progress("decoding", len(chosen)) as advance:
-                for done in as_completed(size):
-                    found += done.result()
-                    images += size[done]
-                    advance(size[done])
+                for future in as_completed(size):
+                    unreadable += future.result()
+                    images += size[future]
+                    advance(size[future])
     except KeyboardInterrupt:
         stopped = "stopped by Ctrl-C"
     except BrokenProcessPool:
         stopped = "a process died of an image (or for lack of memory)"
-    return ImageReading(images, time.monotonic() - start_s, found, stopped)
+    return ImageReading(images, time.monotonic() - start_s, unreadable, stopped)
 
 
 _sources: "list[ImageSource]" = []
@@ -147,16 +158,16 @@ def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     """Return those that cannot be decoded, with the reason."""
     from ettsweep.trainer.tasks.images.sources import decode, small
 
-    found = []
+    unreadable = []
     for number in chosen:
         source, index = _place(_sources, number)
         try:
             decode(source.read(index), small)
         except UndecodableError as error:
-            found.append((number, f"cannot be decoded ({error})"))
+            unreadable.append((number, f"cannot be decoded ({error})"))
         except OSError as error:
-            found.append((number, f"{UNREAD} ({error.strerror or error})"))
-    return found
+            unreadable.append((number, f"{UNREAD} ({error.strerror or error})"))
+    return unreadable
 
 
 def _place(sources: "Sequence[ImageSource]", number: int) -> "tuple[ImageSource, int]":

@@ -45,11 +45,11 @@ class Node:
 
 def minutes(text: str) -> float | None:
     """Return a time limit of SLURM's, such as 1-12:00:00 or 5:00, in minutes; None for one without end, or none."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not found:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if not match:
         return None
-    days, *parts = found.groups()
-    numbers = [int(part) for part in parts if part is not None]
+    days, *clock = match.groups()
+    numbers = [int(number) for number in clock if number is not None]
     if days is not None:  # D-HH, D-HH:MM, D-HH:MM:SS
         hours, mins, seconds = [*numbers, 0, 0][:3]
     else:  # MM, MM:SS, HH:MM:SS
@@ -58,8 +58,8 @@ def minutes(text: str) -> float | None:
 
 
 def _number(text: str) -> int:
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else 0
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else 0
 
 
 def partitions() -> list[Partition]:
@@ -69,7 +69,7 @@ def partitions() -> list[Partition]:
         NoAnswerError: the controller does not answer.
     """
     lines = slurm.ask("scontrol", "--oneliner", "show", "partition").splitlines()
-    found = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in lines]
+    records = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in lines]
     return [
         Partition(
             name=fields["PartitionName"],
@@ -81,7 +81,7 @@ def partitions() -> list[Partition]:
             grace_s=_number(fields.get("GraceTime", "")),
             tier=_number(fields.get("PriorityTier", "")),
         )
-        for fields in found
+        for fields in records
         if "PartitionName" in fields
     ]
 
@@ -92,23 +92,23 @@ def nodes() -> list[Node]:
     Raises:
         NoAnswerError: the controller does not answer.
     """
-    found = []
+    rows = []
     for line in slurm.ask("sinfo", "-h", "-N", "-o", "%N|%R|%c|%m|%G|%T").splitlines():
-        parts = [part.strip() for part in line.split("|")]
-        if len(parts) < 6:
+        columns = [column.strip() for column in line.split("|")]
+        if len(columns) < 6:
             continue
-        name, partition, cpus, mem_mb, gres, state = parts[:6]
+        name, partition, cpus, mem_mb, gres, state = columns[:6]
         gpus = sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,()]+)*?:(\d+)(?=[,(]|$)", gres))
         broken = state.lower().startswith(("down", "drain", "fail", "error", "unknown"))
-        found.append(Node(name, partition, _number(cpus), _number(mem_mb), gpus, broken))
-    return found
+        rows.append(Node(name, partition, _number(cpus), _number(mem_mb), gpus, broken))
+    return rows
 
 
-def accounting(*what: str, fields: Sequence[str]) -> list[dict[str, str]]:
+def accounting(*query: str, fields: Sequence[str]) -> list[dict[str, str]]:
     """Return what `sacctmgr show` tells of accounts or qualities of service; nothing where the site keeps no list.
 
     Raises:
         NoAnswerError: accounting is off, or its daemon does not answer.
     """
-    lines = slurm.ask("sacctmgr", "-n", "-P", "show", *what, f"format={','.join(fields)}").splitlines()
+    lines = slurm.ask("sacctmgr", "-n", "-P", "show", *query, f"format={','.join(fields)}").splitlines()
     return [dict(zip(fields, line.split("|"), strict=False)) for line in lines if "|" in line]

@@ -48,8 +48,8 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         check("timm", lambda: version("timm"), "absent"),
     ]
     for name, entry in TASKS.items():
-        needed = entry.packaged or name in data
-        rows.append(check(f"data {name}", partial(_data, name, data.get(name)), "failed" if needed else "absent"))
+        is_required = entry.packaged or name in data
+        rows.append(check(f"data {name}", partial(_data, name, data.get(name)), "failed" if is_required else "absent"))
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:
@@ -70,33 +70,33 @@ def _compiler(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
         gpu = bool(torch_facts()["devices"])
     except RuntimeError:
         return  # a row of its own says so
-    asked = profile is not None and profile.compile is True
+    is_requested = profile is not None and profile.compile is True
     if gpu and not (isinstance(profile, LocalProfile) and profile.devices == "cpu"):
-        yield check("compiler", partial(compiler, "cuda"), "failed" if asked else "warning")
-    elif asked:
+        yield check("compiler", partial(compiler, "cuda"), "failed" if is_requested else "warning")
+    elif is_requested:
         yield check("compiler", partial(compiler, "cpu"))
 
 
 def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, DoctorCheck]:
     """Return the profile, None where it is not valid, and what it asks for."""
-    what = f"profile {name}"
+    row_name = f"profile {name}"
     try:
         loaded = load_profile(name, launch_set)
     except EttsweepError as error:
-        return None, DoctorCheck(what, "failed", "; ".join(str(error).splitlines()))
-    return loaded, check(what, lambda: _slots(loaded) if isinstance(loaded, LocalProfile) else job(loaded))
+        return None, DoctorCheck(row_name, "failed", "; ".join(str(error).splitlines()))
+    return loaded, check(row_name, lambda: _slots(loaded) if isinstance(loaded, LocalProfile) else job(loaded))
 
 
 def _slots(profile: LocalProfile) -> str:
     slots = profile.resolve()
-    taken = [lock for slot in slots for lock in held(lock_paths(slot))]
-    told = [
+    locks = [lock for slot in slots for lock in held(lock_paths(slot))]
+    facts = [
         f"{count(len(slots), 'slot')}: {', '.join(slot.name for slot in slots)}",
         f"{count(slots[0].threads, 'thread')} each",
     ]
     if (sharers := max(slot.sharers for slot in slots)) > 1:
-        told.append(f"{sharers} workers share a GPU {'by MPS' if mps_runs() else TURNS}")
-    return "; ".join([*told, *map(str, taken), f"locks in {slots_path()}"])
+        facts.append(f"{sharers} workers share a GPU {'by MPS' if mps_runs() else TURNS}")
+    return "; ".join([*facts, *map(str, locks), f"locks in {slots_path()}"])
 
 
 def _writable(results: Path) -> str:
@@ -145,22 +145,24 @@ def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: 
         profile = load_profile(name, launch_set)
     except EttsweepError:
         return  # `examine` has a row on that
-    if not isinstance(profile, SlurmProfile) or (needed := saved_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
+    if not isinstance(profile, SlurmProfile) or (n_bytes := saved_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
         return
-    what = f"checkpoint {model_name(spec.model)}"
+    row_name = f"checkpoint {model_name(spec.model)}"
     try:
         bytes_per_s = _written_bytes_per_s(existing(results))
     except EttsweepError as error:
-        yield DoctorCheck(what, "warning", f"how long it takes cannot be measured: {error}")
+        yield DoctorCheck(row_name, "warning", f"how long it takes cannot be measured: {error}")
         return
-    takes_s = needed / bytes_per_s
-    told = f"{needed / GIB:.1f} GiB take some {takes_s:.0f} s, by {bytes_per_s / 1e6:.0f} MB/s of a short write here"
+    takes_s = n_bytes / bytes_per_s
+    duration = (
+        f"{n_bytes / GIB:.1f} GiB take some {takes_s:.0f} s, by {bytes_per_s / 1e6:.0f} MB/s of a short write here"
+    )
     if takes_s <= profile.warn_s:
-        yield DoctorCheck(what, "ok", f"{told}; a job is warned {profile.warn_s} s before its end")
+        yield DoctorCheck(row_name, "ok", f"{duration}; a job is warned {profile.warn_s} s before its end")
     else:
-        cure = f"--launch-set warn_s={math.ceil(2 * takes_s)} leaves time"
+        remedy = f"--launch-set warn_s={math.ceil(2 * takes_s)} leaves time"
         yield DoctorCheck(
-            what, "warning", f"{told}: longer than the {profile.warn_s} s of a job that is warned; {cure}"
+            row_name, "warning", f"{duration}: longer than the {profile.warn_s} s of a job that is warned; {remedy}"
         )
 
 
@@ -190,25 +192,28 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
     """
     spec = sweep_spec.searches()[0].base
     profile = load_profile(name, launch_set)
-    here = profile if isinstance(profile, LocalProfile) else LocalProfile()
-    slot = here.resolve()[0]
+    local_profile = profile if isinstance(profile, LocalProfile) else LocalProfile()
+    slot = local_profile.resolve()[0]
     device, facts = prepare_device(slot)
     from ettsweep.trainer.training.distributed import ProcessGroup  # torch, which the slot has to be prepared for
     from ettsweep.trainer.training.memory import largest_step
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings, sized
 
-    group, asked = ProcessGroup(world=profile.devices_per_run), None if profile.sharded == "auto" else profile.sharded
-    sharded = bool(sized(spec.model, RuntimeSettings(sharded=asked), group).sharded)
-    where = facts["device_name"] if device.type == "cuda" else "this machine"
-    local = -(-spec.batch_size // group.world)
-    sample, what = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
-    what += f", shared out over {group.world} devices" if sharded else ""
+    group, requested = (
+        ProcessGroup(world=profile.devices_per_run),
+        None if profile.sharded == "auto" else profile.sharded,
+    )
+    sharded = bool(sized(spec.model, RuntimeSettings(sharded=requested), group).sharded)
+    device_name = facts["device_name"] if device.type == "cuda" else "this machine"
+    local_batch = -(-spec.batch_size // group.world)
+    sample, row_name = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
+    row_name += f", shared out over {group.world} devices" if sharded else ""
     for recompute in (False, True):
-        more = " with activation_checkpointing=true" if recompute else ""
+        option = " with activation_checkpointing=true" if recompute else ""
         step = largest_step(spec, device, group, recompute=recompute, sharded=sharded, steps=2)  # the first is slower
         if step is None:
-            yield DoctorCheck(what, "failed", f"not even one {sample} fits into {where}{more}")
+            yield DoctorCheck(row_name, "failed", f"not even one {sample} fits into {device_name}{option}")
             continue
-        memory = f"{step.memory_bytes / GIB:.1f} GiB of {where}" if step.memory_bytes else where
+        memory = f"{step.memory_bytes / GIB:.1f} GiB of {device_name}" if step.memory_bytes else device_name
         speed = f"{step.samples_per_s:,.1f} {sample}s/s"
-        yield DoctorCheck(what, "ok", f"micro_batch={step.size} of {local}{more}: {memory}; {speed}")
+        yield DoctorCheck(row_name, "ok", f"micro_batch={step.size} of {local_batch}{option}: {memory}; {speed}")

@@ -38,16 +38,18 @@ def _text(task: TextTask, manifest: Manifest) -> DoctorCheck:
 
 
 def _told(counts: Counts) -> str:
-    long = f", {counts.long_sentences} of them longer than {LONG} tokens" if counts.long_sentences else ""
-    told = f"{count(counts.documents, 'document')}, {count(counts.sentences, 'sentence')}{long}"
-    return f"{told}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
+    long_sentences = f", {counts.long_sentences} of them longer than {LONG} tokens" if counts.long_sentences else ""
+    documents = f"{count(counts.documents, 'document')}, {count(counts.sentences, 'sentence')}{long_sentences}"
+    return f"{documents}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
 
 
-def _vocabulary(wanted: int | None, manifest: Manifest) -> DoctorCheck:
-    if wanted in (None, manifest.n_vocab):
+def _vocabulary(model_vocabulary: int | None, manifest: Manifest) -> DoctorCheck:
+    if model_vocabulary in (None, manifest.n_vocab):
         return DoctorCheck("vocabulary", "ok", str(manifest.n_vocab))
-    cure = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
-    return DoctorCheck("vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {wanted}: {cure}")
+    remedy = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
+    return DoctorCheck(
+        "vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {model_vocabulary}: {remedy}"
+    )
 
 
 def _tokenizer(folder: Path, manifest: Manifest) -> str:

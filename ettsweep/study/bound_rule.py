@@ -67,58 +67,59 @@ class BoundRule(StudyState):
             return self._verdict(self.at(at or self.study.centre), ())
         if (start := self._best() if at is None else self.at(at)) is None:
             return self._verdict(None, ())
-        way = [start]
-        while (better := self._better(way[-1])) and better not in way:
-            way.append(better)
+        path = [start]
+        while (next_point := self._better(path[-1])) and next_point not in path:
+            path.append(next_point)
         # what scores around a point say moves with it: of points of which each has another ahead, that least behind
         end = min(
-            way[way.index(better) :] if better else way[-1:], key=lambda scored_point: self._behind(scored_point.point)
+            path[path.index(next_point) :] if next_point else path[-1:],
+            key=lambda scored_point: self._behind(scored_point.point),
         )
         passed = [
             n
-            for scored_point in way
+            for scored_point in path
             for n in (scored_point.point, *neighbours(scored_point.point, self.study.lr, self.study.wd))
         ]
-        way = way[: way.index(end) + 1]
-        if len(way) > 1 and self._leads_nowhere(way[-2], end):
-            way.pop()
-        return self._verdict(way[-1], [scored_point.point for scored_point in way[:-1]], passed)
+        path = path[: path.index(end) + 1]
+        if len(path) > 1 and self._leads_nowhere(path[-2], end):
+            path.pop()
+        return self._verdict(path[-1], [scored_point.point for scored_point in path[:-1]], passed)
 
-    def _leads_nowhere(self, here: ScoredPoint, there: ScoredPoint) -> bool:
+    def _leads_nowhere(self, previous: ScoredPoint, last: ScoredPoint) -> bool:
         """Say whether a step leads to where no climb goes on, for less than the margin: such as on a plateau."""
-        around = neighbours(there.point, self.study.lr, self.study.wd)
+        around = neighbours(last.point, self.study.lr, self.study.wd)
         if not self._too_far([point for point in around if not self._is_asked(point)]):
             return False
-        return self._behind(here.point) <= self._margin
+        return self._behind(previous.point) <= self._margin
 
     def _behind(self, point: Point) -> float:
         """Return by how much the best posterior mean around a point is better than its own, as a share."""
-        if (found := self.evidence(point)) is None:
+        if (posterior := self.evidence(point)) is None:
             return math.inf
-        mean, here = found.surface.mean, found.index(self._here)
-        return found.share(float(mean[here] - mean[found.index(self._leader(found))]))
+        mean, origin = posterior.surface.mean, posterior.index(self._here)
+        return posterior.share(float(mean[origin] - mean[posterior.index(self._leader(posterior))]))
 
-    def _better(self, here: ScoredPoint) -> ScoredPoint | None:
+    def _better(self, current: ScoredPoint) -> ScoredPoint | None:
         """Return the point of the best posterior mean among those near one; None where it is that one."""
-        around = [self.at(p) for p in neighbours(here.point, self.study.lr, self.study.wd)]
-        known = [scored_point for scored_point in around if scored_point.score is not None]
-        if here.score is None:
-            return min(known, key=lambda scored_point: self.study.metric.rank(scored_point.score), default=None)
-        found = self.evidence(here.point)
-        if found is None or found.noise.known == "unknown":
-            best = min([here, *known], key=lambda scored_point: self.study.metric.rank(scored_point.score))
-            return None if best is here else best
-        leader = self._leader(found)
-        return self.at(self.place(leader, here.point)) if any(leader) else None
+        neighbourhood = [self.at(p) for p in neighbours(current.point, self.study.lr, self.study.wd)]
+        scored = [scored_point for scored_point in neighbourhood if scored_point.score is not None]
+        if current.score is None:
+            return min(scored, key=lambda scored_point: self.study.metric.rank(scored_point.score), default=None)
+        posterior = self.evidence(current.point)
+        if posterior is None or posterior.noise.known == "unknown":
+            best = min([current, *scored], key=lambda scored_point: self.study.metric.rank(scored_point.score))
+            return None if best is current else best
+        leader = self._leader(posterior)
+        return self.at(self.place(leader, current.point)) if any(leader) else None
 
-    def _leader(self, found: Posterior) -> Position:
+    def _leader(self, posterior: Posterior) -> Position:
         """Return the position of the best posterior mean, among neighbours and points that were run more than once.
 
         Where no surface links points, it is among neighbours alone.
         """
-        runs_P = found.surface.layout.scored_PS.sum(1)
-        enough = SEEN_TWICE if found.surface.smooth else math.inf
-        return next(p for p in found.order if p in self._next_to_here or runs_P[found.index(p)] >= enough)
+        runs_P = posterior.surface.layout.scored_PS.sum(1)
+        min_runs = SEEN_TWICE if posterior.surface.smooth else math.inf
+        return next(p for p in posterior.order if p in self._next_to_here or runs_P[posterior.index(p)] >= min_runs)
 
     # --- what is known ---
 
@@ -132,8 +133,8 @@ class BoundRule(StudyState):
         scores: dict[Position, dict[int, float]] = {}
         for point in self._near(candidate):
             if self.at(point).state is State.DONE:
-                of = {run.spec.seed: run.score for run in self._finished(point) if run.score is not None}
-                scores[self.steps(point, candidate)] = of
+                scores_by_seed = {run.spec.seed: run.score for run in self._finished(point) if run.score is not None}
+                scores[self.steps(point, candidate)] = scores_by_seed
         if self._here not in scores:
             return None
         return evidence(scores, self._here, loss=self.study.metric.mode == "min")
@@ -145,14 +146,14 @@ class BoundRule(StudyState):
     def _unrun(self, candidate: Point) -> list[Position]:
         """Return where there is no score near a candidate and a run may be had: nothing failed, or diverged before."""
         diverged = [self.steps(p, candidate) for p in self._near(candidate) if self.at(p).state is State.DIVERGED]
-        found = []
+        untried = []
         for position in product(map(float, range(-REACH_OF_FIT, REACH_OF_FIT + 1)), repeat=len(self.axes)):
             point = self.place(position, candidate)
-            stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
-            beyond = any(_beyond(position, other) for other in diverged)
-            if not (self.at(point).state.finished or stuck or beyond or self._too_far([point])):
-                found.append(position)
-        return found
+            is_stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
+            is_behind_diverged = any(_beyond(position, other) for other in diverged)
+            if not (self.at(point).state.finished or is_stuck or is_behind_diverged or self._too_far([point])):
+                untried.append(position)
+        return untried
 
     @cached_property
     def _margin(self) -> float:
@@ -177,49 +178,53 @@ class BoundRule(StudyState):
     def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
         confidence = self.study.criterion.confidence
         if candidate.score is None:
-            better = [n for n in around if n.score is not None]
-            return "it diverged, and a neighbour did not" if better else ""
-        found, others = self.evidence(candidate.point), self._positions(candidate, around)
-        if found is None or not others or found.noise.known == "unknown":
+            survivors = [n for n in around if n.score is not None]
+            return "it diverged, and a neighbour did not" if survivors else ""
+        posterior, others = self.evidence(candidate.point), self._positions(candidate, around)
+        if posterior is None or not others or posterior.noise.known == "unknown":
             return ""
-        surely, position = max(zip(found.better(self._here, others), others, strict=True))
-        if surely < confidence or found.bound(self._here, others, confidence) <= self._margin:
+        probability, position = max(zip(posterior.better(self._here, others), others, strict=True))
+        if probability < confidence or posterior.bound(self._here, others, confidence) <= self._margin:
             return ""
-        told = "more than 0.999" if surely > 0.999 else f"{surely:.3g}"
-        return f"{self.place(position, candidate.point)} is better, with a probability of {told}"
+        shown_probability = "more than 0.999" if probability > 0.999 else f"{probability:.3g}"
+        return f"{self.place(position, candidate.point)} is better, with a probability of {shown_probability}"
 
     def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, Bound | None]:
         if candidate.score is None:
             return "unresolved", "all diverged; try a centre with a lower lr", None
-        said_by_means = MeansRule(self.study, self._all).verdict(candidate.point).verdict
-        paper = said_by_means if said_by_means in COMPARED else None
-        beside = f"; by the paper's comparison of means it is {paper}" if paper else ""
-        found = self.evidence(candidate.point)
-        if found is None:
-            why = "no two points have scores of the same seed, so nothing tells luck from merit"
-            return "unresolved", f"noise unknown: {why}{beside}", None
-        bound = self._bound(found, candidate, around, paper)
-        said = self.study.metric.format_share
+        means_verdict = MeansRule(self.study, self._all).verdict(candidate.point).verdict
+        paper = means_verdict if means_verdict in COMPARED else None
+        paper_text = f"; by the paper's comparison of means it is {paper}" if paper else ""
+        posterior = self.evidence(candidate.point)
+        if posterior is None:
+            reason = "no two points have scores of the same seed, so nothing tells luck from merit"
+            return "unresolved", f"noise unknown: {reason}{paper_text}", None
+        bound = self._bound(posterior, candidate, around, paper)
+        format_share = self.study.metric.format_share
         if bound.value is None:
-            return "unresolved", f"noise unknown: {self._unknown(found, candidate, around)}{beside}", bound
-        sure = f"{100 * bound.confidence:.10g}%"
+            return "unresolved", f"noise unknown: {self._unknown(posterior, candidate, around)}{paper_text}", bound
+        confidence = f"{100 * bound.confidence:.10g}%"
         if not bound.wide:
-            return "optimal", f"no neighbour is better by more than {said(bound.value)} ({sure} sure)", bound
-        up_to, margin = said(bound.value), said(bound.margin)
-        what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
+            return (
+                "optimal",
+                f"no neighbour is better by more than {format_share(bound.value)} ({confidence} sure)",
+                bound,
+            )
+        bound_text, margin_text = format_share(bound.value), format_share(bound.margin)
+        gap = f"a neighbour may be better by up to {bound_text} ({confidence} sure), the margin is {margin_text}"
         if bound.more is None:
-            return "unresolved", f"{what}; more than {MOST} more runs would tell", bound
-        some = "some " if bound.more > 1 else ""
-        return "unresolved", f"{what}; {some}{self._more(candidate, bound.more)} would tell", bound
+            return "unresolved", f"{gap}; more than {MOST} more runs would tell", bound
+        about = "some " if bound.more > 1 else ""
+        return "unresolved", f"{gap}; {about}{self._more(candidate, bound.more)} would tell", bound
 
-    def _unknown(self, found: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
+    def _unknown(self, posterior: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
         """Say why the noise is unknown, and which runs would tell it: those that a race begins with."""
         compared = [self._here, *self._positions(candidate, around)]
-        seeds = found.seeds_to_measure(compared)
-        few = "too few points have several seeds to tell luck from merit"
-        why = few if found.repeated else "each point has one score, which may be luck"
-        which = f"{count(seeds, 'more seed')} of the candidate and its neighbours"
-        return f"{why}; {self._more(candidate, seeds * len(compared))} would tell: {which}"
+        seeds = posterior.seeds_to_measure(compared)
+        no_repeats = "too few points have several seeds to tell luck from merit"
+        reason = no_repeats if posterior.repeated else "each point has one score, which may be luck"
+        needed_seeds = f"{count(seeds, 'more seed')} of the candidate and its neighbours"
+        return f"{reason}; {self._more(candidate, seeds * len(compared))} would tell: {needed_seeds}"
 
     def _more(self, candidate: ScoredPoint, runs: int) -> str:
         """Return a number of further runs and, where any like them was timed, what they cost."""
@@ -228,37 +233,39 @@ class BoundRule(StudyState):
         return f"{count(runs, 'more run')}{hours}"
 
     def _bound(
-        self, found: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint], paper: str | None
+        self, posterior: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint], paper: str | None
     ) -> Bound:
         """Return what is known of a candidate whose neighbours are all known."""
         criterion, margin = self.study.criterion, self._margin
-        here, others = self._here, self._positions(candidate, around)
-        each = dict(zip(others, found.differences(here, others), strict=True)) if others else {}
-        known = found.noise.known != "unknown"
-        value = 0.0 if not others else found.bound(here, others, criterion.confidence) if known else None
-        plateau = self._as_good(found, candidate, margin) if known else []
+        origin, others = self._here, self._positions(candidate, around)
+        differences = dict(zip(others, posterior.differences(origin, others), strict=True)) if others else {}
+        noise_is_known = posterior.noise.known != "unknown"
+        value = 0.0 if not others else posterior.bound(origin, others, criterion.confidence) if noise_is_known else None
+        plateau = self._as_good(posterior, candidate, margin) if noise_is_known else []
         return Bound(
             value=value,
             confidence=criterion.confidence,
             margin=margin,
-            best=found.best_of(here, others) if others else 1.0,
-            differences=tuple(None if n.score is None else each[self.steps(n.point, candidate.point)] for n in around),
-            noise=found.noise,
-            caveat=found.caveat,
+            best=posterior.best_of(origin, others) if others else 1.0,
+            differences=tuple(
+                None if n.score is None else differences[self.steps(n.point, candidate.point)] for n in around
+            ),
+            noise=posterior.noise,
+            caveat=posterior.caveat,
             plateau=tuple(plateau),
             recommended=_middle([candidate.point, *plateau]),
             paper=paper,
-            more=runs_needed(self._question(found, candidate, others)) if value and value > margin else None,
-            posterior=found,
+            more=runs_needed(self._question(posterior, candidate, others)) if value and value > margin else None,
+            posterior=posterior,
         )
 
-    def _as_good(self, found: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
+    def _as_good(self, posterior: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
         """Return the points that, with the confidence, are no worse than the candidate by more than the margin."""
-        z = student_quantile(self.study.criterion.confidence, found.surface.dof)
+        z = student_quantile(self.study.criterion.confidence, posterior.surface.dof)
         points = {self.steps(point, candidate.point): point for point in self._runs}
-        others = [position for position in found.positions if any(position)]
-        worse = found.differences(self._here, others) if others else []
-        return [points[p] for p, d in zip(others, worse, strict=True) if d.mean + z * d.error <= margin]
+        others = [position for position in posterior.positions if any(position)]
+        differences = posterior.differences(self._here, others) if others else []
+        return [points[p] for p, d in zip(others, differences, strict=True) if d.mean + z * d.error <= margin]
 
     # --- racing ---
 
@@ -267,33 +274,33 @@ class BoundRule(StudyState):
         if verdict.verdict != "unresolved" or verdict.candidate is None or verdict.score is None:
             return []
         candidate = verdict.candidate
-        if (found := self.evidence(candidate.point)) is None:
+        if (posterior := self.evidence(candidate.point)) is None:
             return []
-        query = self._question(found, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
+        query = self._question(posterior, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
         chosen = [*query.under_way, *next_runs(query, max(0, number - len(query.under_way)))]
         return [self.specs([self.place(position, candidate.point)], [seed])[0] for position, seed in chosen]
 
     def _question(
-        self, found: Posterior, candidate: ScoredPoint, others: Sequence[Position], most_seeds: int | None = None
+        self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], most_seeds: int | None = None
     ) -> BoundQuery:
         """Return what a race around a candidate is about; it may go to points that have not been run, as well."""
-        criterion, taken, under_way = self.study.criterion, {}, []
+        criterion, used_seeds, under_way = self.study.criterion, {}, []
         if candidate.point not in self._wider:  # asked for what is needed, and again for what is next
-            self._wider[candidate.point] = found.wider(self._unrun(candidate.point))
-        wider = self._wider[candidate.point]
-        for position in wider.positions:
+            self._wider[candidate.point] = posterior.wider(self._unrun(candidate.point))
+        extended = self._wider[candidate.point]
+        for position in extended.positions:
             runs = self._runs.get(self.place(position, candidate.point), {})
             # a pruned run does not go on by itself; it is taken on where the race would have its point run
-            taken[position] = [s for s, run in runs.items() if self.counts(s) and run.state is not State.PRUNED]
-            under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
+            used_seeds[position] = [s for s, run in runs.items() if self.counts(s) and run.state is not State.PRUNED]
+            under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state in TO_COME]
         return BoundQuery(
-            wider,
+            extended,
             self._here,
             others,
             criterion.confidence,
             self._margin,
             in_turn(self.study),
-            taken,
+            used_seeds,
             under_way,
             len(RACING) if most_seeds is None else most_seeds,
         )

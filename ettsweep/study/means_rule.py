@@ -59,8 +59,8 @@ class MeansRule(StudyState):
 
     def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
         metric = self.study.metric
-        better = [n for n in around if n.state.finished and metric.better(n.score, candidate.score)]
-        return f"{count_neighbours(better)} better" if better else ""
+        rivals = [n for n in around if n.state.finished and metric.better(n.score, candidate.score)]
+        return f"{count_neighbours(rivals)} better" if rivals else ""
 
     def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, None]:
         if any(n.score == candidate.score for n in around):

@@ -80,12 +80,12 @@ class Posterior:
     def index(self, position: Position) -> int:
         return self.positions.index(position)
 
-    def wider(self, further: Sequence[Position]) -> "Posterior":
+    def wider(self, positions: Sequence[Position]) -> "Posterior":
         """Return it with what it says of further points, which have not been run; as it is where that is nothing."""
-        if not further or not self.surface.smooth:
+        if not positions or not self.surface.smooth:
             return self
-        surface = fit(self.surface.layout.wider(np.array(further, dtype=float)))
-        return replace(self, positions=(*self.positions, *further), surface=surface)
+        surface = fit(self.surface.layout.wider(np.array(positions, dtype=float)))
+        return replace(self, positions=(*self.positions, *positions), surface=surface)
 
     def seeds_to_measure(self, positions: Sequence[Position]) -> int:
         """Return how many more seeds of each of some positions, of two at least, measure the noise."""
@@ -153,12 +153,12 @@ def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Posterior | 
 
 @lru_cache(maxsize=512)
 def _evidence(table: _Table, candidate: Position, loss: bool) -> Posterior | None:
-    own = [score for position, seeds in table if position == candidate for _, score in seeds]
-    level = abs(float(np.mean(own))) if loss and own else 1.0
-    found = _fitted(table, loss)
-    if found is None or not own or not level:
+    candidate_scores = [score for position, seeds in table if position == candidate for _, score in seeds]
+    level = abs(float(np.mean(candidate_scores))) if loss and candidate_scores else 1.0
+    fitted = _fitted(table, loss)
+    if fitted is None or not candidate_scores or not level:
         return None
-    surface, log = found
+    surface, log = fitted
     positions = tuple(position for position, _ in table)
     seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
     caveat, misfit = _misfit(surface, positions)
@@ -173,10 +173,10 @@ def fit_scores(scores: Scores, *, loss: bool) -> tuple[Surface, float] | None:
 
     Return with it what a share of the best score is, in the surface's units.
     """
-    if (found := _fitted(_table(scores), loss)) is None:
+    if (fitted := _fitted(_table(scores), loss)) is None:
         return None
     best = min(fmean(seeds.values()) for seeds in scores.values())
-    return found[0], 1.0 if found[1] or not loss else abs(best)
+    return fitted[0], 1.0 if fitted[1] or not loss else abs(best)
 
 
 def _table(scores: Scores) -> _Table:
@@ -208,12 +208,12 @@ def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
 def _noise(surface: Surface, level: float) -> NoiseEstimate:
     """Return what is known of the noise, as a share of a level."""
     sd = surface.noise / level
-    pure, left = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.smooth else 0.0
-    if pure >= MEASURED_DOF:
-        return NoiseEstimate(sd, pure, "measured")
-    if left >= INFERRED_DOF:
-        return NoiseEstimate(sd, left, "inferred")
-    return NoiseEstimate(sd, max(pure, left), "unknown")
+    pure_dof, leftover_dof = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.smooth else 0.0
+    if pure_dof >= MEASURED_DOF:
+        return NoiseEstimate(sd, pure_dof, "measured")
+    if leftover_dof >= INFERRED_DOF:
+        return NoiseEstimate(sd, leftover_dof, "inferred")
+    return NoiseEstimate(sd, max(pure_dof, leftover_dof), "unknown")
 
 
 def _misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, Position | None]:
@@ -221,9 +221,9 @@ def _misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, Posit
     shift = surface.misfits()
     worst = int(np.argmax(np.abs(shift)))
     if abs(shift[worst]) > student_quantile(1 - DOUBT / (2 * len(positions)), max(surface.dof, INFERRED_DOF)):
-        what = "there is a cliff" if shift[worst] > 0 else "a point is better than its surroundings let expect"
-        return f"no smooth surface fits: {what}", positions[worst]
-    pure = surface.layout.pure_dof
-    if pure >= INFERRED_DOF and surface.growth() > student_quantile(1 - DOUBT, pure):
+        problem = "there is a cliff" if shift[worst] > 0 else "a point is better than its surroundings let expect"
+        return f"no smooth surface fits: {problem}", positions[worst]
+    pure_dof = surface.layout.pure_dof
+    if pure_dof >= INFERRED_DOF and surface.growth() > student_quantile(1 - DOUBT, pure_dof):
         return "the noise grows with the score", None
     return "", None

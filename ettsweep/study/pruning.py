@@ -73,8 +73,8 @@ def hopeless(
     others = [_to_the_end(other, metric, schedule) for other in family if other.run != curve.run]
     finished = [other for other in others if other.state.finished and other.best]
     best = min((metric.rank(other.score) for other in finished or others), default=math.inf)
-    judged = first_step(rule, schedule) <= curve.step < schedule.last_step
-    if not judged or metric.rank(curve.score) <= best:
+    is_judged = first_step(rule, schedule) <= curve.step < schedule.last_step
+    if not is_judged or metric.rank(curve.score) <= best:
         return ""
     if rule == "median":
         reason = _worse_than_the_median(curve, finished, metric)
@@ -107,8 +107,8 @@ def _worse_than_the_median(curve: PrunerCurve, finished: Sequence[PrunerCurve], 
         study.add_trial(create_trial(value=other.score, intermediate_values=dict(other.best)))
     if not _stops(study, curve):
         return ""
-    there = [other.best[curve.step] for other in finished if curve.step in other.best]
-    return f"the median of {len(there)} others {median(there):.4g}"
+    scores = [other.best[curve.step] for other in finished if curve.step in other.best]
+    return f"the median of {len(scores)} others {median(scores):.4g}"
 
 
 def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Metric, schedule: ScheduleSpec) -> str:
@@ -119,12 +119,12 @@ def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Met
     """
     from optuna.pruners import SuccessiveHalvingPruner
 
-    least, bracket = first_step("hyperband", schedule), bracket_of(curve.run, schedule)
-    at_rungs = _at_rungs(curve, least)
+    first_rung, bracket = first_step("hyperband", schedule), bracket_of(curve.run, schedule)
+    at_rungs = _at_rungs(curve, first_rung)
     if curve.step not in at_rungs.best:
         return ""
-    rivals = [_at_rungs(other, least) for other in others if bracket_of(other.run, schedule) == bracket]
-    study = _study(SuccessiveHalvingPruner(least, ETA, min_early_stopping_rate=bracket), metric)
+    rivals = [_at_rungs(other, first_rung) for other in others if bracket_of(other.run, schedule) == bracket]
+    study = _study(SuccessiveHalvingPruner(first_rung, ETA, min_early_stopping_rate=bracket), metric)
     for rival in rivals:
         _stops(study, rival)  # notes in the study which rungs it has reached
     if not _stops(study, at_rungs):
@@ -138,22 +138,22 @@ def bracket_of(run: str, schedule: ScheduleSpec) -> int:
 
     Of as many brackets as rungs there are, each gets the share of runs that it has in the paper, and in Optuna.
     """
-    least, number = first_step("hyperband", schedule), 1
-    while least * ETA**number <= schedule.last_step:
-        number += 1
-    sizes = [math.ceil(number * ETA**more / (more + 1)) for more in reversed(range(number))]
-    place = crc32(run.encode()) % sum(sizes)
-    return next(bracket for bracket in range(number) if place < sum(sizes[: bracket + 1]))
+    first_rung, n_brackets = first_step("hyperband", schedule), 1
+    while first_rung * ETA**n_brackets <= schedule.last_step:
+        n_brackets += 1
+    sizes = [math.ceil(n_brackets * ETA**rungs / (rungs + 1)) for rungs in reversed(range(n_brackets))]
+    slot = crc32(run.encode()) % sum(sizes)
+    return next(bracket for bracket in range(n_brackets) if slot < sum(sizes[: bracket + 1]))
 
 
-def _at_rungs(curve: PrunerCurve, least: int) -> PrunerCurve:
+def _at_rungs(curve: PrunerCurve, first_rung: int) -> PrunerCurve:
     """Return a curve with the first evaluations at or after each rung alone."""
-    kept, rung = dict[int, float](), least
+    scores, rung = dict[int, float](), first_rung
     while rung <= curve.step:
-        first = min(step for step in curve.best if step >= rung)
-        kept[first] = curve.best[first]
+        step_at_rung = min(step for step in curve.best if step >= rung)
+        scores[step_at_rung] = curve.best[step_at_rung]
         rung *= ETA
-    return replace(curve, best=kept)
+    return replace(curve, best=scores)
 
 
 def _study(pruner: "BasePruner", metric: Metric) -> "Study":
@@ -206,25 +206,27 @@ class Pruner:
         Raises:
             StorageError: a run folder cannot be written.
         """
-        proposed = statuses.keys() & set(self.proposed())
-        judged = {run for run in proposed if statuses[run].state is State.RUNNING and not self._pruned_before(run)}
-        if not judged:
+        candidates = statuses.keys() & set(self.proposed())
+        judged_ids = {
+            run for run in candidates if statuses[run].state is State.RUNNING and not self._pruned_before(run)
+        }
+        if not judged_ids:
             return
         families = self._families  # to reckon a family takes a while, and this is called twice a second
         families |= {run: spec.family_id for run, spec in specs.items() if run not in families}
-        for family in {families[run] for run in judged}:
+        for family in {families[run] for run in judged_ids}:
             states = {run.id: run.state for run in run_index.family(family)}
             states |= {run: status.state for run, status in statuses.items() if families[run] == family}
-            spec = next(specs[run] for run in judged if families[run] == family)
+            spec = next(specs[run] for run in judged_ids if families[run] == family)
             metric = task_kind(spec.task).score
             curves = [self._curve(run, state, metric) for run, state in sorted(states.items()) if state in COMPARED]
             if curves == self._compared.get(family):
                 continue
             self._compared[family] = curves
             for curve in curves:
-                why = hopeless(self.rule, curve, curves, metric, spec.schedule) if curve.run in judged else ""
-                if why and RunDir(runs_dir(self.results) / curve.run).prune(curve.step, why):
-                    self.tell(f"run {curve.run} is to be pruned at step {curve.step}: {why}")
+                reason = hopeless(self.rule, curve, curves, metric, spec.schedule) if curve.run in judged_ids else ""
+                if reason and RunDir(runs_dir(self.results) / curve.run).prune(curve.step, reason):
+                    self.tell(f"run {curve.run} is to be pruned at step {curve.step}: {reason}")
 
     def _pruned_before(self, run_id: str) -> bool:
         run = RunDir(runs_dir(self.results) / run_id)
@@ -250,14 +252,14 @@ def check_pruner(name: str, schedule: ScheduleSpec) -> None:
     """
     if name not in PRUNERS:
         raise unknown_name("pruner", name, PRUNERS)
-    first, last, every = first_step(name, schedule), schedule.last_step, schedule.eval_every
+    first, last, eval_every = first_step(name, schedule), schedule.last_step, schedule.eval_every
 
-    def shows(every: int) -> bool:
-        return (last - 1) // every * every >= first
+    def is_evaluated_in_time(eval_every: int) -> bool:
+        return (last - 1) // eval_every * eval_every >= first
 
-    if name == "none" or shows(every):
+    if name == "none" or is_evaluated_in_time(eval_every):
         return
-    fitting = next((spacing for spacing in range(last // 2, 0, -1) if shows(spacing)), None)
-    remedy = f"{fitting} would do" if fitting else "a longer run or a shorter warm-up would do"
-    needed = f"an evaluation from step {first} on, before its end at step {last}"
-    raise InputError(f"schedule.eval_every: {every}: --pruner {name} stops a run by {needed}; {remedy}")
+    working_spacing = next((spacing for spacing in range(last // 2, 0, -1) if is_evaluated_in_time(spacing)), None)
+    remedy = f"{working_spacing} would do" if working_spacing else "a longer run or a shorter warm-up would do"
+    requirement = f"an evaluation from step {first} on, before its end at step {last}"
+    raise InputError(f"schedule.eval_every: {eval_every}: --pruner {name} stops a run by {requirement}; {remedy}")

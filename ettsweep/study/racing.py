@@ -46,41 +46,45 @@ class Allocation:
     """
 
     def __init__(self, query: BoundQuery) -> None:
-        found, surface = query.posterior, query.posterior.surface
+        posterior, surface = query.posterior, query.posterior.surface
         self.query, self.weight_H = query, surface.weight_H
         self.variance_H = surface.variance_H
         self.cov_HPP = surface.cov_HPP
-        self.of, self.others = found.index(query.of), [found.index(other) for other in query.others]
+        self.of, self.others = posterior.index(query.of), [posterior.index(other) for other in query.others]
         ahead_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
         self.ahead_Q = self.weight_H @ ahead_HQ
         self.among_Q = self.weight_H @ (ahead_HQ - self.ahead_Q) ** 2
-        self.margin = found.fitted(query.margin)
+        self.margin = posterior.fitted(query.margin)
         self.start_Q = self._within()
         scored_PS = surface.layout.scored_PS
-        self.members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(found.seeds)}
-        self.used = [set(query.taken.get(position, ())) for position in found.positions]
+        self.members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(posterior.seeds)}
+        self.used = [set(query.taken.get(position, ())) for position in posterior.positions]
         for position, seed in query.under_way:
-            self.take([(found.index(position), seed)])
+            self.take([(posterior.index(position), seed)])
 
     def best(self) -> list[tuple[int, int]]:
         """Return the next run, or two that share a new seed, as (position, seed): those that tell most for each run."""
-        options = [(option, told) for option in self._options() if (told := self._told(option)) is not None]
+        options = [(option, contrast_P) for option in self._options() if (contrast_P := self._told(option)) is not None]
         if not options:
             return []
-        told_PO = np.stack([told for _, told in options], 1)
-        along_HPO = self.cov_HPP @ told_PO
-        told_HO = 1 + (along_HPO * told_PO).sum(1)
-        less_HQO = (along_HPO[:, [self.of]] - along_HPO[:, self.others]) ** 2 / told_HO[:, None]
-        now_HQO = contrast(self.cov_HPP, self.of, self.others)[:, :, None]
-        gain_O = (self._open(now_HQO) - self._open(now_HQO - less_HQO)) / [len(option) for option, _ in options]
+        contrast_PO = np.stack([contrast_P for _, contrast_P in options], 1)
+        covariance_HPO = self.cov_HPP @ contrast_PO
+        variance_HO = 1 + (covariance_HPO * contrast_PO).sum(1)
+        reduction_HQO = (covariance_HPO[:, [self.of]] - covariance_HPO[:, self.others]) ** 2 / variance_HO[:, None]
+        current_HQO = contrast(self.cov_HPP, self.of, self.others)[:, :, None]
+        gain_O = (self._open(current_HQO) - self._open(current_HQO - reduction_HQO)) / [
+            len(option) for option, _ in options
+        ]
         return options[int(np.argmax(gain_O))][0]
 
     def take(self, option: Sequence[tuple[int, int]], times: int = 1) -> None:
         """Take runs for done, or as many times as many that are like them."""
-        if (told_P := self._told(option)) is not None:
-            along_HP = np.sqrt(times) * self.cov_HPP @ told_P
-            told_H = 1 + np.sqrt(times) * along_HP @ told_P
-            self.cov_HPP = self.cov_HPP - along_HP[:, :, None] * along_HP[:, None, :] / told_H[:, None, None]
+        if (contrast_P := self._told(option)) is not None:
+            covariance_HP = np.sqrt(times) * self.cov_HPP @ contrast_P
+            variance_H = 1 + np.sqrt(times) * covariance_HP @ contrast_P
+            self.cov_HPP = (
+                self.cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]
+            )
         for position, seed in option:
             self.members.setdefault(seed, np.zeros(len(self.used)))[position] += 1.0
             self.used[position].add(seed)
@@ -111,17 +115,17 @@ class Allocation:
 
     def _options(self) -> Iterator[list[tuple[int, int]]]:
         """Yield single runs of seeds that other points have, and pairs of runs of a new one."""
-        following: dict[int, int] = {}
-        for position, used in enumerate(self.used):
-            if len(used) < self.query.most_seeds:
-                following[position] = next(seed for seed in self.query.turn if seed not in used)
-        near = [self.of, *self.others]
-        for position, seed in following.items():
+        next_seed: dict[int, int] = {}
+        for position, used_seeds in enumerate(self.used):
+            if len(used_seeds) < self.query.most_seeds:
+                next_seed[position] = next(seed for seed in self.query.turn if seed not in used_seeds)
+        compared = [self.of, *self.others]
+        for position, seed in next_seed.items():
             if seed in self.members and self.members[seed].any():
                 yield [(position, seed)]
-        for one, other in combinations([p for p in near if p in following], 2):
-            if following[one] == following[other] not in self.members:
-                yield [(one, following[one]), (other, following[one])]
+        for first, other in combinations([p for p in compared if p in next_seed], 2):
+            if next_seed[first] == next_seed[other] not in self.members:
+                yield [(first, next_seed[first]), (other, next_seed[first])]
 
     def _told(self, option: Sequence[tuple[int, int]]) -> Array | None:
         """Return what runs tell: the last point less the mean of those that share its seed; None where there are none.
@@ -134,9 +138,9 @@ class Allocation:
             shared_P[other] += 1.0
         if not (count := shared_P.sum()):
             return None
-        told_P = -shared_P / count
-        told_P[position] += 1
-        return np.asarray(told_P * np.sqrt(count / (count + 1)))
+        contrast_P = -shared_P / count
+        contrast_P[position] += 1
+        return np.asarray(contrast_P * np.sqrt(count / (count + 1)))
 
 
 def next_runs(query: BoundQuery, number: int) -> list[tuple[Position, int]]:
@@ -145,17 +149,17 @@ def next_runs(query: BoundQuery, number: int) -> list[tuple[Position, int]]:
     Where the noise is unknown, what tells most is one more seed of each point that is compared, and has none under way.
     """
     positions = query.posterior.positions
-    allocation, found = Allocation(query), list[tuple[int, int]]()
+    allocation, chosen = Allocation(query), list[tuple[int, int]]()
     if query.posterior.noise.known == "unknown":
-        awaited = {positions.index(position) for position, _ in query.under_way}
+        pending = {positions.index(position) for position, _ in query.under_way}
         for position in [allocation.of, *allocation.others]:
-            if position not in awaited and len(allocation.used[position]) < query.most_seeds:
-                found.append((position, next(seed for seed in query.turn if seed not in allocation.used[position])))
-        return [(positions[p], seed) for p, seed in found]
-    while len(found) < number and (option := allocation.best()):
+            if position not in pending and len(allocation.used[position]) < query.most_seeds:
+                chosen.append((position, next(seed for seed in query.turn if seed not in allocation.used[position])))
+        return [(positions[p], seed) for p, seed in chosen]
+    while len(chosen) < number and (option := allocation.best()):
         allocation.take(option)
-        found += option
-    return [(positions[p], seed) for p, seed in found]
+        chosen += option
+    return [(positions[p], seed) for p, seed in chosen]
 
 
 def runs_needed(query: BoundQuery) -> int | None:
@@ -163,11 +167,11 @@ def runs_needed(query: BoundQuery) -> int | None:
 
     As the number grows, so does that of runs that are reckoned alike: to one in sixteen.
     """
-    allocation, needed = Allocation(query), 0
+    allocation, n_runs = Allocation(query), 0
     while not allocation.closed():
-        option, times = allocation.best(), 1 + needed // 16
-        if not option or needed > MOST:
+        option, times = allocation.best(), 1 + n_runs // 16
+        if not option or n_runs > MOST:
             return None
         allocation.take(option, times)
-        needed += times * len(option)
-    return max(1, needed) if needed <= MOST else None
+        n_runs += times * len(option)
+    return max(1, n_runs) if n_runs <= MOST else None

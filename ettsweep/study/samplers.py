@@ -64,55 +64,57 @@ def _ask(name: str, seed: int, observations: Observations, number: int) -> list[
     ends = enumerate(zip(observations.low, observations.high, strict=True))
     space: dict[str, BaseDistribution] = {f"axis {k}": IntDistribution(low, high) for k, (low, high) in ends}
 
-    def trial(place: Place, value: float | None) -> "FrozenTrial":
+    def trial(position: Place, value: float | None) -> "FrozenTrial":
         state = TrialState.RUNNING if value is None else TrialState.COMPLETE
         return create_trial(
-            state=state, value=value, params=dict(zip(space, place, strict=True)), distributions=dict(space)
+            state=state, value=value, params=dict(zip(space, position, strict=True)), distributions=dict(space)
         )
 
     chosen = [] if observations.start in observations.taken else [observations.start]
-    left_out = len(observations.taken) if name == "qmc" else 0  # of the one sequence that it has
+    n_skipped = len(observations.taken) if name == "qmc" else 0  # of the one sequence that it has
     with quiet():
-        finished = [trial(place, value) for place, value in observations.values.items() if observations.holds(place)]
-        under_way = [trial(place, None) for place in (*filter(observations.holds, observations.awaited), *chosen)]
+        finished = [
+            trial(position, value) for position, value in observations.values.items() if observations.holds(position)
+        ]
+        under_way = [trial(position, None) for position in (*filter(observations.holds, observations.awaited), *chosen)]
         study = optuna.create_study(sampler=_sampler(name, seed, len(observations.taken), finished))
         study.add_trials([*finished, *under_way])
         while len(chosen) < min(number, len(observations.free)):
-            for _ in range(ASKED + left_out):  # its trials run on, so that it sees what it has named
+            for _ in range(ASKED + n_skipped):  # its trials run on, so that it sees what it has named
                 params = study.ask(space).params
-                place = tuple(int(params[axis]) for axis in space)
-                if place not in observations.taken and place not in chosen:
+                position = tuple(int(params[axis]) for axis in space)
+                if position not in observations.taken and position not in chosen:
                     break
             else:
-                place = _nearest(place, (free for free in observations.free if free not in chosen))
-            chosen.append(place)
+                position = _nearest(position, (free for free in observations.free if free not in chosen))
+            chosen.append(position)
     return chosen
 
 
-def _sampler(name: str, seed: int, number: int, finished: "list[FrozenTrial]") -> "BaseSampler":
+def _sampler(name: str, seed: int, n_unavailable: int, finished: "list[FrozenTrial]") -> "BaseSampler":
     """Return one of Optuna's samplers for a round, in which so many places are taken."""
     from optuna import samplers
 
-    drawn = derive_seed(seed, name, number) % 2**32
+    round_seed = derive_seed(seed, name, n_unavailable) % 2**32
     match name:
         case "tpe":
-            return samplers.TPESampler(seed=drawn, multivariate=True, constant_liar=True)
+            return samplers.TPESampler(seed=round_seed, multivariate=True, constant_liar=True)
         case "gp":
-            return samplers.GPSampler(seed=drawn)
+            return samplers.GPSampler(seed=round_seed)
         case "cmaes":
             source = BEST * finished or None
             return samplers.CmaEsSampler(
-                seed=drawn, with_margin=True, warn_independent_sampling=False, source_trials=source
+                seed=round_seed, with_margin=True, warn_independent_sampling=False, source_trials=source
             )
         case "random":
-            return samplers.RandomSampler(seed=drawn)
+            return samplers.RandomSampler(seed=round_seed)
         case _:  # one sequence for all rounds
-            once = derive_seed(seed, name) % 2**32
-            return samplers.QMCSampler(seed=once, scramble=True, warn_independent_sampling=False)
+            sequence_seed = derive_seed(seed, name) % 2**32
+            return samplers.QMCSampler(seed=sequence_seed, scramble=True, warn_independent_sampling=False)
 
 
-def _nearest(place: Place, free: Iterable[Place]) -> Place:
-    return min(free, key=lambda other: sum((a - b) ** 2 for a, b in zip(place, other, strict=True)))
+def _nearest(position: Place, free: Iterable[Place]) -> Place:
+    return min(free, key=lambda other: sum((a - b) ** 2 for a, b in zip(position, other, strict=True)))
 
 
 @contextmanager
@@ -120,11 +122,11 @@ def quiet() -> Iterator[None]:
     """Keep Optuna from telling of each study and trial, and of what is experimental in it."""
     import optuna
 
-    before = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             yield
     finally:
-        optuna.logging.set_verbosity(before)
+        optuna.logging.set_verbosity(verbosity)

@@ -90,8 +90,8 @@ class StudyState(ABC):
         around = [self.at(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         fresh = {seed: run.score for seed, run in sorted(runs.items()) if not self.counts(seed) and run.state.finished}
-        here = [scored_point.point for scored_point in ([candidate] if candidate else []) + around]
-        reached = dict.fromkeys([*path, *passed, *here])
+        compared_points = [scored_point.point for scored_point in ([candidate] if candidate else []) + around]
+        reached = dict.fromkeys([*path, *passed, *compared_points])
         outside = tuple(point for point in reached if point in self._runs and not self._within(point))
         compared = [
             scored_point.point
@@ -104,10 +104,10 @@ class StudyState(ABC):
         if verdict == CONCLUDED and candidate:
             verdict, reason, bound = self._concluded(candidate, around)
         reason += self._cure(stuck)
-        seen = tuple(around), fresh, outside, tuple(path), tuple(members), tuple(run.id for run in stuck)
-        return Verdict(study, verdict, reason, candidate, *seen, bound)
+        context = tuple(around), fresh, outside, tuple(path), tuple(members), tuple(run.id for run in stuck)
+        return Verdict(study, verdict, reason, candidate, *context, bound)
 
-    def snap(self, typed: Point) -> Point:
+    def snap(self, typed_point: Point) -> Point:
         """Return the point of the lattice that a typed one was read from, the known one if there is one.
 
         Raises:
@@ -115,19 +115,23 @@ class StudyState(ABC):
         """
         study = self.study
         axes = study.lr, study.wd
-        within = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
-        if (point := snap(typed, self._known, within)) in self._known:
+        tolerance = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
+        if (point := snap(typed_point, self._known, tolerance)) in self._known:
             return point
         start = study.centre
-        near = Point(*(axis.nearest(here, value) for axis, here, value in zip(axes, start, typed, strict=True)))
-        for name, axis, value, at in zip(("lr", "wd"), axes, typed, near, strict=True):
-            if not axis.on(at, value, within):
+        nearest = Point(
+            *(axis.nearest(origin, value) for axis, origin, value in zip(axes, start, typed_point, strict=True))
+        )
+        for name, axis, value, nearest_value in zip(("lr", "wd"), axes, typed_point, nearest, strict=True):
+            if not axis.on(nearest_value, value, tolerance):
                 if axis.fixed:
-                    raise InputError(f"--at: {name} is fixed at {power(at)} in {study.title}, got {power(value)}")
+                    raise InputError(
+                        f"--at: {name} is fixed at {power(nearest_value)} in {study.title}, got {power(value)}"
+                    )
                 raise InputError(
-                    f"--at: {name} {power(value)} is no point of {study.title}; the nearest is {power(at)}"
+                    f"--at: {name} {power(value)} is no point of {study.title}; the nearest is {power(nearest_value)}"
                 )
-        return snap(near, self._known)
+        return snap(nearest, self._known)
 
     def _best(self) -> ScoredPoint | None:
         """Return the best finished point that was asked for; of equal ones that with the lowest lr, then wd."""
@@ -143,8 +147,12 @@ class StudyState(ABC):
 
     def steps(self, point: Point, origin: Point | None = None) -> tuple[float, ...]:
         """Return the steps from one point, by default the centre, to another along the free axes."""
-        axes, here, there = (self.study.lr, self.study.wd), (origin or self.study.centre).log2(), point.log2()
-        return tuple(round((there[k] - here[k]) / axes[k].step, 6) for k in self.axes)
+        axes, origin_log2, point_log2 = (
+            (self.study.lr, self.study.wd),
+            (origin or self.study.centre).log2(),
+            point.log2(),
+        )
+        return tuple(round((point_log2[k] - origin_log2[k]) / axes[k].step, 6) for k in self.axes)
 
     def place(self, steps: Sequence[float], origin: Point | None = None) -> Point:
         """Return the point that is so many steps from another, by default the centre: the known one if there is one."""
@@ -160,8 +168,8 @@ class StudyState(ABC):
 
     def runs(self) -> dict[Point, list[Run]]:
         """Return all runs that count, by point."""
-        counted = {p: [run for seed, run in runs.items() if self.counts(seed)] for p, runs in self._runs.items()}
-        return {point: runs for point, runs in counted.items() if runs}
+        scored_runs = {p: [run for seed, run in runs.items() if self.counts(seed)] for p, runs in self._runs.items()}
+        return {point: runs for point, runs in scored_runs.items() if runs}
 
     def awaits(self, point: Point, seeds: Sequence[int]) -> bool:
         """Say whether one of some runs of a point is still to come by itself."""
@@ -174,24 +182,24 @@ class StudyState(ABC):
         pending = len(self._pending())
         stuck = self._stuck([*around, *([candidate] if candidate else [])])
         if candidate is None or (not candidate.state.finished and self.study.free):
-            what = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
-            return "incomplete", f"{what}; {pending} of {len(self._asked)} points asked for are to come", stuck
+            state = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
+            return "incomplete", f"{state}; {pending} of {len(self._asked)} points asked for are to come", stuck
         if not self.study.free:
             return "unsearched", "both axes are fixed: a single point has no neighbours", ()
-        if better := self._refuted(candidate, around):
-            return "refuted", better, ()
+        if refutation := self._refuted(candidate, around):
+            return "refuted", refutation, ()
         if pending:
             return "incomplete", f"{pending} of {len(self._asked)} points that were asked for are to come", stuck
-        new = [n.point for n in around if not self._is_asked(n.point)]
-        if self._too_far(new):
-            told = (
+        unrequested = [n.point for n in around if not self._is_asked(n.point)]
+        if self._too_far(unrequested):
+            reason = (
                 f"the climb is {REACH} steps beyond the ranges asked for and stops there; if the score still improves, "
                 f"widen them by asking for the grid again, with --lr-range or --wd-range; else fix the axis that does "
                 f"not matter in a sweep of its own, with --wd-range fixed --name NAME"
             )
-            return "edge", told, ()
-        if new:
-            return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for", stuck
+            return "edge", reason, ()
+        if unrequested:
+            return "edge", f"{len(unrequested)} of {len(around)} neighbours had not been asked for", stuck
         unfinished = [n for n in around if not n.state.finished]
         if unfinished:
             return "incomplete", f"{count_neighbours(unfinished)} to come", stuck
@@ -199,11 +207,11 @@ class StudyState(ABC):
 
     def _pending(self) -> list[Point]:
         """Return the points that were asked for and are still to come, pruned ones too if a grid asked for them."""
-        needed = set(self.study.points)
+        grid_points = set(self.study.points)
         return [
             point
             for point, seeds in self._asked.items()
-            if self.awaits(point, seeds) or (point in needed and self._unfinished(point, seeds) is State.PRUNED)
+            if self.awaits(point, seeds) or (point in grid_points and self._unfinished(point, seeds) is State.PRUNED)
         ]
 
     def _unfinished(self, point: Point, seeds: Sequence[int]) -> State | None:
@@ -226,24 +234,24 @@ class StudyState(ABC):
         if point in self._asked or not self.study.box:
             return point in self._asked
         return all(
-            axis.fixed or axis.steps(min(along) - at) <= 0 <= axis.steps(max(along) - at)
-            for axis, at, *along in zip(
+            axis.fixed or axis.steps(min(corners) - value) <= 0 <= axis.steps(max(corners) - value)
+            for axis, value, *corners in zip(
                 (self.study.lr, self.study.wd), point.log2(), *(p.log2() for p in self.study.box), strict=True
             )
         )
 
     def _too_far(self, points: Iterable[Point]) -> bool:
         """Say whether one of some points is more than `REACH` steps beyond what was asked for: no climb goes there."""
-        asked = list(zip(*(point.log2() for point in (*self._asked, *self.study.box)), strict=True))
+        requested_values = list(zip(*(point.log2() for point in (*self._asked, *self.study.box)), strict=True))
         for point in points:
-            for axis, here, ends in zip((self.study.lr, self.study.wd), point.log2(), asked, strict=True):
-                if not axis.fixed and axis.steps(max(min(ends) - here, here - max(ends))) > REACH:
+            for axis, value, limits in zip((self.study.lr, self.study.wd), point.log2(), requested_values, strict=True):
+                if not axis.fixed and axis.steps(max(min(limits) - value, value - max(limits))) > REACH:
                     return True
         return False
 
-    def _stuck(self, first: Iterable[ScoredPoint]) -> list[Run]:
+    def _stuck(self, scored_points: Iterable[ScoredPoint]) -> list[Run]:
         """Return the runs that a person must decide about, those of the candidate and its neighbours first."""
-        points = dict.fromkeys((*(scored_point.point for scored_point in first), *self._asked))
+        points = dict.fromkeys((*(scored_point.point for scored_point in scored_points), *self._asked))
         return [
             run
             for point in points
@@ -255,16 +263,16 @@ class StudyState(ABC):
         """Name some runs that a person must decide about, with what to type."""
         if not stuck:
             return ""
-        named = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
-        what = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
-        told = [f"; {what} still: {named}"]
-        many = f"--sweep {self.study.sweep} --strategy {self.study.strategy}"
-        if over := [run.id for run in stuck if run.state is not State.HELD]:
-            ids = " ".join(over) if len(over) <= 3 else many
-            told.append(f"`ettsweep retry {ids}` trains {'it' if len(over) == 1 else 'them'} again")
-        if len(over) < len(stuck):
-            told.append(f"`ettsweep status {many} --state held` says what lets the held ones start")
-        return "; ".join(told)
+        run_list = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
+        number = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
+        sentences = [f"; {number} still: {run_list}"]
+        family_options = f"--sweep {self.study.sweep} --strategy {self.study.strategy}"
+        if retriable := [run.id for run in stuck if run.state is not State.HELD]:
+            ids = " ".join(retriable) if len(retriable) <= 3 else family_options
+            sentences.append(f"`ettsweep retry {ids}` trains {'it' if len(retriable) == 1 else 'them'} again")
+        if len(retriable) < len(stuck):
+            sentences.append(f"`ettsweep status {family_options} --state held` says what lets the held ones start")
+        return "; ".join(sentences)
 
     # --- the next round ---
 
@@ -277,20 +285,20 @@ class StudyState(ABC):
             return pending
         if verdict.candidate is None or verdict.verdict in FINAL | {"unresolved"}:
             return []
-        candidate, new = verdict.candidate, [n.point for n in verdict.neighbours if not self._is_asked(n.point)]
-        if self._too_far(new):
+        candidate, unrequested = verdict.candidate, [n.point for n in verdict.neighbours if not self._is_asked(n.point)]
+        if self._too_far(unrequested):
             return [] if candidate.state.finished else self.specs([candidate.point], self.new_seeds)
-        return self.specs(dict.fromkeys([candidate.point, *verdict.missing, *new]), self.new_seeds)
+        return self.specs(dict.fromkeys([candidate.point, *verdict.missing, *unrequested]), self.new_seeds)
 
     def pending(self) -> list[RunSpec]:
         """Return the runs of points that are still to come; pruned ones if a grid asked for their point."""
-        needed, specs = set(self.study.points), list[RunSpec]()
+        grid_points, specs = set(self.study.points), list[RunSpec]()
         for point in self._pending():
             runs = self._runs.get(point, {})
             specs += [
                 spec
                 for spec in self.specs([point], self._asked[point])
-                if point in needed or spec.seed not in runs or runs[spec.seed].state is not State.PRUNED
+                if point in grid_points or spec.seed not in runs or runs[spec.seed].state is not State.PRUNED
             ]
         return specs
 

@@ -65,34 +65,38 @@ class Suggester:
         """
         studies = self.reread(studies)
         active = [study for study in studies if self.names_more(study)]
-        each = math.ceil(at_once / max(1, len(active)))
-        news: dict[str, list[Suggestion]] = {}
-        found: dict[Key, Study] = {}
+        per_study = math.ceil(at_once / max(1, len(active)))
+        suggestions_by_sweep: dict[str, list[Suggestion]] = {}
+        updated: dict[Key, Study] = {}
         for study in active:
             study_state, start = evaluate(study, run_index.family(study.family)), self._start(study)
-            observations, runs = known_of(study_state, start), len(study.seeds_proposed)
+            observations, runs_per_point = known_of(study_state, start), len(study.seeds_proposed)
             under_way = sum(study_state.awaits(point, seeds) for point, seeds in study.asked.items())
-            left = self.trials - len(study.proposed)
-            room = min(each - under_way, left, most // runs)
-            if left > 0 >= room:
+            trials_left = self.trials - len(study.proposed)
+            n_points = min(per_study - under_way, trials_left, most // runs_per_point)
+            if trials_left > 0 >= n_points:
                 if not under_way:
                     self.cut_short = True
                     self.over.add(study.key)
                 continue
-            points = [study_state.place(place) for place in self.propose(observations, room)] if room > 0 else []
+            points = (
+                [study_state.place(position) for position in self.propose(observations, n_points)]
+                if n_points > 0
+                else []
+            )
             if not study.asked and observations.best:
                 points.insert(
                     0, study_state.place(observations.best)
                 )  # others had it trained: the verdict may begin there
-            most -= runs * len(points)
-            self._tell(titles(studies)[study.key], study, points, len(observations.taken), left)
-            if points or left > 0:
-                news.setdefault(study.sweep, []).append(self._proposal(study, start, points))
+            most -= runs_per_point * len(points)
+            self._tell(titles(studies)[study.key], study, points, len(observations.taken), trials_left)
+            if points or trials_left > 0:
+                suggestions_by_sweep.setdefault(study.sweep, []).append(self._proposal(study, start, points))
             proposed = (*study.proposed, *points)
-            found[study.key] = replace(study, proposed=proposed, start=start.point)
-        for sweep, suggestions in news.items():
+            updated[study.key] = replace(study, proposed=proposed, start=start.point)
+        for sweep, suggestions in suggestions_by_sweep.items():
             self.keep(sweep, suggestions)
-        return [found.get(study.key, study) for study in studies]
+        return [updated.get(study.key, study) for study in studies]
 
     def _start(self, study: Study) -> StartPoint:
         """Return where a family's search started, or is to."""
@@ -109,14 +113,14 @@ class Suggester:
             start=None if study.start else _kept(start.point),
         )
 
-    def _tell(self, title: str, study: Study, points: Sequence[Point], known: int, left: int) -> None:
+    def _tell(self, title: str, study: Study, points: Sequence[Point], n_points: int, trials_left: int) -> None:
         """Say what was named; of a family of which nothing was, that it is over, and why."""
         if points:
             self.tell(f"{title}: {self.sampler} proposes {', '.join(map(str, points))}")
             return
         self.over.add(study.key)
-        if left > 0:
-            self.tell(f"{title}: after {count(known, 'point')} no further one is worth a run")
+        if trials_left > 0:
+            self.tell(f"{title}: after {count(n_points, 'point')} no further one is worth a run")
         else:
             self.tell(f"{title}: {count(len(study.proposed), 'point')} proposed; --trials N allows N in all")
 
@@ -129,30 +133,30 @@ def known_of(study_state: StudyState, start: StartPoint) -> Observations:
     """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for."""
     study, runs = study_state.study, study_state.runs()
     scores: dict[Place, dict[int, float]] = {}
-    diverged, awaited, taken = list[Place](), list[Place](), list[Place]()
+    diverged, pending, unavailable = list[Place](), list[Place](), list[Place]()
     for point in dict.fromkeys((*study.asked, *runs)):
-        members, place = runs.get(point, ()), _whole(study_state.steps(point))
-        if point not in study.asked and all(run.state in LEFT for run in members):
+        point_runs, position = runs.get(point, ()), _whole(study_state.steps(point))
+        if point not in study.asked and all(run.state in LEFT for run in point_runs):
             continue  # what another sweep asked for, and nobody trains
-        taken.append(place)
-        finished = {run.spec.seed: run.score for run in members if run.state.finished}
+        unavailable.append(position)
+        finished = {run.spec.seed: run.score for run in point_runs if run.state.finished}
         if None in finished.values():
-            diverged.append(place)
+            diverged.append(position)
         elif finished:
-            scores[place] = {seed: score for seed, score in finished.items() if score is not None}
-        elif study_state.awaits(point, study.asked.get(point) or [run.spec.seed for run in members]):
-            awaited.append(place)
+            scores[position] = {seed: score for seed, score in finished.items() if score is not None}
+        elif study_state.awaits(point, study.asked.get(point) or [run.spec.seed for run in point_runs]):
+            pending.append(position)
     corners = [_whole(study_state.steps(point)) for point in study.box or study.asked]
-    low, high = (tuple(edge(along) for along in zip(*corners, strict=True)) for edge in (min, max))
-    at = zip(low, high, _whole(study_state.steps(start.point)), strict=True)
+    low, high = (tuple(extreme(along) for along in zip(*corners, strict=True)) for extreme in (min, max))
+    start_edges = zip(low, high, _whole(study_state.steps(start.point)), strict=True)
     return Observations(
         low,
         high,
-        tuple(max(least, min(most, x)) for least, most, x in at),
+        tuple(max(low_edge, min(high_edge, x)) for low_edge, high_edge, x in start_edges),
         scores,
         diverged,
-        awaited,
-        set(taken),
+        pending,
+        set(unavailable),
         study.criterion.margin_for(study.metric),
         study.metric.mode == "min",
     )

@@ -98,8 +98,8 @@ class ScoreTable:
 
     def wider(self, x_ZD: Array) -> "ScoreTable":
         """Return it with further positions, of which there are no scores."""
-        none_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
-        scored_PS, y_PS = np.vstack([self.scored_PS, none_ZS]), np.vstack([self.y_PS, none_ZS])
+        empty_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
+        scored_PS, y_PS = np.vstack([self.scored_PS, empty_ZS]), np.vstack([self.y_PS, empty_ZS])
         return ScoreTable(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
 
     def seeded(self, rows: Sequence[int]) -> "ScoreTable":
@@ -166,8 +166,8 @@ class Surface:
     @property
     def fitted_dof(self) -> float:
         """Degrees of freedom that f takes up."""
-        each = np.einsum("hpq,qp->h", self.cov_HPP, self.layout.information)
-        return float(self.weight_H @ each)
+        dof_H = np.einsum("hpq,qp->h", self.cov_HPP, self.layout.information)
+        return float(self.weight_H @ dof_H)
 
     def differences(self, of: int, others: Sequence[int]) -> tuple[Array, Array]:
         """Return f at a point less f at others, and the standard errors of that."""
@@ -194,19 +194,19 @@ class Surface:
 
     def means_at(self, z_ZD: Array) -> Array:
         """Return the smooth part of f at any positions, up to the same constant, [Z]. The surface must be smooth."""
-        _, told_HPZ = self._told(z_ZD)
-        return np.asarray(np.einsum("h,hp,hpz->z", self.weight_H, self.mean_HP, told_HPZ, optimize=True))
+        _, weights_HPZ = self._told(z_ZD)
+        return np.asarray(np.einsum("h,hp,hpz->z", self.weight_H, self.mean_HP, weights_HPZ, optimize=True))
 
     def covariance_at(self, z_ZD: Array) -> Array:
         """Return the covariance of the smooth part of f at any positions, up to the same constant, [Z, Z]."""
         assert self.process is not None
-        k_HPZ, told_HPZ = self._told(z_ZD)
-        told_HZP = np.swapaxes(told_HPZ, 1, 2)
-        alone_HZZ = _smooth(z_ZD, z_ZD, self.process.length_HD, self.process.own_H) - told_HZP @ k_HPZ
-        cov_HZZ = self.process.ratio_H[:, None, None] * alone_HZZ + told_HZP @ self.cov_HPP @ told_HPZ
-        off_HZ = np.einsum("hp,hpz->hz", self.mean_HP, told_HPZ) - self.means_at(z_ZD)
+        k_HPZ, weights_HPZ = self._told(z_ZD)
+        weights_HZP = np.swapaxes(weights_HPZ, 1, 2)
+        conditional_HZZ = _smooth(z_ZD, z_ZD, self.process.length_HD, self.process.own_H) - weights_HZP @ k_HPZ
+        cov_HZZ = self.process.ratio_H[:, None, None] * conditional_HZZ + weights_HZP @ self.cov_HPP @ weights_HPZ
+        deviation_HZ = np.einsum("hp,hpz->hz", self.mean_HP, weights_HPZ) - self.means_at(z_ZD)
         widened_H = self.weight_H * self.variance_H * self.dof / max(self.dof - 2, 1)
-        return np.asarray(np.tensordot(widened_H, cov_HZZ, 1) + (off_HZ.T * self.weight_H) @ off_HZ)
+        return np.asarray(np.tensordot(widened_H, cov_HZZ, 1) + (deviation_HZ.T * self.weight_H) @ deviation_HZ)
 
     def _told(self, z_ZD: Array) -> tuple[Array, Array]:
         """Return smooth k of points and any positions, and what f at the points tells of its smooth part there.
@@ -227,13 +227,15 @@ class Surface:
         positive where it is worse than expected.
         """
         own_H = self.process.own_H if self.process else np.zeros(len(self.weight_H))
-        plain = np.flatnonzero(own_H == own_H.min())
-        h = int(plain[np.argmax(self.weight_H[plain])])
+        smoothest = np.flatnonzero(own_H == own_H.min())
+        h = int(smoothest[np.argmax(self.weight_H[smoothest])])
         information = self.layout.information
-        rest = self.layout.weighted - information @ self.mean_HP[h]
-        var = np.diag(information - information @ self.cov_HPP[h] @ information)
-        known = var > 1e-9 * max(1.0, float(np.diag(information).max()))
-        return np.where(known, rest / np.sqrt(np.where(known, var * self.variance_H[h], 1.0)), 0.0)
+        residual_P = self.layout.weighted - information @ self.mean_HP[h]
+        variance_P = np.diag(information - information @ self.cov_HPP[h] @ information)
+        is_testable = variance_P > 1e-9 * max(1.0, float(np.diag(information).max()))
+        return np.where(
+            is_testable, residual_P / np.sqrt(np.where(is_testable, variance_P * self.variance_H[h], 1.0)), 0.0
+        )
 
     def growth(self) -> float:
         """Return how surely the noise grows with the score, in standard deviations of the statistic where it does not.
@@ -242,10 +244,10 @@ class Surface:
         """
         n_PS = self.layout.scored_PS
         f_P = self.mean
-        rest_PS = n_PS * (self.layout.y_PS - f_P[:, None])
-        rest_PS = n_PS * (rest_PS - rest_PS.sum(0) / np.maximum(n_PS.sum(0), 1))
-        at = n_PS > 0
-        squares, level = rest_PS[at] ** 2, np.broadcast_to(f_P[:, None], n_PS.shape)[at]
+        residual_PS = n_PS * (self.layout.y_PS - f_P[:, None])
+        residual_PS = n_PS * (residual_PS - residual_PS.sum(0) / np.maximum(n_PS.sum(0), 1))
+        is_scored = n_PS > 0
+        squares, level = residual_PS[is_scored] ** 2, np.broadcast_to(f_P[:, None], n_PS.shape)[is_scored]
         if np.ptp(level) <= 0 or np.ptp(squares) <= 0:
             return 0.0
         return float(np.corrcoef(squares, level)[0, 1] * np.sqrt(len(squares)))
@@ -253,8 +255,8 @@ class Surface:
 
 def contrast(cov_HPP: Array, of: int, others: Sequence[int]) -> Array:
     """Return the variance of f at a point less f at each of others, [H, Q]."""
-    alone = np.diagonal(cov_HPP, axis1=1, axis2=2)
-    return np.asarray(np.maximum(alone[:, [of]] + alone[:, others] - 2 * cov_HPP[:, of, others], 0.0))
+    variance_HP = np.diagonal(cov_HPP, axis1=1, axis2=2)
+    return np.asarray(np.maximum(variance_HP[:, [of]] + variance_HP[:, others] - 2 * cov_HPP[:, of, others], 0.0))
 
 
 def student_quantile(probability: float, dof: float) -> float:
@@ -274,24 +276,26 @@ def fit(layout: ScoreTable) -> Surface:
     information, dof = layout.information, layout.dof
     values_HP, vectors = np.linalg.eigh(np.swapaxes(root_HPP, 1, 2) @ information @ root_HPP)
     basis_HPP = root_HPP @ vectors
-    along_HP = np.einsum("hpi,p->hi", basis_HPP, layout.weighted)
+    projected_HP = np.einsum("hpi,p->hi", basis_HPP, layout.weighted)
     ratio = np.array(RATIOS)
-    kept_HGP = 1 / (1 + ratio[:, None] * np.maximum(values_HP, 0.0)[:, None, :])
-    square_HG = layout.square - (ratio[:, None] * along_HP[:, None, :] ** 2 * kept_HGP).sum(2)
+    shrinkage_HGP = 1 / (1 + ratio[:, None] * np.maximum(values_HP, 0.0)[:, None, :])
+    square_HG = layout.square - (ratio[:, None] * projected_HP[:, None, :] ** 2 * shrinkage_HGP).sum(2)
     square_HG = np.maximum(square_HG, 1e-12 * layout.square + 1e-300)
-    log_HG = -0.5 * dof * np.log(square_HG) + 0.5 * np.log(kept_HGP).sum(2) + prior_H[:, None]
+    log_HG = -0.5 * dof * np.log(square_HG) + 0.5 * np.log(shrinkage_HGP).sum(2) + prior_H[:, None]
     weight_HG = np.exp(log_HG - log_HG.max())
-    evidence = float(log_HG.max() + np.log(weight_HG.mean()))
-    counts_HG = weight_HG >= NEGLIGIBLE * weight_HG.max()
-    plain_HG = np.where(own_H[:, None] == own_H.min(), log_HG, -np.inf)
-    counts_HG[np.unravel_index(np.argmax(plain_HG), plain_HG.shape)] = True  # that it may be told where it does not fit
-    h, g = np.nonzero(counts_HG)
-    basis, kept = basis_HPP[h], ratio[g, None] * kept_HGP[h, g]
-    cov = (basis * kept[:, None, :]) @ np.swapaxes(basis, 1, 2)
+    log_marginal_likelihood = float(log_HG.max() + np.log(weight_HG.mean()))
+    is_kept_HG = weight_HG >= NEGLIGIBLE * weight_HG.max()
+    smoothest_HG = np.where(own_H[:, None] == own_H.min(), log_HG, -np.inf)
+    is_kept_HG[np.unravel_index(np.argmax(smoothest_HG), smoothest_HG.shape)] = (
+        True  # that it may be told where it does not fit
+    )
+    h, g = np.nonzero(is_kept_HG)
+    basis, shrinkage = basis_HPP[h], ratio[g, None] * shrinkage_HGP[h, g]
+    cov = (basis * shrinkage[:, None, :]) @ np.swapaxes(basis, 1, 2)
     weight = weight_HG[h, g] / weight_HG[h, g].sum()
     variance = square_HG[h, g] / dof
     process = GaussianProcess(ratio[g], length_HD[h], own_H[h])
-    return Surface(layout, weight, cov @ layout.weighted, cov, variance, dof, evidence, process)
+    return Surface(layout, weight, cov @ layout.weighted, cov, variance, dof, log_marginal_likelihood, process)
 
 
 def pairs(layout: ScoreTable) -> Surface:

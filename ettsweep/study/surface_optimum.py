@@ -56,16 +56,16 @@ def optimum(posterior: Posterior) -> SurfaceOptimum | None:
     mesh = mesh_over(low_D, high_D)
     at_D = mesh[int(np.argmin(surface.means_at(mesh)))]
     for _ in range(2):
-        here = _Parabola(surface, at_D)
-        if _inside(at_D, low_D, high_D, MESH / 2) and here.curvature > 0:
-            at_D = at_D - np.clip(np.linalg.solve(here.hessian_DD, here.gradient_D), -MESH, MESH)
+        parabola = _Parabola(surface, at_D)
+        if _inside(at_D, low_D, high_D, MESH / 2) and parabola.curvature > 0:
+            at_D = at_D - np.clip(np.linalg.solve(parabola.hessian_DD, parabola.gradient_D), -MESH, MESH)
     at_D = np.clip(at_D, low_D, high_D)
-    here, f = _Parabola(surface, at_D), float(surface.means_at(at_D[None])[0])
-    if not _inside(at_D, low_D, high_D, MESH / 2) or here.curvature <= CURVED * here.curvature_error:
+    parabola, f = _Parabola(surface, at_D), float(surface.means_at(at_D[None])[0])
+    if not _inside(at_D, low_D, high_D, MESH / 2) or parabola.curvature <= CURVED * parabola.curvature_error:
         return SurfaceOptimum(at_D, f, None)
-    inverse_DD = np.linalg.inv(here.hessian_DD)
-    found = SurfaceOptimum(at_D, f, np.asarray(inverse_DD @ here.gradient_cov_DD @ inverse_DD))
-    return found if _inside(at_D, low_D, high_D, found.error) else SurfaceOptimum(at_D, f, None)
+    inverse_DD = np.linalg.inv(parabola.hessian_DD)
+    result = SurfaceOptimum(at_D, f, np.asarray(inverse_DD @ parabola.gradient_cov_DD @ inverse_DD))
+    return result if _inside(at_D, low_D, high_D, result.error) else SurfaceOptimum(at_D, f, None)
 
 
 def mesh_over(low_D: Sequence[float] | Array, high_D: Sequence[float] | Array) -> Array:
@@ -100,7 +100,7 @@ class _Parabola:
         for (a, b), value in zip(pairs, to_squares @ f_Z, strict=True):
             self.hessian_DD[a, b] = self.hessian_DD[b, a] = value
         curvatures, directions = np.linalg.eigh(self.hessian_DD)
-        least = directions[:, 0]
-        to_least_Z = np.array([least[a] * least[b] * (1 + (a != b)) for a, b in pairs]) @ to_squares
+        flattest = directions[:, 0]
+        to_curvature_Z = np.array([flattest[a] * flattest[b] * (1 + (a != b)) for a, b in pairs]) @ to_squares
         self.curvature = float(curvatures[0])
-        self.curvature_error = float(np.sqrt(max(float(to_least_Z @ cov_ZZ @ to_least_Z), 0.0)))
+        self.curvature_error = float(np.sqrt(max(float(to_curvature_Z @ cov_ZZ @ to_curvature_Z), 0.0)))

@@ -68,23 +68,23 @@ class Observations:
     def free(self) -> list[Place]:
         """Places of the box that may be proposed."""
         box = product(*(range(low, high + 1) for low, high in zip(self.low, self.high, strict=True)))
-        return [place for place in box if place not in self.taken]
+        return [position for position in box if position not in self.taken]
 
     @cached_property
     def values(self) -> dict[Place, float]:
         """The mean score of each place, less is better; one that diverged is as bad as the worst."""
         sign = 1 if self.loss else -1
-        means = {place: sign * fmean(scores.values()) for place, scores in self.scores.items()}
+        means = {position: sign * fmean(scores.values()) for position, scores in self.scores.items()}
         return means | dict.fromkeys(self.diverged, max(means.values(), default=0.0))
 
     @cached_property
     def best(self) -> Place | None:
         """The place of the box whose mean score is best; None where none has a score."""
-        return min(filter(self.holds, self.scores), key=lambda place: self.values[place], default=None)
+        return min(filter(self.holds, self.scores), key=lambda position: self.values[position], default=None)
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, position: Place) -> bool:
         """Say whether a place lies in the box."""
-        return all(low <= x <= high for low, x, high in zip(self.low, place, self.high, strict=True))
+        return all(low <= x <= high for low, x, high in zip(self.low, position, self.high, strict=True))
 
 
 Sampler = Callable[[Observations, int], list[Place]]
@@ -97,24 +97,26 @@ def surface(observations: Observations, number: int) -> list[Place]:
     Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once `LEAST` are
     known and no further one is expected to gain `WORTH` margins: the rest is for the race around the best one.
     """
-    first = _first_places(observations)
-    others = (place for place in _spread(observations, first) if place not in observations.taken)
-    if len(observations.scores) < len(first) and len(observations.diverged) < len(first):
+    initial = _first_places(observations)
+    others = (position for position in _spread(observations, initial) if position not in observations.taken)
+    if len(observations.scores) < len(initial) and len(observations.diverged) < len(initial):
         return list(islice(others, number))
     if not observations.scores:  # where all diverged, a lower lr may not
-        lowest = min(place[0] for place in observations.diverged)
-        return list(islice((place for place in others if place[0] < lowest), number))
+        lowest = min(position[0] for position in observations.diverged)
+        return list(islice((position for position in others if position[0] < lowest), number))
     if not observations.free:
         return []
-    if (found := fit_scores(_with_diverged(observations), loss=observations.loss)) is None:
+    if (fit_result := fit_scores(_with_diverged(observations), loss=observations.loss)) is None:
         return list(islice(others, number))
-    fitted, level = found
-    shortlist = [place for place, _ in sorted(_ranked(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST]]
+    fitted, level = fit_result
+    shortlist = [
+        position for position, _ in sorted(_ranked(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST]
+    ]
     design = _Design(fitted, [*observations.awaited, *shortlist], len(observations.awaited))
     chosen: list[Place] = []
     while len(chosen) < number:
-        enough = len(observations.scores) + len(observations.awaited) + len(chosen) >= LEAST
-        if (best := design.best(WORTH * observations.margin * level if enough else 0.0)) is None:
+        may_stop = len(observations.scores) + len(observations.awaited) + len(chosen) >= LEAST
+        if (best := design.best(WORTH * observations.margin * level if may_stop else 0.0)) is None:
             break
         chosen.append(best)
     return chosen
@@ -123,29 +125,31 @@ def surface(observations: Observations, number: int) -> list[Place]:
 def _first_places(observations: Observations) -> list[Place]:
     """Return the start and places around it."""
     half = [(high - low) / 2 for low, high in zip(observations.low, observations.high, strict=True)]
-    found = [observations.start]
+    initial = [observations.start]
     for shares in AROUND[len(half)]:
         moved = (s + _away(share * h) for s, share, h in zip(observations.start, shares, half, strict=True))
-        found.append(tuple(map(_clip, moved, observations.low, observations.high)))
-    return list(dict.fromkeys(found))
+        initial.append(tuple(map(_clip, moved, observations.low, observations.high)))
+    return list(dict.fromkeys(initial))
 
 
-def _spread(observations: Observations, first: Sequence[Place]) -> Iterator[Place]:
+def _spread(observations: Observations, initial: Sequence[Place]) -> Iterator[Place]:
     """Yield some places, then free ones of the inner box that are farthest from all others, and then all free ones."""
-    yield from first
+    yield from initial
     ends = list(zip(observations.low, observations.high, strict=True))
     inner = np.array([[(a + b - INNER * (b - a)) / 2, (a + b + INNER * (b - a)) / 2] for a, b in ends])
     free_QD = np.array(observations.free, dtype=float).reshape(-1, len(ends))
-    within = set(np.flatnonzero(((free_QD >= inner[:, 0]) & (free_QD <= inner[:, 1])).all(1)).tolist())
-    left = [k for k, place in enumerate(observations.free) if k in within and place not in first]
-    others_ED = np.array([*first, *observations.taken], dtype=float)
-    apart_Q = ((free_QD[:, None] - others_ED) ** 2).sum(2).min(1) if len(free_QD) else np.zeros(0)
-    while left:
-        q = max(left, key=lambda k: apart_Q[k])
-        left.remove(q)
-        apart_Q = np.minimum(apart_Q, ((free_QD - free_QD[q]) ** 2).sum(1))
+    inner_indices = set(np.flatnonzero(((free_QD >= inner[:, 0]) & (free_QD <= inner[:, 1])).all(1)).tolist())
+    remaining = [k for k, position in enumerate(observations.free) if k in inner_indices and position not in initial]
+    others_ED = np.array([*initial, *observations.taken], dtype=float)
+    distance_Q = ((free_QD[:, None] - others_ED) ** 2).sum(2).min(1) if len(free_QD) else np.zeros(0)
+    while remaining:
+        q = max(remaining, key=lambda k: distance_Q[k])
+        remaining.remove(q)
+        distance_Q = np.minimum(distance_Q, ((free_QD - free_QD[q]) ** 2).sum(1))
         yield observations.free[q]
-    yield from (place for k, place in enumerate(observations.free) if k not in within and place not in first)
+    yield from (
+        position for k, position in enumerate(observations.free) if k not in inner_indices and position not in initial
+    )
 
 
 def _away(x: float) -> int:
@@ -160,27 +164,29 @@ def _clip(x: int, low: int, high: int) -> int:
 def _with_diverged(observations: Observations) -> Scores:
     """Return scores, with the worst of all where a run diverged."""
     scores: dict[Position, Mapping[int, float]] = dict(observations.scores.items())
-    values = [score for of in scores.values() for score in of.values()]
+    values = [score for scores_by_seed in scores.values() for score in scores_by_seed.values()]
     worst = max(values) if observations.loss else min(values)
-    seed = min(seed for of in scores.values() for seed in of)
-    return scores | {place: {seed: worst} for place in observations.diverged}
+    seed = min(seed for scores_by_seed in scores.values() for seed in scores_by_seed)
+    return scores | {position: {seed: worst} for position in observations.diverged}
 
 
 def _ranked(observations: Observations, fitted: Surface) -> Iterator[tuple[Place, float]]:
     """Yield each free place with about what it is expected to gain: as if the fit had one component."""
     best = fitted.layout.x_PD[[int(np.argmin(fitted.mean))]]
     for k in range(0, len(observations.free), AT_A_TIME):
-        places = observations.free[k : k + AT_A_TIME]
-        at_ZD = np.vstack([best, np.array(places, dtype=float)])
+        positions = observations.free[k : k + AT_A_TIME]
+        at_ZD = np.vstack([best, np.array(positions, dtype=float)])
         mean_Z, cov_ZZ = fitted.means_at(at_ZD), fitted.covariance_at(at_ZD)
         var_Z = cov_ZZ[0, 0] + np.diag(cov_ZZ) - 2 * cov_ZZ[0]
-        yield from zip(places, _gain(mean_Z[0] - mean_Z, np.sqrt(np.maximum(var_Z, 1e-300)))[1:].tolist(), strict=True)
+        yield from zip(
+            positions, _gain(mean_Z[0] - mean_Z, np.sqrt(np.maximum(var_Z, 1e-300)))[1:].tolist(), strict=True
+        )
 
 
-def _gain(ahead: Array, sd: Array) -> Array:
+def _gain(mean: Array, sd: Array) -> Array:
     """Return E max(x, 0) of normal x."""
-    z = ahead / sd
-    return np.asarray(ahead * ndtr(z) + sd * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
+    z = mean / sd
+    return np.asarray(mean * ndtr(z) + sd * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
 
 
 class _Design:
@@ -202,12 +208,12 @@ class _Design:
 
         That is E max(f(best) - f(place), 0), over the components.
         """
-        found, others = self._surface, [self._known + k for k in self._left]
-        best = int(np.argmin(found.mean[: self._known]))
-        ahead_HQ = found.mean_HP[:, [best]] - found.mean_HP[:, others]
-        widened = found.dof / max(found.dof - 2, 1)
-        sd_HQ = np.sqrt(widened * found.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
-        return [float(gain) for gain in found.weight_H @ _gain(ahead_HQ, sd_HQ)]
+        surface_fit, others = self._surface, [self._known + k for k in self._left]
+        best = int(np.argmin(surface_fit.mean[: self._known]))
+        ahead_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
+        widened = surface_fit.dof / max(surface_fit.dof - 2, 1)
+        sd_HQ = np.sqrt(widened * surface_fit.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
+        return [float(gain) for gain in surface_fit.weight_H @ _gain(ahead_HQ, sd_HQ)]
 
     def best(self, worth: float) -> Place | None:
         """Return the place that is expected to gain most, and tell of its run; None where that is not worth it."""
@@ -219,9 +225,11 @@ class _Design:
         return self._places[chosen]
 
     def _tell(self, k: int) -> None:
-        told_P = -self._share_P
-        told_P[self._known + k] += 1
-        along_HP: Array = self._cov_HPP @ told_P
-        told_H = 1 + 1 / self._surface.layout.scored_PS.sum() + along_HP @ told_P
-        self._cov_HPP = self._cov_HPP - along_HP[:, :, None] * along_HP[:, None, :] / told_H[:, None, None]
+        contrast_P = -self._share_P
+        contrast_P[self._known + k] += 1
+        covariance_HP: Array = self._cov_HPP @ contrast_P
+        variance_H = 1 + 1 / self._surface.layout.scored_PS.sum() + covariance_HP @ contrast_P
+        self._cov_HPP = (
+            self._cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]
+        )
         self._left.remove(k)

@@ -69,8 +69,8 @@ class Budget:
         return self != NO_BUDGET
 
     def __str__(self) -> str:
-        stated = (("--max-runs", self.runs), ("--max-seeds", self.seeds), ("--max-hours", self.hours))
-        return " ".join(f"{option} {most:g}" for option, most in stated if most is not None)
+        options = (("--max-runs", self.runs), ("--max-seeds", self.seeds), ("--max-hours", self.hours))
+        return " ".join(f"{option} {limit:g}" for option, limit in options if limit is not None)
 
     def checked(self, studies: Sequence[Study]) -> "Budget":
         """Return it.
@@ -153,36 +153,39 @@ class Verification:
         if self.searching:
             batch = min(self._batch([study.base for study in self.studies], run_index), AHEAD * self.at_once)
             self.studies = self.searching.further(self.studies, run_index, batch, self._new_runs(run_index))
-        found = evaluate_all(self.studies, run_index)
-        first = not self.verdicts
-        before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
-        self.verdicts = [self._climb(study_state, last) for study_state, last in zip(found, before, strict=True)]
-        if first:
+        study_states = evaluate_all(self.studies, run_index)
+        is_first = not self.verdicts
+        last_verdicts: Sequence[Verdict | None] = self.verdicts or [None] * len(study_states)
+        self.verdicts = [
+            self._climb(study_state, last) for study_state, last in zip(study_states, last_verdicts, strict=True)
+        ]
+        if is_first:
             self._check_seeds()
         self.stopped = []
-        judged = [self._judges(study_state.study) for study_state in found]
-        lacking = [
-            (study_state, v, study_state.wanted(v) if stands else study_state.pending())
-            for study_state, v, stands in zip(found, self.verdicts, judged, strict=True)
+        is_judged = [self._judges(study_state.study) for study_state in study_states]
+        lacking_specs = [
+            (study_state, v, study_state.wanted(v) if has_verdict else study_state.pending())
+            for study_state, v, has_verdict in zip(study_states, self.verdicts, is_judged, strict=True)
         ]
         racing = [
             (study_state, v)
-            for (study_state, v, _), stands in zip(lacking, judged, strict=True)
-            if self.follows and stands and v.verdict == "unresolved"
+            for (study_state, v, _), has_verdict in zip(lacking_specs, is_judged, strict=True)
+            if self.follows and has_verdict and v.verdict == "unresolved"
         ]
         points = [spec for study_state, v in racing if v.point for spec in study_state.specs([v.point])]
-        each = math.ceil(self._batch(points, run_index) / max(1, len(racing)))
-        lacking += [(study_state, v, self._further(study_state, v, each)) for study_state, v in racing]
-        chosen = [
-            (study_state, v, self._affordable(study_state, v, wanted, run_index)) for study_state, v, wanted in lacking
+        runs_per_study = math.ceil(self._batch(points, run_index) / max(1, len(racing)))
+        lacking_specs += [(study_state, v, self._further(study_state, v, runs_per_study)) for study_state, v in racing]
+        affordable = [
+            (study_state, v, self._affordable(study_state, v, wanted, run_index))
+            for study_state, v, wanted in lacking_specs
         ]
-        whole = make_plan((spec for _, _, specs in chosen for spec in specs), run_index)
-        plan = whole.limited(self._room(whole, run_index))
-        self.held_back = len(whole.to_launch) - len(plan.to_launch)
+        full_plan = make_plan((spec for _, _, specs in affordable for spec in specs), run_index)
+        plan = full_plan.limited(self._room(full_plan, run_index))
+        self.held_back = len(full_plan.to_launch) - len(plan.to_launch)
         self.planned += len(plan.to_launch)
         launched = {p.id for p in plan.to_launch}
         self._trained |= launched
-        for study_state, v, specs in chosen:
+        for study_state, v, specs in affordable:
             new = [s for s in specs if s.run_id in launched and not study_state.study.asks(Point(s.lr, s.wd), s.seed)]
             self.beyond[v.key] = [*self.beyond.get(v.key, ()), *new]
         return plan
@@ -194,12 +197,12 @@ class Verification:
 
     def proposals(self) -> set[str]:
         """Return the ids of runs that were merely proposed: no grid asked for them, and no verdict compares them."""
-        found = set()
+        run_ids = set()
         for v in self.verdicts:
             compared = {scored_point.point for scored_point in v.compared}
             for point in set(v.study.proposed) - set(v.study.points) - compared:
-                found |= {v.study.base.with_point(point.lr, point.wd, seed).run_id for seed in v.study.asked[point]}
-        return found
+                run_ids |= {v.study.base.with_point(point.lr, point.wd, seed).run_id for seed in v.study.asked[point]}
+        return run_ids
 
     def _judges(self, study: Study) -> bool:
         """Say whether a family is looked at for its verdict: it is not while points are named for it."""
@@ -209,14 +212,14 @@ class Verification:
         return sum(cost_s(run_index.runs[run]) for run in self._trained if run in run_index.runs)
 
     def _check_seeds(self) -> None:
-        if (most := self.budget.seeds) is None:
+        if (max_seeds := self.budget.seeds) is None:
             return
         for v in self.verdicts:
             for scored_point in v.compared:
-                if scored_point.runs > most:
+                if scored_point.runs > max_seeds:
                     title = titles(self.studies)[v.key]
                     raise InputError(
-                        f"--max-seeds {most}: {title} has {scored_point.runs} seeds at {scored_point.point} already"
+                        f"--max-seeds {max_seeds}: {title} has {scored_point.runs} seeds at {scored_point.point} already"
                     )
 
     def _batch(self, specs: Sequence[RunSpec], run_index: RunIndex) -> int:
@@ -226,50 +229,54 @@ class Verification:
 
     def _climb(self, study_state: StudyState, last: Verdict | None) -> Verdict:
         """Return the verdict that a climb has come to; say so where it is farther than at the look before."""
-        at = self.at and study_state.snap(self.at)
-        verdict = study_state.verdict(at) if at and not self.follows else study_state.climb(at)
+        start = self.at and study_state.snap(self.at)
+        verdict = study_state.verdict(start) if start and not self.follows else study_state.climb(start)
         if self.tell and verdict.point and (last is None or verdict.way != last.way):
             self.tell(f"{titles(self.studies)[verdict.key]}: {_candidate(verdict)}")
         return verdict
 
-    def _further(self, study_state: StudyState, verdict: Verdict, number: int) -> list[RunSpec]:
+    def _further(self, study_state: StudyState, verdict: Verdict, limit: int) -> list[RunSpec]:
         """Return the next runs of a race, up to a number, no more than it needs or may have; say why there are none."""
-        left, needed = self._left(study_state, verdict), verdict.bound.needed if verdict.bound else 0
-        specs = study_state.further(verdict, max(1, int(min(number, needed or number, left))), self.budget.seeds)
-        if 0 < left < len(specs):
-            specs = specs[: int(left)]
+        runs_left, runs_needed = self._left(study_state, verdict), verdict.bound.needed if verdict.bound else 0
+        specs = study_state.further(
+            verdict, max(1, int(min(limit, runs_needed or limit, runs_left))), self.budget.seeds
+        )
+        if 0 < runs_left < len(specs):
+            specs = specs[: int(runs_left)]
         if not specs and verdict.score is not None:
-            most = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""
-            why = most or "no further run would tell"
-            self.stopped.append(f"{titles(self.studies)[verdict.key]}: {why}")
+            seed_limit = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""
+            reason = seed_limit or "no further run would tell"
+            self.stopped.append(f"{titles(self.studies)[verdict.key]}: {reason}")
         return specs
 
     def _affordable(
-        self, study_state: StudyState, verdict: Verdict, wanted: list[RunSpec], run_index: RunIndex
+        self, study_state: StudyState, verdict: Verdict, specs: list[RunSpec], run_index: RunIndex
     ) -> list[RunSpec]:
         """Return the runs that a family lacks; none where they would lead beyond the budget."""
         if not self.follows or not (self.budget.stated or verdict.path or verdict.bound):
-            return wanted  # the neighbours of the best point that was asked for are always trained
-        asked = {spec.run_id for spec in study_state.asked()}
-        more = make_plan((spec for spec in wanted if spec.run_id not in asked), run_index).to_launch
-        needed = max(len(more), verdict.bound.needed if verdict.bound else 0)
-        if not more or max(len(more), needed // HOPE) <= self._left(study_state, verdict):
-            return wanted
-        some = f"{'more than' if needed >= MOST else 'some'} {needed} would be needed"
-        further = f"the next round is {len(more)}" if needed == len(more) else some
-        told = f"{len(asked)} runs were asked for, {self._more(study_state, verdict)} more are trained, and {further}"
-        if seconds := self.device_s(run_index, more):
-            told += f", about {device_hours(seconds * needed / len(more))}"
+            return specs  # the neighbours of the best point that was asked for are always trained
+        requested_ids = {spec.run_id for spec in study_state.asked()}
+        new_runs = make_plan((spec for spec in specs if spec.run_id not in requested_ids), run_index).to_launch
+        runs_needed = max(len(new_runs), verdict.bound.needed if verdict.bound else 0)
+        if not new_runs or max(len(new_runs), runs_needed // HOPE) <= self._left(study_state, verdict):
+            return specs
+        estimate = f"{'more than' if runs_needed >= MOST else 'some'} {runs_needed} would be needed"
+        cost = f"the next round is {len(new_runs)}" if runs_needed == len(new_runs) else estimate
+        message = (
+            f"{len(requested_ids)} runs were asked for, {self._more(study_state, verdict)} more are trained, and {cost}"
+        )
+        if seconds := self.device_s(run_index, new_runs):
+            message += f", about {device_hours(seconds * runs_needed / len(new_runs))}"
         if self.budget.runs is not None:
-            told += f"; of --max-runs {self.budget.runs}, {max(0, self.budget.runs - self.planned)} are left"
-        told = f"{titles(self.studies)[verdict.key]}: {told}"
-        if not self.budget.stated and verdict.key not in self._declined and self.agree and self.agree(told):
+            message += f"; of --max-runs {self.budget.runs}, {max(0, self.budget.runs - self.planned)} are left"
+        message = f"{titles(self.studies)[verdict.key]}: {message}"
+        if not self.budget.stated and verdict.key not in self._declined and self.agree and self.agree(message):
             self._patience[verdict.key] = 2 * self._patience.get(verdict.key, 1)
-            return wanted
+            return specs
         self._declined.add(verdict.key)
-        self.stopped.append(told)
-        ids = {planned.id for planned in more}
-        return [spec for spec in wanted if spec.run_id not in ids]  # what is under way is waited for
+        self.stopped.append(message)
+        ids = {planned.id for planned in new_runs}
+        return [spec for spec in specs if spec.run_id not in ids]  # what is under way is waited for
 
     def _new_runs(self, run_index: RunIndex) -> int:
         """Return how many new runs may be proposed: what the budget leaves once those are trained that are named.
@@ -278,11 +285,13 @@ class Verification:
         """
         if not self.budget.stated:
             return MOST
-        named = [spec for study_state in evaluate_all(self.studies, run_index) for spec in study_state.pending()]
-        kept = VERDICT * len(self.studies)
-        waiting, allowed = len(make_plan(named, run_index).to_launch), MOST
+        pending_specs = [
+            spec for study_state in evaluate_all(self.studies, run_index) for spec in study_state.pending()
+        ]
+        reserved = VERDICT * len(self.studies)
+        waiting, allowed = len(make_plan(pending_specs, run_index).to_launch), MOST
         if self.budget.runs is not None:
-            allowed = self.budget.runs - self.planned - (kept if self.budget.runs >= 2 * kept else 0)
+            allowed = self.budget.runs - self.planned - (reserved if self.budget.runs >= 2 * reserved else 0)
         if self.budget.hours is not None:
             bases = [study.base for study in self.studies]
             each_s = (self.device_s(run_index, make_plan(bases, run_index).wanted) or 0.0) / len(bases)
@@ -299,8 +308,8 @@ class Verification:
         """Return how many runs a family may still train: without a budget, as many as were asked for."""
         if self.budget.stated:
             return math.inf if self.budget.runs is None else self.budget.runs - self.planned
-        asked = len(study_state.asked())
-        return self._patience.get(verdict.key, 1) * asked - self._more(study_state, verdict)
+        n_requested = len(study_state.asked())
+        return self._patience.get(verdict.key, 1) * n_requested - self._more(study_state, verdict)
 
     def _more(self, study_state: StudyState, verdict: Verdict) -> int:
         """Return how many runs a family has beyond what was asked for: of points that it reached, or trained here."""
@@ -310,11 +319,11 @@ class Verification:
 
     def _room(self, plan: Plan, run_index: RunIndex) -> int:
         """Return how many runs of a plan the whole budget allows."""
-        room = len(plan.to_launch) if self.budget.runs is None else max(0, self.budget.runs - self.planned)
+        limit = len(plan.to_launch) if self.budget.runs is None else max(0, self.budget.runs - self.planned)
         if self.budget.hours is None:
-            return room
+            return limit
         each_s = (self.device_s(run_index, plan.to_launch) or 0.0) / max(1, len(plan.to_launch))
-        return min(room, self._affordable_runs(each_s, run_index))
+        return min(limit, self._affordable_runs(each_s, run_index))
 
 
 def _candidate(verdict: Verdict) -> str:

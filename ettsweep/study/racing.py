@@ -1,4 +1,4 @@
-"""Racing: which further runs would narrow a bound most, and how many it would take."""
+"""Racing: choose the runs that narrow a bound most, and predict how many it takes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from ettsweep.study.surface import Array, contrast
 from ettsweep.study.verdict import MOST
 
 AIM = 0.5
-"""Share of the margin to which the bounds of single neighbours are to be brought, so that the joint one is within."""
+"""Share of the margin that the bound of each single neighbour should reach, so that the joint bound is within it."""
 
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """What is to be known: whether no other position is better than one by more than a margin.
+    """The question that racing answers: is no other position better than the candidate by more than the margin?
 
     Attributes:
-        turn: the seeds that each position gets, one after the other.
-        taken: those that each has had, whatever became of them.
-        under_way: runs, as (position, seed), whose scores are to come.
-        most_seeds: seeds of one position.
+        seed_order: seeds in the order in which each position gets them.
+        used_seeds: seeds that each position has had, whatever the state of their runs.
+        under_way: runs, as (position, seed), without a score yet.
+        max_seeds: most seeds of a position.
     """
 
     posterior: Posterior
@@ -39,10 +39,10 @@ class BoundQuery:
 
 
 class Allocation:
-    """The posterior as it would be after further runs, whose scores would be as expected.
+    """A simulation of the posterior after further runs, each of which scores as predicted.
 
-    The covariance of the posterior does not depend on the scores to come, so it can be followed without them.
-    Shapes: H components, P positions, Q others.
+    The posterior covariance of a Gaussian process does not depend on the scores, so it can be updated without them.
+    Shapes: H components, P positions, Q others, O options.
     """
 
     def __init__(self, query: BoundQuery) -> None:
@@ -63,7 +63,10 @@ class Allocation:
             self.take([(posterior.index(position), seed)])
 
     def best(self) -> list[tuple[int, int]]:
-        """Return the next run, or two that share a new seed, as (position, seed): those that tell most for each run."""
+        """Return the run that narrows the bound most, or the two that share a new seed, as (position, seed).
+
+        Options are compared by gain per run; empty if there is none.
+        """
         options = [(option, contrast_P) for option in self._options() if (contrast_P := self._told(option)) is not None]
         if not options:
             return []
@@ -78,7 +81,10 @@ class Allocation:
         return options[int(np.argmax(gain_O))][0]
 
     def take(self, option: Sequence[tuple[int, int]], times: int = 1) -> None:
-        """Take runs for done, or as many times as many that are like them."""
+        """Update the posterior as if these runs were finished, `times` times over.
+
+        A run is a rank-one update (Sherman-Morrison) along its contrast with the other runs of its seed.
+        """
         if (contrast_P := self._told(option)) is not None:
             covariance_HP = np.sqrt(times) * self.cov_HPP @ contrast_P
             variance_H = 1 + np.sqrt(times) * covariance_HP @ contrast_P
@@ -90,23 +96,24 @@ class Allocation:
             self.used[position].add(seed)
 
     def closed(self) -> bool:
-        """Say whether the bound would be within the margin, if neighbours stay as far behind as they are.
+        """`True` if the bound would be within the margin, provided that neighbours stay as far behind as they are.
 
-        Components come together as each of them gets narrower: further runs tell the length scales, too.
+        The variance between components is scaled down with that within: further runs narrow the length scales, too.
         """
         within_Q = self._within()
         var_Q = within_Q + self.among_Q * within_Q / np.maximum(self.start_Q, 1e-300)
         z_Q = (self.ahead_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
+        # Union bound over neighbours: slightly pessimistic, and needs no draws.
         return sum(map(NormalDist().cdf, z_Q.tolist())) <= 1 - self.query.confidence
 
     def _within(self) -> Array:
-        """Return the variance of each difference within components."""
+        """Return the variance of each difference from the candidate, averaged over components, [Q]."""
         return np.asarray((self.weight_H * self.variance_H) @ contrast(self.cov_HPP, self.of, self.others))
 
     def _open(self, cov_HQO: Array) -> Array:
-        """Return how far the bounds of single neighbours are from what is aimed at, squared, for each option.
+        """Return how far the bounds of single neighbours exceed their target: the sum of squares for each option, [O].
 
-        These would have the candidate less each other known to so much, in units of the noise's variance.
+        `cov_HQO` is the variance of the candidate minus each other after each option, in units of the noise variance.
         """
         within_QO = np.tensordot(self.weight_H * self.variance_H, np.maximum(cov_HQO, 0.0), 1)
         sd_QO = np.sqrt(within_QO + self.among_Q[:, None])
@@ -114,7 +121,10 @@ class Allocation:
         return np.asarray((np.maximum(self.ahead_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
 
     def _options(self) -> Iterator[list[tuple[int, int]]]:
-        """Yield single runs of seeds that other points have, and pairs of runs of a new one."""
+        """Yield single runs with seeds that other positions have, and pairs of runs that share a new seed.
+
+        A single run with a new seed says nothing: the effect of the seed absorbs its score.
+        """
         next_seed: dict[int, int] = {}
         for position, used_seeds in enumerate(self.used):
             if len(used_seeds) < self.query.most_seeds:
@@ -128,9 +138,9 @@ class Allocation:
                 yield [(first, next_seed[first]), (other, next_seed[first])]
 
     def _told(self, option: Sequence[tuple[int, int]]) -> Array | None:
-        """Return what runs tell: the last point less the mean of those that share its seed; None where there are none.
+        """Return the contrast that runs measure: the last position minus the mean of those that share its seed, [P].
 
-        It is scaled to be told with the variance of one score.
+        It is scaled to be measured with the variance of one score; None if no other position has the seed.
         """
         position, seed = option[-1]
         shared_P = np.zeros(len(self.used)) if seed not in self.members else self.members[seed].copy()
@@ -144,9 +154,10 @@ class Allocation:
 
 
 def next_runs(query: BoundQuery, number: int) -> list[tuple[Position, int]]:
-    """Return up to a number of runs, as (position, seed), that tell most of a question; none where none may be had.
+    """Return up to `limit` runs, as (position, seed), that narrow the bound most; empty if no run is allowed.
 
-    Where the noise is unknown, what tells most is one more seed of each point that is compared, and has none under way.
+    While the noise is unknown, these are one more seed of each compared position that has no run under way; they come
+    together, whatever the limit.
     """
     positions = query.posterior.positions
     allocation, chosen = Allocation(query), list[tuple[int, int]]()
@@ -163,9 +174,9 @@ def next_runs(query: BoundQuery, number: int) -> list[tuple[Position, int]]:
 
 
 def runs_needed(query: BoundQuery) -> int | None:
-    """Return how many further runs a question would take, as things look; None where that is more than `MOST`.
+    """Return the predicted number of further runs that would answer a query; None if more than `MOST`.
 
-    As the number grows, so does that of runs that are reckoned alike: to one in sixteen.
+    To be fast, runs are simulated in batches that grow with their number, up to a sixteenth of it.
     """
     allocation, n_runs = Allocation(query), 0
     while not allocation.closed():

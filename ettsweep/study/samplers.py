@@ -1,7 +1,7 @@
-"""Samplers by name: the surface's own, and any of Optuna's.
+"""Samplers by name: `surface`, and those of Optuna.
 
-One of Optuna's is asked in a fresh study of what is known each time: a point that has a score is a finished trial, one
-that is under way a running one. So what is on disk is the truth, and nothing is kept of a sampler.
+Each round, a sampler of Optuna gets a new in-memory study: points with scores are finished trials, points under way are
+running ones. So no state of a sampler is stored: the runs on disk are the only truth.
 """
 
 import importlib.util
@@ -26,25 +26,29 @@ OPTUNA = ("tpe", "gp", "cmaes", "random", "qmc")
 SAMPLERS = ("surface", *OPTUNA)
 
 TRIALS = 30
-"""Points that a sampler of Optuna's may name where nobody says how many; the surface stops by itself."""
+"""Points per study that a sampler of Optuna suggests by default; `surface` stops by itself."""
 
 ASKED = 10
-"""Times that a sampler may be asked for a place that is not taken, before the nearest free one is chosen."""
+"""Attempts to get an unused position from a sampler, before the nearest free one is taken instead."""
 
 BEST = 10
-"""Optuna has CMA-ES begin at the best of so many finished trials, and refuses to begin from fewer."""
+"""Repeats of finished trials as CMA-ES's source: it starts from the best tenth of them, and fails if that is none."""
 
 
 def trials_for(name: str, stated: int | None) -> int:
-    """Return how many points a sampler may name: as many as somebody has stated, else its default."""
+    """Return how many points a sampler may suggest: `trials` if given, else the sampler's default."""
     return stated or (TRIALS if name in OPTUNA else MOST)
 
 
 def proposer(name: str, seed: int = 0) -> Sampler:
-    """Return what proposes points by the sampler of a name; `seed` is that of all draws of Optuna's.
+    """Return the sampler of a name.
+
+    Args:
+        name: one of `SAMPLERS`.
+        seed: seed of all random draws of Optuna's samplers.
 
     Raises:
-        InputError: there is none, or it needs a package that is missing.
+        InputError: the name is unknown, or the sampler needs a package that is not installed.
     """
     if name == "surface":
         return surface
@@ -56,7 +60,7 @@ def proposer(name: str, seed: int = 0) -> Sampler:
 
 
 def _ask(name: str, seed: int, observations: Observations, number: int) -> list[Place]:
-    """Return the next free places that one of Optuna's samplers names, the start first."""
+    """Return up to `limit` free positions that a sampler of Optuna suggests, the start first."""
     import optuna
     from optuna.distributions import IntDistribution
     from optuna.trial import TrialState, create_trial
@@ -71,7 +75,7 @@ def _ask(name: str, seed: int, observations: Observations, number: int) -> list[
         )
 
     chosen = [] if observations.start in observations.taken else [observations.start]
-    n_skipped = len(observations.taken) if name == "qmc" else 0  # of the one sequence that it has
+    n_skipped = len(observations.taken) if name == "qmc" else 0  # QMC repeats its one sequence from the start
     with quiet():
         finished = [
             trial(position, value) for position, value in observations.values.items() if observations.holds(position)
@@ -80,7 +84,7 @@ def _ask(name: str, seed: int, observations: Observations, number: int) -> list[
         study = optuna.create_study(sampler=_sampler(name, seed, len(observations.taken), finished))
         study.add_trials([*finished, *under_way])
         while len(chosen) < min(number, len(observations.free)):
-            for _ in range(ASKED + n_skipped):  # its trials run on, so that it sees what it has named
+            for _ in range(ASKED + n_skipped):  # these trials stay running, so the sampler sees its own suggestions
                 params = study.ask(space).params
                 position = tuple(int(params[axis]) for axis in space)
                 if position not in observations.taken and position not in chosen:
@@ -92,7 +96,7 @@ def _ask(name: str, seed: int, observations: Observations, number: int) -> list[
 
 
 def _sampler(name: str, seed: int, n_unavailable: int, finished: "list[FrozenTrial]") -> "BaseSampler":
-    """Return one of Optuna's samplers for a round, in which so many places are taken."""
+    """Return a sampler of Optuna for a round, seeded by the number of positions used so far."""
     from optuna import samplers
 
     round_seed = derive_seed(seed, name, n_unavailable) % 2**32
@@ -108,7 +112,7 @@ def _sampler(name: str, seed: int, n_unavailable: int, finished: "list[FrozenTri
             )
         case "random":
             return samplers.RandomSampler(seed=round_seed)
-        case _:  # one sequence for all rounds
+        case _:  # quasi-Monte Carlo: one sequence for all rounds, or it would not fill the space evenly
             sequence_seed = derive_seed(seed, name) % 2**32
             return samplers.QMCSampler(seed=sequence_seed, scramble=True, warn_independent_sampling=False)
 
@@ -119,7 +123,7 @@ def _nearest(position: Place, free: Iterable[Place]) -> Place:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Optuna from telling of each study and trial, and of what is experimental in it."""
+    """Silence Optuna's log of studies and trials, and its warnings about experimental features."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()

@@ -1,7 +1,7 @@
-"""What a proposer knows of a family; and the surface's own: where a further run is expected to gain most.
+"""What samplers know of a study, and the sampler `surface`: expected improvement under the surface of verdicts.
 
-A proposer is a function of what is known alone, so a search that is killed goes on as if it had not been: nothing is
-kept of one but the places that it has named. Places are whole steps from the centre along each free axis.
+A sampler is a pure function of the observations, so a killed search goes on as if nothing had happened: only the
+suggested points are stored. Positions are whole lattice steps from the centre along each free axis.
 
 Shapes: P positions of a fit, Q candidates, H components.
 """
@@ -21,37 +21,37 @@ from ettsweep.study.surface import Array, Surface, contrast, fit
 Place = tuple[int, ...]
 
 AROUND = {1: ((0.5,), (-0.5,)), 2: ((0.5, -0.25), (-0.25, 0.5), (-0.25, -0.25))}
-"""Where a search looks around its start before a surface can be fitted, by its axes: shares of half the box."""
+"""Initial positions around the start, by number of free axes, as shares of half the box: a surface needs a few."""
 
 INNER = 0.75
-"""Share of the box within which further first places lie, where more runs than these train at once."""
+"""Share of the box for further initial positions, if more workers are free than there are offsets above."""
 
 LEAST = 8
-"""Places with scores before which a search does not stop: fewer say little of how noisy they are."""
+"""Positions with scores before a search may stop: fewer say little about the noise."""
 
 WORTH = 1.0
-"""Shares of the margin that a further place must be expected to gain."""
+"""Expected improvement, in margins, below which a position is not worth a run."""
 
 SHORTLIST = 32
-"""Candidates that are weighed together, over each component of the fit: a box may have thousands of places."""
+"""Candidates that are compared with all components of the fit: a box may have thousands of positions."""
 
 AT_A_TIME = 128
-"""Candidates that are looked at together for that list."""
+"""Candidates whose expected improvement is computed together: it takes their covariance matrix."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """What a proposer knows of a family.
+    """Everything a sampler knows of a study.
 
     Attributes:
-        low, high: opposite corners of the box.
-        start: where the search begins.
-        scores: finished ones by place and seed; those beyond the box as well. All losses, or all accuracies.
-        diverged: places with a diverged run.
-        awaited: places whose first score is to come.
-        taken: all places that were proposed or run, whatever became of them.
-        margin: by how much a place may be better, a share of a loss or of all samples.
-        loss: whether the least is best.
+        low, high: opposite corners of the box to suggest from.
+        start: position where the search starts.
+        scores: finished scores by position and seed, outside the box as well; all losses, or all accuracies.
+        diverged: positions with a diverged run.
+        pending: positions without a score, with a run that will have one.
+        unavailable: all positions that were suggested or run, whatever their state.
+        margin: the criterion's margin, a share of a loss or a difference of accuracies.
+        lower_is_better: `True` for losses.
     """
 
     low: Place
@@ -66,42 +66,46 @@ class Observations:
 
     @cached_property
     def free(self) -> list[Place]:
-        """Places of the box that may be proposed."""
+        """Positions of the box that may be suggested."""
         box = product(*(range(low, high + 1) for low, high in zip(self.low, self.high, strict=True)))
         return [position for position in box if position not in self.taken]
 
     @cached_property
     def values(self) -> dict[Place, float]:
-        """The mean score of each place, less is better; one that diverged is as bad as the worst."""
+        """Mean score of each position, negated if higher is better; a diverged position gets the worst of all."""
         sign = 1 if self.loss else -1
         means = {position: sign * fmean(scores.values()) for position, scores in self.scores.items()}
         return means | dict.fromkeys(self.diverged, max(means.values(), default=0.0))
 
     @cached_property
     def best(self) -> Place | None:
-        """The place of the box whose mean score is best; None where none has a score."""
+        """The position of the box with the best mean score; None without scores."""
         return min(filter(self.holds, self.scores), key=lambda position: self.values[position], default=None)
 
     def holds(self, position: Place) -> bool:
-        """Say whether a place lies in the box."""
+        """`True` if a position lies in the box."""
         return all(low <= x <= high for low, x, high in zip(self.low, position, self.high, strict=True))
 
 
 Sampler = Callable[[Observations, int], list[Place]]
-"""Returns free places, up to a number that are run at once; none where no further run is worth it."""
+"""Returns up to that many free positions to run at once; none if no further run is worth it."""
 
 
 def surface(observations: Observations, number: int) -> list[Place]:
-    """Return the places that are expected to gain most over the best one, by the surface that verdicts rest on.
+    """Suggest the positions with the most expected improvement over the best one, under the surface of verdicts.
 
-    Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once `LEAST` are
-    known and no further one is expected to gain `WORTH` margins: the rest is for the race around the best one.
+    Each is chosen as if earlier choices and pending runs had scored as predicted. The search stops once
+    `MIN_POSITIONS` are known and no position is expected to improve by `MIN_GAIN` margins: racing around the best
+    point decides the rest.
+
+    Returns:
+        Up to `limit` free positions; initial ones until a surface can be fitted.
     """
     initial = _first_places(observations)
     others = (position for position in _spread(observations, initial) if position not in observations.taken)
     if len(observations.scores) < len(initial) and len(observations.diverged) < len(initial):
         return list(islice(others, number))
-    if not observations.scores:  # where all diverged, a lower lr may not
+    if not observations.scores:  # all diverged: only a lower lr may help
         lowest = min(position[0] for position in observations.diverged)
         return list(islice((position for position in others if position[0] < lowest), number))
     if not observations.free:
@@ -123,7 +127,7 @@ def surface(observations: Observations, number: int) -> list[Place]:
 
 
 def _first_places(observations: Observations) -> list[Place]:
-    """Return the start and places around it."""
+    """Return the start and positions around it."""
     half = [(high - low) / 2 for low, high in zip(observations.low, observations.high, strict=True)]
     initial = [observations.start]
     for shares in AROUND[len(half)]:
@@ -133,7 +137,7 @@ def _first_places(observations: Observations) -> list[Place]:
 
 
 def _spread(observations: Observations, initial: Sequence[Place]) -> Iterator[Place]:
-    """Yield some places, then free ones of the inner box that are farthest from all others, and then all free ones."""
+    """Yield the initial positions, then free ones of the inner box, farthest from all others first, then the rest."""
     yield from initial
     ends = list(zip(observations.low, observations.high, strict=True))
     inner = np.array([[(a + b - INNER * (b - a)) / 2, (a + b + INNER * (b - a)) / 2] for a, b in ends])
@@ -153,7 +157,7 @@ def _spread(observations: Observations, initial: Sequence[Place]) -> Iterator[Pl
 
 
 def _away(x: float) -> int:
-    """Round to the whole number that is farther from zero, where both are as near."""
+    """Round to the nearest integer, halves away from zero: Python's `round` takes them to even numbers."""
     return int(np.sign(x) * np.floor(abs(x) + 0.5))
 
 
@@ -162,7 +166,7 @@ def _clip(x: int, low: int, high: int) -> int:
 
 
 def _with_diverged(observations: Observations) -> Scores:
-    """Return scores, with the worst of all where a run diverged."""
+    """Return scores, with the worst score of all at diverged positions: a surface needs a number there."""
     scores: dict[Position, Mapping[int, float]] = dict(observations.scores.items())
     values = [score for scores_by_seed in scores.values() for score in scores_by_seed.values()]
     worst = max(values) if observations.loss else min(values)
@@ -171,7 +175,7 @@ def _with_diverged(observations: Observations) -> Scores:
 
 
 def _ranked(observations: Observations, fitted: Surface) -> Iterator[tuple[Place, float]]:
-    """Yield each free place with about what it is expected to gain: as if the fit had one component."""
+    """Yield each free position with its approximate expected improvement: the mixture is taken as one normal."""
     best = fitted.layout.x_PD[[int(np.argmin(fitted.mean))]]
     for k in range(0, len(observations.free), AT_A_TIME):
         positions = observations.free[k : k + AT_A_TIME]
@@ -184,13 +188,16 @@ def _ranked(observations: Observations, fitted: Surface) -> Iterator[tuple[Place
 
 
 def _gain(mean: Array, sd: Array) -> Array:
-    """Return E max(x, 0) of normal x."""
+    """Return E max(x, 0) for normal x: expected improvement in closed form."""
     z = mean / sd
     return np.asarray(mean * ndtr(z) + sd * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
 
 
 class _Design:
-    """A fitted surface that is told of further runs, each of which scores as is expected of it."""
+    """A fitted surface to which runs can be added, each of which scores as predicted (a kriging believer).
+
+    The first `n_pending` of the positions are runs that are under way.
+    """
 
     def __init__(self, fitted: Surface, places: Sequence[Place], awaited: int = 0) -> None:
         self._places = places
@@ -204,9 +211,9 @@ class _Design:
             self._tell(k)
 
     def gains(self) -> list[float]:
-        """Return what each place that is left is expected to gain over the best one that was run.
+        """Return the expected improvement of each remaining position over the best one that was run.
 
-        That is E max(f(best) - f(place), 0), over the components.
+        That is E max(f(best) - f(position), 0), averaged over the components.
         """
         surface_fit, others = self._surface, [self._known + k for k in self._left]
         best = int(np.argmin(surface_fit.mean[: self._known]))
@@ -216,7 +223,7 @@ class _Design:
         return [float(gain) for gain in surface_fit.weight_H @ _gain(ahead_HQ, sd_HQ)]
 
     def best(self, worth: float) -> Place | None:
-        """Return the place that is expected to gain most, and tell of its run; None where that is not worth it."""
+        """Add a run at the position with the most expected improvement, and return it; None if that is too little."""
         gains = self.gains()
         if not gains or max(gains) < worth:
             return None
@@ -225,6 +232,7 @@ class _Design:
         return self._places[chosen]
 
     def _tell(self, k: int) -> None:
+        # Which seed the run will have is not known: it is compared with the mean over all runs.
         contrast_P = -self._share_P
         contrast_P[self._known + k] += 1
         covariance_HP: Array = self._cov_HPP @ contrast_P

@@ -1,4 +1,4 @@
-"""What a SLURM cluster has, and what a profile would get there: rows of the doctor's table. Nothing is submitted."""
+"""Check a SLURM cluster: its partitions and limits, and what a launch profile would get. Nothing is submitted."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ from ettsweep.launch.profile import SlurmProfile
 
 
 def job(profile: SlurmProfile) -> str:
-    """Say what a job asks for."""
+    """Return what a job of a profile requests, in words."""
     per_node = [count(profile.workers * profile.cpus, "CPU")]
     if profile.gpus:
         per_node.append(count(profile.gpus, "GPU"))
@@ -26,13 +26,13 @@ def job(profile: SlurmProfile) -> str:
     facts = [
         f"a job: {count(profile.nodes, 'node')} with {', '.join(per_node)}; {span(profile.time_min)}",
         f"runs a job: {profile.runs_per_job}",
-        f"starts {profile.python or sys.executable}, which the nodes must have (only a job can tell)",
+        f"starts {profile.python or sys.executable}, which must exist on the nodes (only a job can check that)",
     ]
     return "; ".join(facts)
 
 
 def examine_cluster(results: Path, profile: SlurmProfile) -> list[DoctorCheck]:
-    """Say what the cluster has, and what the profile would get."""
+    """Return checks of the cluster, and of what a profile would get there."""
     try:
         config, partitions, nodes = slurm.configuration(), inventory.partitions(), inventory.nodes()
     except SlurmUnavailableError as error:
@@ -84,7 +84,13 @@ def _partition(
 
 
 def _preempted_by(partition: inventory.Partition, preempting: Sequence[str], config: dict[str, str]) -> str:
-    """Say what takes the place of a partition's jobs, and what becomes of them; `above` share nodes with it."""
+    """Return what preempts the jobs of a partition, and what happens to them.
+
+    Args:
+        partition: the partition.
+        preempting: names of partitions of a higher tier that share nodes with it.
+        config: SLURM's configuration.
+    """
     mode = partition.preempt_mode
     kind = config.get("PreemptType", "preempt/none")
     if mode == "OFF" or kind == "preempt/none":
@@ -111,9 +117,9 @@ def _preemption(config: dict[str, str]) -> DoctorCheck:
     if kind == "none":
         return DoctorCheck("preemption", "ok", "none on this cluster")
     if "preempt_send_user_signal" in config.get("SlurmctldParameters", ""):
-        warning = "jobs are warned with their own signal before (preempt_send_user_signal)"
+        warning = "jobs get their own warning signal first (preempt_send_user_signal)"
     else:
-        warning = "jobs are told by TERM alone (no preempt_send_user_signal)"
+        warning = "jobs get SIGTERM only (no preempt_send_user_signal)"
     return DoctorCheck("preemption", "ok", f"{kind}, {config.get('PreemptMode', '?')}; {warning}; runs save at either")
 
 
@@ -122,9 +128,9 @@ QOS_FIELDS = ("name", "maxjobspu", "maxsubmitpu", "maxwall", "gracetime", "preem
 
 
 def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
-    """Say whether the accounting answers, and what it lets the user do."""
+    """Return whether accounting answers, and the limits of the user's accounts and QOS."""
     age = config.get("MinJobAge", "300 sec")
-    consequence = f"why a job ended is not known once SLURM forgets it (MinJobAge, {age}); all else works"
+    consequence = f"why a job ended is not known once SLURM forgets it (MinJobAge, {age}); everything else works"
     if config.get("AccountingStorageType", "").endswith(("/none", "(null)")):
         return [DoctorCheck("accounting", "absent", f"off: {consequence}")]
     user = _user()
@@ -152,7 +158,7 @@ def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
 
 
 def _given(row: dict[str, str], labels: dict[str, str]) -> str:
-    """Return the limits of an account or a QOS, in words."""
+    """Return the limits of an account or QOS, in words; `labels` gives the unit of each limit."""
     limits = ", ".join(f"{row[key]} {label}" for key, label in labels.items() if row.get(key))
     return f"at most {limits}" if limits else "no limits of its own"
 
@@ -165,7 +171,7 @@ def _user() -> str:
 
 
 def _would_start(results: Path, profile: SlurmProfile) -> str:
-    """Return sbatch's own words on an array of one run."""
+    """Return the answer of `sbatch --test-only` to an array of one run."""
     from ettsweep.launch.executors import ArrayExecutor
     from ettsweep.launch.submit import unnamed, would_start
 
@@ -178,7 +184,7 @@ def _would_start(results: Path, profile: SlurmProfile) -> str:
 def _unsaid(
     profile: SlurmProfile, partitions: Sequence[inventory.Partition], nodes: Sequence[inventory.Node], *, promised: bool
 ) -> list[DoctorCheck]:
-    """Return what sbatch leaves out: limits that it does not hold a job to, and why it does not promise a start."""
+    """Return what `sbatch --test-only` does not say: limits that it does not check, and why it gives no start time."""
     requested = profile.partition or os.environ.get("SBATCH_PARTITION")
     names = requested.split(",") if requested else [p.name for p in partitions if p.default]
     rows = _time(profile, [p for p in partitions if p.name in names])
@@ -191,19 +197,22 @@ def _unsaid(
 
 
 def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[DoctorCheck]:
-    """SLURM accepts a job above the limit of its partition, unless EnforcePartLimits is set, and never starts it."""
+    """Return a row if no partition allows the time limit.
+
+    Without EnforcePartLimits, SLURM accepts a job above the limit of its partition and never starts it.
+    """
     limits = {p.name: p.longest_min for p in chosen if p.longest_min is not None and p.longest_min < profile.time_min}
     if len(limits) < len(chosen) or not limits:
         return []
     limit_text = ", ".join(f"partition {name} allows {span(limit)}" for name, limit in limits.items())
     max_min = max(limits.values())
     hint = f"time_min={int(max_min)}" if max_min >= 1 else "another partition"
-    detail = f"{profile.time_min}: {limit_text}; SLURM takes such a job and never starts it; what would work: {hint}"
+    detail = f"{profile.time_min}: {limit_text}; SLURM accepts such a job and never starts it; what would work: {hint}"
     return [DoctorCheck("time_min", "warning" if profile.qos else "failed", detail)]  # a QOS may lift the limit
 
 
 def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_names: str) -> list[DoctorCheck]:
-    """Say what of a job the nodes do not have: sbatch has one sentence for all of it."""
+    """Return which requests of a job no node can meet: sbatch has the same message for all of them."""
     cpus, mem_mb = profile.workers * profile.cpus, round(1024 * (profile.mem_gb or 0))
     max_cpus, max_mb, max_gpus = (max(getattr(node, field) for node in nodes) for field in ("cpus", "mem_mb", "gpus"))
     times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
@@ -235,11 +244,12 @@ def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_n
 
 
 def _warning(profile: SlurmProfile, config: dict[str, str]) -> DoctorCheck | None:
+    # KillWait reads `30 sec`: the time from SIGTERM to SIGKILL that each job gets without a warning.
     kill_wait = config.get("KillWait", "").split()
     wait_s = int(kill_wait[0]) if kill_wait and kill_wait[0].isdigit() else 0
     if profile.warn_s > wait_s:
         return None
-    comparison = f"{profile.warn_s} s before the end is no longer than what KillWait leaves anyway ({wait_s} s)"
+    comparison = f"{profile.warn_s} s before the end is no longer than KillWait ({wait_s} s), which a job has anyway"
     return DoctorCheck("warn_s", "warning", f"{comparison}: a checkpoint may not be written in time; 120 is usual")
 
 
@@ -248,7 +258,7 @@ def _gpu_torch(profile: SlurmProfile) -> DoctorCheck | None:
         return None
     try:
         facts = torch_facts()
-    except Exception:  # its own row says so
+    except Exception:  # the row `torch` reports it
         return None
     if facts["gpu"]:
         return None
@@ -257,14 +267,14 @@ def _gpu_torch(profile: SlurmProfile) -> DoctorCheck | None:
 
 
 OF_ONE_MACHINE = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "squashfs"}
-"""File systems of a disk."""
+"""File systems of local disks, which other nodes do not see unless they are exported."""
 
 OF_EACH_NODE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
-"""Folders that each node has for itself."""
+"""Folders that are usually local to each node, whatever their file system."""
 
 
 def _shared(results: Path) -> DoctorCheck | None:
-    """Say what the results folder lies on: nodes must see it under the same path."""
+    """Return a row on the file system of the results folder, which nodes must see under the same path."""
     folder = existing(results).resolve()
     kind, mount = file_system(folder)
     if not kind:
@@ -273,19 +283,19 @@ def _shared(results: Path) -> DoctorCheck | None:
         detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
         return DoctorCheck("shared folder", "warning", detail)
     if kind in OF_ONE_MACHINE:
-        detail = f"{folder} ({kind} at {mount}) is a disk of this machine: do nodes see it under this path?"
+        detail = f"{folder} ({kind} at {mount}) is a local disk of this machine: do the nodes see it under this path?"
         return DoctorCheck("shared folder", "warning", detail)
     return DoctorCheck("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")
 
 
 def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, str]:
-    """Return the type of the file system of a folder, and where it is mounted; empty where that cannot be known."""
+    """Return the type and mount point of a folder's file system; both empty if they cannot be determined."""
     try:
         lines = mountinfo.read_text(errors="replace").splitlines()
     except OSError:
         return "", ""
     match = "", ""
-    for line in lines:  # a later one covers an earlier one at the same place
+    for line in lines:  # a later mount hides an earlier one at the same mount point
         before, _, after = line.partition(" - ")
         mount = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), before.split()[4])  # a space is \040
         if folder.is_relative_to(mount) and len(mount) >= len(match[1]):

@@ -1,4 +1,4 @@
-"""Whether images are what a task needs: form, classes and counts, and each image by decoding it."""
+"""Check images for a task: their format, classes and counts, and that each image can be decoded."""
 
 import time
 from collections.abc import Sequence
@@ -20,20 +20,27 @@ if TYPE_CHECKING:
     from ettsweep.trainer.tasks.images.sources import ImageSource
 
 AT_ONCE = 64
-"""Images that a process is given to decode."""
+"""Images per task of the process pool: a compromise between overhead and progress."""
 
 TABLE_ROWS = 20
-"""Unreadable images that a table names."""
+"""Unreadable images that the table lists; JSON and CSV list all."""
 
 UNREAD = "cannot be read"
-"""The beginning of the reason where no bytes come, rather than wrong ones."""
+"""Start of the reason if an image's bytes cannot be read at all, as opposed to decoded."""
 
 IMAGE = "image"
-"""What the rows of unreadable images are called."""
+"""Name of the rows of unreadable images."""
 
 
 class ImageReading(NamedTuple):
-    """What came of decoding images; `stopped` says why not all of them were."""
+    """The result of decoding images.
+
+    Attributes:
+        images: number of images that were decoded or failed to.
+        wall_s: seconds that it took.
+        unreadable: number of each image that failed, counted through all sources, and the reason.
+        stopped: why decoding ended early; empty if it did not.
+    """
 
     images: int
     wall_s: float
@@ -42,9 +49,13 @@ class ImageReading(NamedTuple):
 
 
 def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: int | None) -> list[DoctorCheck]:
-    """Return a row on the form of a data set, its classes, each part, all images, and each one that is unreadable.
+    """Return checks of an image data set: format, contents, classes, sizes, decoding, and each unreadable image.
 
-    So many images are decoded, evenly spread; None means all.
+    Args:
+        task: task that the data are for.
+        model: model with the number of classes that is needed; None for the task's own number.
+        data: where the data set is.
+        images: number of images to decode, evenly spread; None for all.
     """
     classes = model.classes if isinstance(model, ImageModel) else task.classes
     try:
@@ -105,7 +116,8 @@ def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Doct
         if is_too_many:
             consequence = "too many to train without"
         elif n_unread:
-            consequence = f"a run ends at those that cannot even be read, {n_unread} of them"
+            # A file that cannot be read may be a fault of the disk: training must not go on without it.
+            consequence = f"a run fails at those that cannot even be read, {n_unread} of them"
         detail = f"{len(reading.unreadable)} of {reading.images} cannot be: {consequence}{rate}"
         rows.append(DoctorCheck("unreadable", "failed" if is_too_many or n_unread else "warning", detail))
     for number, reason in sorted(reading.unreadable):
@@ -115,7 +127,7 @@ def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Doct
 
 
 def shorten(rows: list[DoctorCheck]) -> list[DoctorCheck]:
-    """Return what a table shows: the first unreadable images, and how many more there are."""
+    """Return the rows that a table shows: only the first unreadable images, and how many more there are."""
     images = [row for row in rows if row.what == IMAGE]
     if len(images) <= TABLE_ROWS:
         return rows
@@ -130,12 +142,17 @@ def shorten(rows: list[DoctorCheck]) -> list[DoctorCheck]:
 
 
 def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageReading:
-    """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
+    """Decode images on all cores; after Ctrl-C, return the result so far.
+
+    Args:
+        sources: sources of images.
+        chosen: numbers of the images, counted through all sources.
+    """
     unreadable, images, stopped = list[tuple[int, str]](), 0, ""
     start_s = time.monotonic()
     batches = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
     try:
-        # Forked, since names of a million images are many to send to each process.
+        # Forked, since sending a million file names to each process takes long.
         with open_pool(cores(), "fork", _sources.extend, sources) as pool:
             size = {pool.submit(_unreadable, batch): len(batch) for batch in batches}
             with progress("decoding", len(chosen)) as advance:
@@ -146,16 +163,16 @@ def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageRe
     except KeyboardInterrupt:
         stopped = "stopped by Ctrl-C"
     except BrokenProcessPool:
-        stopped = "a process died of an image (or for lack of memory)"
+        stopped = "a process died (of an image, or for lack of memory)"
     return ImageReading(images, time.monotonic() - start_s, unreadable, stopped)
 
 
 _sources: "list[ImageSource]" = []
-"""What a process of the pool reads."""
+"""Sources of a process of the pool, set by its initialiser."""
 
 
 def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
-    """Return those that cannot be decoded, with the reason."""
+    """Return the numbers of images that cannot be decoded, with reasons; runs in a process of the pool."""
     from ettsweep.trainer.tasks.images.sources import decode, small
 
     unreadable = []

@@ -1,6 +1,6 @@
-"""What works here, and what a launch profile would get on a SLURM cluster: one row a check, each found out by trying.
+"""Check this machine, and what a launch profile would get: one row per check, each by trying it.
 
-Nothing is submitted, and nothing stays behind.
+Nothing is submitted, and no files are left behind.
 """
 
 import contextlib
@@ -35,7 +35,14 @@ from ettsweep.worker.devices import prepare_device
 
 
 def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[DoctorCheck]:
-    """Return all checks; `data` is where the data sets are that must be there, by kind of task."""
+    """Return all checks of this machine and, for a SLURM profile, of the cluster.
+
+    Args:
+        results: the results folder.
+        profile: name of a launch profile, or its file.
+        launch_set: `KEY=VALUE` changes to the profile.
+        data: locations of data sets that must exist, by kind of task; others are reported as absent if missing.
+    """
     loaded, row = _profile(profile, launch_set)
     on_slurm = isinstance(loaded, SlurmProfile)
     rows = [
@@ -54,8 +61,8 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:
             rows += examine_cluster(results, loaded)
-        except Exception as error:  # what this SLURM prints is not what others do
-            rows.append(DoctorCheck("cluster", "failed", f"its answers cannot be read: {error!r}"))
+        except Exception as error:  # versions and sites of SLURM print in different formats
+            rows.append(DoctorCheck("cluster", "failed", f"its answers cannot be parsed: {error!r}"))
     return rows
 
 
@@ -65,11 +72,11 @@ def _torch() -> str:
 
 
 def _compiler(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
-    """Yield whether the compiler works that runs want here: on a GPU, or because a profile says so."""
+    """Yield a check of `torch.compile`, if runs use it here: on a GPU, or because the profile says so."""
     try:
         gpu = bool(torch_facts()["devices"])
     except RuntimeError:
-        return  # a row of its own says so
+        return  # the row `torch` reports it
     is_requested = profile is not None and profile.compile is True
     if gpu and not (isinstance(profile, LocalProfile) and profile.devices == "cpu"):
         yield check("compiler", partial(compiler, "cuda"), "failed" if is_requested else "warning")
@@ -78,7 +85,7 @@ def _compiler(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
 
 
 def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, DoctorCheck]:
-    """Return the profile, None where it is not valid, and what it asks for."""
+    """Return the profile, None if it is invalid, and a row on what it requests."""
     row_name = f"profile {name}"
     try:
         loaded = load_profile(name, launch_set)
@@ -104,6 +111,7 @@ def _writable(results: Path) -> str:
     with storage_errors(folder):
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
+        # A hard link creates a claim only if none exists; some network and FUSE file systems have no hard links.
         probe, link = folder / f".ettsweep-doctor-{os.getpid()}", folder / f".ettsweep-doctor-{os.getpid()}.link"
         write_atomic(probe, "")
         try:
@@ -139,19 +147,19 @@ def _slurm() -> str:
 
 
 def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
-    """Yield whether a job of SLURM's has the time to save a grid's model once it is warned; not of small ones."""
+    """Yield a check whether a SLURM job can save a grid's model between its warning and its end; none if it is small."""
     spec = sweep_spec.searches()[0].base
     try:
         profile = load_profile(name, launch_set)
     except EttsweepError:
-        return  # `examine` has a row on that
+        return  # `examine` reports it
     if not isinstance(profile, SlurmProfile) or (n_bytes := saved_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
         return
     row_name = f"checkpoint {model_name(spec.model)}"
     try:
         bytes_per_s = _written_bytes_per_s(existing(results))
     except EttsweepError as error:
-        yield DoctorCheck(row_name, "warning", f"how long it takes cannot be measured: {error}")
+        yield DoctorCheck(row_name, "warning", f"the time to write it cannot be measured: {error}")
         return
     takes_s = n_bytes / bytes_per_s
     duration = (
@@ -167,18 +175,18 @@ def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: 
 
 
 SMALL_BYTES = 2**28
-"""Of a checkpoint that is written in a second or so."""
+"""Checkpoints below this size take a second or so, and are not checked."""
 
 
 def _written_bytes_per_s(folder: Path) -> float:
-    """Return how fast a file is written and synced there."""
+    """Return the speed at which a file is written and synced in a folder."""
     probe, data = folder / f".ettsweep-doctor-{os.getpid()}", os.urandom(2**26)
     try:
         began_s = time.perf_counter()
         write_atomic(probe, data)
         return len(data) / (time.perf_counter() - began_s)
     finally:
-        with contextlib.suppress(OSError):  # where it could not be written, it may not be asked for either
+        with contextlib.suppress(OSError):  # a folder that cannot be written may fail here as well
             probe.unlink()
 
 
@@ -186,33 +194,33 @@ def _written_bytes_per_s(folder: Path) -> float:
 
 
 def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
-    """Yield the largest micro-batch of a grid's model that fits a device, without and with activation checkpointing.
+    """Yield the largest micro-batch of a grid's model that fits into a device, without and with checkpointing.
 
-    A profile for SLURM is tried on the first device of this machine: on the login node, start it with srun.
+    A SLURM profile is tried on the first device of this machine; from a login node, run it with srun.
     """
     spec = sweep_spec.searches()[0].base
     profile = load_profile(name, launch_set)
     local_profile = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = local_profile.resolve()[0]
     device, facts = prepare_device(slot)
-    from ettsweep.trainer.training.distributed import ProcessGroup  # torch, which the slot has to be prepared for
+    from ettsweep.trainer.training.distributed import ProcessGroup  # imports torch: only after the device is set
     from ettsweep.trainer.training.memory import largest_step
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings, sized
 
-    group, requested = (
-        ProcessGroup(world=profile.devices_per_run),
-        None if profile.sharded == "auto" else profile.sharded,
-    )
+    group = ProcessGroup(world=profile.devices_per_run)
+    requested = None if profile.sharded == "auto" else profile.sharded
     sharded = bool(sized(spec.model, RuntimeSettings(sharded=requested), group).sharded)
     device_name = facts["device_name"] if device.type == "cuda" else "this machine"
-    local_batch = -(-spec.batch_size // group.world)
+    local_batch = -(-spec.batch_size // group.world)  # rounded up: the largest share of a device
     sample, row_name = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
-    row_name += f", shared out over {group.world} devices" if sharded else ""
+    row_name += f", sharded over {group.world} devices" if sharded else ""
     for recompute in (False, True):
         option = " with activation_checkpointing=true" if recompute else ""
-        step = largest_step(spec, device, group, recompute=recompute, sharded=sharded, steps=2)  # the first is slower
+        step = largest_step(
+            spec, device, group, recompute=recompute, sharded=sharded, steps=2
+        )  # the first step is slower
         if step is None:
-            yield DoctorCheck(row_name, "failed", f"not even one {sample} fits into {device_name}{option}")
+            yield DoctorCheck(row_name, "failed", f"a single {sample} does not fit into {device_name}{option}")
             continue
         memory = f"{step.memory_bytes / GIB:.1f} GiB of {device_name}" if step.memory_bytes else device_name
         speed = f"{step.samples_per_s:,.1f} {sample}s/s"

@@ -118,7 +118,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> Non
     (root / "train" / "n01" / "00.jpg").unlink()
     (root / "train" / "n01" / "00.jpg").symlink_to(tmp_path / "gone.jpg")
     rows = examine(root, "--grid", grid, code=1)
-    told = "1 of 45 cannot be: a run ends at those that cannot even be read, 1 of them"
+    told = "1 of 45 cannot be: a run fails at those that cannot even be read, 1 of them"
     assert ("unreadable", "failed", told) in rows
     named = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
     assert ("image", "warning", named) in rows

@@ -147,7 +147,7 @@ def _slurm() -> str:
 
 
 def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
-    """Yield a check whether a SLURM job can save a grid's model between its warning and its end; none if it is small."""
+    """Yield a check whether a SLURM job has time to save a grid's model after its warning; none for small models."""
     spec = sweep_spec.searches()[0].base
     try:
         profile = load_profile(name, launch_set)

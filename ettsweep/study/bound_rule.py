@@ -87,8 +87,8 @@ class BoundRule(StudyState):
 
     def _leads_nowhere(self, previous: ScoredPoint, last: ScoredPoint) -> bool:
         """`True` if a step gains less than the margin and ends where no climb may go on, as on a plateau."""
-        around = neighbours(last.point, self.study.lr, self.study.wd)
-        if not self._too_far([point for point in around if not self._is_asked(point)]):
+        neighbour_points = neighbours(last.point, self.study.lr, self.study.wd)
+        if not self._too_far([point for point in neighbour_points if not self._is_asked(point)]):
             return False
         return self._behind(previous.point) <= self._margin
 
@@ -175,18 +175,18 @@ class BoundRule(StudyState):
         origin = self.study.centre
         return {self._here, *(self.steps(n, origin) for n in neighbours(origin, self.study.lr, self.study.wd))}
 
-    def _positions(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> list[Position]:
+    def _positions(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> list[Position]:
         """Return the positions of the neighbours that did not diverge."""
-        return [self.steps(n.point, candidate.point) for n in around if n.score is not None]
+        return [self.steps(n.point, candidate.point) for n in scored_neighbours if n.score is not None]
 
     # --- judgement ---
 
-    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
+    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         confidence = self.study.criterion.confidence
         if candidate.score is None:
-            survivors = [n for n in around if n.score is not None]
+            survivors = [n for n in scored_neighbours if n.score is not None]
             return "it diverged, and a neighbour did not" if survivors else ""
-        posterior, others = self.evidence(candidate.point), self._positions(candidate, around)
+        posterior, others = self.evidence(candidate.point), self._positions(candidate, scored_neighbours)
         if posterior is None or not others or posterior.noise.known == "unknown":
             return ""
         probability, position = max(zip(posterior.better(self._here, others), others, strict=True))
@@ -195,7 +195,9 @@ class BoundRule(StudyState):
         shown_probability = "more than 0.999" if probability > 0.999 else f"{probability:.3g}"
         return f"{self.place(position, candidate.point)} is better, with a probability of {shown_probability}"
 
-    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, Bound | None]:
+    def _concluded(
+        self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
+    ) -> tuple[str, str, Bound | None]:
         if candidate.score is None:
             return "unresolved", "all diverged; try a centre with a lower lr", None
         # The paper's rule is evaluated as well: tables show both verdicts side by side.
@@ -206,10 +208,14 @@ class BoundRule(StudyState):
         if posterior is None:
             reason = "no two points have scores of the same seed, so nothing tells luck from merit"
             return "unresolved", f"noise unknown: {reason}{paper_text}", None
-        bound = self._bound(posterior, candidate, around, paper)
+        bound = self._bound(posterior, candidate, scored_neighbours, paper)
         format_share = self.study.metric.format_share
         if bound.value is None:
-            return "unresolved", f"noise unknown: {self._unknown(posterior, candidate, around)}{paper_text}", bound
+            return (
+                "unresolved",
+                f"noise unknown: {self._unknown(posterior, candidate, scored_neighbours)}{paper_text}",
+                bound,
+            )
         confidence = f"{100 * bound.confidence:.10g}%"
         bound_text, margin_text = format_share(bound.value), format_share(bound.margin)
         if not bound.wide:
@@ -220,9 +226,9 @@ class BoundRule(StudyState):
         about = "some " if bound.more > 1 else ""
         return "unresolved", f"{gap}; {about}{self._more(candidate, bound.more)} would tell", bound
 
-    def _unknown(self, posterior: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
+    def _unknown(self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         """Return why the noise is unknown, and which runs would measure it: those that racing starts with."""
-        compared = [self._here, *self._positions(candidate, around)]
+        compared = [self._here, *self._positions(candidate, scored_neighbours)]
         seeds = posterior.seeds_to_measure(compared)
         no_repeats = "too few points have several seeds to tell luck from merit"
         reason = no_repeats if posterior.repeated else "each point has one score, which may be luck"
@@ -236,11 +242,11 @@ class BoundRule(StudyState):
         return f"{count(runs, 'more run')}{hours}"
 
     def _bound(
-        self, posterior: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint], paper: str | None
+        self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint], paper: str | None
     ) -> Bound:
         """Return the bound on a candidate all of whose neighbours are finished."""
         criterion, margin = self.study.criterion, self._margin
-        origin, others = self._here, self._positions(candidate, around)
+        origin, others = self._here, self._positions(candidate, scored_neighbours)
         differences = dict(zip(others, posterior.differences(origin, others), strict=True)) if others else {}
         noise_is_known = posterior.noise.known != "unknown"
         # Without neighbours that have a score nothing can be better; with unknown noise no bound holds.
@@ -252,7 +258,8 @@ class BoundRule(StudyState):
             margin=margin,
             best=posterior.best_of(origin, others) if others else 1.0,
             differences=tuple(
-                None if n.score is None else differences[self.steps(n.point, candidate.point)] for n in around
+                None if n.score is None else differences[self.steps(n.point, candidate.point)]
+                for n in scored_neighbours
             ),
             noise=posterior.noise,
             caveat=posterior.caveat,

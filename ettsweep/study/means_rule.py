@@ -57,13 +57,13 @@ class MeansRule(StudyState):
         awaited = [n.point for n in verdict.neighbours if n.state in TO_COME or n.state is State.PRUNED]
         return not awaited or self._too_far(point for point in awaited if not self._is_asked(point))
 
-    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
+    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         metric = self.study.metric
-        rivals = [n for n in around if n.state.finished and metric.better(n.score, candidate.score)]
+        rivals = [n for n in scored_neighbours if n.state.finished and metric.better(n.score, candidate.score)]
         return f"{count_neighbours(rivals)} better" if rivals else ""
 
-    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, None]:
-        if any(n.score == candidate.score for n in around):
+    def _concluded(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> tuple[str, str, None]:
+        if any(n.score == candidate.score for n in scored_neighbours):
             diverged = candidate.score is None
             return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour", None
-        return "optimal", f"its mean is better than those of all {len(around)} neighbours", None
+        return "optimal", f"its mean is better than those of all {len(scored_neighbours)} neighbours", None

@@ -51,9 +51,9 @@ class Allocation:
         self.variance_H = surface.variance_H
         self.cov_HPP = surface.cov_HPP
         self.of, self.others = posterior.index(query.of), [posterior.index(other) for other in query.others]
-        ahead_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
-        self.ahead_Q = self.weight_H @ ahead_HQ
-        self.among_Q = self.weight_H @ (ahead_HQ - self.ahead_Q) ** 2
+        advantage_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
+        self.ahead_Q = self.weight_H @ advantage_HQ
+        self.among_Q = self.weight_H @ (advantage_HQ - self.ahead_Q) ** 2
         self.margin = posterior.fitted(query.margin)
         self.start_Q = self._within()
         scored_PS = surface.layout.scored_PS

@@ -72,11 +72,13 @@ class StudyState(ABC):
         """Return up to `limit` runs, of up to `max_seeds` seeds per point, that would narrow an open verdict most."""
 
     @abstractmethod
-    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
+    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         """Return why a neighbour is better than the candidate; empty if none is."""
 
     @abstractmethod
-    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, Bound | None]:
+    def _concluded(
+        self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
+    ) -> tuple[str, str, Bound | None]:
         """Return verdict, reason and bound for a candidate all of whose neighbours are finished."""
 
     # --- candidate and neighbours ---
@@ -88,25 +90,34 @@ class StudyState(ABC):
     def _verdict(self, candidate: ScoredPoint | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
         """Judge the candidate at the end of a path; `passed` are the points compared on the way."""
         study = self.study
-        around = [self.at(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
+        scored_neighbours = [self.at(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         # Fresh seeds are rerun after the verdict; they are shown beside it and never move it.
         fresh = {seed: run.score for seed, run in sorted(runs.items()) if not self.counts(seed) and run.state.finished}
-        compared_points = [scored_point.point for scored_point in ([candidate] if candidate else []) + around]
+        compared_points = [
+            scored_point.point for scored_point in ([candidate] if candidate else []) + scored_neighbours
+        ]
         reached = dict.fromkeys([*path, *passed, *compared_points])
         outside = tuple(point for point in reached if point in self._runs and not self._within(point))
         compared = [
             scored_point.point
-            for scored_point in (*([candidate] if candidate else []), *around)
+            for scored_point in (*([candidate] if candidate else []), *scored_neighbours)
             if scored_point.state.finished
         ]
         compared_runs = [run for point in compared for run in self._finished(point)]
-        verdict, reason, stuck = self._judge(candidate, around)
+        verdict, reason, stuck = self._judge(candidate, scored_neighbours)
         bound = None
         if verdict == CONCLUDED and candidate:
-            verdict, reason, bound = self._concluded(candidate, around)
+            verdict, reason, bound = self._concluded(candidate, scored_neighbours)
         reason += self._cure(stuck)
-        context = tuple(around), fresh, outside, tuple(path), tuple(compared_runs), tuple(run.id for run in stuck)
+        context = (
+            tuple(scored_neighbours),
+            fresh,
+            outside,
+            tuple(path),
+            tuple(compared_runs),
+            tuple(run.id for run in stuck),
+        )
         return Verdict(study, verdict, reason, candidate, *context, bound)
 
     def snap(self, typed_point: Point) -> Point:
@@ -181,24 +192,26 @@ class StudyState(ABC):
 
     # --- judgement ---
 
-    def _judge(self, candidate: ScoredPoint | None, around: Sequence[ScoredPoint]) -> tuple[str, str, Sequence[Run]]:
+    def _judge(
+        self, candidate: ScoredPoint | None, scored_neighbours: Sequence[ScoredPoint]
+    ) -> tuple[str, str, Sequence[Run]]:
         """Return the verdict, the reason for it, and the stuck runs to name with it.
 
         The order of the checks matters: what is wrong with the candidate comes before what is missing around it.
         """
         pending = len(self._pending())
-        stuck = self._stuck([*around, *([candidate] if candidate else [])])
+        stuck = self._stuck([*scored_neighbours, *([candidate] if candidate else [])])
         # A study without a free axis is never searched, whatever its single point's state.
         if candidate is None or (not candidate.state.finished and self.study.free):
             state = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
             return "incomplete", f"{state}; {pending} of {len(self._asked)} points asked for are to come", stuck
         if not self.study.free:
             return "unsearched", "both axes are fixed: a single point has no neighbours", ()
-        if refutation := self._refuted(candidate, around):
+        if refutation := self._refuted(candidate, scored_neighbours):
             return "refuted", refutation, ()
         if pending:
             return "incomplete", f"{pending} of {len(self._asked)} points that were asked for are to come", stuck
-        unrequested = [n.point for n in around if not self._is_asked(n.point)]
+        unrequested = [n.point for n in scored_neighbours if not self._is_asked(n.point)]
         if self._too_far(unrequested):
             reason = (
                 f"the climb stopped {REACH} steps beyond the requested ranges; if the score still improves, widen them "
@@ -207,8 +220,8 @@ class StudyState(ABC):
             )
             return "edge", reason, ()
         if unrequested:
-            return "edge", f"{len(unrequested)} of {len(around)} neighbours had not been asked for", stuck
-        unfinished = [n for n in around if not n.state.finished]
+            return "edge", f"{len(unrequested)} of {len(scored_neighbours)} neighbours had not been asked for", stuck
+        unfinished = [n for n in scored_neighbours if not n.state.finished]
         if unfinished:
             return "incomplete", f"{count_neighbours(unfinished)} to come", stuck
         # With a diverged candidate everything around it diverged as well: a retry would not help.

@@ -217,10 +217,10 @@ class _Design:
         """
         surface_fit, others = self._surface, [self._known + k for k in self._left]
         best = int(np.argmin(surface_fit.mean[: self._known]))
-        ahead_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
+        advantage_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
         widened = surface_fit.dof / max(surface_fit.dof - 2, 1)
         sd_HQ = np.sqrt(widened * surface_fit.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
-        return [float(gain) for gain in surface_fit.weight_H @ _gain(ahead_HQ, sd_HQ)]
+        return [float(gain) for gain in surface_fit.weight_H @ _gain(advantage_HQ, sd_HQ)]
 
     def best(self, worth: float) -> Place | None:
         """Add a run at the position with the most expected improvement, and return it; None if that is too little."""

@@ -178,8 +178,8 @@ class Verification:
         runs_per_study = math.ceil(self._batch(points, run_index) / max(1, len(racing)))
         lacking_specs += [(study_state, v, self._further(study_state, v, runs_per_study)) for study_state, v in racing]
         affordable = [
-            (study_state, v, self._affordable(study_state, v, wanted, run_index))
-            for study_state, v, wanted in lacking_specs
+            (study_state, v, self._affordable(study_state, v, needed_specs, run_index))
+            for study_state, v, needed_specs in lacking_specs
         ]
         full_plan = make_plan((spec for _, _, specs in affordable for spec in specs), run_index)
         plan = full_plan.limited(self._room(full_plan, run_index))

@@ -186,7 +186,7 @@ def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
     )
     assert subject("x", load_request(find_grid("vit-b16")), [], None) == (ImageNetTask(), model_spec("vit-b16"))
     for options, words in [
-        (("--task", "cifar10", "--grid", grid), "--task NAME cannot go with"),
+        (("--task", "cifar10", "--grid", grid), "--task NAME cannot be combined with"),
         (("--set", "task.train_size=3"), "--set changes a grid"),
         (("--task", "mnist"), "unknown task 'mnist'"),
         (("--model", "vit-digits"), "task digits comes with a package"),

@@ -38,7 +38,7 @@ def check(what: str, look: Callable[[], str], otherwise: CheckState = "failed") 
         return DoctorCheck(what, otherwise, first_line(error))
 
 
-@cache
+@cache  # importing torch takes seconds, and several checks need it
 def torch_facts() -> dict[str, str]:
     """Return PyTorch's `version`, GPU names as `devices`, `cpu` capability and CUDA or ROCm version as `gpu`.
 

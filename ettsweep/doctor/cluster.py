@@ -57,6 +57,7 @@ def _partition(
     config: dict[str, str],
 ) -> DoctorCheck:
     partition_nodes = [node for node in nodes if node.partition == partition.name]
+    # Jobs are preempted by those of partitions that share nodes with theirs, and have a higher tier.
     node_names = {node.name for node in partition_nodes}
     sharing_partitions = {node.partition for node in nodes if node.name in node_names}
     preempting = [
@@ -166,7 +167,7 @@ def _given(row: dict[str, str], labels: dict[str, str]) -> str:
 def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
+    except KeyError:  # containers may run under a user id without a name
         return str(os.getuid())
 
 
@@ -189,11 +190,9 @@ def _unsaid(
     names = requested.split(",") if requested else [p.name for p in partitions if p.default]
     rows = _time(profile, [p for p in partitions if p.name in names])
     nodes_by_name = {node.name: node for node in nodes if node.partition in names}
-    return (
-        rows
-        if promised or not nodes_by_name
-        else rows + _why_not(profile, list(nodes_by_name.values()), ", ".join(names))
-    )
+    if promised or not nodes_by_name:  # a start time means that the nodes can meet all requests
+        return rows
+    return rows + _why_not(profile, list(nodes_by_name.values()), ", ".join(names))
 
 
 def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[DoctorCheck]:
@@ -202,7 +201,7 @@ def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[
     Without EnforcePartLimits, SLURM accepts a job above the limit of its partition and never starts it.
     """
     limits = {p.name: p.longest_min for p in chosen if p.longest_min is not None and p.longest_min < profile.time_min}
-    if len(limits) < len(chosen) or not limits:
+    if len(limits) < len(chosen) or not limits:  # one partition that allows it is enough
         return []
     limit_text = ", ".join(f"partition {name} allows {span(limit)}" for name, limit in limits.items())
     max_min = max(limits.values())
@@ -217,6 +216,7 @@ def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_n
     max_cpus, max_mb, max_gpus = (max(getattr(node, field) for node in nodes) for field in ("cpus", "mem_mb", "gpus"))
     times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
     hint = "" if max_gpus else "; gpus=0 trains on the CPU"
+    # Each request is tested alone first: the message names the option to change.
     failures = [
         DoctorCheck(option, "failed", f"{request}: no node of {partition_names} has more than {maximum}")
         for option, is_unmet, request, maximum in (
@@ -234,6 +234,7 @@ def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_n
             f"{profile.nodes}: {len(fitting_nodes)} nodes of {partition_names} have all that a job asks for on each"
         )
         return [DoctorCheck("nodes", "failed", detail)]
+    # Broken nodes come back: the job waits for them, which is no failure.
     if sum(not n.broken for n in fitting_nodes) < profile.nodes:
         return [
             DoctorCheck(
@@ -279,6 +280,7 @@ def _shared(results: Path) -> DoctorCheck | None:
     kind, mount = file_system(folder)
     if not kind:
         return None
+    # Such folders exist on each node: a job would not fail, but write where nobody finds its results.
     if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(path) for path in OF_EACH_NODE):
         detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
         return DoctorCheck("shared folder", "warning", detail)

@@ -83,7 +83,7 @@ class Posterior:
 
     def wider(self, positions: Sequence[Position]) -> "Posterior":
         """Return the posterior with predictions at further positions; unchanged if it has no smooth surface."""
-        if not positions or not self.surface.smooth:
+        if not positions or not self.surface.smooth:  # paired comparisons say nothing of points without scores
             return self
         surface = fit(self.surface.layout.wider(np.array(positions, dtype=float)))
         return replace(self, positions=(*self.positions, *positions), surface=surface)
@@ -164,6 +164,7 @@ def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Posterior | 
     return _evidence(_table(scores), candidate, loss)
 
 
+# Cached: each round judges all studies anew, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
 def _evidence(table: _Table, candidate: Position, loss: bool) -> Posterior | None:
     candidate_scores = [score for position, seeds in table if position == candidate for _, score in seeds]
@@ -175,7 +176,7 @@ def _evidence(table: _Table, candidate: Position, loss: bool) -> Posterior | Non
     positions = tuple(position for position, _ in table)
     seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
     caveat, misfit = _misfit(surface, positions)
-    if caveat and surface.layout.pure_dof >= 1:
+    if caveat and surface.layout.pure_dof >= 1:  # paired comparisons need repeats to estimate the noise
         surface = pairs(surface.layout)
     noise = _noise(surface, 1.0 if log else level)
     return Posterior(positions, seeds, surface, log, level, noise, caveat, misfit)
@@ -194,6 +195,7 @@ def fit_scores(scores: Scores, *, loss: bool) -> tuple[Surface, float] | None:
 
 
 def _table(scores: Scores) -> _Table:
+    # Sorted and hashable: a key of the cache, and the same floats whatever the order of the runs.
     return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
 
 
@@ -206,6 +208,7 @@ def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
     for p, (_, seeds) in enumerate(table):
         for seed, score in seeds:
             y_PS[p, column[seed]], scored_PS[p, column[seed]] = score, 1.0
+    # Lower is better within the model, so accuracies are negated.
     raw = ScoreTable(x_PD, scored_PS, y_PS if loss else -y_PS)
     if raw.dof < 1:
         return None

@@ -85,6 +85,7 @@ def hopeless(
     """
     others = [_to_the_end(other, metric, schedule) for other in family if other.run != curve.run]
     finished = [other for other in others if other.state.finished and other.best]
+    # A run that may become the optimum must not be lost to a rule of thumb.
     best = min((metric.rank(other.score) for other in finished or others), default=math.inf)
     is_judged = first_step(rule, schedule) <= curve.step < schedule.last_step
     if not is_judged or metric.rank(curve.score) <= best:
@@ -112,6 +113,7 @@ def _to_the_end(curve: PrunerCurve, metric: Metric, schedule: ScheduleSpec) -> P
 
 
 def _worse_than_the_median(curve: PrunerCurve, finished: Sequence[PrunerCurve], metric: Metric) -> str:
+    # Imported here, as in the functions below: Optuna is slow to import, and most commands need none.
     from optuna.pruners import MedianPruner
     from optuna.trial import create_trial
 
@@ -134,7 +136,7 @@ def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Met
 
     first_rung, bracket = first_step("hyperband", schedule), bracket_of(curve.run, schedule)
     at_rungs = _at_rungs(curve, first_rung)
-    if curve.step not in at_rungs.best:
+    if curve.step not in at_rungs.best:  # between rungs
         return ""
     rivals = [_at_rungs(other, first_rung) for other in others if bracket_of(other.run, schedule) == bracket]
     study = _study(SuccessiveHalvingPruner(first_rung, ETA, min_early_stopping_rate=bracket), metric)
@@ -155,7 +157,7 @@ def bracket_of(run: str, schedule: ScheduleSpec) -> int:
     while first_rung * ETA**n_brackets <= schedule.last_step:
         n_brackets += 1
     sizes = [math.ceil(n_brackets * ETA**rungs / (rungs + 1)) for rungs in reversed(range(n_brackets))]
-    slot = crc32(run.encode()) % sum(sizes)
+    slot = crc32(run.encode()) % sum(sizes)  # not `hash`, which differs between processes
     return next(bracket for bracket in range(n_brackets) if slot < sum(sizes[: bracket + 1]))
 
 
@@ -256,6 +258,7 @@ class Pruner:
         run = RunDir(runs_dir(self.results) / run_id)
         latest = run.latest()
         growing = latest if latest and not state.finished and latest.metrics_path.exists() else None
+        # The state is part of the key: a curve carries it, and a finished run is read for good.
         mark = state, growing and (growing.number, growing.metrics_path.stat().st_size)
         if run_id not in self._curves or self._curves[run_id][0] != mark:
             self._curves[run_id] = mark, PrunerCurve(run_id, state, metric.best_so_far(run.evaluations()))

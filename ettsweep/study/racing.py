@@ -59,6 +59,7 @@ class Allocation:
         scored_PS = surface.layout.scored_PS
         self.members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(posterior.seeds)}
         self.used = [set(query.taken.get(position, ())) for position in posterior.positions]
+        # Runs under way will narrow the bound as well: without them, racing would choose the same runs again.
         for position, seed in query.under_way:
             self.take([(posterior.index(position), seed)])
 
@@ -73,6 +74,7 @@ class Allocation:
         contrast_PO = np.stack([contrast_P for _, contrast_P in options], 1)
         covariance_HPO = self.cov_HPP @ contrast_PO
         variance_HO = 1 + (covariance_HPO * contrast_PO).sum(1)
+        # Variance of candidate minus other drops by cov(difference, contrast)^2 / var(contrast score).
         reduction_HQO = (covariance_HPO[:, [self.of]] - covariance_HPO[:, self.others]) ** 2 / variance_HO[:, None]
         current_HQO = contrast(self.cov_HPP, self.of, self.others)[:, :, None]
         gain_O = (self._open(current_HQO) - self._open(current_HQO - reduction_HQO)) / [
@@ -133,7 +135,9 @@ class Allocation:
         for position, seed in next_seed.items():
             if seed in self.members and self.members[seed].any():
                 yield [(position, seed)]
+        # Only compared positions start a new seed: elsewhere a pair would say little about the candidate.
         for first, other in combinations([p for p in compared if p in next_seed], 2):
+            # Two runs compare their positions only if they share the seed.
             if next_seed[first] == next_seed[other] not in self.members:
                 yield [(first, next_seed[first]), (other, next_seed[first])]
 
@@ -150,6 +154,7 @@ class Allocation:
             return None
         contrast_P = -shared_P / count
         contrast_P[position] += 1
+        # One score minus the mean of `count` others has a variance of 1 + 1 / count.
         return np.asarray(contrast_P * np.sqrt(count / (count + 1)))
 
 

@@ -82,6 +82,7 @@ def _ask(name: str, seed: int, observations: Observations, number: int) -> list[
         ]
         under_way = [trial(position, None) for position in (*filter(observations.holds, observations.awaited), *chosen)]
         study = optuna.create_study(sampler=_sampler(name, seed, len(observations.taken), finished))
+        # Running trials matter: TPE counts them as bad (constant liar), so suggestions spread out.
         study.add_trials([*finished, *under_way])
         while len(chosen) < min(number, len(observations.free)):
             for _ in range(ASKED + n_skipped):  # these trials stay running, so the sampler sees its own suggestions

@@ -103,6 +103,7 @@ def surface(observations: Observations, number: int) -> list[Place]:
     """
     initial = _first_places(observations)
     others = (position for position in _spread(observations, initial) if position not in observations.taken)
+    # As many diverged runs as initial positions end this phase too: more of the same would not help.
     if len(observations.scores) < len(initial) and len(observations.diverged) < len(initial):
         return list(islice(others, number))
     if not observations.scores:  # all diverged: only a lower lr may help
@@ -116,6 +117,7 @@ def surface(observations: Observations, number: int) -> list[Place]:
     shortlist = [
         position for position, _ in sorted(_ranked(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST]
     ]
+    # All candidates are ranked with one approximate component; only the best are compared exactly.
     design = _Design(fitted, [*observations.awaited, *shortlist], len(observations.awaited))
     chosen: list[Place] = []
     while len(chosen) < number:
@@ -149,6 +151,7 @@ def _spread(observations: Observations, initial: Sequence[Place]) -> Iterator[Pl
     while remaining:
         q = max(remaining, key=lambda k: distance_Q[k])
         remaining.remove(q)
+        # Farthest-point sampling: distances include the chosen position from now on.
         distance_Q = np.minimum(distance_Q, ((free_QD - free_QD[q]) ** 2).sum(1))
         yield observations.free[q]
     yield from (
@@ -203,7 +206,7 @@ class _Design:
         self._places = places
         self._known = len(fitted.layout.x_PD)
         self._surface = fit(fitted.layout.wider(np.array(places, dtype=float))) if places else fitted
-        self._cov_HPP = self._surface.cov_HPP
+        self._cov_HPP = self._surface.cov_HPP  # updated by each added run; means stay, since it scores as predicted
         runs_P = self._surface.layout.scored_PS.sum(1)
         self._share_P = runs_P / runs_P.sum()
         self._left = list(range(len(places)))

@@ -169,6 +169,7 @@ class Verification:
             (study_state, v, study_state.wanted(v) if has_verdict else study_state.pending())
             for study_state, v, has_verdict in zip(study_states, self.verdicts, is_judged, strict=True)
         ]
+        # Racing starts once nothing else is missing: an unresolved verdict has all of its neighbours.
         racing = [
             (study_state, v)
             for (study_state, v, _), has_verdict in zip(lacking_specs, is_judged, strict=True)
@@ -185,6 +186,7 @@ class Verification:
         plan = full_plan.limited(self._room(full_plan, run_index))
         self.held_back = len(full_plan.to_launch) - len(plan.to_launch)
         self.planned += len(plan.to_launch)
+        # Only what is launched is recorded: the budget may have cut off the end of the plan.
         launched = {p.id for p in plan.to_launch}
         self._trained |= launched
         for study_state, v, specs in affordable:
@@ -242,7 +244,7 @@ class Verification:
         specs = study_state.further(
             verdict, max(1, int(min(limit, runs_needed or limit, runs_left))), self.budget.seeds
         )
-        if 0 < runs_left < len(specs):
+        if 0 < runs_left < len(specs):  # racing exceeds its limit while the noise is unknown
             specs = specs[: int(runs_left)]
         if not specs and verdict.score is not None:
             seed_limit = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""
@@ -301,7 +303,7 @@ class Verification:
 
     def _affordable_runs(self, each_s: float, run_index: RunIndex) -> int:
         """Return how many runs of `each_s` seconds fit into the hours that are left; `MOST` if the time is unknown."""
-        assert self.budget.hours is not None
+        assert self.budget.hours is not None  # callers check
         left_s = 3600 * self.budget.hours - self._spent_s(run_index)
         return 0 if left_s <= 0 else int(left_s / each_s) if each_s else MOST
 

@@ -47,10 +47,11 @@ def starts(
             study.key: _nearest(study, (v for v in own_verdicts if v.study.sweep == study.sweep)) for study in unstarted
         }
         return {key: start for key, start in own_starts.items() if start}
-    if _is_strategy(source):
+    if _is_strategy(source):  # s=.25 and s=0.250 are one strategy
         source = strategy_name(parse_strategy(source))
     if all(study.strategy == source for study in studies):
         raise InputError(f"--from {source}: this is the strategy being searched; give another strategy, or a sweep")
+    # A sweep may be named like a strategy: the strategy wins.
     if source in sweep_store.named and not _is_strategy(source):
         source_name, verdicts = f"sweep {source}", _verdicts(sweep_store, source, run_index)
     elif _is_strategy(source):

@@ -280,7 +280,7 @@ def _shared(results: Path) -> DoctorCheck | None:
     kind, mount = file_system(folder)
     if not kind:
         return None
-    # Such folders exist on each node: a job would not fail, but write where nobody finds its results.
+    # Each node has its own such folders under the same path, so the path alone looks right.
     if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(path) for path in OF_EACH_NODE):
         detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
         return DoctorCheck("shared folder", "warning", detail)

@@ -31,12 +31,12 @@ class BoundRule(StudyState):
     """The state of a family, judged by the posterior of a surface fitted to its scores."""
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
-        self._all = list(runs)
-        super().__init__(study, self._all)
+        self._all_runs = list(runs)
+        super().__init__(study, self._all_runs)
         self.new_seeds = study.seeds[:1]  # racing adds seeds where they matter
-        self._scored: dict[Point, ScoredPoint] = {}
-        self._points: dict[Point, Posterior | None] = {}
-        self._wider: dict[Point, Posterior] = {}
+        self._scored_points: dict[Point, ScoredPoint] = {}
+        self._posteriors: dict[Point, Posterior | None] = {}
+        self._extended_posteriors: dict[Point, Posterior] = {}
 
     def counts(self, seed: int) -> bool:
         return counts(self.study, seed)
@@ -44,9 +44,9 @@ class BoundRule(StudyState):
     def at(self, point: Point) -> ScoredPoint:
         """Return the mean of a point's finished scores; a point with a diverged run has no score and ranks last."""
         point = self._snap(point)
-        if point not in self._scored:
-            self._scored[point] = self._score(point)
-        return self._scored[point]
+        if point not in self._scored_points:
+            self._scored_points[point] = self._score(point)
+        return self._scored_points[point]
 
     def _score(self, point: Point) -> ScoredPoint:
         finished = self._finished(point)
@@ -128,9 +128,9 @@ class BoundRule(StudyState):
 
     def evidence(self, candidate: Point) -> Posterior | None:
         """Return the posterior fitted to the scores around a candidate; None if there are too few."""
-        if candidate not in self._points:
-            self._points[candidate] = self._evidence(candidate)
-        return self._points[candidate]
+        if candidate not in self._posteriors:
+            self._posteriors[candidate] = self._evidence(candidate)
+        return self._posteriors[candidate]
 
     def _evidence(self, candidate: Point) -> Posterior | None:
         scores: dict[Position, dict[int, float]] = {}
@@ -201,7 +201,7 @@ class BoundRule(StudyState):
         if candidate.score is None:
             return "unresolved", "all diverged; try a centre with a lower lr", None
         # The paper's rule is evaluated as well: tables show both verdicts side by side.
-        means_verdict = MeansRule(self.study, self._all).verdict(candidate.point).verdict
+        means_verdict = MeansRule(self.study, self._all_runs).verdict(candidate.point).verdict
         paper = means_verdict if means_verdict in COMPARED else None
         paper_text = f"; by the paper's comparison of means it is {paper}" if paper else ""
         posterior = self.evidence(candidate.point)
@@ -296,9 +296,9 @@ class BoundRule(StudyState):
     ) -> BoundQuery:
         """Return the query that racing around a candidate answers; it may use points that have not been run yet."""
         criterion, used_seeds, under_way = self.study.criterion, {}, []
-        if candidate.point not in self._wider:  # a fit is costly, and one round needs it twice
-            self._wider[candidate.point] = posterior.wider(self._unrun(candidate.point))
-        extended = self._wider[candidate.point]
+        if candidate.point not in self._extended_posteriors:  # a fit is costly, and one round needs it twice
+            self._extended_posteriors[candidate.point] = posterior.wider(self._unrun(candidate.point))
+        extended = self._extended_posteriors[candidate.point]
         for position in extended.positions:
             runs = self._runs.get(self.place(position, candidate.point), {})
             # A pruned run does not count as used: racing may choose it, and it is resumed then.

@@ -28,7 +28,7 @@ class MeansRule(StudyState):
 
     def at(self, point: Point) -> ScoredPoint:
         """Return the mean score of a point; if it is not finished, the state of its run that is farthest from done."""
-        point = snap(point, self._known)
+        point = snap(point, self._known_points)
         if unfinished := self._unfinished(point, self.study.seeds):
             return ScoredPoint(point, None, unfinished)
         scores = [run.score for run in self._finished(point)]

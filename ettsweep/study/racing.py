@@ -50,15 +50,15 @@ class Allocation:
         self.query, self.weight_H = query, surface.weight_H
         self.variance_H = surface.variance_H
         self.cov_HPP = surface.cov_HPP
-        self.of, self.others = posterior.index(query.of), [posterior.index(other) for other in query.others]
-        advantage_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
-        self.ahead_Q = self.weight_H @ advantage_HQ
-        self.among_Q = self.weight_H @ (advantage_HQ - self.ahead_Q) ** 2
+        self.candidate, self.others = posterior.index(query.of), [posterior.index(other) for other in query.others]
+        advantage_HQ = surface.mean_HP[:, [self.candidate]] - surface.mean_HP[:, self.others]
+        self.advantage_Q = self.weight_H @ advantage_HQ
+        self.between_variance_Q = self.weight_H @ (advantage_HQ - self.advantage_Q) ** 2
         self.margin = posterior.fitted(query.margin)
-        self.start_Q = self._within()
+        self.initial_variance_Q = self._within()
         scored_PS = surface.layout.scored_PS
-        self.members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(posterior.seeds)}
-        self.used = [set(query.taken.get(position, ())) for position in posterior.positions]
+        self.seed_members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(posterior.seeds)}
+        self.used_seeds = [set(query.taken.get(position, ())) for position in posterior.positions]
         # Runs under way will narrow the bound as well: without them, racing would choose the same runs again.
         for position, seed in query.under_way:
             self.take([(posterior.index(position), seed)])
@@ -75,8 +75,10 @@ class Allocation:
         covariance_HPO = self.cov_HPP @ contrast_PO
         variance_HO = 1 + (covariance_HPO * contrast_PO).sum(1)
         # Variance of candidate minus other drops by cov(difference, contrast)^2 / var(contrast score).
-        reduction_HQO = (covariance_HPO[:, [self.of]] - covariance_HPO[:, self.others]) ** 2 / variance_HO[:, None]
-        current_HQO = contrast(self.cov_HPP, self.of, self.others)[:, :, None]
+        reduction_HQO = (covariance_HPO[:, [self.candidate]] - covariance_HPO[:, self.others]) ** 2 / variance_HO[
+            :, None
+        ]
+        current_HQO = contrast(self.cov_HPP, self.candidate, self.others)[:, :, None]
         gain_O = (self._open(current_HQO) - self._open(current_HQO - reduction_HQO)) / [
             len(option) for option, _ in options
         ]
@@ -94,8 +96,8 @@ class Allocation:
                 self.cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]
             )
         for position, seed in option:
-            self.members.setdefault(seed, np.zeros(len(self.used)))[position] += 1.0
-            self.used[position].add(seed)
+            self.seed_members.setdefault(seed, np.zeros(len(self.used_seeds)))[position] += 1.0
+            self.used_seeds[position].add(seed)
 
     def closed(self) -> bool:
         """`True` if the bound would be within the margin, provided that neighbours stay as far behind as they are.
@@ -103,14 +105,14 @@ class Allocation:
         The variance between components is scaled down with that within: further runs narrow the length scales, too.
         """
         within_Q = self._within()
-        var_Q = within_Q + self.among_Q * within_Q / np.maximum(self.start_Q, 1e-300)
-        z_Q = (self.ahead_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
+        var_Q = within_Q + self.between_variance_Q * within_Q / np.maximum(self.initial_variance_Q, 1e-300)
+        z_Q = (self.advantage_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
         # Union bound over neighbours: slightly pessimistic, and needs no draws.
         return sum(map(NormalDist().cdf, z_Q.tolist())) <= 1 - self.query.confidence
 
     def _within(self) -> Array:
         """Return the variance of each difference from the candidate, averaged over components, [Q]."""
-        return np.asarray((self.weight_H * self.variance_H) @ contrast(self.cov_HPP, self.of, self.others))
+        return np.asarray((self.weight_H * self.variance_H) @ contrast(self.cov_HPP, self.candidate, self.others))
 
     def _open(self, cov_HQO: Array) -> Array:
         """Return how far the bounds of single neighbours exceed their target: the sum of squares for each option, [O].
@@ -118,9 +120,9 @@ class Allocation:
         `cov_HQO` is the variance of the candidate minus each other after each option, in units of the noise variance.
         """
         within_QO = np.tensordot(self.weight_H * self.variance_H, np.maximum(cov_HQO, 0.0), 1)
-        sd_QO = np.sqrt(within_QO + self.among_Q[:, None])
+        sd_QO = np.sqrt(within_QO + self.between_variance_Q[:, None])
         z = NormalDist().inv_cdf((1 + self.query.confidence) / 2)
-        return np.asarray((np.maximum(self.ahead_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
+        return np.asarray((np.maximum(self.advantage_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
 
     def _options(self) -> Iterator[list[tuple[int, int]]]:
         """Yield single runs with seeds that other positions have, and pairs of runs that share a new seed.
@@ -128,17 +130,17 @@ class Allocation:
         A single run with a new seed says nothing: the effect of the seed absorbs its score.
         """
         next_seed: dict[int, int] = {}
-        for position, used_seeds in enumerate(self.used):
+        for position, used_seeds in enumerate(self.used_seeds):
             if len(used_seeds) < self.query.most_seeds:
                 next_seed[position] = next(seed for seed in self.query.turn if seed not in used_seeds)
-        compared = [self.of, *self.others]
+        compared = [self.candidate, *self.others]
         for position, seed in next_seed.items():
-            if seed in self.members and self.members[seed].any():
+            if seed in self.seed_members and self.seed_members[seed].any():
                 yield [(position, seed)]
         # Only compared positions start a new seed: elsewhere a pair would say little about the candidate.
         for first, other in combinations([p for p in compared if p in next_seed], 2):
             # Two runs compare their positions only if they share the seed.
-            if next_seed[first] == next_seed[other] not in self.members:
+            if next_seed[first] == next_seed[other] not in self.seed_members:
                 yield [(first, next_seed[first]), (other, next_seed[first])]
 
     def _told(self, option: Sequence[tuple[int, int]]) -> Array | None:
@@ -147,7 +149,7 @@ class Allocation:
         It is scaled to be measured with the variance of one score; None if no other position has the seed.
         """
         position, seed = option[-1]
-        shared_P = np.zeros(len(self.used)) if seed not in self.members else self.members[seed].copy()
+        shared_P = np.zeros(len(self.used_seeds)) if seed not in self.seed_members else self.seed_members[seed].copy()
         for other, _ in option[:-1]:
             shared_P[other] += 1.0
         if not (count := shared_P.sum()):
@@ -168,9 +170,11 @@ def next_runs(query: BoundQuery, number: int) -> list[tuple[Position, int]]:
     allocation, chosen = Allocation(query), list[tuple[int, int]]()
     if query.posterior.noise.known == "unknown":
         pending = {positions.index(position) for position, _ in query.under_way}
-        for position in [allocation.of, *allocation.others]:
-            if position not in pending and len(allocation.used[position]) < query.most_seeds:
-                chosen.append((position, next(seed for seed in query.turn if seed not in allocation.used[position])))
+        for position in [allocation.candidate, *allocation.others]:
+            if position not in pending and len(allocation.used_seeds[position]) < query.most_seeds:
+                chosen.append(
+                    (position, next(seed for seed in query.turn if seed not in allocation.used_seeds[position]))
+                )
         return [(positions[p], seed) for p, seed in chosen]
     while len(chosen) < number and (option := allocation.best()):
         allocation.take(option)

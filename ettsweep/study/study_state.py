@@ -43,12 +43,12 @@ class StudyState(ABC):
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
         self.study = study
-        self._asked = study.asked
+        self._requested_points = study.asked
         # Keyed by requested points: runs of other sweeps may be off by rounding, and still are the same points.
-        grouped = by_point((run for run in runs if study.holds(run.point)), self._asked)
+        grouped = by_point((run for run in runs if study.holds(run.point)), self._requested_points)
         self._runs = {point: {run.spec.seed: run for run in members} for point, members in grouped.items()}
-        self._known = dict.fromkeys((*self._asked, *self._runs))
-        self._snapped: dict[Point, Point] = {}
+        self._known_points = dict.fromkeys((*self._requested_points, *self._runs))
+        self._canonical_points: dict[Point, Point] = {}
 
     # --- the parts that differ between rules ---
 
@@ -130,7 +130,7 @@ class StudyState(ABC):
         axes = study.lr, study.wd
         # Half a step at most: on a fine lattice, a printed value could stand for two points.
         tolerance = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
-        if (point := snap(typed_point, self._known, tolerance)) in self._known:
+        if (point := snap(typed_point, self._known_points, tolerance)) in self._known_points:
             return point
         start = study.centre
         nearest = Point(
@@ -145,11 +145,11 @@ class StudyState(ABC):
                 raise InputError(
                     f"--at: {name} {power(value)} is no point of {study.title}; the nearest is {power(nearest_value)}"
                 )
-        return snap(nearest, self._known)
+        return snap(nearest, self._known_points)
 
     def _best(self) -> ScoredPoint | None:
         """Return the best finished point that was requested; on ties the one with the lowest lr, then wd."""
-        scored = [self.at(point) for point in sorted(self._asked, key=tuple)]
+        scored = [self.at(point) for point in sorted(self._requested_points, key=tuple)]
         return best([scored_point for scored_point in scored if scored_point.state.finished], self.study.metric)
 
     # --- positions on the lattice ---
@@ -177,9 +177,9 @@ class StudyState(ABC):
         return self._snap((origin or self.study.centre).moved(*moved))
 
     def _snap(self, point: Point) -> Point:
-        if point not in self._snapped:
-            self._snapped[point] = snap(point, self._known)
-        return self._snapped[point]
+        if point not in self._canonical_points:
+            self._canonical_points[point] = snap(point, self._known_points)
+        return self._canonical_points[point]
 
     def runs(self) -> dict[Point, list[Run]]:
         """Return all runs whose seeds enter the verdict, by point."""
@@ -204,13 +204,21 @@ class StudyState(ABC):
         # A study without a free axis is never searched, whatever its single point's state.
         if candidate is None or (not candidate.state.finished and self.study.free):
             state = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
-            return "incomplete", f"{state}; {pending} of {len(self._asked)} points asked for are to come", stuck
+            return (
+                "incomplete",
+                f"{state}; {pending} of {len(self._requested_points)} points asked for are to come",
+                stuck,
+            )
         if not self.study.free:
             return "unsearched", "both axes are fixed: a single point has no neighbours", ()
         if refutation := self._refuted(candidate, scored_neighbours):
             return "refuted", refutation, ()
         if pending:
-            return "incomplete", f"{pending} of {len(self._asked)} points that were asked for are to come", stuck
+            return (
+                "incomplete",
+                f"{pending} of {len(self._requested_points)} points that were asked for are to come",
+                stuck,
+            )
         unrequested = [n.point for n in scored_neighbours if not self._is_asked(n.point)]
         if self._too_far(unrequested):
             reason = (
@@ -232,7 +240,7 @@ class StudyState(ABC):
         grid_points = set(self.study.points)
         return [
             point
-            for point, seeds in self._asked.items()
+            for point, seeds in self._requested_points.items()
             if self.awaits(point, seeds) or (point in grid_points and self._unfinished(point, seeds) is State.PRUNED)
         ]
 
@@ -244,7 +252,7 @@ class StudyState(ABC):
 
     def _is_asked(self, point: Point) -> bool:
         """`True` if a grid requested a point, or an earlier round ran it."""
-        return point in self._asked or self._runs.get(point, {}).keys() >= set(self.new_seeds)
+        return point in self._requested_points or self._runs.get(point, {}).keys() >= set(self.new_seeds)
 
     def _finished(self, point: Point) -> list[Run]:
         """Return the finished runs of a point whose seeds enter the verdict, lowest seed first."""
@@ -253,8 +261,8 @@ class StudyState(ABC):
 
     def _within(self, point: Point) -> bool:
         """`True` if a point was requested, or lies within the ranges that samplers suggest from."""
-        if point in self._asked or not self.study.box:
-            return point in self._asked
+        if point in self._requested_points or not self.study.box:
+            return point in self._requested_points
         return all(
             axis.fixed or axis.steps(min(corners) - value) <= 0 <= axis.steps(max(corners) - value)
             for axis, value, *corners in zip(
@@ -264,7 +272,9 @@ class StudyState(ABC):
 
     def _too_far(self, points: Iterable[Point]) -> bool:
         """`True` if any of these points is more than `REACH` steps beyond the requested ones: no climb goes there."""
-        requested_values = list(zip(*(point.log2() for point in (*self._asked, *self.study.box)), strict=True))
+        requested_values = list(
+            zip(*(point.log2() for point in (*self._requested_points, *self.study.box)), strict=True)
+        )
         for point in points:
             for axis, value, limits in zip((self.study.lr, self.study.wd), point.log2(), requested_values, strict=True):
                 if not axis.fixed and axis.steps(max(min(limits) - value, value - max(limits))) > REACH:
@@ -273,7 +283,7 @@ class StudyState(ABC):
 
     def _stuck(self, scored_points: Iterable[ScoredPoint]) -> list[Run]:
         """Return the runs that need a person, those of the given points first."""
-        points = dict.fromkeys((*(scored_point.point for scored_point in scored_points), *self._asked))
+        points = dict.fromkeys((*(scored_point.point for scored_point in scored_points), *self._requested_points))
         return [
             run
             for point in points
@@ -320,7 +330,7 @@ class StudyState(ABC):
             runs = self._runs.get(point, {})
             specs += [
                 spec
-                for spec in self.specs([point], self._asked[point])
+                for spec in self.specs([point], self._requested_points[point])
                 if point in grid_points or spec.seed not in runs or runs[spec.seed].state is not State.PRUNED
             ]
         return specs
@@ -328,12 +338,12 @@ class StudyState(ABC):
     def beyond(self, verdict: Verdict) -> list[Run]:
         """Return existing runs that no grid requested, of requested points and of points that the climb reached."""
         members = [run for point in verdict.outside for run in self._runs[point].values()]
-        members += [run for point in self._asked for run in self._runs.get(point, {}).values()]
+        members += [run for point in self._requested_points for run in self._runs.get(point, {}).values()]
         return [run for run in members if self.counts(run.spec.seed) and not self.study.asks(run.point, run.spec.seed)]
 
     def asked(self) -> list[RunSpec]:
         """Return all requested runs, existing or new."""
-        return [spec for point, seeds in self._asked.items() for spec in self.specs([point], seeds)]
+        return [spec for point, seeds in self._requested_points.items() for spec in self.specs([point], seeds)]
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the study's seeds by default.

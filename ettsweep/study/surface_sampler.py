@@ -203,13 +203,13 @@ class _Design:
     """
 
     def __init__(self, fitted: Surface, places: Sequence[Place], awaited: int = 0) -> None:
-        self._places = places
-        self._known = len(fitted.layout.x_PD)
+        self._positions = places
+        self._n_fitted = len(fitted.layout.x_PD)
         self._surface = fit(fitted.layout.wider(np.array(places, dtype=float))) if places else fitted
         self._cov_HPP = self._surface.cov_HPP  # updated by each added run; means stay, since it scores as predicted
         runs_P = self._surface.layout.scored_PS.sum(1)
-        self._share_P = runs_P / runs_P.sum()
-        self._left = list(range(len(places)))
+        self._run_share_P = runs_P / runs_P.sum()
+        self._remaining = list(range(len(places)))
         for k in range(awaited):
             self._tell(k)
 
@@ -218,8 +218,8 @@ class _Design:
 
         That is E max(f(best) - f(position), 0), averaged over the components.
         """
-        surface_fit, others = self._surface, [self._known + k for k in self._left]
-        best = int(np.argmin(surface_fit.mean[: self._known]))
+        surface_fit, others = self._surface, [self._n_fitted + k for k in self._remaining]
+        best = int(np.argmin(surface_fit.mean[: self._n_fitted]))
         advantage_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
         widened = surface_fit.dof / max(surface_fit.dof - 2, 1)
         sd_HQ = np.sqrt(widened * surface_fit.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
@@ -230,17 +230,17 @@ class _Design:
         gains = self.gains()
         if not gains or max(gains) < worth:
             return None
-        chosen = self._left[int(np.argmax(gains))]
+        chosen = self._remaining[int(np.argmax(gains))]
         self._tell(chosen)
-        return self._places[chosen]
+        return self._positions[chosen]
 
     def _tell(self, k: int) -> None:
         # Which seed the run will have is not known: it is compared with the mean over all runs.
-        contrast_P = -self._share_P
-        contrast_P[self._known + k] += 1
+        contrast_P = -self._run_share_P
+        contrast_P[self._n_fitted + k] += 1
         covariance_HP: Array = self._cov_HPP @ contrast_P
         variance_H = 1 + 1 / self._surface.layout.scored_PS.sum() + covariance_HP @ contrast_P
         self._cov_HPP = (
             self._cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]
         )
-        self._left.remove(k)
+        self._remaining.remove(k)

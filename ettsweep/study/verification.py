@@ -265,9 +265,8 @@ class Verification:
             return specs
         estimate = f"{'more than' if runs_needed >= MOST else 'some'} {runs_needed} would be needed"
         cost = f"the next round is {len(new_runs)}" if runs_needed == len(new_runs) else estimate
-        message = (
-            f"{len(requested_ids)} runs were requested, {self._more(study_state, verdict)} more were added, and {cost}"
-        )
+        n_extra = self._more(study_state, verdict)
+        message = f"{len(requested_ids)} runs were requested, {n_extra} more were added, and {cost}"
         if seconds := self.device_s(run_index, new_runs):
             message += f", about {device_hours(seconds * runs_needed / len(new_runs))}"
         if self.budget.runs is not None:

@@ -70,6 +70,7 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     rows = [DoctorCheck("form", "ok", _form(sides))]
     wrong = mismatches(task, classes, train, val)
     rows += [DoctorCheck("contents", "failed", line) for line in wrong]
+    # Mismatches with the task are listed one by one above; classes and sizes are facts, and always shown.
     rows.append(DoctorCheck("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))
     rows += [
         DoctorCheck(f"{name} images", "ok", str(len(source)))
@@ -160,7 +161,7 @@ def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageRe
                     unreadable += future.result()
                     images += size[future]
                     advance(size[future])
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # decoding a large data set takes minutes: what was found so far is worth showing
         stopped = "stopped by Ctrl-C"
     except BrokenProcessPool:
         stopped = "a process died (of an image, or for lack of memory)"
@@ -182,7 +183,7 @@ def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
             decode(source.read(index), small)
         except UndecodableError as error:
             unreadable.append((number, f"cannot be decoded ({error})"))
-        except OSError as error:
+        except OSError as error:  # the file itself cannot be read
             unreadable.append((number, f"{UNREAD} ({error.strerror or error})"))
     return unreadable
 

@@ -95,7 +95,7 @@ def nodes() -> list[Node]:
     rows = []
     for line in slurm.ask("sinfo", "-h", "-N", "-o", "%N|%R|%c|%m|%G|%T").splitlines():
         columns = [column.strip() for column in line.split("|")]
-        if len(columns) < 6:
+        if len(columns) < 6:  # a message between the rows
             continue
         name, partition, cpus, mem_mb, gres, state = columns[:6]
         # GRES such as gpu:a100:4(S:0-1),gpu:2: the last number before a bracket or comma is the count.

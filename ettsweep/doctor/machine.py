@@ -55,6 +55,7 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         check("timm", lambda: version("timm"), "absent"),
     ]
     for name, entry in TASKS.items():
+        # Packaged data must always be there; other data are only needed by those who train on them.
         is_required = entry.packaged or name in data
         rows.append(check(f"data {name}", partial(_data, name, data.get(name)), "failed" if is_required else "absent"))
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))

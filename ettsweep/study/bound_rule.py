@@ -190,8 +190,10 @@ class BoundRule(StudyState):
         if posterior is None or not others or posterior.noise.known == "unknown":
             return ""
         probability, position = max(zip(posterior.better(self._here, others), others, strict=True))
+        # Better for sure is not enough: an advantage within the margin does not refute the candidate.
         if probability < confidence or posterior.bound(self._here, others, confidence) <= self._margin:
             return ""
+        # Draws of the posterior do not resolve probabilities closer to 1.
         shown_probability = "more than 0.999" if probability > 0.999 else f"{probability:.3g}"
         return f"{self.place(position, candidate.point)} is better, with a probability of {shown_probability}"
 

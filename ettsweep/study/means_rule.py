@@ -43,7 +43,7 @@ class MeansRule(StudyState):
         No step is taken before all neighbours are finished. So the end of a climb depends only on the requested points
         and their scores, not on who trained them or when.
         """
-        if at is None and not self.study.free:
+        if at is None and not self.study.free:  # a single point, which may have no score yet
             at = self.study.centre
         verdict = self._verdict(self._best() if at is None else self.at(at), ())
         passed: list[Point] = []

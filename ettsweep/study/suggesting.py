@@ -63,7 +63,7 @@ class Suggester:
 
         Each active study keeps its share of `capacity` points under way; at most `max_runs` runs are new.
         """
-        studies = self.reread(studies)
+        studies = self.reread(studies)  # another command may search the same sweep at the same time
         active = [study for study in studies if self.names_more(study)]
         per_study = math.ceil(at_once / max(1, len(active)))
         suggestions_by_sweep: dict[str, list[Suggestion]] = {}
@@ -90,7 +90,7 @@ class Suggester:
             proposed = (*study.proposed, *points)
             updated[study.key] = replace(study, proposed=proposed, start=start.point)
         for sweep, suggestions in suggestions_by_sweep.items():
-            self.keep(sweep, suggestions)
+            self.keep(sweep, suggestions)  # before anything is submitted: a killed search must know its points
         return [updated.get(study.key, study) for study in studies]
 
     def _start(self, study: Study) -> StartPoint:

@@ -54,12 +54,13 @@ def optimum(posterior: Posterior) -> SurfaceOptimum | None:
     surface, x_PD = posterior.surface, posterior.surface.layout.x_PD
     low_D, high_D = x_PD.min(0), x_PD.max(0)
     mesh = mesh_over(low_D, high_D)
+    # The posterior mean may have several minima: the mesh finds the lowest one.
     at_D = mesh[int(np.argmin(surface.means_at(mesh)))]
     for _ in range(2):  # Newton steps, each no longer than the mesh: they refine, and must not leave its basin
         parabola = _Parabola(surface, at_D)
         if _inside(at_D, low_D, high_D, MESH / 2) and parabola.curvature > 0:
             at_D = at_D - np.clip(np.linalg.solve(parabola.hessian_DD, parabola.gradient_D), -MESH, MESH)
-    at_D = np.clip(at_D, low_D, high_D)
+    at_D = np.clip(at_D, low_D, high_D)  # beyond the fitted points the surface only extrapolates
     parabola, f = _Parabola(surface, at_D), float(surface.means_at(at_D[None])[0])
     if not _inside(at_D, low_D, high_D, MESH / 2) or parabola.curvature <= CURVED * parabola.curvature_error:
         return SurfaceOptimum(at_D, f, None)

@@ -463,14 +463,14 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
         done = call("verify-optimum", *follow, "--format", "json", code=1)
         rounds = [line.split(":")[0] for line in done.err.splitlines() if " trains " in line]
         assert rounds == ["this round trains 1 run", "the next trains 1 run", "the next trains 1 run"]
-        assert "far standard: 3 runs were asked for, 3 more are trained, and the next round is 1, about " in done.err
+        assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in done.err
         assert "device hours: it stops here\n`ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "\x04"})
         assert "it stops here" in asked, "nothing is lost where the question is not answered"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "n"})
-        assert "far standard: 3 runs were asked for, 3 more are trained, and the next round is 1, about " in asked
+        assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in asked
         assert "it stops here" in asked
         assert len(runs_in(results)) == 6
         call("verify-optimum", *follow, "--max-runs", 2, code=1)

@@ -118,7 +118,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> Non
     (root / "train" / "n01" / "00.jpg").unlink()
     (root / "train" / "n01" / "00.jpg").symlink_to(tmp_path / "gone.jpg")
     rows = examine(root, "--grid", grid, code=1)
-    told = "1 of 45 cannot be: a run ends at those that cannot even be read, 1 of them"
+    told = "1 of 45 cannot be: a run fails at those that cannot even be read, 1 of them"
     assert ("unreadable", "failed", told) in rows
     named = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
     assert ("image", "warning", named) in rows
@@ -186,7 +186,7 @@ def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
     )
     assert subject("x", load_request(find_grid("vit-b16")), [], None) == (ImageNetTask(), model_spec("vit-b16"))
     for options, words in [
-        (("--task", "cifar10", "--grid", grid), "--task NAME cannot go with"),
+        (("--task", "cifar10", "--grid", grid), "--task NAME cannot be combined with"),
         (("--set", "task.train_size=3"), "--set changes a grid"),
         (("--task", "mnist"), "unknown task 'mnist'"),
         (("--model", "vit-digits"), "task digits comes with a package"),

@@ -173,10 +173,10 @@ def adamw_order_one(group: Group, order_one: float, dims: Dims, count: int, mlp_
     but the square root of how many tensors or tokens share the group, and the M that the factors ignore. `count` is as
     in `tangent_contribution`.
     """
-    more = count // _estimated_count(group, dims)
+    ratio = count // _estimated_count(group, dims)
     if mlp_factor == "ignore":
-        more *= {Group.W: dims.mlp_ratio, Group.X: dims.mlp_ratio**2}.get(group, 1)
-    return math.sqrt(more * order_one)
+        ratio *= {Group.W: dims.mlp_ratio, Group.X: dims.mlp_ratio**2}.get(group, 1)
+    return math.sqrt(ratio * order_one)
 
 
 def _estimated_count(group: Group, dims: Dims) -> int:

@@ -35,8 +35,8 @@ def parse_strategy(name: str) -> float | None:
 
 def strategy_name(s: float | None) -> str:
     """Return the name that `parse_strategy` turns into `s`."""
-    for name, known in STRATEGIES.items():
-        if known == s:
+    for name, named_s in STRATEGIES.items():
+        if named_s == s:
             return name
     return f"s={s}"
 

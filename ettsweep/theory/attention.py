@@ -64,14 +64,14 @@ def sample_attention(
     """
     query_BTX, source_BSY = (_root(kernel, samples) for kernel in (query_PP, source_RR))
     (B, T, X), (_, S, Y) = query_BTX.shape, source_BSY.shape
-    hidden_TS = np.triu(np.ones((T, S), bool), 1) if causal else np.zeros((T, S), bool)
+    masked_TS = np.triu(np.ones((T, S), bool), 1) if causal else np.zeros((T, S), bool)
     size = B * T * S
     weights, slopes = np.zeros((size, size)), np.zeros((size, size))
     for start in range(0, draws, CHUNK):
         D = min(CHUNK, draws - start)
         normal_DXY = rng.standard_normal((D, X, Y))
         logits_DBTS = query_BTX @ (math.sqrt(variance) * normal_DXY)[:, None] @ source_BSY.transpose(0, 2, 1)
-        omega_DBTS = _softmax(np.where(hidden_TS, -np.inf, logits_DBTS))
+        omega_DBTS = _softmax(np.where(masked_TS, -np.inf, logits_DBTS))
         flat = omega_DBTS.reshape(D, size)
         weights += flat.T @ flat
         # dOmega_{t s} / dlogits_{t j} = Omega_{t s} (delta_{s j} - Omega_{t j}), and F = root root^T.
@@ -85,8 +85,8 @@ def sample_attention(
 def _root(kernel: Array, samples: int) -> Array:
     """Return L with L L^T = kernel, (B, tokens, rank); kernels of equal tokens have no Cholesky factor."""
     values, vectors = np.linalg.eigh(kernel)
-    kept = values > 1e-12 * values[-1]
-    root: Array = vectors[:, kept] * np.sqrt(values[kept])
+    is_positive = values > 1e-12 * values[-1]
+    root: Array = vectors[:, is_positive] * np.sqrt(values[is_positive])
     return root.reshape(samples, -1, root.shape[1])
 
 

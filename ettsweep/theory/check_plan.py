@@ -58,8 +58,8 @@ class CheckPlan:
     @property
     def name(self) -> str:
         """Return what tells this check from others."""
-        included = "-include" if self.request.mlp_factor == "include" else ""
-        return f"{self.request.model}-{strategy_name(self.s)}-{self.request.optimizer}{included}"
+        suffix = "-include" if self.request.mlp_factor == "include" else ""
+        return f"{self.request.model}-{strategy_name(self.s)}-{self.request.optimizer}{suffix}"
 
     @property
     def models(self) -> list[ModelSpec]:
@@ -110,14 +110,14 @@ def make_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
 
 
 def _check_memory(model: ModelSpec, free_bytes: int) -> None:
-    def needed(width: int) -> int:
+    def required_bytes(width: int) -> int:
         return BYTES * parameter_count(model.model_copy(update={"width": width})) + REST_BYTES
 
-    if needed(model.width) <= free_bytes:
+    if required_bytes(model.width) <= free_bytes:
         return
     multiples = range(model.heads, model.width, model.heads)
-    below = bisect_right(multiples, free_bytes, key=needed)
+    below = bisect_right(multiples, free_bytes, key=required_bytes)
     fits = multiples[below - 1] if below else None
     hint = f"--widths up to {fits} or a smaller --depth would fit" if fits else "a smaller --depth may fit"
-    takes = f"width {model.width} at depth {model.depth} takes about {needed(model.width) / GIB:.1f} GiB"
-    raise DeviceMemoryError(f"{takes}, and {free_bytes / GIB:.1f} GiB are free; {hint}")
+    demand = f"width {model.width} at depth {model.depth} takes about {required_bytes(model.width) / GIB:.1f} GiB"
+    raise DeviceMemoryError(f"{demand}, and {free_bytes / GIB:.1f} GiB are free; {hint}")

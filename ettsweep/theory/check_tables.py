@@ -97,13 +97,13 @@ def write_check(folder: Path, check: CheckResult) -> list[Path]:
 def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield kernels at the widest, over tokens and between samples, and powers of kernel and change in training."""
     for row in check.judgement.stages:
-        kernel, between, change = row.quantities.values()
+        kernel, between_samples, change = row.quantities.values()
         yield {
             "block": row.name,
             "kernel": _value(kernel),
             "theory": cell(kernel.predicted),
-            "between": _value(between),
-            "between theory": cell(between.predicted),
+            "between": _value(between_samples),
+            "between theory": cell(between_samples.predicted),
             "power": _power(kernel),
             "implied": _implied(kernel),
             "change": _power(change),
@@ -134,12 +134,12 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
 def _layer_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield what layers show, at the place that is the farthest off."""
     for row in check.judgement.layers:
-        place, quantity = row.farthest
+        location, quantity = row.farthest
         yield {
             "layers": row.name,
             "farthest off": "none" if quantity.measured is None else f"{quantity.measured:.4g}",
             "theory": cell(quantity.predicted),
-            "in": place if row.verdict is ExponentTest.OFF else f"any of {len(row.quantities)}",
+            "in": location if row.verdict is ExponentTest.OFF else f"any of {len(row.quantities)}",
             "verdict": row.verdict.value,
         }
 
@@ -149,8 +149,8 @@ def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
     judgement = check.judgement
     for kind, rows in (("block", judgement.stages), ("group", judgement.groups), ("layers", judgement.layers)):
         for row in rows:
-            for what, quantity in row.quantities.items():
-                yield {"kind": kind, "name": row.name, "quantity": what, **_numbers(quantity)}
+            for quantity_name, quantity in row.quantities.items():
+                yield {"kind": kind, "name": row.name, "quantity": quantity_name, **_numbers(quantity)}
 
 
 def _numbers(quantity: JudgedQuantity) -> dict[str, Any]:
@@ -201,12 +201,12 @@ def check_json(check: CheckResult) -> Json:
 
 
 def _layer_json(row: LayerRow) -> Json:
-    places = [{"place": place, **_numbers(quantity)} for place, quantity in row.quantities.items()]
-    return {"layers": row.name, "verdict": row.verdict.value, "places": places}
+    locations = [{"place": location, **_numbers(quantity)} for location, quantity in row.quantities.items()]
+    return {"layers": row.name, "verdict": row.verdict.value, "places": locations}
 
 
 def _parts(row: JudgedRow) -> Json:
-    return {what.replace(" ", "_").replace("-", "_"): _numbers(q) for what, q in row.quantities.items()}
+    return {quantity_name.replace(" ", "_").replace("-", "_"): _numbers(q) for quantity_name, q in row.quantities.items()}
 
 
 def _finite(value: float) -> float | None:

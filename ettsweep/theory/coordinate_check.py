@@ -44,17 +44,17 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Coord
     frame = pd.DataFrame(_points(widths, curves, steps), columns=["row", "column", *COLUMNS])
     frame["change"] = frame["change"].where(np.isfinite(frame["change"]) & (frame["change"] > 0))
     base = alt.Chart(frame).encode(_widths(widths), _changes(frame["change"]), alt.Detail("line:N"))
-    kinds, bottom = list(LOOKS), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
+    kinds, legend = list(LOOKS), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
     colours, dashes = zip(*LOOKS.values(), strict=True)
-    looks = (
-        alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=list(colours)), legend=bottom),
-        alt.StrokeDash("kind:N", scale=alt.Scale(domain=kinds, range=list(dashes)), legend=bottom),
+    styles = (
+        alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=list(colours)), legend=legend),
+        alt.StrokeDash("kind:N", scale=alt.Scale(domain=kinds, range=list(dashes)), legend=legend),
     )
-    parts, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (PART, OUTPUTS, IMPLIED))
+    stages, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (PART, OUTPUTS, IMPLIED))
     layers = alt.layer(
-        parts.mark_line(strokeWidth=1).encode(_depths(hidden, len(curves) * PANEL_HEIGHT)),
-        trained.mark_line(strokeWidth=2.6, point={"size": 30, "filled": True, "opacity": 1}).encode(*looks),
-        implied.mark_line(strokeWidth=1).encode(*looks),
+        stages.mark_line(strokeWidth=1).encode(_depths(hidden, len(curves) * PANEL_HEIGHT)),
+        trained.mark_line(strokeWidth=2.6, point={"size": 30, "filled": True, "opacity": 1}).encode(*styles),
+        implied.mark_line(strokeWidth=1).encode(*styles),
     )
     rows, columns = (alt.Header(labelFontSize=12, labelPadding=padding, labelFontWeight="bold") for padding in (4, 6))
     chart = layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT).facet(
@@ -69,18 +69,18 @@ def _points(
     widths: Sequence[int], curves: Sequence[CoordinateCurves], steps: Sequence[int]
 ) -> Iterator[tuple[str, str, str, str, int, int, float]]:
     """Yield the points of all lines, those of slopes too, which go through the values at the widest."""
-    for of_strategy, step in product(curves, steps):
-        cell = f"{of_strategy.strategy}, lr {short(of_strategy.lr)}", f"step {step + 1}"
-        *_, last, outputs = of_strategy.changes
-        for depth, (part, changes) in enumerate(of_strategy.changes.items()):
-            line = OUTPUTS if part == outputs else PART, part, depth
+    for curve, step in product(curves, steps):
+        cell = f"{curve.strategy}, lr {short(curve.lr)}", f"step {step + 1}"
+        *_, last, outputs = curve.changes
+        for depth, (stage, changes) in enumerate(curve.changes.items()):
+            line = OUTPUTS if stage == outputs else PART, stage, depth
             yield from ((*cell, *line, *point) for point in zip(widths, changes[step], strict=True))
-        for part, power in ((outputs, of_strategy.output_power), (last, of_strategy.hidden_power)):
+        for stage, power in ((outputs, curve.output_power), (last, curve.hidden_power)):
             if power is not None:
-                widest = of_strategy.changes[part][step][-1]
+                widest = curve.changes[stage][step][-1]
                 slope = (widest * (width / widths[-1]) ** power for width in widths)
                 yield from (
-                    (*cell, IMPLIED, f"slope of {part}", 0, *point) for point in zip(widths, slope, strict=True)
+                    (*cell, IMPLIED, f"slope of {stage}", 0, *point) for point in zip(widths, slope, strict=True)
                 )
 
 
@@ -91,8 +91,8 @@ def _widths(widths: Sequence[int]) -> alt.X:
 
 
 def _changes(changes: "pd.Series[float]") -> alt.Y:
-    known = changes.dropna()
-    low, high = (math.log10(known.min()), math.log10(known.max())) if len(known) else (0.0, 0.0)
+    positive = changes.dropna()
+    low, high = (math.log10(positive.min()), math.log10(positive.max())) if len(positive) else (0.0, 0.0)
     decades = [float(f"1e{power}") for power in range(math.floor(low), math.ceil(high) + 1)]
     axis = alt.Axis(values=decades, format=".0e")
     return alt.Y("change:Q", title="rms change", scale=alt.Scale(type="log", nice=False, padding=6), axis=axis)
@@ -100,10 +100,10 @@ def _changes(changes: "pd.Series[float]") -> alt.Y:
 
 def _depths(hidden: Sequence[str], height: int) -> alt.Stroke:
     """Return the colours of parts by their depth, and a bar as high as the panels with the names of some."""
-    named = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MOST_NAMES)})
+    labelled_depths = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MOST_NAMES)})
     names = f"{json.dumps(list(hidden))}[datum.value]"
-    bar = alt.Legend(
-        title=None, values=named, labelExpr=names, gradientLength=height, gradientThickness=12, labelOffset=6
+    colour_bar = alt.Legend(
+        title=None, values=labelled_depths, labelExpr=names, gradientLength=height, gradientThickness=12, labelOffset=6
     )
     colours = alt.SchemeParams(name="viridis", extent=[0, LIGHTEST])
-    return alt.Stroke("depth:Q", scale=alt.Scale(scheme=colours, domain=[0, len(hidden) - 1]), legend=bar)
+    return alt.Stroke("depth:Q", scale=alt.Scale(scheme=colours, domain=[0, len(hidden) - 1]), legend=colour_bar)

@@ -44,15 +44,15 @@ def _about(model: EncDecSpec) -> str:
 def _probe(model: EncDecSpec, generator: torch.Generator) -> Probe:
     """Return random tokens, some of them several times; what is to be predicted is never read."""
     order = FIRST_BPE + torch.randperm(model.vocabulary - FIRST_BPE, generator=generator)
-    words = min(2 * model.tokens, len(order) // 3)
-    read_K, trained_K = order[:words], order[words : 2 * words]
+    token_count = min(2 * model.tokens, len(order) // 3)
+    read_K, trained_K = order[:token_count], order[token_count : 2 * token_count]
 
-    def draw(words_K: Tensor) -> Tensor:
-        return words_K[torch.randint(len(words_K), (SAMPLES, model.tokens), generator=generator)]
+    def draw(token_ids_K: Tensor) -> Tensor:
+        return token_ids_K[torch.randint(len(token_ids_K), (SAMPLES, model.tokens), generator=generator)]
 
     source_BT, previous_BT, target_BT = draw(read_K), draw(read_K), draw(trained_K)
     batch = Batch((source_BT, previous_BT, target_BT), target_BT)
-    return Probe(model, batch, order[words:], torch.unique(target_BT), previous_BT)
+    return Probe(model, batch, order[token_count:], torch.unique(target_BT), previous_BT)
 
 
 def _logits(network: EncDec, inputs: tuple[Tensor, ...]) -> Tensor:

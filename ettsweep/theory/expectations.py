@@ -104,7 +104,7 @@ class Expectations:
     def kernel(self, stage: str, mean: Callable[[Array], float]) -> ExpectedValue:
         """Return a mean of a stage's kernel, over positions or over pairs of them."""
         estimates = [
-            next(found.kernel for found in prediction.kernels.stages if found.name == stage)
+            next(predicted.kernel for predicted in prediction.kernels.stages if predicted.name == stage)
             for prediction in self.predictions
         ]
         power, scales = 0.0, [1.0 for _ in self.widths]
@@ -130,10 +130,10 @@ class Expectations:
         -(1-s)/2 of hidden activations and 0 of the outputs; None where a C_G that grows is upstream, since what it
         makes of each stage is not predicted here.
         """
-        upto = self.stages[: self.stages.index(stage) + 1]
-        if stage.startswith("decoder") and not any(name.endswith(".cross") for name in upto):
-            upto = tuple(name for name in upto if name.startswith("decoder"))  # reads nothing of the encoder yet
-        upstream = {group for made in self.predictions[-1].kernels.stages if made.name in upto for group in made.groups}
+        stages_so_far = self.stages[: self.stages.index(stage) + 1]
+        if stage.startswith("decoder") and not any(name.endswith(".cross") for name in stages_so_far):
+            stages_so_far = tuple(name for name in stages_so_far if name.startswith("decoder"))  # reads nothing of the encoder yet
+        upstream = {group for predicted in self.predictions[-1].kernels.stages if predicted.name in stages_so_far for group in predicted.groups}
         curves = [self.contribution(group).shape for group in upstream]
         if any(abs(growth(self.widths, curve)) > FLAT for curve in curves):
             return None
@@ -182,7 +182,7 @@ def between(samples: int) -> Callable[[Array], float]:
 
     def mean(kernel_PP: Array) -> float:
         tokens = len(kernel_PP) // samples
-        apart = np.kron(1 - np.eye(samples), np.ones((tokens, tokens)))
-        return float((kernel_PP * apart).sum() / apart.sum())
+        mask_PP = np.kron(1 - np.eye(samples), np.ones((tokens, tokens)))
+        return float((kernel_PP * mask_PP).sum() / mask_PP.sum())
 
     return mean

@@ -55,8 +55,8 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
     weights = 1 / (scatter + 1 / np.square(channels, dtype=float))
     centred = x - np.average(x, weights=weights)
     value = float((weights * centred * y).sum() / (weights * centred**2).sum())
-    misses = y - np.average(y, weights=weights) - value * centred
-    excess = math.sqrt((weights * misses**2).sum() / (len(x) - 2))
+    residuals = y - np.average(y, weights=weights) - value * centred
+    excess = math.sqrt((weights * residuals**2).sum() / (len(x) - 2))
     return Exponent(value, max(1.0, excess) / math.sqrt((weights * centred**2).sum()))
 
 
@@ -72,8 +72,8 @@ def relative_variances(table: Sequence[Array]) -> Array:
 
     Half of it is the mean over widths: a few seeds may agree by chance.
     """
-    own = np.array([row.var(ddof=1) / row.mean() ** 2 if len(row) > 1 and row.mean() else 0.0 for row in table])
-    result: Array = (own + own.mean()) / 2
+    variances = np.array([row.var(ddof=1) / row.mean() ** 2 if len(row) > 1 and row.mean() else 0.0 for row in table])
+    result: Array = (variances + variances.mean()) / 2
     return result
 
 

@@ -24,34 +24,34 @@ def logits(network: Network, probe: Probe) -> Tensor:
 @torch.no_grad()
 def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
     """Return the residual stream after each part, (B, T, D), and the outputs, by stage in the order of the pass."""
-    seen: dict[str, Tensor] = {}
+    activations: dict[str, Tensor] = {}
     stacks = {name: module for name, module in network.named_children() if isinstance(module, nn.ModuleList)}
     with ExitStack() as hooks:
         for name, blocks in stacks.items():
-            for hook in _watch(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", seen):
+            for hook in _watch(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", activations):
                 hooks.enter_context(hook)
-        seen[HEAD] = logits(network, probe)
-    return seen
+        activations[HEAD] = logits(network, probe)
+    return activations
 
 
-def _watch(blocks: nn.ModuleList, stack: str, stem: str, seen: dict[str, Tensor]) -> Iterator[RemovableHandle]:
+def _watch(blocks: nn.ModuleList, stack: str, stem: str, activations: dict[str, Tensor]) -> Iterator[RemovableHandle]:
     """Hook into blocks, so that a forward pass leaves behind what it makes of the residual stream."""
 
     def enter(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[str]) -> None:
-        seen.update(dict.fromkeys(names, inputs[0]))  # what is not called adds nothing
+        activations.update(dict.fromkeys(names, inputs[0]))  # what is not called adds nothing
 
     def add(module: nn.Module, inputs: object, update: Tensor, *, names: Sequence[str]) -> None:
-        seen.update({name: seen[name] + update for name in names})
+        activations.update({name: activations[name] + update for name in names})
 
     def leave(module: nn.Module, inputs: object, output: Tensor, *, name: str) -> None:
-        seen[name] = output
+        activations[name] = output
 
     yield blocks[0].register_forward_pre_hook(partial(enter, names=[stem]))
     for number, block in enumerate(blocks):
-        parts = dict(block.named_children())
-        stages = [f"{stack}.{number}.{part}" for part in parts]
+        branches = dict(block.named_children())
+        stages = [f"{stack}.{number}.{branch}" for branch in branches]
         yield block.register_forward_pre_hook(partial(enter, names=stages))
-        for i, module in enumerate(parts.values()):
+        for i, module in enumerate(branches.values()):
             yield module.register_forward_hook(partial(add, names=stages[i:]))
         yield block.register_forward_hook(partial(leave, name=stages[-1]))  # what the next block is given
 

@@ -48,9 +48,9 @@ def pair_expectations(f: Function, kernel_PP: Array) -> Array:
     deviations = np.sqrt(np.diag(kernel_PP))
     result = np.empty_like(kernel_PP)
     for i, deviation in enumerate(deviations):  # row by row: memory stays at P x A x R
-        rest = deviations[i:]
-        cosine = np.clip(kernel_PP[i, i:] / np.maximum(deviation * rest, np.finfo(np.float64).tiny), -1.0, 1.0)
-        result[i, i:] = result[i:, i] = _polar(f, deviation, rest, np.arccos(cosine))
+        remaining_P = deviations[i:]
+        cosine = np.clip(kernel_PP[i, i:] / np.maximum(deviation * remaining_P, np.finfo(np.float64).tiny), -1.0, 1.0)
+        result[i, i:] = result[i:, i] = _polar(f, deviation, remaining_P, np.arccos(cosine))
     return result
 
 

@@ -94,8 +94,8 @@ class LayerRow(JudgedRow):
         """Return the place that is the farthest off; places that could not answer are."""
 
         def distance(item: tuple[str, JudgedQuantity]) -> float:
-            measured, right = item[1].measured, item[1].predicted
-            return math.inf if measured is None or right is None else abs(measured - right)
+            measured, predicted = item[1].measured, item[1].predicted
+            return math.inf if measured is None or predicted is None else abs(measured - predicted)
 
         return max(self.quantities.items(), key=distance)
 
@@ -150,12 +150,12 @@ class _Table:
         mean = float(table[-1].mean())
         return mean, abs(mean) * math.sqrt(relative_variances(table)[-1] / len(table[-1]))
 
-    def power(self, read: Read, shape: Sequence[float] | None = None) -> Exponent | None:
+    def power(self, read: Read, relative_values: Sequence[float] | None = None) -> Exponent | None:
         """Return the fitted power; where a shape is expected, the shape's own and that of what is left."""
-        shape = shape or [1.0 for _ in self.widths]
-        rows = zip(self.values(read), shape, strict=True)
-        left = fit_power(self.widths, [[value / by for value in row] for row, by in rows], self.channels)
-        return None if left is None else Exponent(left.value + growth(self.widths, shape), left.error)
+        relative_values = relative_values or [1.0 for _ in self.widths]
+        rows = zip(self.values(read), relative_values, strict=True)
+        remainder = fit_power(self.widths, [[value / relative for value in row] for row, relative in rows], self.channels)
+        return None if remainder is None else Exponent(remainder.value + growth(self.widths, relative_values), remainder.error)
 
     def fitted(self, read: Read, expected: ExpectedValue | None, allowance: float = 0.0) -> JudgedQuantity:
         """Judge the power of a quantity, if one is implied, and its value at the widest, if one is predicted."""
@@ -181,16 +181,16 @@ class _Table:
         (mean, error), means = self.widest(read), [fmean(row) for row in self.values(read)]
         positive = all(math.isfinite(value) and value > 0 for value in means)
         power = Exponent(growth(self.widths, means), 0.0) if positive else None
-        right = power is not None and abs(power.value - implied) <= DIRECT_POWER
-        return JudgedQuantity(mean, error, None, power, implied, ExponentTest.OK if right else ExponentTest.OFF)
+        is_right = power is not None and abs(power.value - implied) <= DIRECT_POWER
+        return JudgedQuantity(mean, error, None, power, implied, ExponentTest.OK if is_right else ExponentTest.OFF)
 
 
 def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> JudgedRow:
-    apart, (mean, error) = expected.kernel(name, between(samples)), table.widest(lambda m: m.kernels[name][1])
-    agree = table.compared(mean, error, apart, KERNEL_ALLOWANCE)
+    between_samples, (mean, error) = expected.kernel(name, between(samples)), table.widest(lambda m: m.kernels[name][1])
+    verdict = table.compared(mean, error, between_samples, KERNEL_ALLOWANCE)
     quantities = {
         "kernel": table.fitted(lambda m: m.kernels[name][0], expected.kernel(name, own), KERNEL_ALLOWANCE),
-        "kernel between samples": JudgedQuantity(mean, error, apart.value, None, None, agree),
+        "kernel between samples": JudgedQuantity(mean, error, between_samples.value, None, None, verdict),
         "activation change": table.fitted(lambda m: m.changes[-1][name], expected.change(name)),
     }
     return JudgedRow(name, quantities)
@@ -200,14 +200,14 @@ def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
     contribution = expected.contribution(group)
     counts = {prediction.dims.width: prediction.count(group) for prediction in expected.predictions}
 
-    def contributed(m: Measurement) -> float:
+    def measured_contribution(m: Measurement) -> float:
         factor = fmean(m.factors[group])
         return tangent_contribution(sum(m.gradients[group]), factor, expected.optimizer, counts[m.width])
 
     quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expected, table)}  # it starts from 0
     quantities |= {
         "learning-rate factor": _factor(group, expected, table),
-        "tangent contribution": table.fitted(contributed, contribution, CONTRIBUTION_ALLOWANCE),
+        "tangent contribution": table.fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
         "function change": table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
         "decay": _decay(group, expected, table),
     }
@@ -216,20 +216,20 @@ def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
 
 def _std(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
     """Judge the stds of a group's tensors by their power and their value at the widest."""
-    right, (*_, widest) = expected.initial_std(group), expected.predictions
-    assert right.value is not None
-    seeds, found = len(table.measured) / len(table.widths), dict[str, JudgedQuantity]()
+    expected_std, (*_, widest) = expected.initial_std(group), expected.predictions
+    assert expected_std.value is not None
+    seeds, quantities = len(table.measured) / len(table.widths), dict[str, JudgedQuantity]()
     for index, (name, size) in enumerate(widest.sizes[group].items()):
         quantity, error = (
-            table.direct(_of(lambda m: m.stds, group, index), right.implied(table.widths)),
+            table.direct(_of(lambda m: m.stds, group, index), expected_std.implied(table.widths)),
             1 / math.sqrt(2 * size * seeds),
         )
-        far = quantity.measured is None or abs(quantity.measured / right.value - 1) > STD_ERRORS * error + STD_ALLOWANCE
-        verdict = ExponentTest.OFF if far else quantity.verdict
-        found[name] = replace(
-            quantity, error=error * (quantity.measured or 0.0), predicted=right.value, verdict=verdict
+        is_off = quantity.measured is None or abs(quantity.measured / expected_std.value - 1) > STD_ERRORS * error + STD_ALLOWANCE
+        verdict = ExponentTest.OFF if is_off else quantity.verdict
+        quantities[name] = replace(
+            quantity, error=error * (quantity.measured or 0.0), predicted=expected_std.value, verdict=verdict
         )
-    return _farthest(found)
+    return _farthest(quantities)
 
 
 def _factor(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
@@ -242,17 +242,17 @@ def _factor(group: Group, expected: Expectations, table: _Table) -> JudgedQuanti
 
 def _decay(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
     """Judge that a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
-    implied, found = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, JudgedQuantity]()
-    seen = replace(table, measured=[m for m in table.measured if m.decay])
+    implied, quantities = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, JudgedQuantity]()
+    decay_table = replace(table, measured=[m for m in table.measured if m.decay])
     for index, name in enumerate(expected.predictions[-1].sizes[group]):
         read = _of(lambda m: m.decay, group, index)
-        ratios = [value for row in seen.values(read) for value in row]
-        right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
-        power = seen.power(read) if implied else None
-        found[name] = JudgedQuantity(
-            ratios[-1], 0.0, implied, power, 0.0, ExponentTest.OK if right else ExponentTest.OFF
+        ratios = [value for row in decay_table.values(read) for value in row]
+        is_right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
+        power = decay_table.power(read) if implied else None
+        quantities[name] = JudgedQuantity(
+            ratios[-1], 0.0, implied, power, 0.0, ExponentTest.OK if is_right else ExponentTest.OFF
         )
-    return _farthest(found)
+    return _farthest(quantities)
 
 
 def _of(values: Callable[[Measurement], PerTensor], group: Group, index: int) -> Read:
@@ -260,33 +260,33 @@ def _of(values: Callable[[Measurement], PerTensor], group: Group, index: int) ->
     return lambda m: values(m)[group][index]
 
 
-def _farthest(found: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
+def _farthest(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
     """Return the quantity of the tensor that is the farthest off, with all that are."""
 
     def distance(quantity: JudgedQuantity) -> tuple[bool, float]:
         power = quantity.off_by
         return quantity.verdict is ExponentTest.OFF, math.inf if power is None else abs(power)
 
-    off = tuple(name for name, quantity in found.items() if quantity.verdict is ExponentTest.OFF)
-    return replace(max(found.values(), key=distance), where=off if len(found) > 1 else ())
+    off_tensors = tuple(name for name, quantity in quantities.items() if quantity.verdict is ExponentTest.OFF)
+    return replace(max(quantities.values(), key=distance), where=off_tensors if len(quantities) > 1 else ())
 
 
 def _layers(expected: Expectations, measured: Sequence[Measurement]) -> Iterator[LayerRow]:
     """Yield what layers show, in the order of what can be asked."""
     for layer in Layer:
-        found = {place: value for m in measured for place, value in m.layers.get(layer, {}).items()}
+        values = {location: value for m in measured for location, value in m.layers.get(layer, {}).items()}
         if layer is Layer.GRADIENT:
-            found = {
+            values = {
                 name: float(all(m.gradients[group][i] > 0 for m in measured))
                 for group, sizes in expected.predictions[-1].sizes.items()
                 for i, name in enumerate(sizes)
             }
-        judged = {place: _exact(value, *EXACT[layer]) for place, value in found.items()}
-        if judged:
-            yield LayerRow(layer.value, judged)
+        quantities = {location: _exact(value, *EXACT[layer]) for location, value in values.items()}
+        if quantities:
+            yield LayerRow(layer.value, quantities)
 
 
-def _exact(value: float, right: float, tolerance: float) -> JudgedQuantity:
+def _exact(value: float, exact_value: float, tolerance: float) -> JudgedQuantity:
     """Judge what has nothing but rounding in it."""
-    verdict = ExponentTest.OK if abs(value - right) <= tolerance else ExponentTest.OFF
-    return JudgedQuantity(value if math.isfinite(value) else None, 0.0, right, None, None, verdict)
+    verdict = ExponentTest.OK if abs(value - exact_value) <= tolerance else ExponentTest.OFF
+    return JudgedQuantity(value if math.isfinite(value) else None, 0.0, exact_value, None, None, verdict)

@@ -33,31 +33,31 @@ def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
 
     Under standard (s is None), a group is off in comparison with the bulk.
     """
-    starts, factors, decays = (list(_read_off(judgement, what)) for what in READ_OFF)
+    stds, factors, decays = (list(_read_off(judgement, quantity_name)) for quantity_name in READ_OFF)
     layers = list(_layers(judgement))
     outputs = [] if layers else list(_output_scale(judgement))
-    causes = [*starts, *outputs, *factors, *decays]
-    lines = [*(line for _, line in starts), *layers, *(line for _, line in (*outputs, *factors, *decays))]
+    causes = [*stds, *outputs, *factors, *decays]
+    lines = [*(line for _, line in stds), *layers, *(line for _, line in (*outputs, *factors, *decays))]
     if not lines:
         lines += _behaviour(judgement, s)
-    elif rest := _off(judgement, {group for group, _ in causes}):
-        lines.append(f"off as well, as may follow from that: {', '.join(rest)}")
+    elif consequences := _off(judgement, {group for group, _ in causes}):
+        lines.append(f"off as well, as may follow from that: {', '.join(consequences)}")
     return (*lines, *_unclear(judgement))
 
 
-def _read_off(judgement: Judgement, what: str) -> Iterator[tuple[str, str]]:
+def _read_off(judgement: Judgement, quantity_name: str) -> Iterator[tuple[str, str]]:
     """Yield (group, line) for each group of which it is off."""
     for row in judgement.groups:
-        if what in row.quantities and _is_off(row, what):
-            quantity = row.quantities[what]
-            where = f", in {_listed(quantity.where)}" if quantity.where else ""
-            yield row.name, f"{row.name}: {READ_OFF[what]} {_instead(quantity)}{where}"
+        if quantity_name in row.quantities and _is_off(row, quantity_name):
+            quantity = row.quantities[quantity_name]
+            tensors = f", in {_listed(quantity.where)}" if quantity.where else ""
+            yield row.name, f"{row.name}: {READ_OFF[quantity_name]} {_instead(quantity)}{tensors}"
 
 
 def _layers(judgement: Judgement) -> Iterator[str]:
     """Yield what is off in layers, with all places that show it; the one that is the farthest off speaks for them."""
     for row in judgement.layers:
-        off = [place for place, quantity in row.quantities.items() if quantity.verdict is ExponentTest.OFF]
+        off = [location for location, quantity in row.quantities.items() if quantity.verdict is ExponentTest.OFF]
         if off and row.name == Layer.GRADIENT:
             yield f"no gradient reaches {_listed(off)}"
         elif off:
@@ -70,8 +70,8 @@ def _output_scale(judgement: Judgement) -> Iterator[tuple[str, str]]:
     head = next(row for row in judgement.groups if row.name in (Group.HEAD, Group.WE))
     hidden_off = any(_is_off(row, "kernel") for row in hidden)
     if _is_off(outputs, "kernel") and not hidden_off and head.quantities["initial std"].verdict is ExponentTest.OK:
-        what = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"
-        yield head.name, f"{head.name}: {what} {_instead(outputs.quantities['kernel'])}, while hidden kernels are right"
+        label = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"
+        yield head.name, f"{head.name}: {label} {_instead(outputs.quantities['kernel'])}, while hidden kernels are right"
 
 
 def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
@@ -80,13 +80,13 @@ def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
         if row.verdict is ExponentTest.OFF:
             yield _group_line(row, s)
     kernels = ("kernel", "kernel between samples")
-    off = [row for row in judgement.stages if any(_is_off(row, what) for what in kernels)]
+    off = [row for row in judgement.stages if any(_is_off(row, quantity_name) for quantity_name in kernels)]
     for stage in off[:1]:
-        what = next(what for what in kernels if _is_off(stage, what))
-        behind = f"; so are {len(off) - 1} others" if len(off) > 1 else ""
-        yield f"{stage.name}: the {what} {_instead(stage.quantities[what])}{behind}"
-    if moved := [row.name for row in judgement.stages if _is_off(row, "activation change") and row not in off]:
-        yield f"activations change as another power of the width in {_listed(moved)}"
+        quantity_name = next(quantity_name for quantity_name in kernels if _is_off(stage, quantity_name))
+        suffix = f"; so are {len(off) - 1} others" if len(off) > 1 else ""
+        yield f"{stage.name}: the {quantity_name} {_instead(stage.quantities[quantity_name])}{suffix}"
+    if names := [row.name for row in judgement.stages if _is_off(row, "activation change") and row not in off]:
+        yield f"activations change as another power of the width in {_listed(names)}"
 
 
 def _group_line(row: GroupRow, s: float | None) -> str:
@@ -98,8 +98,8 @@ def _group_line(row: GroupRow, s: float | None) -> str:
     return f"{row.name}: the contribution to the tangent kernel {_instead(row.quantities['tangent contribution'])}"
 
 
-def _off(judgement: Judgement, named: set[str]) -> list[str]:
-    groups = [row.name for row in judgement.groups if row.verdict is ExponentTest.OFF and row.name not in named]
+def _off(judgement: Judgement, excluded: set[str]) -> list[str]:
+    groups = [row.name for row in judgement.groups if row.verdict is ExponentTest.OFF and row.name not in excluded]
     stages = [row.name for row in judgement.stages if row.verdict is ExponentTest.OFF]
     return [*groups, *([_listed(stages)] if stages else [])]
 
@@ -108,12 +108,12 @@ def _unclear(judgement: Judgement) -> Iterator[str]:
     quantities = [
         (row.name, *item) for row in (*judgement.groups, *judgement.stages) for item in row.quantities.items()
     ]
-    if names := [f"{name} ({what})" for name, what, q in quantities if q.verdict is ExponentTest.UNCLEAR]:
-        yield f"too noisy to judge: {_listed(names)}; give more --seeds, or --widths farther apart"
+    if noisy := [f"{name} ({quantity_name})" for name, quantity_name, q in quantities if q.verdict is ExponentTest.UNCLEAR]:
+        yield f"too noisy to judge: {_listed(noisy)}; give more --seeds, or --widths farther apart"
 
 
-def _is_off(row: JudgedRow, what: str) -> bool:
-    return row.quantities[what].verdict is ExponentTest.OFF
+def _is_off(row: JudgedRow, quantity_name: str) -> bool:
+    return row.quantities[quantity_name].verdict is ExponentTest.OFF
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ def _is_off(row: JudgedRow, what: str) -> bool:
 def _instead(quantity: JudgedQuantity) -> str:
     """Return what a power is instead of what it should be, or a value, if one is predicted and the power is right."""
     off_by = quantity.off_by
-    speaks = off_by is not None and (quantity.predicted is None or abs(off_by) > APART)
-    if quantity.power is not None and off_by is not None and speaks:
+    is_power_wrong = off_by is not None and (quantity.predicted is None or abs(off_by) > APART)
+    if quantity.power is not None and off_by is not None and is_power_wrong:
         wrong, right = signed(quantity.power.value), signed(quantity.power.value - off_by)
         return f"goes as width^{wrong}, not width^{right} (off by {off_by:+.2f})"
     if quantity.measured is None or quantity.predicted is None:
@@ -138,5 +138,5 @@ def _exactly(quantity: JudgedQuantity) -> str:
     return f"is {round(quantity.measured, 6) + 0.0:.4g}, not {quantity.predicted:g}"
 
 
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _listed(names: Sequence[str], limit: int = 4) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -241,8 +241,8 @@ def _sampled(
     ends: Mapping[str, tuple[Group, ...]],
 ) -> Kernels:
     """Return the mean over passes with independent samples of attention; `ends` are the groups of stem and head."""
-    each = math.ceil(draws / REPLICAS)
-    passes = [forward(replace(recursion, draws=each, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)]
+    draws_per_pass = math.ceil(draws / REPLICAS)
+    passes = [forward(replace(recursion, draws=draws_per_pass, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)]
     groups = {**BRANCHES, **ends}
     stages = (
         Stage(name, groups[name.rpartition(".")[2]], _estimate(p.stages[name] for p in passes))

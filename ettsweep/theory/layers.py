@@ -69,32 +69,32 @@ def layers(network: Network, probe: Probe) -> dict[Layer, dict[str, float]]:
     with MatrixProducts(network) as products:
         streams = observe(network, probe)
     blocks = _blocks(probe, products.seen)
-    found: dict[Layer, dict[str, float]] = defaultdict(dict)
-    for layer, place, value in (
+    values_by_layer: dict[Layer, dict[str, float]] = defaultdict(dict)
+    for layer, location, value in (
         *_norms(network, probe, products.seen, streams),
-        *(line for block, parts in blocks.items() for line in _block(block, parts, streams, probe.model.heads)),
+        *(measurement for block, branches in blocks.items() for measurement in _block(block, branches, streams, probe.model.heads)),
         *checkable(probe.model).leaks(network, probe.batch),
     ):
-        found[layer][place] = value
-    return dict(found)
+        values_by_layer[layer][location] = value
+    return dict(values_by_layer)
 
 
-def _blocks(probe: Probe, seen: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, list[_Part]]:
+def _blocks(probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, list[_Part]]:
     """Return the branches of each block, in the order in which they are called."""
-    parts: dict[str, _Part] = {}
+    branches: dict[str, _Part] = {}
     for parameter in parameter_shapes(probe.model):
         name = parameter.name.rpartition(".")[0]
         if not name:
             continue
-        part = parts.setdefault(name, _Part(name, set(), {}, {}))
-        part.groups.update(parameter.groups)
-        if parameter.name in seen:
-            given, product = seen[parameter.name]
-            part.inputs.update(dict.fromkeys(parameter.groups, given))
-            part.products.update(zip(parameter.groups, product.chunk(len(parameter.groups), -1), strict=True))
+        branch = branches.setdefault(name, _Part(name, set(), {}, {}))
+        branch.groups.update(parameter.groups)
+        if parameter.name in matrix_products:
+            inputs, product = matrix_products[parameter.name]
+            branch.inputs.update(dict.fromkeys(parameter.groups, inputs))
+            branch.products.update(zip(parameter.groups, product.chunk(len(parameter.groups), -1), strict=True))
     blocks: dict[str, list[_Part]] = defaultdict(list)
-    for name, part in parts.items():
-        blocks[name.rpartition(".")[0]].append(part)
+    for name, branch in branches.items():
+        blocks[name.rpartition(".")[0]].append(branch)
     return blocks
 
 
@@ -102,7 +102,7 @@ def _blocks(probe: Probe, seen: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str
 
 
 def _norms(
-    network: Network, probe: Probe, seen: Mapping[str, tuple[Tensor, Tensor]], streams: Mapping[str, Tensor]
+    network: Network, probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]], streams: Mapping[str, Tensor]
 ) -> Iterator[Found]:
     """Yield mean and variance of all tokens that LayerNorm has gone over: those that weights and blocks are given."""
     stages, eps = list(streams), checkable(probe.model).ln_eps(probe.model)
@@ -110,81 +110,81 @@ def _norms(
         yield from _norm(stem, embedded_BTD, streams[stem], eps)
     for parameter in parameter_shapes(probe.model):
         module = parameter.name.rpartition(".")[0]
-        if parameter.name not in seen or parameter.groups[0] in (Group.PATCH, Group.U, Group.X):
+        if parameter.name not in matrix_products or parameter.groups[0] in (Group.PATCH, Group.U, Group.X):
             continue
-        normed, stage = seen[parameter.name][0], module or stages[-1]
+        normed, stage = matrix_products[parameter.name][0], module or stages[-1]
         if module and Group.K in parameter.groups and Group.Q not in parameter.groups:
             stage = f"{module.split('.')[0]}.stem"  # made of the source, the last of what comes before
         given_BTD = streams[stages[stages.index(stage) - 1]]
         yield from _norm(parameter.name, given_BTD, normed, eps, scaled=parameter.groups == (Group.WE,))
 
 
-def _norm(place: str, given_BTD: Tensor, normed: Tensor, eps: float, *, scaled: bool = False) -> Iterator[Found]:
+def _norm(location: str, given_BTD: Tensor, normed: Tensor, eps: float, *, scaled: bool = False) -> Iterator[Found]:
     """Yield mean and variance of normalised tokens, or of their mean, (B, D); of those that are `scaled`, the mean."""
     x_BTD, normed = given_BTD.double(), normed.double()
     centred_BTD = x_BTD - x_BTD.mean(-1, keepdim=True)
-    right = centred_BTD / (centred_BTD.square().mean(-1, keepdim=True) + eps).sqrt()
-    if normed.dim() < right.dim():
-        right = right.mean(1)
-    yield Layer.MEAN, place, rms(normed.mean(-1)) / rms(normed)
+    expected = centred_BTD / (centred_BTD.square().mean(-1, keepdim=True) + eps).sqrt()
+    if normed.dim() < expected.dim():
+        expected = expected.mean(1)
+    yield Layer.MEAN, location, rms(normed.mean(-1)) / rms(normed)
     if not scaled:
-        yield Layer.VARIANCE, place, (normed.var(-1, correction=0).mean() / right.square().mean()).item()
+        yield Layer.VARIANCE, location, (normed.var(-1, correction=0).mean() / expected.square().mean()).item()
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def _block(block: str, parts: list[_Part], streams: Mapping[str, Tensor], heads: int) -> Iterator[Found]:
+def _block(block: str, branches: list[_Part], streams: Mapping[str, Tensor], heads: int) -> Iterator[Found]:
     """Yield what a block's branches compute, and with which weights they and its input are added to its output."""
     stages = list(streams)
-    entered_BTD = streams[stages[stages.index(parts[0].name) - 1]]
-    updates = [torch.zeros_like(entered_BTD) if part.update is None else part.update for part in parts]
-    (skip, *weights), rest = _fit(streams[parts[-1].name], entered_BTD, *updates)
+    entered_BTD = streams[stages[stages.index(branches[0].name) - 1]]
+    updates = [torch.zeros_like(entered_BTD) if branch.update is None else branch.update for branch in branches]
+    (skip, *weights), remainder = _fit(streams[branches[-1].name], entered_BTD, *updates)
     yield Layer.WEIGHT, block, skip
-    yield Layer.REST, block, rest
-    for part, weight in zip(parts, weights, strict=True):
-        if Group.U in part.products:
-            reads_a_source = any(Group.Q in other.groups for other in parts[1:])
-            read, scale, beside = _attention(part, heads, causal=part is parts[0] and reads_a_source)
-            yield Layer.ATTENTION, part.name, beside
-            if beside <= EXACT[Layer.ATTENTION][1]:  # else the other two say nothing
-                weight *= read
-                yield Layer.LOGITS, part.name, scale
-        elif Group.X in part.products:
-            yield Layer.ACTIVATION, part.name, _activation(part)
-        yield Layer.WEIGHT, part.name, weight
+    yield Layer.REST, block, remainder
+    for branch, weight in zip(branches, weights, strict=True):
+        if Group.U in branch.products:
+            reads_a_source = any(Group.Q in other.groups for other in branches[1:])
+            attention_weight, scale, attention_remainder = _attention(branch, heads, causal=branch is branches[0] and reads_a_source)
+            yield Layer.ATTENTION, branch.name, attention_remainder
+            if attention_remainder <= EXACT[Layer.ATTENTION][1]:  # else the other two say nothing
+                weight *= attention_weight
+                yield Layer.LOGITS, branch.name, scale
+        elif Group.X in branch.products:
+            yield Layer.ACTIVATION, branch.name, _activation(branch)
+        yield Layer.WEIGHT, branch.name, weight
 
 
-def _attention(part: _Part, heads: int, *, causal: bool) -> tuple[float, float, float]:
+def _attention(branch: _Part, heads: int, *, causal: bool) -> tuple[float, float, float]:
     """Return what softmax(scale * q k / sqrt(C)) v is multiplied with in what u is given, the scale, and the rest.
 
     The rest is relative to what u is given. All are nan where q, k or v was not seen.
     """
-    if not part.products.keys() >= {Group.Q, Group.K, Group.V}:
+    if not branch.products.keys() >= {Group.Q, Group.K, Group.V}:
         return math.nan, math.nan, math.nan
 
-    def cut(x_BTD: Tensor) -> Tensor:
+    def split_heads(x_BTD: Tensor) -> Tensor:
         return x_BTD.double().view(*x_BTD.shape[:2], heads, -1).transpose(1, 2)
 
-    q_BHTC, k_BHSC, v_BHSC = (cut(part.products[group]) for group in (Group.Q, Group.K, Group.V))
+    q_BHTC, k_BHSC, v_BHSC = (split_heads(branch.products[group]) for group in (Group.Q, Group.K, Group.V))
     logits_BHTS = q_BHTC @ k_BHSC.transpose(-1, -2) / math.sqrt(q_BHTC.shape[-1])
-    hidden_TS = torch.ones(logits_BHTS.shape[-2:], dtype=torch.bool).triu(1) & causal
-    scale, weight, rest = 1.0, math.nan, math.nan
+    masked_TS = torch.ones(logits_BHTS.shape[-2:], dtype=torch.bool).triu(1) & causal
+    scale, weight, remainder = 1.0, math.nan, math.nan
     for _ in range(SCALE_STEPS):
-        omega_BHTS = (scale * logits_BHTS).masked_fill(hidden_TS, -math.inf).softmax(-1)
+        omega_BHTS = (scale * logits_BHTS).masked_fill(masked_TS, -math.inf).softmax(-1)
         centred_BHTS = logits_BHTS - (omega_BHTS * logits_BHTS).sum(-1, keepdim=True)
         slope_BHTC = (omega_BHTS * centred_BHTS) @ v_BHSC
-        (weight, more), rest = _fit(cut(part.inputs[Group.U]), omega_BHTS @ v_BHSC, slope_BHTC)
-        scale += more / weight if weight else math.nan
-    return weight, scale, rest
+        (weight, correction), remainder = _fit(split_heads(branch.inputs[Group.U]), omega_BHTS @ v_BHSC, slope_BHTC)
+        scale += correction / weight if weight else math.nan
+    return weight, scale, remainder
 
 
-def _activation(part: _Part) -> float:
+def _activation(branch: _Part) -> float:
     """Return by how much activations differ from the GELU of the same numbers, as a part of the GELU's rms."""
-    if Group.W not in part.products:
+    if Group.W not in branch.products:
         return math.nan
-    right_BTF = torch.from_numpy(GELU.sigma(part.products[Group.W].double().numpy()))
-    return rms(part.inputs[Group.X].double() - right_BTF) / rms(right_BTF)
+    gelu_BTF = torch.from_numpy(GELU.sigma(branch.products[Group.W].double().numpy()))
+    return rms(branch.inputs[Group.X].double() - gelu_BTF) / rms(gelu_BTF)
 
 
 def _fit(y: Tensor, *regressors: Tensor) -> tuple[list[float], float]:

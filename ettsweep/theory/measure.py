@@ -37,7 +37,7 @@ DECAY = 2.0**-4
 def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:
     """Return what a new network shows in so many steps, and its decay and what its layers show if that is asked for."""
     network = initial_network(spec, CPU)
-    of_layers = layers(network, probe) if by_layer else {}
+    layer_values = layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
     before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     start, changes, factors = train(network, spec, probe, steps)
@@ -50,7 +50,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
         gradients=gradients,
         changes=changes,
         function_changes=function_changes(network, probe, before),
-        layers=of_layers,
+        layers=layer_values,
         decay=shrinkage(network, spec) if decay else {},
         contact=contact(start[HEAD], probe),
     )
@@ -66,19 +66,19 @@ def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
 
 def by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, list[Tensor]]:
     """Return views of parameter-like tensors; groups that share one have equal parts along its first dimension."""
-    found: dict[Group, list[Tensor]] = {}
+    tensors_by_group: dict[Group, list[Tensor]] = {}
     for parameter in parameter_shapes(model):
-        parts = tensors[parameter.name].chunk(len(parameter.groups))
-        for group, part in zip(parameter.groups, parts, strict=True):
-            found.setdefault(group, []).append(part)
-    return found
+        slices = tensors[parameter.name].chunk(len(parameter.groups))
+        for group, group_slice in zip(parameter.groups, slices, strict=True):
+            tensors_by_group.setdefault(group, []).append(group_slice)
+    return tensors_by_group
 
 
 def per_tensor(
     values: Callable[[Tensor], float], tensors: Mapping[str, Tensor], model: ModelSpec
 ) -> dict[Group, tuple[float, ...]]:
     """Return a number of each tensor of each group."""
-    return {group: tuple(map(values, parts)) for group, parts in by_group(tensors, model).items()}
+    return {group: tuple(map(values, group_tensors)) for group, group_tensors in by_group(tensors, model).items()}
 
 
 def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, tuple[float, ...]]:
@@ -91,8 +91,8 @@ def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, 
     total: dict[Group, tuple[float, ...]] = {}
     for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
         outputs_BK = logits(network, probe)[..., probe.quiet_K].flatten(1)
-        signed = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
-        gradients = torch.autograd.grad(signed, parameters, allow_unused=True, materialize_grads=True)
+        signed_sum = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
+        gradients = torch.autograd.grad(signed_sum, parameters, allow_unused=True, materialize_grads=True)
         by_name = dict(zip(names, gradients, strict=True))
         squares = per_tensor(lambda x: x.square().sum().item(), by_name, probe.model)
         for group, values in squares.items():
@@ -128,10 +128,10 @@ def train(
     return start, changes, _factors(network, optimizer, spec)
 
 
-def _change(start: Mapping[str, Tensor], now: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
-    moved = {name: now[name] - start[name] for name in start}
-    moved[HEAD] = moved[HEAD][..., probe.trained_K]
-    return {name: rms(x) for name, x in moved.items()}
+def _change(initial: Mapping[str, Tensor], current: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
+    changes = {name: current[name] - initial[name] for name in initial}
+    changes[HEAD] = changes[HEAD][..., probe.trained_K]
+    return {name: rms(x) for name, x in changes.items()}
 
 
 def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
@@ -154,15 +154,15 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
     trial = copy.deepcopy(network).double()
     trial.load_state_dict(before)
-    values, now = (by_group(dict(model.named_parameters()), probe.model) for model in (trial, network))
-    old, changes = by_group(before, probe.model), dict[Group, float]()
-    start = logits(trial, probe)[..., probe.trained_K]
-    for group, parts in values.items():
-        for part, new in zip(parts, now[group], strict=True):
-            part.copy_(new)
-        changes[group] = rms(logits(trial, probe)[..., probe.trained_K] - start)
-        for part, kept in zip(parts, old[group], strict=True):
-            part.copy_(kept)
+    trial_groups, trained_groups = (by_group(dict(model.named_parameters()), probe.model) for model in (trial, network))
+    initial_groups, changes = by_group(before, probe.model), dict[Group, float]()
+    initial_outputs = logits(trial, probe)[..., probe.trained_K]
+    for group, trial_tensors in trial_groups.items():
+        for trial_tensor, trained_tensor in zip(trial_tensors, trained_groups[group], strict=True):
+            trial_tensor.copy_(trained_tensor)
+        changes[group] = rms(logits(trial, probe)[..., probe.trained_K] - initial_outputs)
+        for trial_tensor, initial_tensor in zip(trial_tensors, initial_groups[group], strict=True):
+            trial_tensor.copy_(initial_tensor)
     return changes
 
 

@@ -84,8 +84,8 @@ def checkable(model: ModelSpec) -> Checkable:
     name = architecture(model).check
     if name is None:
         raise InputError(f"check-scaling knows no theory of {model.kind} models")
-    found: Checkable = resolve_name(name)
-    return found
+    entry: Checkable = resolve_name(name)
+    return entry
 
 
 def small_model(model: ModelSpec, depth: int | None) -> ModelSpec:

@@ -79,27 +79,27 @@ class Recursion:
     ) -> ResidualStream:
         """Return the stream after attention: eq:MHSA-stats-101, eq:Uback .. eq:Qback, eq:promised-MHSA-1 and -2."""
         c, query = self.variances, stream.normalised(self.ln_eps)
-        read = source or query
+        source_stream = source or query
         variance = c[Group.Q] * c[Group.K]
         attention = sample_attention(
-            query.kernel, read.kernel, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng
+            query.kernel, source_stream.kernel, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng
         )
-        values, turn = attention.read(read.kernel), attention.turn(read.kernel)
-        turned = query.kernel * turn
+        values, slopes = attention.read(source_stream.kernel), attention.turn(source_stream.kernel)
+        weighted_slopes = query.kernel * slopes
         outer = c[Group.U] * c[Group.V]
         inner = outer * c[Group.Q] * c[Group.K]
         added = {
             Group.U: c[Group.V] * values,
             Group.V: c[Group.U] * values,
-            Group.K: outer * c[Group.Q] * turned,
-            Group.Q: outer * c[Group.K] * turned,
+            Group.K: outer * c[Group.Q] * weighted_slopes,
+            Group.Q: outer * c[Group.K] * weighted_slopes,
         }
-        of_queries = {group: inner * turn * tangent for group, tangent in query.tangent.items()}
-        of_source = {
+        through_queries = {group: inner * slopes * tangent for group, tangent in query.tangent.items()}
+        through_source = {
             group: outer * attention.read(tangent) + inner * query.kernel * attention.turn(tangent)
-            for group, tangent in read.tangent.items()
+            for group, tangent in source_stream.tangent.items()
         }
-        return stream.plus(outer * values, added, of_queries, of_source)
+        return stream.plus(outer * values, added, through_queries, through_source)
 
     def _mlp(self, stream: ResidualStream) -> ResidualStream:
         """Return the stream after an MLP: eq:GP, eq:promised-MLP."""
@@ -108,8 +108,8 @@ class Recursion:
         activations = pair_expectations(self.activation.sigma, preactivations)
         slopes = c[Group.X] * pair_expectations(self.activation.derivative, preactivations)
         added = {Group.X: activations, Group.W: slopes * hidden.kernel}
-        passed = {group: c[Group.W] * slopes * tangent for group, tangent in hidden.tangent.items()}
-        return stream.plus(c[Group.X] * activations, added, passed)
+        through_mlp = {group: c[Group.W] * slopes * tangent for group, tangent in hidden.tangent.items()}
+        return stream.plus(c[Group.X] * activations, added, through_mlp)
 
 
 def _pool(kernel_PP: Array, samples: int) -> Array:

@@ -84,9 +84,9 @@ def check_scaling(plan: CheckPlan) -> CheckResult:
         probes = [make_probe(model) for model in plan.models]
         with _one_thread():
             lrs = _learning_rates(plan, probes[0])
-            measured, changes = _train_and_measure(plan, probes, lrs)
+            measurements, changes = _train_and_measure(plan, probes, lrs)
         expected = expect(plan, probes[0])
-        judgement = judge(expected, measured, plan.model.heads, SAMPLES)
+        judgement = judge(expected, measurements, plan.model.heads, SAMPLES)
         return CheckResult(
             settings=_settings(plan, lrs),
             about=_about(plan, lrs),
@@ -114,7 +114,7 @@ def _train_and_measure(
     plan: CheckPlan, probes: Sequence[Probe], lrs: LearningRates
 ) -> tuple[list[Measurement], dict[float | None, list[Changes]]]:
     """Return what the strategy's networks show and, by s, the changes of all: a width's seeds, then the next one's."""
-    measured: list[Measurement] = []
+    measurements: list[Measurement] = []
     changes: dict[float | None, list[Changes]] = {s: [] for s in lrs}
     total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
     with progress(f"width {plan.widths[0]}", total, "share") as advance:  # narrow networks say nothing of wide ones
@@ -122,12 +122,12 @@ def _train_and_measure(
             n, steps, first = probe.model.width, plan.request.steps, seed == plan.seeds[0]
             spec = plan.spec(probe.model, seed, s, lrs[s])
             if s == plan.s:
-                measured.append(measure(spec, probe, steps, decay=first, by_layer=first and n == plan.widths[-1]))
-                changes[s].append(measured[-1].changes)
+                measurements.append(measure(spec, probe, steps, decay=first, by_layer=first and n == plan.widths[-1]))
+                changes[s].append(measurements[-1].changes)
             else:
                 changes[s].append(activation_changes(spec, probe, steps))
             advance(n**2, f"width {n}")
-    return measured, changes
+    return measurements, changes
 
 
 def expect(plan: CheckPlan, probe: Probe) -> Expectations:
@@ -178,10 +178,10 @@ def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
 
 def _about(plan: CheckPlan, lrs: LearningRates) -> str:
     request, model = plan.request, plan.model
-    beside = "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
+    standard_note = "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
     return (
         f"{request.model} under {strategy_name(plan.s)}: {model.heads} heads, {checkable(model).about(model)}; "
-        f"{len(plan.seeds)} seeds, {request.steps} steps of {request.optimizer} at lr {lrs[plan.s]:.2g}{beside}"
+        f"{len(plan.seeds)} seeds, {request.steps} steps of {request.optimizer} at lr {lrs[plan.s]:.2g}{standard_note}"
     )
 
 
@@ -198,31 +198,31 @@ def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
         InputError: the given one moves the outputs by too much or too little to tell powers.
         EttsweepError: none can be chosen.
     """
-    given, s = plan.request.lr, plan.s
-    if s is None and given is not None:
-        return {None: _checked(plan, probe, given)}
-    lr = _moving(plan, probe, s or 0.0, TRIAL_LR) if given is None else _checked(plan, probe, given)
-    standard, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.request.optimizer)
-    return {None: standard} if s is None else {None: standard, s: lr}
+    requested_lr, s = plan.request.lr, plan.s
+    if s is None and requested_lr is not None:
+        return {None: _checked(plan, probe, requested_lr)}
+    lr = _moving(plan, probe, s or 0.0, TRIAL_LR) if requested_lr is None else _checked(plan, probe, requested_lr)
+    standard_lr, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.request.optimizer)
+    return {None: standard_lr} if s is None else {None: standard_lr, s: lr}
 
 
-def _moving(plan: CheckPlan, probe: Probe, s: float | None, trial: float) -> float:
+def _moving(plan: CheckPlan, probe: Probe, s: float | None, trial_lr: float) -> float:
     """Return the learning rate that moves the outputs by MOVE in the first step of the narrowest, to two digits."""
-    moved = _moved(plan, probe, s, trial)
-    if not 0 < moved < math.inf:
-        raise EttsweepError(f"a step at lr {trial:.2g} moves the outputs by {moved:.2g}; choose another with --lr")
-    return float(f"{trial * MOVE / moved:.2g}")
+    change = _moved(plan, probe, s, trial_lr)
+    if not 0 < change < math.inf:
+        raise EttsweepError(f"a step at lr {trial_lr:.2g} moves the outputs by {change:.2g}; choose another with --lr")
+    return float(f"{trial_lr * MOVE / change:.2g}")
 
 
 def _checked(plan: CheckPlan, probe: Probe, lr: float) -> float:
-    moved = _moved(plan, probe, plan.s, lr)
-    if MOVE_LEAST <= moved <= MOVE_MOST:
+    change = _moved(plan, probe, plan.s, lr)
+    if MOVE_LEAST <= change <= MOVE_MOST:
         return lr
-    n, how = plan.widths[0], "little" if moved < MOVE else "much"
-    trial = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
+    n, amount = plan.widths[0], "little" if change < MOVE else "much"
+    trial_lr = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
     raise InputError(
-        f"--lr {lr:g}: a step at width {n} moves the outputs by {moved:.2g}, which is too {how} to tell powers "
-        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {_moving(plan, probe, plan.s, trial):.2g} moves them by {MOVE:g}"
+        f"--lr {lr:g}: a step at width {n} moves the outputs by {change:.2g}, which is too {amount} to tell powers "
+        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {_moving(plan, probe, plan.s, trial_lr):.2g} moves them by {MOVE:g}"
     )
 
 

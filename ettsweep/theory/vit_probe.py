@@ -32,8 +32,8 @@ def _probe(model: VitSpec, generator: torch.Generator) -> Probe:
     """Return images that are alike in part: what all patches share, those of a place, those of an image, and noise."""
     side, size = model.image_size // model.patch_size, model.patch_size
     images_BCRHRW = torch.zeros(SAMPLES, model.channels, side, size, side, size)
-    for samples, places in ((1, 1), (1, side), (SAMPLES, 1), (SAMPLES, side)):
-        shape = (samples, model.channels, places, size, places, size)
+    for samples, positions in ((1, 1), (1, side), (SAMPLES, 1), (SAMPLES, side)):
+        shape = (samples, model.channels, positions, size, positions, size)
         images_BCRHRW += torch.randn(shape, generator=generator) / 2
     images_BCHW = images_BCRHRW.reshape(SAMPLES, model.channels, model.image_size, model.image_size)
     labels_B = torch.randint(model.classes, (SAMPLES,), generator=generator)

@@ -50,11 +50,11 @@ def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed
         assert tuple(tensor.shape) == parameter.shape, parameter.name
         generator = torch.Generator("cpu").manual_seed(derive_seed(seed, "init", parameter.name))
         values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
-        for part, group in zip(values.chunk(len(parameter.groups)), parameter.groups, strict=True):
+        for group_values, group in zip(values.chunk(len(parameter.groups)), parameter.groups, strict=True):
             std = init_std(group, dims(model), strategy.s)
-            _draw(part, init_distribution(group, dims(model).domain), std, generator)
+            _draw(group_values, init_distribution(group, dims(model).domain), std, generator)
             if group is Group.WE:
-                part[PAD] = 0
+                group_values[PAD] = 0
         put(values, tensor)
     assert not tensors, f"parameters without a group: {', '.join(tensors)}"
 
@@ -80,5 +80,5 @@ def put(values: Tensor, tensor: "Tensor | DTensor") -> None:
     assert isinstance(tensor, DTensor)
     mesh, (placement,) = tensor.device_mesh, tensor.placements
     assert placement.is_shard(0), placement  # as fully_shard does, in parts such as those of torch.chunk
-    parts, rank = values.chunk(mesh.size()), mesh.get_local_rank()
-    tensor.to_local().copy_(parts[rank] if rank < len(parts) else values[:0])
+    shards, rank = values.chunk(mesh.size()), mesh.get_local_rank()
+    tensor.to_local().copy_(shards[rank] if rank < len(shards) else values[:0])

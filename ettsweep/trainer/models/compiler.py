@@ -29,8 +29,8 @@ def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) 
 
     def give_up(error: Exception) -> None:
         if model.compiled:
-            why = getattr(error, "inner_exception", error)  # what a backend raised, where it is that
-            warn(f"not all blocks of the model are compiled after all: {error_line(why)}")
+            cause = getattr(error, "inner_exception", error)  # what a backend raised, where it is that
+            warn(f"not all blocks of the model are compiled after all: {error_line(cause)}")
         model.compiled = False
 
     model.compiled = True

@@ -35,12 +35,12 @@ def linear_cross_entropy(
     On a GPU the weight that is multiplied has some columns more, which are the logits of nothing.
     """
     if h_ND.device.type == "cpu":  # elsewhere the host would have to wait for the device to know how many are left
-        counts_N = targets_N != ignored
-        h_ND, targets_N = h_ND[counts_N], targets_N[counts_N]
+        is_counted_N = targets_N != ignored
+        h_ND, targets_N = h_ND[is_counted_N], targets_N[is_counted_N]
     chunk = chunk or max(1, _chunk_bytes(h_ND.device) // (4 * len(weight_VD)))
-    wanted = torch.is_grad_enabled() and (h_ND.requires_grad or weight_VD.requires_grad)
+    needs_gradients = torch.is_grad_enabled() and (h_ND.requires_grad or weight_VD.requires_grad)
     dtype = _autocast_dtype(h_ND.device.type) or weight_VD.dtype
-    loss: Tensor = _LinearCrossEntropy.apply(h_ND, weight_VD, targets_N, ignored, chunk, dtype, wanted)
+    loss: Tensor = _LinearCrossEntropy.apply(h_ND, weight_VD, targets_N, ignored, chunk, dtype, needs_gradients)
     return loss
 
 
@@ -54,29 +54,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ignored: int,
         chunk: int,
         dtype: torch.dtype,
-        wanted: bool,
+        needs_gradients: bool,
     ) -> Tensor:
         ctx.dtypes = h_ND.dtype, weight_VD.dtype
-        sums = torch.float64 if dtype is torch.float64 else torch.float32
-        loss = h_ND.new_zeros((), dtype=sums)
+        sum_dtype = torch.float64 if dtype is torch.float64 else torch.float32
+        loss = h_ND.new_zeros((), dtype=sum_dtype)
         V, weight_PD = len(weight_VD), _padded(weight_VD, dtype)
-        gradients = tuple(torch.zeros_like(x, dtype=sums) for x in ((h_ND, weight_PD) if wanted else ()))
+        gradients = tuple(torch.zeros_like(x, dtype=sum_dtype) for x in ((h_ND, weight_PD) if needs_gradients else ()))
         with _without_autocast(h_ND.device.type):
             for low, high in _chunks(len(h_ND), chunk):
                 targets_C1 = targets_N[low:high, None]
-                counts_C1 = targets_C1 != ignored
+                is_counted_C1 = targets_C1 != ignored
                 h_CD = h_ND[low:high].to(dtype)
-                logits_CP = _product(h_CD, weight_PD.T, sums)
+                logits_CP = _product(h_CD, weight_PD.T, sum_dtype)
                 logits_CP[:, V:] = -math.inf
                 log_CP = logits_CP.log_softmax(1)
                 del logits_CP
                 at_target_C1 = log_CP.gather(1, targets_C1)
-                loss -= (at_target_C1 * counts_C1).sum()
-                if wanted:
+                loss -= (at_target_C1 * is_counted_C1).sum()
+                if needs_gradients:
                     # Of the loss by the logits: probabilities, less one at the target.
                     d_CP = log_CP.exp_().scatter_(1, targets_C1, at_target_C1.expm1()).to(dtype)
-                    gradients[0][low:high] = _product(d_CP, weight_PD, sums) * counts_C1
-                    _add_product(gradients[1], d_CP.T, h_CD * counts_C1)
+                    gradients[0][low:high] = _product(d_CP, weight_PD, sum_dtype) * is_counted_C1
+                    _add_product(gradients[1], d_CP.T, h_CD * is_counted_C1)
                     del d_CP
                 del log_CP  # before the next chunk's
         ctx.save_for_backward(*(gradient[:size] for gradient, size in zip(gradients, (len(h_ND), V), strict=False)))
@@ -95,8 +95,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _padded(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the weight in a dtype, with as many columns of logits, here rows, as the device multiplies fast."""
     multiple = MULTIPLE.get(weight_VD.device.type, 1)
-    more = -len(weight_VD) % multiple
-    return F.pad(weight_VD.to(dtype), (0, 0, 0, more)) if more else weight_VD.to(dtype)
+    missing_rows = -len(weight_VD) % multiple
+    return F.pad(weight_VD.to(dtype), (0, 0, 0, missing_rows)) if missing_rows else weight_VD.to(dtype)
 
 
 def _chunk_bytes(device: torch.device) -> int:
@@ -105,10 +105,10 @@ def _chunk_bytes(device: torch.device) -> int:
     return min(LARGE_CHUNK_BYTES, max(CHUNK_BYTES, torch.cuda.get_device_properties(device).total_memory // 128))
 
 
-def _chunks(count: int, at_most: int) -> Iterator[tuple[int, int]]:
+def _chunks(count: int, max_size: int) -> Iterator[tuple[int, int]]:
     """Yield the bounds of chunks, as few and as alike as can be."""
     if count:
-        size = math.ceil(count / math.ceil(count / at_most))
+        size = math.ceil(count / math.ceil(count / max_size))
         yield from ((low, min(low + size, count)) for low in range(0, count, size))
 
 
@@ -121,12 +121,12 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.mm(a, b).to(dtype)
 
 
-def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """Add a b to a sum."""
-    if a.dtype is to.dtype:
-        torch.addmm(to, a, b, out=to)
+    if a.dtype is total.dtype:
+        torch.addmm(total, a, b, out=total)
     else:
-        to += _product(a, b, to.dtype)
+        total += _product(a, b, total.dtype)
 
 
 def _autocast_dtype(device_type: str) -> torch.dtype | None:

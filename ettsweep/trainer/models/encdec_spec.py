@@ -40,8 +40,8 @@ class EncDecSpec(ModelSpec):
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        if wrong := list(indivisible("width", self.width, "heads", self.heads)):
-            raise ValueError("; ".join(wrong))
+        if problems := list(indivisible("width", self.width, "heads", self.heads)):
+            raise ValueError("; ".join(problems))
         return self
 
 

@@ -45,10 +45,10 @@ def check_size(model: ModelSpec, optimizer: OptimizerSpec, most_bytes: int = 2**
     Raises:
         InputError: it is.
     """
-    if (needed := least_bytes(model, optimizer)) > most_bytes:
+    if (required_bytes := least_bytes(model, optimizer)) > most_bytes:
         raise InputError(
             f"model: width {model.width} at depth {model.depth} makes {parameter_count(model):,} parameters, which "
-            f"take {needed / GIB:,.0f} GiB with gradients and what {optimizer.kind} keeps: more than the "
+            f"take {required_bytes / GIB:,.0f} GiB with gradients and what {optimizer.kind} keeps: more than the "
             f"{most_bytes / GIB:,.0f} GiB of {of}"
         )
 
@@ -99,8 +99,8 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     name = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
     if name & _OTHER_CARDS:
         return None
-    for words, peaks in _PEAKS.items():
-        if name.issuperset(words.split()):
+    for card, peaks in _PEAKS.items():
+        if name.issuperset(card.split()):
             tflops = peaks[_PRECISIONS.index(precision)]
             return None if tflops is None else tflops * 1e12
     return None

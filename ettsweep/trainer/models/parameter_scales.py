@@ -53,14 +53,14 @@ def describe_scales(
     """
     spec = model_spec(model)
     s = parse_strategy(strategy)
-    steps = OPTIMIZERS[optimizer].spec(kind=optimizer)
+    optimizer_spec = OPTIMIZERS[optimizer].spec(kind=optimizer)
     return {
         "model": model,
         "strategy": strategy_name(s),
         "width": spec.width,
         "output_rescale": output_rescale(spec.width, s) if architecture(spec).tied_head else None,
         "parameters": parameter_count(spec),
-        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), steps, lr),
+        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), optimizer_spec, lr),
     }
 
 
@@ -68,9 +68,9 @@ def factors(model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) 
     """Return (lr_factor, wd_factor) of every parameter by name, in the model's order."""
     result = {}
     for parameter in parameter_shapes(model):
-        parts = {_factors(group, model, strategy, optimizer) for group in parameter.groups}
-        assert len(parts) == 1, f"{parameter.name} fuses groups with different factors"
-        result[parameter.name] = parts.pop()
+        group_factors = {_factors(group, model, strategy, optimizer) for group in parameter.groups}
+        assert len(group_factors) == 1, f"{parameter.name} fuses groups with different factors"
+        result[parameter.name] = group_factors.pop()
     return result
 
 

@@ -127,11 +127,11 @@ def parameter_shapes(model: ModelSpec) -> tuple[Parameter, ...]:
 
 def parameter_count(model: ModelSpec) -> int:
     """Return the number of trainable numbers in the model, which grows evenly with its depth."""
-    one, two = (
+    one_block, two_blocks = (
         sum(parameter.size for parameter in parameter_shapes(model.model_copy(update={"depth": depth})))
         for depth in (1, 2)
     )
-    return one + (model.depth - 1) * (two - one)
+    return one_block + (model.depth - 1) * (two_blocks - one_block)
 
 
 def dims(model: ModelSpec) -> Dims:
@@ -150,10 +150,10 @@ def model_spec(name: str) -> ModelSpec:
     Raises:
         InputError: there is none.
     """
-    known = named_models()
-    if name not in known:
-        raise unknown_name("model", name, known)
-    return known[name]
+    models = named_models()
+    if name not in models:
+        raise unknown_name("model", name, models)
+    return models[name]
 
 
 def model_name(spec: ModelSpec) -> str:
@@ -163,12 +163,12 @@ def model_name(spec: ModelSpec) -> str:
     so that two models never share one.
     """
     entry = architecture(spec)
-    for name, known in entry.sizes.items():
-        if known == spec:
+    for name, preset in entry.sizes.items():
+        if preset == spec:
             return name
-    usual = next(iter(entry.sizes.values()), None)
-    parts = [spec.kind, f"n{spec.width}", f"l{spec.depth}", f"h{spec.heads}"]
+    reference = next(iter(entry.sizes.values()), None)
+    components = [spec.kind, f"n{spec.width}", f"l{spec.depth}", f"h{spec.heads}"]
     for field, letter in entry.letters.items():
-        if (value := getattr(spec, field)) != getattr(usual, field, None):
-            parts.append(f"{letter}{value}")
-    return "-".join(parts)
+        if (value := getattr(spec, field)) != getattr(reference, field, None):
+            components.append(f"{letter}{value}")
+    return "-".join(components)

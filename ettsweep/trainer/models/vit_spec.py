@@ -32,12 +32,12 @@ class VitSpec(ModelSpec):
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        wrong = [
+        problems = [
             *indivisible("width", self.width, "heads", self.heads),
             *indivisible("image_size", self.image_size, "patch_size", self.patch_size),
         ]
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 

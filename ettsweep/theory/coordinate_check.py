@@ -1,4 +1,4 @@
-"""The figure of a check of a scaling: how activations change in the first steps of training, against the width."""
+"""Coordinate check: plot the change of activations in the first steps of training against the width."""
 
 import json
 import math
@@ -16,32 +16,33 @@ from ettsweep.theory.scaling_check import CoordinateCurves
 
 TITLE = "Change of activations in the first steps of training"
 PART, OUTPUTS, IMPLIED = "part", "outputs that are trained", "slope that theory implies"
-"""Kinds of lines."""
+"""Kinds of lines, also the labels of the legend."""
 
 LOOKS = {OUTPUTS: ("#d55e00", [1, 0]), IMPLIED: ("#555555", [4, 3])}
-"""Colours and dashes of the lines that are not of a part."""
+"""Colour and dash pattern of the lines in the legend; lines of hidden stages are coloured by depth instead."""
 
 COLUMNS = ("kind", "line", "depth", "width", "change")
-"""Of each point, besides the row and the column of its panel."""
+"""Columns of the plotted data besides the row and column of the panel."""
 
 LIGHTEST = 0.92
-"""Part of the colour map that lines are drawn in: its end is too light for white paper."""
+"""Share of the colour map in use: its light end is invisible on white paper."""
 
 MOST_STEPS, MOST_NAMES = 6, 6
 PANEL_WIDTH, PANEL_HEIGHT = 130, 165
-"""Pixels."""
+"""Size of a panel in pixels."""
 
 
 def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[CoordinateCurves]) -> Figure:
-    """Plot the rms change of activations against the width: a row for each strategy, a column for each of six steps.
+    """Plot the rms change of activations against the width: a row per strategy, a column per step (at most six).
 
-    One line for each part of the forward pass, from dark (first) to light (last), and the outputs thick. Dashed lines
-    have the slope that theory implies.
+    Each stage of the forward pass has a line, from dark (first) to light (last); the outputs have a thick one. Dashed
+    lines show the slopes that theory implies.
     """
     *hidden, outputs = curves[0].changes
     last = len(curves[0].changes[outputs]) - 1
     steps = sorted({round(step) for step in np.linspace(0, last, min(last + 1, MOST_STEPS))})
     frame = pd.DataFrame(_points(widths, curves, steps), columns=["row", "column", *COLUMNS])
+    # A log axis cannot show what is 0 or not finite; missing values leave gaps.
     frame["change"] = frame["change"].where(np.isfinite(frame["change"]) & (frame["change"] > 0))
     base = alt.Chart(frame).encode(_widths(widths), _changes(frame["change"]), alt.Detail("line:N"))
     kinds, legend = list(LOOKS), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
@@ -68,7 +69,7 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Coord
 def _points(
     widths: Sequence[int], curves: Sequence[CoordinateCurves], steps: Sequence[int]
 ) -> Iterator[tuple[str, str, str, str, int, int, float]]:
-    """Yield the points of all lines, those of slopes too, which go through the values at the widest."""
+    """Yield the points of all lines. Implied slopes are drawn through the value at the widest."""
     for curve, step in product(curves, steps):
         cell = f"{curve.strategy}, lr {short(curve.lr)}", f"step {step + 1}"
         *_, last, outputs = curve.changes
@@ -85,13 +86,14 @@ def _points(
 
 
 def _widths(widths: Sequence[int]) -> alt.X:
-    angle = -45 if widths[-1] >= 1000 else 0
+    angle = -45 if widths[-1] >= 1000 else 0  # labels of four digits would overlap
     axis = alt.Axis(values=list(widths), labelAngle=angle, labelOverlap=False, labelFlush=False, grid=False, format="d")
     return alt.X("width:Q", title="width", scale=alt.Scale(type="log", base=2, nice=False, padding=6), axis=axis)
 
 
 def _changes(changes: "pd.Series[float]") -> alt.Y:
     positive = changes.dropna()
+    # Without any value (training blew up), the axis still needs a decade.
     low, high = (math.log10(positive.min()), math.log10(positive.max())) if len(positive) else (0.0, 0.0)
     decades = [float(f"1e{power}") for power in range(math.floor(low), math.ceil(high) + 1)]
     axis = alt.Axis(values=decades, format=".0e")
@@ -99,7 +101,7 @@ def _changes(changes: "pd.Series[float]") -> alt.Y:
 
 
 def _depths(hidden: Sequence[str], height: int) -> alt.Stroke:
-    """Return the colours of parts by their depth, and a bar as high as the panels with the names of some."""
+    """Colour stages by depth, with a colour bar as high as the panels that names some of them."""
     labelled_depths = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MOST_NAMES)})
     names = f"{json.dumps(list(hidden))}[datum.value]"
     colour_bar = alt.Legend(

@@ -1,4 +1,4 @@
-"""What was measured at several widths held against what a scaling implies: a verdict per quantity."""
+"""Compare measurements at several widths with what a scaling implies: a verdict for each quantity."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,33 +14,38 @@ from ettsweep.theory.measurement import EXACT, Layer, Measurement, PerTensor
 from ettsweep.theory.paper import factor_power
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
-"""Times 1/C, by which a value at the widest may differ from its leading order beside the errors.
+"""Relative difference from leading order allowed at the widest, in units of 1/C, on top of the standard errors.
 
-vit-b16 at C = 64, where four errors are small: kernels differ by 3% at most, contributions by 5%.
+For comparison, vit-b16 at C = 64 differs by at most 3% in kernels and 5% in contributions.
 """
 
 VALUE_ERRORS = 4
+"""Standard errors by which a value at the widest may differ from its prediction."""
+
 DIRECT_POWER = 0.1
-"""How far the power of a factor or an initial std may be off: the former has no noise, the latter little."""
+"""Tolerance for the power of a learning-rate factor or an initial std: factors have no noise, stds little."""
 
 STD_ERRORS, STD_ALLOWANCE = 5, 0.01
-"""By which the std of a tensor's N initial values may be off at the widest: standard errors, each at most 1/sqrt(2N)
-of it, and a part of it. The [pad] row of word embeddings is zero, which takes less."""
+"""Tolerances for the std of a tensor's N initial values at the widest: a number of standard errors, at most 1/sqrt(2N)
+each, plus a relative part. The zero [pad] row of word embeddings lowers the std by less than that part."""
 
 DECAY_TOLERANCE = 0.01
+"""Absolute tolerance for the decay of a step divided by lr wd, which should be 1."""
 
 
 @dataclass(frozen=True)
 class JudgedQuantity:
-    """Something measured, and what it should be.
+    """A measured quantity, what theory implies for it, and the verdict.
 
     Attributes:
-        measured: at the widest, the mean over seeds; None where it is not finite.
-        error: its standard error.
-        predicted: at the widest; None where only the power is.
-        power: of the width; None where there is none, since a value vanishes or is not finite.
-        implied: power; None where the theory has none.
-        where: of a group with several tensors, those that are off; the farthest speaks for it.
+        measured: mean over seeds at the widest; None if not finite.
+        error: standard error of `measured`.
+        predicted: theory's value at the widest; None if theory implies only a power.
+        power: fitted power of the width; None if a value vanishes or is not finite, or if no power is fitted.
+        implied_power: theory's power of the width; None if theory implies none.
+        verdict: whether the measurement agrees.
+        off_tensors: for a group with several tensors, those that are off. The other fields are of the tensor that is
+            farthest off.
     """
 
     measured: float | None
@@ -53,15 +58,15 @@ class JudgedQuantity:
 
     @property
     def off_by(self) -> float | None:
-        """Return by how much the power differs from the implied one."""
+        """Fitted power minus implied power."""
         return None if self.power is None or self.implied is None else self.power.value - self.implied
 
 
 @dataclass(frozen=True)
 class JudgedRow:
-    """What is judged of a part of the forward pass, by name.
+    """The judged quantities of one stage of the forward pass.
 
-    `kernel`, `kernel between samples`, `activation change`.
+    Keys: `kernel`, `kernel between samples`, `activation change`.
     """
 
     name: str
@@ -69,29 +74,33 @@ class JudgedRow:
 
     @property
     def verdict(self) -> ExponentTest:
-        """Return the worst of the verdicts."""
+        """The worst verdict of the quantities."""
         return worst([quantity.verdict for quantity in self.quantities.values()])
 
 
 class GroupRow(JudgedRow):
-    """What is judged of a parameter group, by name.
+    """The judged quantities of one parameter group.
 
-    `initial std`, unless it starts from 0; `learning-rate factor`, `tangent contribution`, `function change`, `decay`.
+    Keys: `initial std` (unless the group starts from 0), `learning-rate factor`, `tangent contribution`,
+    `function change`, `decay`.
     """
 
     @property
     def off_by(self) -> float | None:
-        """Return by how much the power of what the group does to the outputs differs: in training, if it has one."""
+        """Difference between measured and implied power of the group's effect on the outputs.
+
+        Taken from training if a power was fitted there, otherwise from the tangent kernel.
+        """
         change, contribution = self.quantities["function change"], self.quantities["tangent contribution"]
         return contribution.off_by if change.off_by is None else change.off_by
 
 
 class LayerRow(JudgedRow):
-    """What is judged of one thing that layers are asked, by the place that answers."""
+    """One exact property of layers (`LayerCheck`), judged at each location in the network."""
 
     @property
     def farthest(self) -> tuple[str, JudgedQuantity]:
-        """Return the place that is the farthest off; places that could not answer are."""
+        """Return the location that is farthest off; a location without a finite measurement counts as farthest."""
 
         def distance(item: tuple[str, JudgedQuantity]) -> float:
             measured, predicted = item[1].measured, item[1].predicted
@@ -102,7 +111,10 @@ class LayerRow(JudgedRow):
 
 @dataclass(frozen=True)
 class Judgement:
-    """All rows, and the contact term of a tied head, (predicted, measured), which is not judged."""
+    """All judged rows.
+
+    `contact` is (predicted, measured) mean contact logit of a tied head. It is reported, but not judged.
+    """
 
     stages: tuple[JudgedRow, ...]
     groups: tuple[GroupRow, ...]
@@ -111,12 +123,19 @@ class Judgement:
 
     @property
     def verdict(self) -> ExponentTest:
-        """Return the worst of the rows' verdicts."""
+        """The worst verdict of all rows."""
         return worst([row.verdict for row in (*self.stages, *self.groups, *self.layers)])
 
 
 def judge(expected: Expectations, measured: Sequence[Measurement], heads: int, samples: int) -> Judgement:
-    """Judge all stages and groups by at least one network of each width, given H and the samples of the batch."""
+    """Compare measurements with expectations.
+
+    Args:
+        expected: what theory implies at each width.
+        measured: at least one network of each width.
+        heads: H, so that C = width / H.
+        samples: B, samples of the probe batch.
+    """
     table = _Table(expected.widths, [n // heads for n in expected.widths], measured)
     stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
     groups = tuple(_group(group, expected, table) for group in expected.groups)
@@ -133,7 +152,7 @@ Read = Callable[[Measurement], float]
 
 @dataclass(frozen=True)
 class _Table:
-    """Measurements by width, and C at each."""
+    """Measurements with the widths and the channels per head C of each width, both ascending."""
 
     widths: Sequence[int]
     channels: Sequence[int]
@@ -143,7 +162,7 @@ class _Table:
         return [[read(m) for m in self.measured if m.width == n] for n in self.widths]
 
     def widest(self, read: Read) -> tuple[float | None, float]:
-        """Return the mean at the widest and its standard error; None where not all widths have finite values."""
+        """Return mean and standard error at the widest; (None, 0) if the values of some width are not finite."""
         table = [np.array(row) for row in self.values(read) if all(map(math.isfinite, row))]
         if len(table) < len(self.widths):
             return None, 0.0
@@ -151,14 +170,24 @@ class _Table:
         return mean, abs(mean) * math.sqrt(relative_variances(table)[-1] / len(table[-1]))
 
     def power(self, read: Read, relative_values: Sequence[float] | None = None) -> Exponent | None:
-        """Return the fitted power; where a shape is expected, the shape's own and that of what is left."""
+        """Fit the power of the width.
+
+        Dividing by the expected relative values before the fit leaves a straight line in log-log, although the
+        expectation itself may be no pure power.
+        """
         relative_values = relative_values or [1.0 for _ in self.widths]
         rows = zip(self.values(read), relative_values, strict=True)
-        remainder = fit_power(self.widths, [[value / relative for value in row] for row, relative in rows], self.channels)
-        return None if remainder is None else Exponent(remainder.value + growth(self.widths, relative_values), remainder.error)
+        remainder = fit_power(
+            self.widths, [[value / relative for value in row] for row, relative in rows], self.channels
+        )
+        return (
+            None
+            if remainder is None
+            else Exponent(remainder.value + growth(self.widths, relative_values), remainder.error)
+        )
 
     def fitted(self, read: Read, expected: ExpectedValue | None, allowance: float = 0.0) -> JudgedQuantity:
-        """Judge the power of a quantity, if one is implied, and its value at the widest, if one is predicted."""
+        """Judge a noisy quantity: its power if one is implied, and its value at the widest if one is predicted."""
         mean, error = self.widest(read)
         if expected is None:
             return JudgedQuantity(mean, error, None, self.power(read), None, ExponentTest.OK)
@@ -167,7 +196,7 @@ class _Table:
         return JudgedQuantity(mean, error, expected.value, power, implied, verdict)
 
     def compared(self, mean: float | None, error: float, expected: ExpectedValue, allowance: float) -> ExponentTest:
-        """Judge a value at the widest."""
+        """Judge a mean at the widest; `allowance` is in units of 1/C of the expected value."""
         if mean is None:
             return ExponentTest.OFF
         if expected.value is None:
@@ -177,7 +206,7 @@ class _Table:
         return ExponentTest.OFF if abs(mean - expected.value) > tolerance else ExponentTest.OK
 
     def direct(self, read: Read, implied: float) -> JudgedQuantity:
-        """Judge the power of what is read off a network, where finite widths have no corrections."""
+        """Judge the power of a quantity without finite-width corrections, such as a learning-rate factor."""
         (mean, error), means = self.widest(read), [fmean(row) for row in self.values(read)]
         positive = all(math.isfinite(value) and value > 0 for value in means)
         power = Exponent(growth(self.widths, means), 0.0) if positive else None
@@ -204,7 +233,8 @@ def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
         factor = fmean(m.factors[group])
         return tangent_contribution(sum(m.gradients[group]), factor, expected.optimizer, counts[m.width])
 
-    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expected, table)}  # it starts from 0
+    # The head bias starts from 0, so its initial std has no power.
+    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expected, table)}
     quantities |= {
         "learning-rate factor": _factor(group, expected, table),
         "tangent contribution": table.fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
@@ -215,16 +245,17 @@ def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
 
 
 def _std(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
-    """Judge the stds of a group's tensors by their power and their value at the widest."""
+    """Judge power and value at the widest of the initial std of each tensor."""
     expected_std, (*_, widest) = expected.initial_std(group), expected.predictions
     assert expected_std.value is not None
     seeds, quantities = len(table.measured) / len(table.widths), dict[str, JudgedQuantity]()
     for index, (name, size) in enumerate(widest.sizes[group].items()):
-        quantity, error = (
-            table.direct(_of(lambda m: m.stds, group, index), expected_std.implied(table.widths)),
-            1 / math.sqrt(2 * size * seeds),
+        quantity = table.direct(_of(lambda m: m.stds, group, index), expected_std.implied(table.widths))
+        error = 1 / math.sqrt(2 * size * seeds)  # relative, of the std of Gaussian values
+        is_off = (
+            quantity.measured is None
+            or abs(quantity.measured / expected_std.value - 1) > STD_ERRORS * error + STD_ALLOWANCE
         )
-        is_off = quantity.measured is None or abs(quantity.measured / expected_std.value - 1) > STD_ERRORS * error + STD_ALLOWANCE
         verdict = ExponentTest.OFF if is_off else quantity.verdict
         quantities[name] = replace(
             quantity, error=error * (quantity.measured or 0.0), predicted=expected_std.value, verdict=verdict
@@ -233,7 +264,7 @@ def _std(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
 
 
 def _factor(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
-    """Judge the learning-rate factors of a group's tensors by their power."""
+    """Judge the power of the learning-rate factor of each tensor."""
     implied = factor_power(group, expected.s, expected.optimizer)
     names = expected.predictions[-1].sizes[group]
     reads = (_of(lambda m: m.factors, group, index) for index in range(len(names)))
@@ -241,8 +272,9 @@ def _factor(group: Group, expected: Expectations, table: _Table) -> JudgedQuanti
 
 
 def _decay(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
-    """Judge that a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
+    """Judge whether a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
     implied, quantities = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, JudgedQuantity]()
+    # Decay does not depend on the seed, so it is measured for the first seed of each width only.
     decay_table = replace(table, measured=[m for m in table.measured if m.decay])
     for index, name in enumerate(expected.predictions[-1].sizes[group]):
         read = _of(lambda m: m.decay, group, index)
@@ -256,12 +288,12 @@ def _decay(group: Group, expected: Expectations, table: _Table) -> JudgedQuantit
 
 
 def _of(values: Callable[[Measurement], PerTensor], group: Group, index: int) -> Read:
-    """Return what reads the number of one of a group's tensors."""
+    """Return a function that reads one tensor's number from a measurement."""
     return lambda m: values(m)[group][index]
 
 
 def _farthest(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
-    """Return the quantity of the tensor that is the farthest off, with all that are."""
+    """Return the quantity of the tensor that is farthest off, with the names of all tensors that are off."""
 
     def distance(quantity: JudgedQuantity) -> tuple[bool, float]:
         power = quantity.off_by
@@ -272,7 +304,7 @@ def _farthest(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
 
 
 def _layers(expected: Expectations, measured: Sequence[Measurement]) -> Iterator[LayerRow]:
-    """Yield what layers show, in the order of what can be asked."""
+    """Yield a row for each layer check, in the enum's order; checks without a measurement are left out."""
     for layer in Layer:
         values = {location: value for m in measured for location, value in m.layers.get(layer, {}).items()}
         if layer is Layer.GRADIENT:
@@ -287,6 +319,6 @@ def _layers(expected: Expectations, measured: Sequence[Measurement]) -> Iterator
 
 
 def _exact(value: float, exact_value: float, tolerance: float) -> JudgedQuantity:
-    """Judge what has nothing but rounding in it."""
+    """Judge a value that is exact up to rounding."""
     verdict = ExponentTest.OK if abs(value - exact_value) <= tolerance else ExponentTest.OFF
     return JudgedQuantity(value if math.isfinite(value) else None, 0.0, exact_value, None, None, verdict)

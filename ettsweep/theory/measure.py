@@ -1,6 +1,6 @@
-"""What a network is at its initial values and does in its first steps, measured on the parts that train.
+"""Measure a network at initialisation and in its first training steps.
 
-B batch, K outputs of one position.
+Shapes: B batch, K outputs of one position.
 """
 
 import copy
@@ -28,15 +28,24 @@ from ettsweep.trainer.training.trainer import Trainer, initial_network
 CPU = torch.device("cpu")
 
 SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
-"""Signs of the samples in each backward pass for squared gradients: sums over passes of products of two vanish."""
+"""Signs of the four samples in each backward pass: orthogonal columns, so that cross terms of two samples cancel."""
 
 DECAY = 2.0**-4
-"""lr wd of the step that shows the decay: a power of two, far from where fp32 rounds."""
+"""lr wd of the step that measures decay: a power of two, so that 1 - lr wd is exact in fp32."""
 
 
 def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:
-    """Return what a new network shows in so many steps, and its decay and what its layers show if that is asked for."""
+    """Initialise a network, train it for `steps` steps, and return what was measured.
+
+    Args:
+        spec: run whose network and optimizer are measured.
+        probe: batch for training and measuring.
+        steps: training steps at constant learning rate.
+        decay: whether to measure the shrinkage of each tensor.
+        by_layer: whether to measure the exact properties of each layer.
+    """
     network = initial_network(spec, CPU)
+    # Measured before `train`, which changes the parameters in place.
     layer_values = layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
     before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
@@ -57,7 +66,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
 
 
 def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
-    """Return the rms change of each stage after each step, of a new network in training."""
+    """Initialise and train a network; return the rms change of each stage after each step."""
     return train(initial_network(spec, CPU), spec, probe, steps)[1]
 
 
@@ -65,7 +74,7 @@ def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
 
 
 def by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, list[Tensor]]:
-    """Return views of parameter-like tensors; groups that share one have equal parts along its first dimension."""
+    """Return each group's tensors as views; a fused tensor (qkv) is split along its first dimension."""
     tensors_by_group: dict[Group, list[Tensor]] = {}
     for parameter in parameter_shapes(model):
         slices = tensors[parameter.name].chunk(len(parameter.groups))
@@ -77,15 +86,15 @@ def by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, lis
 def per_tensor(
     values: Callable[[Tensor], float], tensors: Mapping[str, Tensor], model: ModelSpec
 ) -> dict[Group, tuple[float, ...]]:
-    """Return a number of each tensor of each group."""
+    """Apply a function to each group's tensors."""
     return {group: tuple(map(values, group_tensors)) for group, group_tensors in by_group(tensors, model).items()}
 
 
 def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, tuple[float, ...]]:
-    """Return, of each tensor, the sum of (df_i/dtheta)^2 over its parameters; mean over outputs i, tokens and samples.
+    """Return each tensor's sum of (df_i/dtheta)^2 over its elements, averaged over outputs i, tokens and samples.
 
-    The gradient of the outputs' sum with random signs has it as its mean square: cross terms cancel, those of two
-    samples within these few passes.
+    Hutchinson's estimator: the squared gradient of a randomly signed sum of outputs has this as its mean. Cross terms
+    between outputs cancel on average, cross terms between samples exactly (`SAMPLE_SIGNS`).
     """
     names, parameters = zip(*network.named_parameters(), strict=True)
     total: dict[Group, tuple[float, ...]] = {}
@@ -112,11 +121,11 @@ def _random_signs(count: int, seed: int) -> Tensor:
 def train(
     network: Network, spec: RunSpec, probe: Probe, steps: int
 ) -> tuple[dict[str, Tensor], Changes, dict[Group, tuple[float, ...]]]:
-    """Train a network at a constant learning rate.
+    """Train a network in place at a constant learning rate.
 
     Returns:
-        What `observe` gave before the first step, the rms change of each stage after each step, and the learning-rate
-        factors of each group's tensors.
+        Activations before the first step (as from `observe`), the rms change of each stage after each step, and the
+        learning-rate factors of each group's tensors.
     """
     optimizer, task = build_optimizer(network, spec), SameBatch(probe.batch, checkable(probe.model).loss)
     trainer = Trainer(spec, network, optimizer, CPU, BatchShare(spec.batch_size))
@@ -135,7 +144,8 @@ def _change(initial: Mapping[str, Tensor], current: Mapping[str, Tensor], probe:
 
 
 def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
-    """Return what the optimizer multiplied the learning rate by in its last step, for each tensor of each group."""
+    """Return the learning-rate factors of the optimizer's last step."""
+    # Read off the optimizer, not computed from the strategy: a factor that is lost on the way must show.
     by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
     parameters, factors = dict(network.named_parameters()), dict[Group, tuple[float, ...]]()
     for shape in parameter_shapes(spec.model):
@@ -146,9 +156,9 @@ def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) 
 
 @torch.no_grad()
 def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor]) -> dict[Group, float]:
-    """Return the rms change of the trained outputs that each group's change makes where all else is as `before`.
+    """Return the rms change of the trained outputs when one group has its trained values and the others those `before`.
 
-    In fp64: at first, some groups change so little that fp32 would not show it.
+    Computed in fp64: some groups change too little at first for fp32 to resolve.
     """
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
@@ -161,6 +171,7 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
         for trial_tensor, trained_tensor in zip(trial_tensors, trained_groups[group], strict=True):
             trial_tensor.copy_(trained_tensor)
         changes[group] = rms(logits(trial, probe)[..., probe.trained_K] - initial_outputs)
+        # Restore, so that the next group changes alone.
         for trial_tensor, initial_tensor in zip(trial_tensors, initial_groups[group], strict=True):
             trial_tensor.copy_(initial_tensor)
     return changes
@@ -168,11 +179,14 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
 
 @torch.no_grad()
 def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
-    """Return by how much a step with zero gradients shrinks each tensor, divided by lr wd; the network is used up."""
+    """Return the relative shrinkage of each tensor in a step with zero gradients, divided by lr wd.
+
+    Overwrites the network's parameters.
+    """
     parameters = dict(network.named_parameters())
     for parameter in parameters.values():
         parameter.fill_(1.0)
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = torch.zeros_like(parameter)  # None would have the optimizer skip the parameter, decay too
     optimizer = build_optimizer(network, spec.with_point(spec.lr, DECAY / spec.lr, spec.seed))
     set_lr(optimizer, spec.lr)
     optimizer.step()

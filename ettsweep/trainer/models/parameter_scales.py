@@ -1,4 +1,4 @@
-"""A strategy applied to a model: scales per group for the reader, factors per parameter for the optimizer."""
+"""Apply a strategy to a model: a table of scales by parameter group, and the optimizer's factors by parameter."""
 
 from typing import Any, Literal
 
@@ -12,10 +12,10 @@ from ettsweep.trainer.models.registry import architecture, dims, model_spec, par
 def scale_table(
     model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec, lr: float | None
 ) -> list[dict[str, Any]]:
-    """Return one row per parameter group of the model, from the stem to the head.
+    """Return one row per parameter group of the model, from stem to head.
 
-    Keys: group, shape (of one tensor), parameters (over all tensors), init_std, lr_factor, wd_factor,
-    effective_lr (lr * lr_factor; None without an lr).
+    Keys: group, shape (of one tensor), parameters (in all tensors), init_std, lr_factor, wd_factor, effective_lr
+    (lr * lr_factor; None without an lr).
     """
     rows = []
     for group in Group:
@@ -44,12 +44,12 @@ def describe_scales(
     mlp_factor: Literal["ignore", "include"],
     lr: float | None,
 ) -> dict[str, Any]:
-    """Return the scale table of a model and a strategy given by name, with what it is about.
+    """Return the scale table of a named model under a named strategy, with the model's width and size.
 
-    Its `output_rescale` is None where the head is not the word embedding.
+    `output_rescale` is None unless the head is tied to the word embedding.
 
     Raises:
-        InputError: an unknown model or strategy.
+        InputError: unknown model or strategy.
     """
     spec = model_spec(model)
     s = parse_strategy(strategy)
@@ -69,6 +69,7 @@ def factors(model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) 
     result = {}
     for parameter in parameter_shapes(model):
         group_factors = {_factors(group, model, strategy, optimizer) for group in parameter.groups}
+        # An optimizer has one factor per tensor, so groups that share a tensor must agree.
         assert len(group_factors) == 1, f"{parameter.name} fuses groups with different factors"
         result[parameter.name] = group_factors.pop()
     return result

@@ -91,7 +91,7 @@ def init_std(group: Group, dims: Dims, s: float | None) -> float:
         case Group.X:
             return math.sqrt(C_X / (dims.mlp_ratio * n))
         case Group.HEAD:
-            return math.pow(n, -(1 + (s or 0.0)) / 2)
+            return math.pow(n, -(1 + (s or 0.0)) / 2)  # standard: the std of s = 0
         case Group.HEAD_BIAS:
             return 0.0
 
@@ -155,7 +155,7 @@ def wd_factor(group: Group, factor: float, decay_pe: bool = True) -> float:
     """
     if group is Group.HEAD_BIAS or (group is Group.PE and not decay_pe):
         return 0.0
-    return 1 / factor
+    return 1 / factor  # so that factor * wd_factor = 1
 
 
 # --- contributions to the tangent kernel ------------------------------------------------------------------------------
@@ -182,8 +182,10 @@ def adamw_order_one(group: Group, order_one: float, dims: Dims, count: int, mlp_
     remains is the square root of how many tensors or tokens share the group, and M if the factors ignore it. `count` is
     that of `tangent_contribution`.
     """
+    # Exact: a group has a whole number of equal tensors, or of tokens.
     ratio = count // _estimated_count(group, dims)
     if mlp_factor == "ignore":
+        # Factors with M divide by sqrt(M) for w and by M for x; under the root these are M and M^2.
         ratio *= {Group.W: dims.mlp_ratio, Group.X: dims.mlp_ratio**2}.get(group, 1)
     return math.sqrt(ratio * order_one)
 

@@ -46,6 +46,7 @@ class OptimizerKind:
     build: str
 
 
+# Builders are named by string, so that planning does not import torch.
 OPTIMIZERS: dict[str, OptimizerKind] = {
     "adamw": OptimizerKind(AdamWSpec, "adamw", lambda adamw: 2, "ettsweep.trainer.training.optimizer:adamw"),
     "sgd": OptimizerKind(SgdSpec, "sgd", lambda sgd: int(sgd.momentum > 0), "ettsweep.trainer.training.optimizer:sgd"),

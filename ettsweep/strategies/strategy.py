@@ -27,6 +27,7 @@ def parse_strategy(name: str) -> float | None:
     if not name.startswith("s="):
         raise unknown_name("strategy", name, [*STRATEGIES, "s=<number from 0 to 1>"])
     text = name.removeprefix("s=")
+    # -1 fails the check below, with the same message.
     s = float(text) if _NUMBER.fullmatch(text) else -1.0
     if not 0 <= s <= 1:
         raise InputError(f"strategy {name!r}: s must be a number from 0 to 1, such as s=0.25")
@@ -58,6 +59,7 @@ def map_point(
 
     Steps of the other groups change, which is what distinguishes the strategies. lr_min, eps and clip_norm stay.
     """
+    # The bulk's step is lr * n^-e, and decay per step is lr * wd.
     k = math.pow(width, bulk_exponent(to_s, optimizer) - bulk_exponent(from_s, optimizer))
     return lr * k, wd / k
 

@@ -71,6 +71,7 @@ def sample_attention(
         D = min(CHUNK, draws - start)
         normal_DXY = rng.standard_normal((D, X, Y))
         logits_DBTS = query_BTX @ (math.sqrt(variance) * normal_DXY)[:, None] @ source_BSY.transpose(0, 2, 1)
+        # The same Z for all samples: they share the weights of queries and keys, so their logits are correlated.
         omega_DBTS = _softmax(np.where(masked_TS, -np.inf, logits_DBTS))
         flat = omega_DBTS.reshape(D, size)
         weights += flat.T @ flat
@@ -94,6 +95,7 @@ def _root(kernel: Array, samples: int) -> Array:
 
 
 def _softmax(logits: Array) -> Array:
+    # Subtracting the maximum avoids overflow.
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     result: Array = powers / powers.sum(-1, keepdims=True)
     return result

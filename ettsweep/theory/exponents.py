@@ -60,10 +60,12 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
         return None
     x, y = np.log(widths), np.log([row.mean() for row in table])
     scatter = relative_variances(table) / [len(row) for row in table]
+    # Variances of log(value): errors of a logarithm are relative errors.
     weights = 1 / (scatter + 1 / np.square(channels, dtype=float))
     centred = x - np.average(x, weights=weights)
     value = float((weights * centred * y).sum() / (weights * centred**2).sum())
     residuals = y - np.average(y, weights=weights) - value * centred
+    # Reduced chi-squared: two parameters are fitted. The error never shrinks below what scatter and 1/C imply.
     excess = math.sqrt((weights * residuals**2).sum() / (len(x) - 2))
     return Exponent(value, max(1.0, excess) / math.sqrt((weights * centred**2).sum()))
 

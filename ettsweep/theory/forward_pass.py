@@ -25,6 +25,7 @@ def logits(network: Network, probe: Probe) -> Tensor:
 def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
     """Run a forward pass; return the residual stream after each branch, (B, T, D), and the outputs, by stage."""
     activations: dict[str, Tensor] = {}
+    # A model with one stack of blocks names its stem "stem", one with several "encoder.stem" and so on.
     stacks = {name: module for name, module in network.named_children() if isinstance(module, nn.ModuleList)}
     with ExitStack() as hooks:
         for name, blocks in stacks.items():
@@ -40,6 +41,7 @@ def _watch(blocks: nn.ModuleList, stack: str, stem: str, activations: dict[str, 
     def enter(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[str]) -> None:
         activations.update(dict.fromkeys(names, inputs[0]))  # a branch that is never called adds nothing
 
+    # Stages after a branch accumulate its update, so that each has the stream up to its own branch.
     def add(module: nn.Module, inputs: object, update: Tensor, *, names: Sequence[str]) -> None:
         activations.update({name: activations[name] + update for name in names})
 

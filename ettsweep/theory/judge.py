@@ -127,20 +127,20 @@ class Judgement:
         return worst([row.verdict for row in (*self.stages, *self.groups, *self.layers)])
 
 
-def judge(expected: Expectations, measured: Sequence[Measurement], heads: int, samples: int) -> Judgement:
+def judge(expectations: Expectations, measurements: Sequence[Measurement], heads: int, samples: int) -> Judgement:
     """Compare measurements with expectations.
 
     Args:
-        expected: what theory implies at each width.
-        measured: at least one network of each width.
+        expectations: what theory implies at each width.
+        measurements: at least one network of each width.
         heads: H, so that C = width / H.
         samples: B, samples of the probe batch.
     """
-    table = _Table(expected.widths, [n // heads for n in expected.widths], measured)
-    stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
-    groups = tuple(_group(group, expected, table) for group in expected.groups)
-    layers = tuple(_layers(expected, measured))
-    contact = expected.predictions[-1].kernels.contact
+    table = _Table(expectations.widths, [n // heads for n in expectations.widths], measurements)
+    stages = tuple(_stage(name, expectations, table, samples) for name in expectations.stages)
+    groups = tuple(_group(group, expectations, table) for group in expectations.groups)
+    layers = tuple(_layers(expectations, measurements))
+    contact = expectations.predictions[-1].kernels.contact
     if contact is None:
         return Judgement(stages, groups, layers)
     logit, _ = table.widest(lambda m: math.nan if m.contact is None else m.contact)
@@ -177,14 +177,11 @@ class _Table:
         """
         relative_values = relative_values or [1.0 for _ in self.widths]
         rows = zip(self.values(read), relative_values, strict=True)
-        remainder = fit_power(
-            self.widths, [[value / relative for value in row] for row, relative in rows], self.channels
-        )
-        return (
-            None
-            if remainder is None
-            else Exponent(remainder.value + growth(self.widths, relative_values), remainder.error)
-        )
+        divided = [[value / relative for value in row] for row, relative in rows]
+        remainder = fit_power(self.widths, divided, self.channels)
+        if remainder is None:
+            return None
+        return Exponent(remainder.value + growth(self.widths, relative_values), remainder.error)
 
     def fitted(self, read: Read, expected: ExpectedValue | None, allowance: float = 0.0) -> JudgedQuantity:
         """Judge a noisy quantity: its power if one is implied, and its value at the widest if one is predicted."""
@@ -197,11 +194,12 @@ class _Table:
 
     def compared(self, mean: float | None, error: float, expected: ExpectedValue, allowance: float) -> ExponentTest:
         """Judge a mean at the widest; `allowance` is in units of 1/C of the expected value."""
-        if mean is None:
+        if mean is None:  # training blew up, or an initial value is not finite
             return ExponentTest.OFF
         if expected.value is None:
             return ExponentTest.OK
         errors = VALUE_ERRORS * math.hypot(error, expected.error)
+        # Corrections to leading order have relative size 1/C, which is smallest at the widest.
         tolerance = errors + allowance / self.channels[-1] * abs(expected.value)
         return ExponentTest.OFF if abs(mean - expected.value) > tolerance else ExponentTest.OK
 
@@ -214,40 +212,46 @@ class _Table:
         return JudgedQuantity(mean, error, None, power, implied, ExponentTest.OK if is_right else ExponentTest.OFF)
 
 
-def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> JudgedRow:
-    between_samples, (mean, error) = expected.kernel(name, between(samples)), table.widest(lambda m: m.kernels[name][1])
+def _stage(name: str, expectations: Expectations, table: _Table, samples: int) -> JudgedRow:
+    between_samples, (mean, error) = (
+        expectations.kernel(name, between(samples)),
+        table.widest(lambda m: m.kernels[name][1]),
+    )
     verdict = table.compared(mean, error, between_samples, KERNEL_ALLOWANCE)
     quantities = {
-        "kernel": table.fitted(lambda m: m.kernels[name][0], expected.kernel(name, own), KERNEL_ALLOWANCE),
+        "kernel": table.fitted(lambda m: m.kernels[name][0], expectations.kernel(name, own), KERNEL_ALLOWANCE),
         "kernel between samples": JudgedQuantity(mean, error, between_samples.value, None, None, verdict),
-        "activation change": table.fitted(lambda m: m.changes[-1][name], expected.change(name)),
+        # Of the last step: changes are cumulative.
+        "activation change": table.fitted(lambda m: m.changes[-1][name], expectations.change(name)),
     }
     return JudgedRow(name, quantities)
 
 
-def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
-    contribution = expected.contribution(group)
-    counts = {prediction.dims.width: prediction.count(group) for prediction in expected.predictions}
+def _group(group: Group, expectations: Expectations, table: _Table) -> GroupRow:
+    contribution = expectations.contribution(group)
+    counts = {prediction.dims.width: prediction.count(group) for prediction in expectations.predictions}
 
     def measured_contribution(m: Measurement) -> float:
+        # One factor for the group: tensors with different factors are reported by "learning-rate factor".
         factor = fmean(m.factors[group])
-        return tangent_contribution(sum(m.gradients[group]), factor, expected.optimizer, counts[m.width])
+        return tangent_contribution(sum(m.gradients[group]), factor, expectations.optimizer, counts[m.width])
 
     # The head bias starts from 0, so its initial std has no power.
-    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expected, table)}
+    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expectations, table)}
     quantities |= {
-        "learning-rate factor": _factor(group, expected, table),
+        "learning-rate factor": _factor(group, expectations, table),
         "tangent contribution": table.fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
+        # Its value depends on the lr, so only its power is judged: that of the tangent contribution.
         "function change": table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
-        "decay": _decay(group, expected, table),
+        "decay": _decay(group, expectations, table),
     }
     return GroupRow(group.value, quantities)
 
 
-def _std(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
+def _std(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
     """Judge power and value at the widest of the initial std of each tensor."""
-    expected_std, (*_, widest) = expected.initial_std(group), expected.predictions
-    assert expected_std.value is not None
+    expected_std, (*_, widest) = expectations.initial_std(group), expectations.predictions
+    assert expected_std.value is not None  # stds are exact, so a value is always predicted
     seeds, quantities = len(table.measured) / len(table.widths), dict[str, JudgedQuantity]()
     for index, (name, size) in enumerate(widest.sizes[group].items()):
         quantity = table.direct(_of(lambda m: m.stds, group, index), expected_std.implied(table.widths))
@@ -263,20 +267,20 @@ def _std(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
     return _farthest(quantities)
 
 
-def _factor(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
+def _factor(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
     """Judge the power of the learning-rate factor of each tensor."""
-    implied = factor_power(group, expected.s, expected.optimizer)
-    names = expected.predictions[-1].sizes[group]
+    implied = factor_power(group, expectations.s, expectations.optimizer)
+    names = expectations.predictions[-1].sizes[group]
     reads = (_of(lambda m: m.factors, group, index) for index in range(len(names)))
     return _farthest({name: table.direct(read, implied) for name, read in zip(names, reads, strict=True)})
 
 
-def _decay(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
+def _decay(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
     """Judge whether a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
     implied, quantities = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, JudgedQuantity]()
     # Decay does not depend on the seed, so it is measured for the first seed of each width only.
     decay_table = replace(table, measured=[m for m in table.measured if m.decay])
-    for index, name in enumerate(expected.predictions[-1].sizes[group]):
+    for index, name in enumerate(expectations.predictions[-1].sizes[group]):
         read = _of(lambda m: m.decay, group, index)
         ratios = [value for row in decay_table.values(read) for value in row]
         is_right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
@@ -297,20 +301,22 @@ def _farthest(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
 
     def distance(quantity: JudgedQuantity) -> tuple[bool, float]:
         power = quantity.off_by
+        # Off before ok, and then by distance: a tensor without a power (vanishing or not finite) is farthest.
         return quantity.verdict is ExponentTest.OFF, math.inf if power is None else abs(power)
 
     off_tensors = tuple(name for name, quantity in quantities.items() if quantity.verdict is ExponentTest.OFF)
     return replace(max(quantities.values(), key=distance), where=off_tensors if len(quantities) > 1 else ())
 
 
-def _layers(expected: Expectations, measured: Sequence[Measurement]) -> Iterator[LayerRow]:
+def _layers(expectations: Expectations, measurements: Sequence[Measurement]) -> Iterator[LayerRow]:
     """Yield a row for each layer check, in the enum's order; checks without a measurement are left out."""
     for layer in Layer:
-        values = {location: value for m in measured for location, value in m.layers.get(layer, {}).items()}
+        values = {location: value for m in measurements for location, value in m.layers.get(layer, {}).items()}
         if layer is Layer.GRADIENT:
+            # Not measured by layer, but known from the squared gradients of every network.
             values = {
-                name: float(all(m.gradients[group][i] > 0 for m in measured))
-                for group, sizes in expected.predictions[-1].sizes.items()
+                name: float(all(m.gradients[group][i] > 0 for m in measurements))
+                for group, sizes in expectations.predictions[-1].sizes.items()
                 for i, name in enumerate(sizes)
             }
         quantities = {location: _exact(value, *EXACT[layer]) for location, value in values.items()}

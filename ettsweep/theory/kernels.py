@@ -131,6 +131,7 @@ def vit_kernels(
         pooled = _last(streams).normalised(model.ln_eps).pooled(samples)
         tangent = {group: variances[Group.HEAD] * kernel for group, kernel in pooled.tangent.items()}
         tangent |= {Group.HEAD: pooled.kernel, Group.HEAD_BIAS: np.ones((samples, samples))}
+        # n^-s comes from the head's std; the tangent kernel of `order_one` is without it.
         outputs = dims.width ** -(s or 0.0) * variances[Group.HEAD] * pooled.kernel
         return _Pass(_kernels(streams) | {"head": outputs}, tangent)
 
@@ -180,6 +181,7 @@ def encdec_kernels(
 
     def stem(tokens_BT: NDArray[np.int64]) -> ResidualStream:
         tokens = tokens_BT.shape[1]
+        # Rows of the embedding are independent: the kernel of two tokens is 1 if they are equal, and 0 otherwise.
         words_PP = (tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)).astype(np.float64)
         pe_PP = np.tile(np.eye(tokens), (samples, samples))
         kernel = variances[Group.WE] * words_PP + variances[Group.PE] * pe_PP
@@ -194,6 +196,7 @@ def encdec_kernels(
         decoded = _last(streams)
         final = decoded.normalised(model.ln_eps)
         tangent = {group: variances[Group.WE] * kernel for group, kernel in final.tangent.items()}
+        # The tied embedding has gradients both from the stem and as the head.
         tangent[Group.WE] = tangent[Group.WE] + final.kernel
         outputs = head * variances[Group.WE] * final.kernel
         logit_P, cross_PP = _contact(previous_BT, variances, model.ln_eps, decoder_stem.kernel, decoded.kernel)

@@ -97,8 +97,10 @@ def _blocks(probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]]) 
         branch.groups.update(parameter.groups)
         if parameter.name in matrix_products:
             inputs, product = matrix_products[parameter.name]
+            # A fused product has its groups side by side in the last dimension.
             branch.inputs.update(dict.fromkeys(parameter.groups, inputs))
             branch.products.update(zip(parameter.groups, product.chunk(len(parameter.groups), -1), strict=True))
+    # Parameters come in the order of the forward pass within a block, and so do branches.
     blocks: dict[str, list[_Part]] = defaultdict(list)
     for name, branch in branches.items():
         blocks[name.rpartition(".")[0]].append(branch)
@@ -119,27 +121,30 @@ def _norms(
         module = parameter.name.rpartition(".")[0]
         if parameter.name not in matrix_products or parameter.groups[0] in (Group.PATCH, Group.U, Group.X):
             continue  # inputs of these are not normalised
-        normed, stage = matrix_products[parameter.name][0], module or stages[-1]
+        normalised, stage = matrix_products[parameter.name][0], module or stages[-1]
         if module and Group.K in parameter.groups and Group.Q not in parameter.groups:
             # Cross-attention reads the encoder's last stage, which comes just before the decoder's stem.
             stage = f"{module.split('.')[0]}.stem"
-        given_BTD = streams[stages[stages.index(stage) - 1]]
-        yield from _norm(parameter.name, given_BTD, normed, eps, scaled=parameter.groups == (Group.WE,))
+        # The branch's own stage is the stream after it; the one before is what its LayerNorm reads.
+        inputs_BTD = streams[stages[stages.index(stage) - 1]]
+        yield from _norm(parameter.name, inputs_BTD, normalised, eps, scaled=parameter.groups == (Group.WE,))
 
 
-def _norm(location: str, given_BTD: Tensor, normed: Tensor, eps: float, *, scaled: bool = False) -> Iterator[Found]:
+def _norm(
+    location: str, inputs_BTD: Tensor, normalised: Tensor, eps: float, *, scaled: bool = False
+) -> Iterator[Found]:
     """Yield mean and variance of normalised tokens, (B, T, D), or of their average over tokens, (B, D).
 
     If `scaled`, tokens are multiplied by a constant (output rescale) and only the mean is exact.
     """
-    x_BTD, normed = given_BTD.double(), normed.double()
+    x_BTD, normalised = inputs_BTD.double(), normalised.double()
     centred_BTD = x_BTD - x_BTD.mean(-1, keepdim=True)
     expected = centred_BTD / (centred_BTD.square().mean(-1, keepdim=True) + eps).sqrt()
-    if normed.dim() < expected.dim():
-        expected = expected.mean(1)
-    yield Layer.MEAN, location, rms(normed.mean(-1)) / rms(normed)
+    if normalised.dim() < expected.dim():
+        expected = expected.mean(1)  # the head of images reads the mean over tokens
+    yield Layer.MEAN, location, rms(normalised.mean(-1)) / rms(normalised)
     if not scaled:
-        yield Layer.VARIANCE, location, (normed.var(-1, correction=0).mean() / expected.square().mean()).item()
+        yield Layer.VARIANCE, location, (normalised.var(-1, correction=0).mean() / expected.square().mean()).item()
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
@@ -148,16 +153,18 @@ def _norm(location: str, given_BTD: Tensor, normed: Tensor, eps: float, *, scale
 def _block(block: str, branches: list[_Part], streams: Mapping[str, Tensor], heads: int) -> Iterator[Found]:
     """Yield the checks of a block's branches, and the coefficients of input and branches in the block's output."""
     stages = list(streams)
-    entered_BTD = streams[stages[stages.index(branches[0].name) - 1]]
-    updates = [torch.zeros_like(entered_BTD) if branch.update is None else branch.update for branch in branches]
-    (skip, *weights), remainder = _fit(streams[branches[-1].name], entered_BTD, *updates)
-    yield Layer.WEIGHT, block, skip
+    input_BTD = streams[stages[stages.index(branches[0].name) - 1]]
+    updates = [torch.zeros_like(input_BTD) if branch.update is None else branch.update for branch in branches]
+    # Regress the block's output on its input and its branches: all coefficients should be 1, and nothing should remain.
+    (skip_weight, *weights), remainder = _fit(streams[branches[-1].name], input_BTD, *updates)
+    yield Layer.WEIGHT, block, skip_weight
     yield Layer.REST, block, remainder
     for branch, weight in zip(branches, weights, strict=True):
         if Group.U in branch.products:
-            reads_a_source = any(Group.Q in other.groups for other in branches[1:])
+            # Only decoders have cross-attention (a second branch with q), and only their self-attention is causal.
+            is_decoder = any(Group.Q in other.groups for other in branches[1:])
             attention_weight, scale, attention_remainder = _attention(
-                branch, heads, causal=branch is branches[0] and reads_a_source
+                branch, heads, causal=branch is branches[0] and is_decoder
             )
             yield Layer.ATTENTION, branch.name, attention_remainder
             if attention_remainder <= EXACT[Layer.ATTENTION][1]:  # otherwise weight and scale are meaningless
@@ -175,7 +182,7 @@ def _attention(branch: _Part, heads: int, *, causal: bool) -> tuple[float, float
         Weight, scale, and the rms of the residual relative to the input of u; nan if q, k or v was not recorded.
     """
     if not branch.products.keys() >= {Group.Q, Group.K, Group.V}:
-        return math.nan, math.nan, math.nan
+        return math.nan, math.nan, math.nan  # nan is judged off
 
     def split_heads(x_BTD: Tensor) -> Tensor:
         return x_BTD.double().view(*x_BTD.shape[:2], heads, -1).transpose(1, 2)
@@ -190,7 +197,7 @@ def _attention(branch: _Part, heads: int, *, causal: bool) -> tuple[float, float
         # Gauss-Newton: regress on the attention and its derivative by the scale.
         slope_BHTC = (omega_BHTS * centred_BHTS) @ v_BHSC
         (weight, correction), remainder = _fit(split_heads(branch.inputs[Group.U]), omega_BHTS @ v_BHSC, slope_BHTC)
-        scale += correction / weight if weight else math.nan
+        scale += correction / weight if weight else math.nan  # the slope's coefficient is weight * (change of scale)
     return weight, scale, remainder
 
 

@@ -53,6 +53,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
     return Measurement(
         width=spec.model.width,
         seed=spec.seed,
+        # Outputs that some position reads have a contact term, so the head's kernel leaves them out.
         kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in start.items()},
         stds=per_tensor(lambda x: x.square().mean().sqrt().item(), before, spec.model),
         factors=factors,
@@ -98,6 +99,7 @@ def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, 
     """
     names, parameters = zip(*network.named_parameters(), strict=True)
     total: dict[Group, tuple[float, ...]] = {}
+    # The signs of outputs are the same in each pass (same seed), or cross terms of samples would not cancel.
     for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
         outputs_BK = logits(network, probe)[..., probe.quiet_K].flatten(1)
         signed_sum = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
@@ -162,7 +164,7 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
     """
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
-    trial = copy.deepcopy(network).double()
+    trial = copy.deepcopy(network).double()  # a copy, so that the network itself keeps its trained values
     trial.load_state_dict(before)
     trial_groups, trained_groups = (by_group(dict(model.named_parameters()), probe.model) for model in (trial, network))
     initial_groups, changes = by_group(before, probe.model), dict[Group, float]()
@@ -185,7 +187,7 @@ def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]
     """
     parameters = dict(network.named_parameters())
     for parameter in parameters.values():
-        parameter.fill_(1.0)
+        parameter.fill_(1.0)  # so that 1 - value is the shrinkage
         parameter.grad = torch.zeros_like(parameter)  # None would have the optimizer skip the parameter, decay too
     optimizer = build_optimizer(network, spec.with_point(spec.lr, DECAY / spec.lr, spec.seed))
     set_lr(optimizer, spec.lr)

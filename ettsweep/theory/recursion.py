@@ -101,12 +101,14 @@ class Recursion:
         weighted_slopes = query.kernel * slopes
         outer = c[Group.U] * c[Group.V]
         inner = outer * c[Group.Q] * c[Group.K]
+        # Gradients by the branch's own weights: the kernel of the branch without that weight's variance.
         added = {
             Group.U: c[Group.V] * values,
             Group.V: c[Group.U] * values,
             Group.K: outer * c[Group.Q] * weighted_slopes,
             Group.Q: outer * c[Group.K] * weighted_slopes,
         }
+        # Gradients by earlier weights pass through the branch: by queries, and by keys and values of the source.
         through_queries = {group: inner * slopes * tangent for group, tangent in query.tangent.items()}
         through_source = {
             group: outer * attention.read(tangent) + inner * query.kernel * attention.turn(tangent)

@@ -94,15 +94,15 @@ def check_scaling(plan: CheckPlan) -> CheckResult:
         with _one_thread():
             lrs = _learning_rates(plan, probes[0])
             measurements, changes = _train_and_measure(plan, probes, lrs)
-        expected = expect(plan, probes[0])
-        judgement = judge(expected, measurements, plan.model.heads, SAMPLES)
+        expectations = expect(plan, probes[0])  # the batch is the same at all widths
+        judgement = judge(expectations, measurements, plan.model.heads, SAMPLES)
         return CheckResult(
             settings=_settings(plan, lrs),
             about=_about(plan, lrs),
             widths=plan.widths,
             judgement=judgement,
             findings=findings(judgement, plan.s),
-            curves=tuple(_curves(replace(expected, s=s), changes[s], lr) for s, lr in lrs.items()),
+            curves=tuple(_curves(replace(expectations, s=s), changes[s], lr) for s, lr in lrs.items()),
         )
     except KeyboardInterrupt:
         raise StoppedError("interrupted; nothing has been written") from None
@@ -130,15 +130,14 @@ def _train_and_measure(
     """
     measurements: list[Measurement] = []
     changes: dict[float | None, list[Changes]] = {s: [] for s in lrs}
-    # Cost grows as width^2, so progress counts that.
+    # A step costs about width^2, so progress counts that.
     total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
-    with progress(
-        f"width {plan.widths[0]}", total, "share"
-    ) as advance:  # times of narrow networks do not predict those of wide ones
+    # "share" shows no time left: narrow networks say nothing about the time that wide ones take.
+    with progress(f"width {plan.widths[0]}", total, "share") as advance:
         for probe, seed, s in product(probes, plan.seeds, lrs):
             n, steps, first = probe.model.width, plan.request.steps, seed == plan.seeds[0]
             spec = plan.spec(probe.model, seed, s, lrs[s])
-            if s == plan.s:
+            if s == plan.s:  # standard is only plotted for comparison, for which its changes suffice
                 measurements.append(measure(spec, probe, steps, decay=first, by_layer=first and n == plan.widths[-1]))
                 changes[s].append(measurements[-1].changes)
             else:
@@ -154,24 +153,24 @@ def expect(plan: CheckPlan, probe: Probe) -> Expectations:
     return Expectations(predictions, plan.s, plan.request.optimizer, plan.request.mlp_factor)
 
 
-def _curves(expected: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
+def _curves(expectations: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
     """Average changes over seeds, by stage, step and width, and add the implied powers."""
 
     def means(stage: str) -> tuple[tuple[float, ...], ...]:
         table = np.array([[step[stage] for step in steps] for steps in changes])
         # Changes are ordered by width, then seed; every width has the same number of seeds.
-        by_width = table.reshape(len(expected.widths), -1, table.shape[1])
+        by_width = table.reshape(len(expectations.widths), -1, table.shape[1])
         return tuple(map(tuple, by_width.mean(1).T.tolist()))
 
     def power(stage: str) -> float | None:
-        change = expected.change(stage)
+        change = expectations.change(stage)
         return None if change is None else change.power
 
     return CoordinateCurves(
-        strategy=strategy_name(expected.s),
+        strategy=strategy_name(expectations.s),
         lr=lr,
-        changes={stage: means(stage) for stage in expected.stages},
-        hidden_power=power(expected.stages[-2]),
+        changes={stage: means(stage) for stage in expectations.stages},
+        hidden_power=power(expectations.stages[-2]),  # the last stage before the outputs
         output_power=power(HEAD),
     )
 
@@ -229,7 +228,7 @@ def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
 def _moving(plan: CheckPlan, probe: Probe, s: float | None, trial_lr: float) -> float:
     """Return the lr, to two digits, that changes the outputs by `TARGET_CHANGE` in the first step at the narrowest."""
     change = _moved(plan, probe, s, trial_lr)
-    if not 0 < change < math.inf:
+    if not 0 < change < math.inf:  # also false for nan
         raise EttsweepError(f"a step at lr {trial_lr:.2g} moves the outputs by {change:.2g}; choose another with --lr")
     return float(f"{trial_lr * MOVE / change:.2g}")  # changes are linear in so small an lr
 
@@ -239,6 +238,7 @@ def _checked(plan: CheckPlan, probe: Probe, lr: float) -> float:
     if MOVE_LEAST <= change <= MOVE_MOST:
         return lr
     n, amount = plan.widths[0], "little" if change < MOVE else "much"
+    # The trial lr suits the family; standard's is its image at this width.
     trial_lr = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
     raise InputError(
         f"--lr {lr:g}: a step at width {n} moves the outputs by {change:.2g}, which is too {amount} to measure powers "

@@ -66,6 +66,7 @@ class AttentionBase(nn.Module):
         """Return the heads' outputs, (B, H, T, C); tokens attend to those where `read_B11S` is true (None: all)."""
         if read_B11S is None or not q_BHTC.is_cuda:
             return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
+        # Otherwise torch may choose cuDNN's kernel.
         with sdpa_kernel(MASKED_KERNELS):
             return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
 

@@ -47,6 +47,7 @@ def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed
     tensors = dict(module.named_parameters())
     for parameter in parameter_shapes(model):
         tensor = tensors.pop(parameter.name)
+        # Specs describe parameters without torch; this keeps the two descriptions from drifting apart.
         assert tuple(tensor.shape) == parameter.shape, parameter.name
         generator = torch.Generator("cpu").manual_seed(derive_seed(seed, "init", parameter.name))
         values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")

@@ -40,6 +40,7 @@ def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) 
 
     model.compiled = True
     for block in model.residual_blocks():
+        # On the instance, where nn.Module.__call__ finds it after running the hooks.
         block.forward = _Compiled(block, give_up)
 
 
@@ -48,6 +49,7 @@ class _Compiled:
 
     def __init__(self, block: nn.Module, give_up: Callable[[Exception], None]) -> None:
         self._block, self._plain = block, block.forward
+        # fullgraph: a graph break would silently run part of the block eagerly.
         self._compiled = torch.compile(block.forward, fullgraph=True, dynamic=False)
         self._give_up = give_up
 

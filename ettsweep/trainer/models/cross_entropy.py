@@ -64,9 +64,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.dtypes = h_ND.dtype, weight_VD.dtype
         sum_dtype = torch.float64 if dtype is torch.float64 else torch.float32
         loss = h_ND.new_zeros((), dtype=sum_dtype)
+        # weight_PD is at most `multiple - 1` rows longer than the weight; the extra gradients are cut off below.
         V, weight_PD = len(weight_VD), _padded(weight_VD, dtype)
         gradients = tuple(torch.zeros_like(x, dtype=sum_dtype) for x in ((h_ND, weight_PD) if needs_gradients else ()))
         with _without_autocast(h_ND.device.type):
+            # Logits of all tokens would take N x V numbers, which is more than the model for a large batch.
             for low, high in _chunks(len(h_ND), chunk):
                 targets_C1 = targets_N[low:high, None]
                 is_counted_C1 = targets_C1 != ignored
@@ -85,6 +87,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     _add_product(gradients[1], d_CP.T, h_CD * is_counted_C1)
                     del d_CP
                 del log_CP  # before the next chunk's
+        # Gradients by h and by the weight, the latter without padding; nothing if no gradient is needed.
         ctx.save_for_backward(*(gradient[:size] for gradient, size in zip(gradients, (len(h_ND), V), strict=False)))
         return loss
 

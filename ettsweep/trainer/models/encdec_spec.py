@@ -33,7 +33,7 @@ class EncDecSpec(ModelSpec):
     """
 
     kind: Literal["encdec"] = "encdec"
-    vocabulary: Annotated[int, Field(ge=9)]
+    vocabulary: Annotated[int, Field(ge=9)]  # the smallest `vocabulary_size`: that of a single byte-pair token
     tokens: Annotated[int, Field(ge=4)]
     ln_eps: PositiveFloat = 1e-5
     dropout: Fraction = 0.1
@@ -83,7 +83,9 @@ def activation_bytes(model: EncDecSpec, recompute: bool) -> int:
     weights = 3 * 4 * model.heads * model.tokens**2 if model.attention_dropout else 0
     attention = vector * (ATTENTION_VECTORS + mask) + weights
     encoder, decoder = attention + vector * (mlp + mask), 2 * attention + vector * (mlp + mask)
+    # Three vectors for stem and last LayerNorm, and the stem's dropout mask; for source and target.
     outside = vector * (6 + 2 * mask)
+    # Recomputing, each block keeps its input, and only one block, at worst a decoder's, keeps all at a time.
     return outside + (decoder + model.depth * 2 * vector if recompute else model.depth * (encoder + decoder))
 
 

@@ -29,6 +29,7 @@ def activation_bytes(model: ModelSpec, *, recompute: bool) -> int:
 
 def least_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
     """Return a lower bound of the bytes that training takes: a checkpoint's, and fp32 gradients."""
+    # Activations, buffers and copies come on top.
     return saved_bytes(model, optimizer) + 4 * parameter_count(model)
 
 
@@ -38,16 +39,12 @@ def saved_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
 
 
 def check_size(model: ModelSpec, optimizer: OptimizerSpec, most_bytes: int = 2**52, of: str = "any machine") -> None:
-    """Check that training a model may fit into memory.
+    """Check that a model is not too large to train in the memory of a machine, which the last argument names.
 
-    Args:
-        model: the model.
-        optimizer: its optimizer, which keeps moments.
-        most_bytes: memory; the default is more than the largest machine has in all.
-        of: whose memory that is, for the error.
+    The default is more memory than the largest machine has in all.
 
     Raises:
-        InputError: training takes more than that at least.
+        InputError: training needs more memory than that, even without activations.
     """
     if (required_bytes := least_bytes(model, optimizer)) > most_bytes:
         raise InputError(
@@ -103,7 +100,7 @@ def peak_flops(device_name: str, precision: str) -> float | None:
         precision: `fp32`, `tf32`, `fp16` or `bf16`.
     """
     name = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
-    if name & _OTHER_CARDS:
+    if name & _OTHER_CARDS:  # no peak is better than that of another card
         return None
     for card, peaks in _PEAKS.items():
         if name.issuperset(card.split()):

@@ -22,6 +22,7 @@ def scale_table(
         parameters = [parameter for parameter in parameter_shapes(model) if group in parameter.groups]
         if not parameters:
             continue
+        # Groups that share a tensor have a row each, with their own slice's shape and size.
         factor, decay = _factors(group, model, strategy, optimizer)
         rows.append(
             {

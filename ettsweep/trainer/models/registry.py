@@ -128,6 +128,7 @@ def parameter_shapes(model: ModelSpec) -> tuple[Parameter, ...]:
 
 def parameter_count(model: ModelSpec) -> int:
     """Return the number of parameters, extrapolated from depths 1 and 2, since it is linear in the depth."""
+    # Counting all blocks of a depth that a typo made huge would take forever.
     one_block, two_blocks = (
         sum(parameter.size for parameter in parameter_shapes(model.model_copy(update={"depth": depth})))
         for depth in (1, 2)
@@ -167,9 +168,11 @@ def model_name(spec: ModelSpec) -> str:
     for name, preset in entry.sizes.items():
         if preset == spec:
             return name
+    # Differences are taken from the first preset, so presets must never be reordered: names would change.
     reference = next(iter(entry.sizes.values()), None)
     components = [spec.kind, f"n{spec.width}", f"l{spec.depth}", f"h{spec.heads}"]
     for field, letter in entry.letters.items():
+        # Fields that the reference lacks are always included.
         if (value := getattr(spec, field)) != getattr(reference, field, None):
             components.append(f"{letter}{value}")
     return "-".join(components)

@@ -78,5 +78,6 @@ def forward_flops(model: VitSpec) -> int:
 def activation_bytes(model: VitSpec, recompute: bool) -> int:
     """Return the bytes that one sample's activations take in the blocks; those of stem and head are negligible."""
     vector = 4 * model.width * patches(model)
+    # fp32, so 4 bytes a number.
     block = vector * (ATTENTION_VECTORS + mlp_vectors(model))
     return block + model.depth * vector if recompute else model.depth * block

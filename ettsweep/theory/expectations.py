@@ -118,8 +118,8 @@ class Expectations:
         power, scales = 0.0, [1.0 for _ in self.widths]
         if stage == HEAD:
             power, scales = self.output_power, [output_scale(p.dims, self.s) for p in self.predictions]
-        shape = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
-        return ExpectedValue(mean(estimates[-1].value), mean(estimates[-1].error), power, shape)
+        relative_values = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
+        return ExpectedValue(mean(estimates[-1].value), mean(estimates[-1].error), power, relative_values)
 
     def contribution(self, group: Group) -> ExpectedValue:
         """Return a group's contribution to the optimizer's tangent kernel, at one sample."""

@@ -48,21 +48,22 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
     # Measured before `train`, which changes the parameters in place.
     layer_values = layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
-    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
-    start, changes, factors = train(network, spec, probe, steps)
+    initial_values = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    initial, changes, factors = train(network, spec, probe, steps)
     return Measurement(
         width=spec.model.width,
         seed=spec.seed,
         # Outputs that some position reads have a contact term, so the head's kernel leaves them out.
-        kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in start.items()},
-        stds=per_tensor(lambda x: x.square().mean().sqrt().item(), before, spec.model),
+        kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in initial.items()},
+        stds=per_tensor(lambda x: x.square().mean().sqrt().item(), initial_values, spec.model),
         factors=factors,
         gradients=gradients,
         changes=changes,
-        function_changes=function_changes(network, probe, before),
+        function_changes=function_changes(network, probe, initial_values),
         layers=layer_values,
+        # After everything else, since it overwrites the parameters.
         decay=shrinkage(network, spec) if decay else {},
-        contact=contact(start[HEAD], probe),
+        contact=contact(initial[HEAD], probe),
     )
 
 
@@ -132,11 +133,11 @@ def train(
     optimizer, task = build_optimizer(network, spec), SameBatch(probe.batch, checkable(probe.model).loss)
     trainer = Trainer(spec, network, optimizer, CPU, BatchShare(spec.batch_size))
     trainer.task = task
-    start, changes = observe(network, probe), list[dict[str, float]]()
+    initial, changes = observe(network, probe), list[dict[str, float]]()
     for step in range(1, steps + 1):
         trainer.train_step(spec.lr, task.batches(step))
-        changes.append(_change(start, observe(network, probe), probe))
-    return start, changes, _factors(network, optimizer, spec)
+        changes.append(_change(initial, observe(network, probe), probe))
+    return initial, changes, _factors(network, optimizer, spec)
 
 
 def _change(initial: Mapping[str, Tensor], current: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
@@ -157,17 +158,18 @@ def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) 
 
 
 @torch.no_grad()
-def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor]) -> dict[Group, float]:
-    """Return the rms change of the trained outputs when one group has its trained values and the others those `before`.
+def function_changes(network: Network, probe: Probe, initial_values: Mapping[str, Tensor]) -> dict[Group, float]:
+    """Return the rms change of the trained outputs if only one group is trained, for each group.
 
-    Computed in fp64: some groups change too little at first for fp32 to resolve.
+    The other groups keep their initial values. Computed in fp64: some groups change too little at first for fp32 to resolve.
     """
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
     trial = copy.deepcopy(network).double()  # a copy, so that the network itself keeps its trained values
-    trial.load_state_dict(before)
-    trial_groups, trained_groups = (by_group(dict(model.named_parameters()), probe.model) for model in (trial, network))
-    initial_groups, changes = by_group(before, probe.model), dict[Group, float]()
+    trial.load_state_dict(initial_values)
+    trial_groups = by_group(dict(trial.named_parameters()), probe.model)
+    trained_groups = by_group(dict(network.named_parameters()), probe.model)
+    initial_groups, changes = by_group(initial_values, probe.model), dict[Group, float]()
     initial_outputs = logits(trial, probe)[..., probe.trained_K]
     for group, trial_tensors in trial_groups.items():
         for trial_tensor, trained_tensor in zip(trial_tensors, trained_groups[group], strict=True):

@@ -33,7 +33,7 @@ class Probe:
     Attributes:
         model: the model it fits.
         batch: `SAMPLES` samples.
-        quiet_K: outputs whose kernels are compared with theory. With a tied head, only tokens that no position reads,
+        unread_K: outputs whose kernels are compared with theory. With a tied head, only tokens that no position reads,
             since the others have a contact term.
         trained_K: outputs whose change in training is compared with theory: labels or target tokens. The other outputs
             change only indirectly, by an amount that falls with the width.

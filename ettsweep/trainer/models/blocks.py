@@ -58,17 +58,17 @@ class AttentionBase(nn.Module):
         q_BHTC: Tensor,
         k_BHSC: Tensor,
         v_BHSC: Tensor,
-        read_B11S: Tensor | None,
+        mask_B11S: Tensor | None,
         dropout: float,
         *,
         causal: bool = False,
     ) -> Tensor:
-        """Return the heads' outputs, (B, H, T, C); tokens attend to those where `read_B11S` is true (None: all)."""
-        if read_B11S is None or not q_BHTC.is_cuda:
-            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
+        """Return the heads' outputs, (B, H, T, C); tokens attend to those where `mask_B11S` is true (None: all)."""
+        if mask_B11S is None or not q_BHTC.is_cuda:
+            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal)
         # Otherwise torch may choose cuDNN's kernel.
         with sdpa_kernel(MASKED_KERNELS):
-            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
+            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal)
 
 
 class Attention(AttentionBase):
@@ -82,14 +82,14 @@ class Attention(AttentionBase):
         self.qkv = nn.Parameter(torch.empty(3 * width, width))
         self.u = nn.Parameter(torch.empty(width, width))
 
-    def forward(self, x_BTD: Tensor, read_B11T: Tensor | None = None) -> Tensor:
-        """Return the branch's output, (B, T, D); tokens attend to those where `read_B11T` is true (None: all)."""
+    def forward(self, x_BTD: Tensor, mask_B11T: Tensor | None = None) -> Tensor:
+        """Return the branch's output, (B, T, D); tokens attend to those where `mask_B11T` is true (None: all)."""
         B, T, D = x_BTD.shape
         qkv_BTSHC = F.linear(x_BTD, self.qkv).view(B, T, 3, self.heads, D // self.heads)
         # unbind before transpose, so that autograd stacks the gradients in the layout that the matrix product needs.
         q_BHTC, k_BHTC, v_BHTC = (part_BTHC.transpose(1, 2) for part_BTHC in qkv_BTSHC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, causal=self.causal)
+        z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, mask_B11T, dropout, causal=self.causal)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 
 
@@ -104,14 +104,14 @@ class CrossAttention(AttentionBase):
         self.kv = nn.Parameter(torch.empty(2 * width, width))
         self.u = nn.Parameter(torch.empty(width, width))
 
-    def forward(self, x_BTD: Tensor, source_BSD: Tensor, read_B11S: Tensor) -> Tensor:
-        """Return the branch's output, (B, T, D); tokens attend to source tokens where `read_B11S` is true."""
+    def forward(self, x_BTD: Tensor, source_BSD: Tensor, mask_B11S: Tensor) -> Tensor:
+        """Return the branch's output, (B, T, D); tokens attend to source tokens where `mask_B11S` is true."""
         (B, T, D), S = x_BTD.shape, source_BSD.shape[1]
         q_BHTC = F.linear(x_BTD, self.q).view(B, T, self.heads, D // self.heads).transpose(1, 2)
         kv_BS2HC = F.linear(source_BSD, self.kv).view(B, S, 2, self.heads, D // self.heads)
         k_BHSC, v_BHSC = (part_BSHC.transpose(1, 2) for part_BSHC in kv_BS2HC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        z_BHTC = self.attend(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout)
+        z_BHTC = self.attend(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 
 
@@ -148,9 +148,9 @@ class Block(nn.Module):
         self.attention = Attention(width, heads, dropout=attention_dropout)
         self.mlp = Mlp(width, mlp_ratio)
 
-    def forward(self, x_BTD: Tensor, read_B11T: Tensor | None = None) -> Tensor:
-        """Return the residual stream after the block, (B, T, D); tokens attend to those where `read_B11T` is true."""
-        update_BTD = self.attention(layer_norm(x_BTD, self.ln_eps), read_B11T)
+    def forward(self, x_BTD: Tensor, mask_B11T: Tensor | None = None) -> Tensor:
+        """Return the residual stream after the block, (B, T, D); tokens attend to those where `mask_B11T` is true."""
+        update_BTD = self.attention(layer_norm(x_BTD, self.ln_eps), mask_B11T)
         x_BTD = x_BTD + F.dropout(update_BTD, self.dropout, self.training)
         update_BTD = self.mlp(layer_norm(x_BTD, self.ln_eps))
         return x_BTD + F.dropout(update_BTD, self.dropout, self.training)

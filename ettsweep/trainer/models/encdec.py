@@ -28,11 +28,11 @@ class DecoderBlock(nn.Module):
         self.cross = CrossAttention(spec.width, spec.heads, dropout=spec.attention_dropout)
         self.mlp = Mlp(spec.width, spec.mlp_ratio)
 
-    def forward(self, x_BTD: Tensor, source_BSD: Tensor, read_B11S: Tensor) -> Tensor:
-        """Return the residual stream after the block, (B, T, D); `read_B11S` is true for source tokens to attend to."""
+    def forward(self, x_BTD: Tensor, source_BSD: Tensor, mask_B11S: Tensor) -> Tensor:
+        """Return the residual stream after the block, (B, T, D); `mask_B11S` is true for source tokens to attend to."""
         update_BTD = self.attention(layer_norm(x_BTD, self.ln_eps))
         x_BTD = x_BTD + F.dropout(update_BTD, self.dropout, self.training)
-        update_BTD = self.cross(layer_norm(x_BTD, self.ln_eps), source_BSD, read_B11S)
+        update_BTD = self.cross(layer_norm(x_BTD, self.ln_eps), source_BSD, mask_B11S)
         x_BTD = x_BTD + F.dropout(update_BTD, self.dropout, self.training)
         update_BTD = self.mlp(layer_norm(x_BTD, self.ln_eps))
         return x_BTD + F.dropout(update_BTD, self.dropout, self.training)
@@ -80,18 +80,18 @@ class EncDec(Network):
 
     def hidden(self, source_BS: Tensor, previous_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Return the normalised outputs of encoder and decoder, (B, S, D) and (B, T, D)."""
-        read_B11S = (source_BS != PAD)[:, None, None]
+        mask_B11S = (source_BS != PAD)[:, None, None]
         # One lookup for both, since the gradient of each lookup has the size of the whole vocabulary.
         words_BND = F.embedding(torch.cat((source_BS, previous_BT), 1), self.we, padding_idx=PAD)
         S = source_BS.shape[1]
         x_BSD = self._stem(words_BND[:, :S], self.encoder_pe)
         for block in self.encoder:
-            x_BSD = self.through(block, x_BSD, read_B11S)
+            x_BSD = self.through(block, x_BSD, mask_B11S)
         source_BSD = layer_norm(x_BSD, self.ln_eps)
         x_BTD = self._stem(words_BND[:, S:], self.decoder_pe)
         for block in self.decoder:
             # No padding mask: [pad] comes last, so causal attention of other tokens never reaches it.
-            x_BTD = self.through(block, x_BTD, source_BSD, read_B11S)
+            x_BTD = self.through(block, x_BTD, source_BSD, mask_B11S)
         return source_BSD, layer_norm(x_BTD, self.ln_eps)
 
     def residual_blocks(self) -> Iterator[nn.Module]:

@@ -159,8 +159,8 @@ class Expectations:
     def hidden_power(self) -> float:
         """Power of the width by which hidden activations change if all C_G are of order one."""
         # Hidden activations do not contain the head's scale, so it is taken out again.
-        outside = self.outside - (self.output_power / 2 if self.s is None else 0.0)
-        return outside - (1 - (self.s or 0.0)) / 2
+        shared_power = self.outside - (self.output_power / 2 if self.s is None else 0.0)
+        return shared_power - (1 - (self.s or 0.0)) / 2
 
     @property
     def output_power(self) -> float:
@@ -172,16 +172,17 @@ class Expectations:
         """Power of the width that all groups share: 0 in the family, the bulk's for standard."""
         if self.s is not None:
             return 0.0
-        of_outputs = self.output_power * (1.0 if self.optimizer == "sgd" else 0.5)
-        return bulk_exponent(0.0, self.optimizer) + of_outputs
+        # The bulk's power at s = 0, times the output scale: of the tangent kernel for SGD, its square root for AdamW.
+        through_outputs = self.output_power * (1.0 if self.optimizer == "sgd" else 0.5)
+        return bulk_exponent(0.0, self.optimizer) + through_outputs
 
     def _order_one(self, prediction: Prediction, group: Group) -> tuple[float, float]:
         """Return a contribution with the paper's factors, which cancel all powers of the width, and its error."""
         estimate = prediction.kernels.order_one[group]
         value, error = own(estimate.value), own(estimate.error)
         if self.optimizer == "sgd":
-            ignored = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
-            return ignored * value, ignored * error
+            mlp_factor = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
+            return mlp_factor * value, mlp_factor * error
         count = prediction.count(group)
         root = adamw_order_one(group, value, prediction.dims, count, self.mlp_factor)
         return root, root * error / (2 * value)  # error of a square root

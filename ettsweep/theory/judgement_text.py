@@ -39,6 +39,7 @@ def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
     outputs = [] if layers else list(_output_scale(judgement))
     causes = [*stds, *outputs, *factors, *decays]
     lines = [*(line for _, line in stds), *layers, *(line for _, line in (*outputs, *factors, *decays))]
+    # What follows from a cause is only listed; it is described in full if no cause is known.
     if not lines:
         lines += _behaviour(judgement, s)
     elif consequences := _off(judgement, {group for group, _ in causes}):
@@ -69,8 +70,8 @@ def _output_scale(judgement: Judgement) -> Iterator[tuple[str, str]]:
     """Yield a line if only the outputs have a wrong scale, although the head's weights start right."""
     *hidden, outputs = judgement.stages
     head = next(row for row in judgement.groups if row.name in (Group.HEAD, Group.WE))
-    hidden_off = any(_is_off(row, "kernel") for row in hidden)
-    if _is_off(outputs, "kernel") and not hidden_off and head.quantities["initial std"].verdict is ExponentTest.OK:
+    is_hidden_off = any(_is_off(row, "kernel") for row in hidden)
+    if _is_off(outputs, "kernel") and not is_hidden_off and head.quantities["initial std"].verdict is ExponentTest.OK:
         label = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"
         yield (
             head.name,

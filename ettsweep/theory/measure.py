@@ -161,7 +161,7 @@ def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) 
 def function_changes(network: Network, probe: Probe, initial_values: Mapping[str, Tensor]) -> dict[Group, float]:
     """Return the rms change of the trained outputs if only one group is trained, for each group.
 
-    The other groups keep their initial values. Computed in fp64: some groups change too little at first for fp32 to resolve.
+    The other groups keep their initial values. Computed in fp64: some changes are too small for fp32.
     """
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))

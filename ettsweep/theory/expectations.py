@@ -181,8 +181,8 @@ class Expectations:
         estimate = prediction.kernels.order_one[group]
         value, error = own(estimate.value), own(estimate.error)
         if self.optimizer == "sgd":
-            mlp_factor = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
-            return mlp_factor * value, mlp_factor * error
+            missing_m = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
+            return missing_m * value, missing_m * error
         count = prediction.count(group)
         root = adamw_order_one(group, value, prediction.dims, count, self.mlp_factor)
         return root, root * error / (2 * value)  # error of a square root

@@ -23,8 +23,9 @@ from ettsweep.theory.judge import (
 from ettsweep.theory.scaling_check import CheckResult
 
 LEGEND = (
-    f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "
-    f"{ERRORS} errors, or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
+    f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; "
+    f"off: beyond {APART:g} and {ERRORS} errors, "
+    f"or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
     f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor, decay or a layer is wrong; "
     "unclear: neither; off by: power of the change less the implied one"
 )

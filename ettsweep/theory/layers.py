@@ -39,7 +39,7 @@ class MatrixProducts(TorchFunctionMode):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.names = {id(parameter): name for name, parameter in network.named_parameters()}
-        self.seen: dict[str, tuple[Tensor, Tensor]] = {}
+        self.by_parameter: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -47,7 +47,7 @@ class MatrixProducts(TorchFunctionMode):
         """Call a torch function, and record it if it is F.linear with a named parameter."""
         result = func(*args, **(kwargs or {}))
         if func is F.linear and (name := self.names.get(id(args[1]))):
-            self.seen[name] = (args[0], result)
+            self.by_parameter[name] = (args[0], result)
         return result
 
 
@@ -71,10 +71,10 @@ def layers(network: Network, probe: Probe) -> dict[Layer, dict[str, float]]:
     """Run a forward pass and measure the exact properties of all layers, by property and location."""
     with MatrixProducts(network) as products:
         streams = observe(network, probe)
-    blocks = _blocks(probe, products.seen)
+    blocks = _blocks(probe, products.by_parameter)
     values_by_layer: dict[Layer, dict[str, float]] = defaultdict(dict)
     for layer, location, value in (
-        *_norms(network, probe, products.seen, streams),
+        *_norms(network, probe, products.by_parameter, streams),
         *(
             measurement
             for block, branches in blocks.items()

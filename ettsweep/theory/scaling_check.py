@@ -240,9 +240,10 @@ def _checked(plan: CheckPlan, probe: Probe, lr: float) -> float:
     n, amount = plan.widths[0], "little" if change < MOVE else "much"
     # The trial lr suits the family; standard's is its image at this width.
     trial_lr = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
+    better_lr = _moving(plan, probe, plan.s, trial_lr)
     raise InputError(
         f"--lr {lr:g}: a step at width {n} moves the outputs by {change:.2g}, which is too {amount} to measure powers "
-        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {_moving(plan, probe, plan.s, trial_lr):.2g} moves them by {MOVE:g}"
+        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {better_lr:.2g} moves them by {MOVE:g}"
     )
 
 

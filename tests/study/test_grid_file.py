@@ -410,7 +410,7 @@ def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(model: st
 def test_a_model_that_no_machine_could_hold_is_refused(path: Path, size: str) -> None:
     told = refusal(path, overrides=[f"model.{size}"])
     assert told.startswith(f"g.yaml with --set model.{size}: model: width ")
-    assert told.endswith(" GiB with gradients and what adamw keeps: more than the 4,194,304 GiB of any machine")
+    assert told.endswith(" GiB with gradients and adamw state: more than the 4,194,304 GiB of any machine")
 
 
 def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:

@@ -176,7 +176,7 @@ UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
         (IMAGES, activation(F.silu), f"{UNLIKE_GELU} 0.1"),
         (IMAGES, activation(partial(F.gelu, approximate="tanh")), f"{UNLIKE_GELU} 0.0002"),
         (TEXT, activation(partial(F.gelu, approximate="tanh")), "encoder.0.mlp, decoder.0.mlp: the difference from the GELU"),
-        (TEXT, attention(is_causal=False), "decoder.0.attention: what softmax of the logits, masked as it should be"),
+        (TEXT, attention(is_causal=False), "decoder.0.attention: the part of attention's output that masked softmax"),
         (TEXT, attention(attn_mask=None), "encoder and decoder: the change of outputs by [pad] after the source"),
         (TEXT, times(CrossAttention, 0.5), "decoder.0.cross: the weight in the residual stream is 0.5, not 1"),
         (TEXT, times(CrossAttention, 0.0), "decoder.0.cross: the weight in the residual stream is 0, not 1"),

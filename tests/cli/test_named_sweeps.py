@@ -244,8 +244,8 @@ def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, ask
 @pytest.mark.parametrize(
     ("written", "options", "told"),
     [
-        (3, [], "seed 3 alone; 3 seeds are 0,1,2\n"),
-        ([0], ["--seeds", "12"], "seed 12 alone; 12 seeds are 0,1,...,11\n"),
+        (3, [], "only seed 3 is trained; for 3 seeds give 0,1,2\n"),
+        ([0], ["--seeds", "12"], "only seed 12 is trained; for 12 seeds give 0,1,...,11\n"),
         ([3], [], None),
         (3, ["--seeds", "3,4"], None),
         (3, ["--seeds", "0"], None),
@@ -256,7 +256,7 @@ def test_a_seed_that_could_be_meant_as_a_number_of_seeds_is_told(
 ) -> None:
     write_grid(tmp_path / "w8.yaml", seeds=written)
     said = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
-    assert said.count(told or "alone") == (told is not None)
+    assert said.count(told or "only seed") == (told is not None)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])

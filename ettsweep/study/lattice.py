@@ -14,9 +14,11 @@ from ettsweep.errors import InputError
 from ettsweep.runs.spec import LOG2_DIGITS, log2
 from ettsweep.schema import NonNegative, PositiveFloat, StrictModel
 
-ROUNDED, PRINTED = 1e-6, 2e-3
-"""Distances in log2 within which a value counts as one on the lattice: `ROUNDED` for values mapped between strategies, which
-differ in the last bits; `PRINTED` for values that people copy from tables, which print four digits."""
+ROUNDED = 1e-6
+"""Distance in log2 within which a value counts as a lattice value: maps between strategies round in the last bits."""
+
+PRINTED = 2e-3
+"""The same for values that people copy from tables, which print four digits."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
         results,
     )
     refused = call(*hint, code=2)
-    assert "sweep both asks for something else: wd is searched there, fixed here" in refused.err
+    assert "sweep both is for another recipe or lattice: wd is searched there, fixed here" in refused.err
     sweep_spec = load_request(
         tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], wd_range="fixed", lr_range="-1:1"
     )
@@ -196,7 +196,7 @@ def test_another_question_is_answered_with_a_command_that_asks_it(
 ) -> None:
     ask("w8")
     done = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
-    assert f"sweep w8 asks for something else: {told}" in done.err.replace("lr of standard is ", "")
+    assert f"sweep w8 is for another recipe or lattice: {told}" in done.err.replace("lr of standard is ", "")
     command = shlex.split(done.err.strip().splitlines()[-1])
     assert command[:1] + command[-2:] == ["ettsweep", "--name", free]
     assert call(*command[1:]).out.startswith("run")
@@ -218,7 +218,7 @@ def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(
     asked = ("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
     done = call(*asked, *options, code=2)
     assert told in done.err
-    assert "asks for something else" not in done.err
+    assert "is for another recipe or lattice" not in done.err
 
 
 def test_two_grid_files_of_one_stem_are_told_apart(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, as
     ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
     ask("bad", recipe=OTHER)
     path = results / "sweeps" / "bad" / "0001.yaml"
-    for content, told in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "mend the file")):
+    for content, told in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "repair the file")):
         path.write_text(content)
         done = call("verify-optimum", "--dry-run", "--results", results)
         assert f"sweep bad is left out: {path}: " in done.err

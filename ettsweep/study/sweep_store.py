@@ -96,8 +96,8 @@ def belonging(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str]
         CorruptError: a sweep cannot be read.
     """
     selected = {sweep.name for sweep in sweep_store.chosen(names)}
-    run_sweeps = ((run, set(holders(sweep_store.searches, run.family, run.spec))) for run in runs)
-    return [run for run, sweeps in run_sweeps if sweeps & selected or not (names or sweeps)]
+    memberships = ((run, set(holders(sweep_store.searches, run.family, run.spec))) for run in runs)
+    return [run for run, sweeps in memberships if sweeps & selected or not (names or sweeps)]
 
 
 def spared(runs: Sequence[Run], names: Collection[str], sweep_store: SweepStore) -> tuple[list[Run], dict[str, int]]:

@@ -105,7 +105,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     told = call("verify-optimum", "--dry-run", "--results", results, code=1).err
     assert (
         "standard is edge at (2^-2, 2^-3) in both, optimal at (2^-2, 2^-3) in held: "
-        "lr was asked for from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in told
+        "lr was requested from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in told
     )
 
     keep(results, load_request(tmp_path / "both.yaml"))  # asked for once more
@@ -188,7 +188,7 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
         (["--set", "batch_size=64"], "batch_size is 32 there, 64 here", "w8-batch_size-64"),
         (["--wd-range", "-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
         (["--lr-range", "-1:1:0.5"], "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
-        (["--set", "centre.standard.lr=0.3"], "steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
+        (["--set", "centre.standard.lr=0.3"], "in steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
     ],
 )
 def test_another_question_is_answered_with_a_command_that_asks_it(

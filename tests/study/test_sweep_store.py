@@ -143,7 +143,7 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, 
         ({"wd_range": "-1:1"}, "wd is fixed there, searched here", "w8-wd-searched"),
         ({"lr_range": "-1:1:0.5"}, "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
         ({"overrides": ["centre.standard.wd=0.5"]}, "wd of standard is fixed at 2^-2 there, 2^-1 here", "w8-wd-0.5"),
-        ({"overrides": ["centre.standard.lr=0.3"]}, "lr of standard is steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
+        ({"overrides": ["centre.standard.lr=0.3"]}, "lr of standard is in steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
     ],
 )  # fmt: skip
 def test_another_question_is_refused_with_what_differs_and_a_free_name(

@@ -383,7 +383,7 @@ def test_set_without_key_and_value_is_refused(path: Path, override: str) -> None
 )
 def test_what_is_not_of_the_recipe_has_its_own_option(path: Path, override: str, option: str) -> None:
     key = override.partition("=")[0]
-    assert refusal(path, overrides=[override]) == f"--set {override}: {key} is not of the recipe; use {option}"
+    assert refusal(path, overrides=[override]) == f"--set {override}: {key} is not a field of the recipe; use {option}"
 
 
 def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
@@ -666,5 +666,5 @@ def test_what_is_no_number_of_epochs_is_refused(override: str, message: str) -> 
 def test_a_file_gives_its_length_in_epochs_or_in_steps(tmp_path: Path) -> None:
     text = (shipped("grids") / "vit-b16.yaml").read_text().replace("epochs: 300,", "epochs: 300, total_steps: 5,", 1)
     (tmp_path / "g.yaml").write_text(text)
-    with pytest.raises(InputError, match="epochs and total_steps say the same; give one of them"):
+    with pytest.raises(InputError, match="epochs and total_steps set the same value; give one of them"):
         load_request(tmp_path / "g.yaml")

@@ -67,7 +67,7 @@ def unlike(study: Study, other: Study) -> list[str]:
     if not lines and set(study.asked) != set(other.asked):
         lines.append(f"{len(study.asked)} / {len(other.asked)} points were requested")
     criterion_fields = study.criterion.unlike(other.criterion, study.metric)
-    lines += [f"{name} is {own} / {others}" for name, (own, others) in criterion_fields.items()]
+    lines += [f"{name} is {own_value} / {other_value}" for name, (own_value, other_value) in criterion_fields.items()]
     seeds = [", ".join(map(str, sorted(study.seeds))) for study in (study, other)]
     return lines + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
 

@@ -57,16 +57,16 @@ class Criterion(StrictModel):
 
     def unlike(self, other: "Criterion", score: Metric) -> dict[str, tuple[str, str]]:
         """Return the fields that differ from another criterion, formatted: name -> (own value, other value)."""
-        own, others = (
+        own_texts, other_texts = (
             {"rule": c.rule, "confidence": f"{c.confidence:.10g}", "margin": _percent(c.margin_for(score))}
             for c in (self, other)
         )
-        return {name: (text, others[name]) for name, text in own.items() if text != others[name]}
+        return {name: (text, other_texts[name]) for name, text in own_texts.items() if text != other_texts[name]}
 
     def describe(self, score: Metric, beside: "Criterion | None" = None) -> str:
         """Return the fields that differ from another criterion, by default the default one, such as `margin 5%`."""
         fields = self.unlike(beside or Criterion(), score)
-        return ", ".join(f"{name} {own}" for name, (own, _) in fields.items())
+        return ", ".join(f"{name} {own_text}" for name, (own_text, _) in fields.items())
 
 
 Judged = TypeVar("Judged", "Criterion", "CriterionOptions")

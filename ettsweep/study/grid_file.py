@@ -167,7 +167,7 @@ _OF_OTHERS: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_factory=
 _File = create_model("_File", __base__=GridFile, **_OF_OTHERS)
 
 
-def centres_for(names: Sequence[str], stated: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
+def centres_for(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
     """Return the centre of each strategy: the stated one, or else one mapped from another strategy's.
 
     The map (`strategies.strategy.map_point`) starts from the first stated centre of a strategy with an s; between such
@@ -175,18 +175,18 @@ def centres_for(names: Sequence[str], stated: Mapping[float | None, Centre], rec
 
     Args:
         names: strategies.
-        stated: centres by s, None for the standard strategy; at least one.
+        stated_centres: centres by s, None for the standard strategy; at least one.
         recipe: for the model's width and the optimizer's scaling factors.
 
     Raises:
         InputError: there is no such strategy, or a mapped centre is out of the range of floats.
     """
-    source = next((s for s in stated if s is not None), next(iter(stated)))
-    source_centre, factors = stated[source], factors_of(recipe.optimizer)
+    source = next((s for s in stated_centres if s is not None), next(iter(stated_centres)))
+    source_centre, factors = stated_centres[source], factors_of(recipe.optimizer)
     centres = {}
     for name in names:
         s = parse_strategy(name)
-        centre = stated.get(s)
+        centre = stated_centres.get(s)
         if centre is None:
             lr, wd = map_point(source_centre.lr, source_centre.wd, source, s, recipe.model.width, factors)
             centre = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")

@@ -115,8 +115,8 @@ class Study:
         Raises:
             InputError: the schema refuses a value.
         """
-        stated = {"lr": lr, "wd": wd, "seed": seed}
-        data = self.base.model_dump() | {key: value for key, value in stated.items() if value is not None}
+        overrides = {"lr": lr, "wd": wd, "seed": seed}
+        data = self.base.model_dump() | {key: value for key, value in overrides.items() if value is not None}
         return validate(RunSpec, data, "run")
 
 

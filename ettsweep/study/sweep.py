@@ -193,9 +193,9 @@ class Sweep:
             return False
         studies = {study.family: study for study in self.studies}
         return all(
-            (own := studies.get(other.family))
-            and all(snap(point, own.points) in own.points for point in other.points)
-            and other.box in ((), own.box)
-            and set(other.seeds) <= set(own.seeds)
-            for other in sweep_spec.searches()
+            (own_study := studies.get(new_study.family))
+            and all(snap(point, own_study.points) in own_study.points for point in new_study.points)
+            and new_study.box in ((), own_study.box)
+            and set(new_study.seeds) <= set(own_study.seeds)
+            for new_study in sweep_spec.searches()
         )

@@ -29,9 +29,11 @@ def agreeing(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep
     sweep = sweep_store.named.get(name)
     if sweep and (problems := differences(sweep.sweep_specs, sweep_spec)):
         text = "; ".join(problems.values())
-        taken = sweep_store.named.keys() | sweep_store.broken.keys()
+        taken_names = sweep_store.named.keys() | sweep_store.broken.keys()
         # The first difference makes a telling name: w64-batch_size-32.
-        free = next(other for other in numbered(plain(f"{name}-{next(iter(problems))}")) if other not in taken)
+        free = next(
+            candidate for candidate in numbered(plain(f"{name}-{next(iter(problems))}")) if candidate not in taken_names
+        )
         raise SweepNameTakenError(f"sweep {name} is for another recipe or lattice: {text}", free)
     return sweep
 

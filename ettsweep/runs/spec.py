@@ -180,6 +180,7 @@ class Recipe(StrictModel):
 
     model: OneModel
     task: OneTask
+    # validate_default turns the name into a spec with all its defaults, which are part of the id.
     optimizer: OneOptimizer = Field(default=DEFAULT_OPTIMIZER, validate_default=True)
     schedule: ScheduleSpec
     batch_size: Positive
@@ -211,11 +212,13 @@ class RunSpec(Recipe):
         return digest(self._identity())
 
     def _identity(self) -> dict[str, object]:
+        # lr and wd enter a run id by their rounded log2 instead, see `point_identity`.
         return {k: v for k, v in identity(self).items() if k not in ("lr", "wd", "seed")}
 
     @property
     def canonical(self) -> "RunSpec":
         """A representative of all runs with this recipe, for measurements of time and memory."""
+        # Strategy, point and seed hardly change time and memory.
         return self.model_copy(update={"strategy": StrategySpec(s=None)}).with_point(1.0, 0.0, 0)
 
     def with_point(self, lr: float, wd: float, seed: int) -> "RunSpec":

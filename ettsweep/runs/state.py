@@ -176,9 +176,7 @@ def unfinished_status(
         if holder.life == "alive":
             reason = "cancelling" if facts.cancelled else "" if facts.pruned is None else "pruning"
             seconds = facts.left_s, facts.slot_left_s
-            return Status(
-                State.RUNNING, reason, progress, holder.where, facts.job, *seconds, facts.worker, facts.slot
-            )
+            return Status(State.RUNNING, reason, progress, holder.where, facts.job, *seconds, facts.worker, facts.slot)
         if holder.life == "unknown":
             return Status(State.UNKNOWN, holder.reason, progress, holder.where, facts.job)
     if facts.cancelled:

@@ -38,12 +38,14 @@ def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict
             problems[f"{name}-step-{step:g}"] = f"the step of {name} is {old_axis.step:g} there, {step:g} here"
     if problems:
         return problems  # without a common step, centres cannot be compared
+    # Reversed, so that the first centre of a strategy counts: it is the origin of its lattice.
     centres = {name: centre for spec in reversed(sweep_specs) for name, centre in spec.centres.items()}
     for strategy in sweep_spec.centres.keys() & centres.keys():
         points = (Point(centre.lr, centre.wd) for centre in (centres[strategy], sweep_spec.centres[strategy]))
         for name, axis, old, new in zip(("lr", "wd"), (first.lr, first.wd), *points, strict=True):
             if not axis.on(old, new):
                 label = "fixed at" if axis.fixed else f"in steps of {axis.step:g} in log2 from"
+                # Six digits: centres that print alike would make a puzzling message.
                 problems[f"{name}-{new:.4g}"] = (
                     f"{name} of {strategy} is {label} {power(old, 6)} there, {power(new, 6)} here"
                 )

@@ -63,6 +63,7 @@ class GridFile(StrictModel):
             try:
                 model_spec(value) if info.field_name == "model" else task_spec(value)
             except InputError as error:
+                # pydantic collects ValueErrors with the other problems; any other exception would hide those.
                 raise ValueError(str(error)) from None
         return value
 
@@ -127,6 +128,7 @@ class GridFile(StrictModel):
                 f"the grid has {runs:,} runs, the limit is {MOST_RUNS:,}; narrow the ranges or lengthen the steps"
             )
         for key, centres in self._centres.items():
+            # wd 0 is allowed where the axis is fixed: no step leads to it or away from it.
             if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
                 raise ValueError(f"{key}: wd 0 has no log2; give a positive wd, or `wd: fixed`")
         return self
@@ -211,7 +213,7 @@ def find_grid(model: str) -> Path:
     Raises:
         InputError: there is no such model, no such file, or several.
     """
-    model_spec(model)
+    model_spec(model)  # an unknown name fails here, with a list of the known ones
     for folder in (Path("grids"), shipped("grids")):
         # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
         paths = [path for path in sorted(folder.glob("*.yaml")) if read_yaml(path).get("model") == model]
@@ -246,6 +248,7 @@ def load_request(
         InputError: all problems of the file and the options, or there is no centre for the optimizer.
     """
     data = read_yaml(path)
+    # Names are checked before they go into the file's data: the error is to mention the option, not the file.
     with located("--strategy"):
         for name in strategies:
             parse_strategy(name)
@@ -291,7 +294,7 @@ def make_request(
         lr=grid.lr,
         wd=grid.wd,
         seeds=grid.seeds,
-        criterion=grid.criterion or None,
+        criterion=grid.criterion or None,  # None is left out of the sweep's file
         data=grid.data,
     )
 
@@ -338,6 +341,7 @@ def parse_range(text: str, option: str, current: object = None) -> object:
         raise InputError(f"{option}: low and high from -{FARTHEST} to {FARTHEST} are expected, got {text!r}")
     if numbers[0] > numbers[1]:
         raise InputError(f"{option}: empty range: {numbers[0]:g} is above {numbers[1]:g}")
+    # -2:2 alone widens a range without leaving the lattice: the file's step stays.
     step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
     return {"low": numbers[0], "high": numbers[1], "step": step}
 

@@ -108,9 +108,11 @@ def propose(model: str | None = None, task: str | None = None, data: str | None 
     kind = task_kind(grid_task)
     recipe = {"precision": "fp32", "optimizer": "adamw", **grid["recipe"]}
     if samples := kind.train_size:
+        # The largest power of two with at least BATCHES batches in an epoch.
         recipe["batch_size"] = min(recipe["batch_size"], 2 ** int(math.log2(max(2, samples(grid_task) / BATCHES))))
     task_fields = grid_task.model_dump(exclude_defaults=True, exclude={"kind"})
     model_fields = {"kind": grid_model.kind} | grid_model.model_dump(exclude_defaults=True)
+    # vit-digits, but vit-b16-imagenet: the name says which task it is for.
     return name if grid_task.kind in name else f"{name}-{grid_task.kind}", {
         "model": name if grid_model == model_spec(name) else model_fields,
         "task": {"kind": grid_task.kind} | task_fields if task_fields else grid_task.kind,
@@ -133,7 +135,7 @@ def _task_of(data: str) -> str:
         DataMissingError: the data do not exist, or are text that is not tokenised.
     """
     path = Path(data)
-    if is_corpus(path):
+    if is_corpus(path):  # a folder of token shards, made by `ettsweep data text`
         return "text"
     if not (path.exists() or data.startswith("hfds/")):
         raise DataMissingError(f"--data: {path} does not exist")
@@ -162,6 +164,7 @@ def _carried(centres: Mapping[str, Any], key: str, base: Recipe, width: int) -> 
     """
     if width == base.model.width:
         return dict(centres)
+    # Optimizers scale differently with the width: the centres of each need its own factors.
     factors = OPTIMIZERS.get(key, OPTIMIZERS[base.optimizer.kind]).factors
     transferred = {}
     for name, centre in centres.items():
@@ -211,6 +214,7 @@ def _lines(grid: Mapping[str, Any], choices: Mapping[str, str], indent: str = ""
         comment = f"# {template.format(**choices)}" if template else ""
         is_block = isinstance(value, Mapping) and (key in ("task", "recipe") or key.startswith("centre"))
         line = f"{indent}{key}:" if is_block else f"{indent}{key}: {_flow(value)}"
+        # Commented out, so that --data and the variable apply until a path is filled in.
         line = "# data: PATH" if (key, value) == ("data", None) else line
         commented = f"{line:<38}  {comment}".rstrip()
         yield from [commented] if len(commented) <= 120 else [f"{indent}{comment}", line]

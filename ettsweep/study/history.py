@@ -54,6 +54,7 @@ def _ordered(study_state: StudyState, finished: Sequence[tuple[Point, Run]]) -> 
     study, ended_ns = study_state.study, {run.id: run.dir.ended_ns() for _, run in finished}
     first_ns = min((ended_ns[run.id] for point, run in finished if _proposal(study, point, run)), default=0)
 
+    # (group, order within it, tie breaker): grid runs before the first suggestion, suggested runs, all others.
     def sort_key(entry: tuple[Point, Run]) -> tuple[float, ...]:
         point, run = entry
         number, tie_breaker = _proposal(study, point, run), (*point, run.spec.seed)

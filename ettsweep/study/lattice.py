@@ -28,11 +28,13 @@ class Point:
     Points are equal, and have one hash, if their log2 agree to the digits that run ids use.
     """
 
+    # Only `key` is compared: floats that differ in the last bits have one run id, so they must be one point.
     lr: float = field(compare=False)
     wd: float = field(compare=False)
     key: tuple[float | None, float | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen; this is how one sets a derived field.
         object.__setattr__(self, "key", (log2(self.lr), log2(self.wd)))
 
     def __iter__(self) -> Iterator[float]:
@@ -90,6 +92,7 @@ class Axis(StrictModel):
         """Return the offsets, ascending: multiples of the step, so that all ranges share one lattice."""
         if self.fixed:
             return [0.0]
+        # Bounds need not be multiples of the step here; a grid file's are checked to be.
         first, last = math.ceil(self.steps(self.low)), math.floor(self.steps(self.high))
         return [i * self.step for i in range(first, last + 1)]
 
@@ -138,7 +141,7 @@ def parse_point(text: str, option: str) -> Point:
     try:
         lr, wd = map(parse_number, text.split(","))
     except ValueError:
-        lr, wd = 0.0, 0.0
+        lr, wd = 0.0, 0.0  # refused below, with all other values that are out of range
     if not (0 < lr < math.inf and 0 <= wd < math.inf):
         raise InputError(f"{option}: LR,WD is expected, such as 2^-6,0.5, got {text!r}")
     return Point(lr, wd)
@@ -146,7 +149,7 @@ def parse_point(text: str, option: str) -> Point:
 
 def _in_range(value: float) -> float:
     """Refuse values that steps and maps could push out of the range of floats."""
-    if value and not 1e-30 <= value <= 1e30:
+    if value and not 1e-30 <= value <= 1e30:  # 0 is a valid wd
         raise ValueError(f"a number between 1e-30 and 1e30 is expected, got {value!r}")
     return value
 

@@ -39,7 +39,7 @@ class Plan:
     @property
     def to_launch(self) -> tuple[PlannedRun, ...]:
         """Runs of the next submission, those to resume first."""
-        return self.retry + self.submit
+        return self.retry + self.submit  # runs with a checkpoint finish soonest
 
     @property
     def wanted(self) -> tuple[PlannedRun, ...]:
@@ -61,6 +61,7 @@ ACTIONS = {
     State.MISSING: "submit",
     **dict.fromkeys((State.INTERRUPTED, State.PRUNED), "retry"),
     **dict.fromkeys((State.DONE, State.DIVERGED, State.RUNNING, State.QUEUED), "keep"),
+    # An unknown owner may be alive: launching the run would train it twice.
     **dict.fromkeys((State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN), "blocked"),
 }
 """Field of `Plan` for each state."""

@@ -34,7 +34,7 @@ def resolve_recipe(
     """
     with located(location):
         data = {
-            **deepcopy(recipe),
+            **deepcopy(recipe),  # overrides change it in place, and `_check_warmup` needs the file's schedule
             "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
             "task": task_spec(task).model_dump() if isinstance(task, str) else dict(task),
         }
@@ -114,7 +114,7 @@ def _in_steps(schedule: object, data: dict[str, Any], location: str) -> object:
         value = schedule[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
             raise InputError(f"{location}: schedule.{name}: a number of epochs is expected, got {value!r}")
-        if field in converted:
+        if field in converted:  # else the order of the keys would decide
             raise InputError(f"{location}: schedule: {name} and {field} set the same value; give one of them")
         converted[field] = round(value * steps)
     return converted
@@ -154,7 +154,7 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     Raises:
         InputError: the key is, or resembles, one that another option sets.
     """
-    from difflib import get_close_matches
+    from difflib import get_close_matches  # few commands need it, and imports at the top slow down all of them
 
     key, value = split_override(override)
     first = key.partition(".")[0]

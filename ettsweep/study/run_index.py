@@ -80,7 +80,7 @@ class RunIndex:
 
 def cost_s(run: Run) -> float:
     """Return the device seconds of a finished or pruned run; 0 for any other."""
-    if run.state is State.PRUNED:
+    if run.state is State.PRUNED:  # it has no result, but its attempts record the time
         latest = run.dir.latest()
         return latest.spent().device_s if latest else 0.0
     return (number(run.result.get("device_s")) if run.result else None) or 0.0
@@ -111,12 +111,12 @@ def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
     runs: dict[str, Run] = {}
     broken: dict[str, str] = {}
     try:
-        names = sorted(os.listdir(runs_dir(results)))
+        names = sorted(os.listdir(runs_dir(results)))  # listings have no order of their own
     except (FileNotFoundError, NotADirectoryError):
         names = []
     for name in names:
         if not is_run_id(name):
-            continue
+            continue  # not ours
         run = RunDir(runs_dir(results) / name)
         try:
             spec = run.spec()

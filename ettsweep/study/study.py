@@ -42,7 +42,7 @@ class Study:
 
     @cached_property
     def family(self) -> str:
-        return self.base.family_id
+        return self.base.family_id  # cached, since it hashes the whole spec
 
     @cached_property
     def model(self) -> str:
@@ -116,6 +116,7 @@ class Study:
             InputError: the schema refuses a value.
         """
         overrides = {"lr": lr, "wd": wd, "seed": seed}
+        # Validated, unlike `with_point`: these values may come from a user.
         data = self.base.model_dump() | {key: value for key, value in overrides.items() if value is not None}
         return validate(RunSpec, data, "run")
 
@@ -124,6 +125,7 @@ def titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
     """Return the title of each study by its key; it names the model if the studies have several."""
     has_several_models = len({study.model for study in studies}) > 1
     return {
+        # A sweep named after its model needs no second mention of it.
         study.key: f"{study.sweep} {study.model} {study.strategy}"
         if has_several_models and study.model != study.sweep
         else study.title

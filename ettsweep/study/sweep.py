@@ -112,6 +112,7 @@ class Sweep:
             problem = "its strategies have different ranges; choose one with --strategy"
             raise InputError(f"sweep {self.name}: {problem}: {', '.join(centres)}")
         (lr, wd) = next(iter(ranges), (last.lr, last.wd))
+        # Without a criterion: an old one, stated again, would override options that were recorded since.
         return last.model_copy(update={"centres": centres, "criterion": None, "lr": lr, "wd": wd})
 
     @property
@@ -127,10 +128,12 @@ class Sweep:
     @cached_property
     def studies(self) -> tuple[Study, ...]:
         """One study for each family, with the points and seeds of all its versions."""
+        # In the order of request: the first seed is the one that suggested points are trained with.
         seeds = tuple(dict.fromkeys(seed for sweep_spec in self.sweep_specs for seed in sweep_spec.seeds))
         merged: dict[str, Study] = {}
         for sweep_spec in self.sweep_specs:
             for study in sweep_spec.searches(self.name):
+                # The first spec's centre stays the origin of the lattice; later centres lie whole steps from it.
                 first = merged.setdefault(study.family, replace(study, seeds=seeds, criterion=self.criterion))
                 points = dict.fromkeys(first.points)
                 # Centres mapped between strategies differ in the last bits: one point must not become two.
@@ -175,7 +178,7 @@ class Sweep:
         """`True` if the sampler is exhausted for a strategy, and nothing was requested of the strategy since."""
         for entry in reversed(self.entries):
             if entry.asked and strategy in entry.asked.centres:
-                return False
+                return False  # requested again since the sampler gave up
             for suggestion in entry.proposed or ():
                 if suggestion.strategy == strategy:
                     return suggestion.sampler == sampler and not suggestion.points

@@ -58,9 +58,12 @@ class SweepSpec(StrictModel):
         for name, centre in self.centres.items():
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
+            # dict() keeps the validated sub-models; model_dump would turn them into plain data.
             base = RunSpec(**dict(self.recipe), **dict(centre), strategy=strategy, seed=self.seeds[0])
             points = tuple(expand(Point(centre.lr, centre.wd), self.lr, self.wd))
+            # With a sampler, the ranges only bound what it may suggest.
             grid_points: tuple[Point, ...] = () if self.searched else points
+            # `expand` runs from the lowest lr and wd to the highest: these are opposite corners.
             box = (points[0], points[-1]) if self.searched else ()
             criterion = resolve([self.criterion])
             studies.append(Study(base, self.lr, self.wd, self.seeds, grid_points, sweep, criterion, box))

@@ -13,7 +13,7 @@ from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.trainer.tasks.registry import Metric
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it imports NumPy and SciPy, which commands that compute no bound should not wait for
     from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
 
 FINAL = frozenset({"optimal", "tie", "unsearched"})
@@ -137,6 +137,7 @@ class Verdict:
     def statement(self) -> str:
         """The verdict with its bound, for people, such as `optimal within 1.2% (95%)`."""
         if self.study.criterion.rule == "paper":
+            # The other verdicts do not come from a comparison.
             suffix = " by the paper's comparison of means" if self.verdict in COMPARED else ""
             return self.verdict + suffix
         if self.verdict not in ("optimal", "unresolved"):

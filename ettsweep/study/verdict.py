@@ -13,7 +13,7 @@ from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.trainer.tasks.registry import Metric
 
-if TYPE_CHECKING:  # it imports NumPy and SciPy, which commands that compute no bound should not wait for
+if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
     from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
 
 FINAL = frozenset({"optimal", "tie", "unsearched"})

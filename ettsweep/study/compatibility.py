@@ -29,7 +29,8 @@ def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict
             field = key.rpartition(".")[2]
             problems[str(new) if field == "kind" else f"{field}-{new}"] = f"{key} is {old} there, {new} here"
     for name in ("lr", "wd"):
-        old_axis, new_axis = getattr(first, name), getattr(sweep_spec, name)
+        old_axis: Axis = getattr(first, name)
+        new_axis: Axis = getattr(sweep_spec, name)
         if old_axis.fixed != new_axis.fixed:
             old_label, new_label = ("fixed" if axis.fixed else "searched" for axis in (old_axis, new_axis))
             problems[f"{name}-{new_label}"] = f"{name} is {old_label} there, {new_label} here"
@@ -41,8 +42,12 @@ def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict
     # Reversed, so that the first centre of a strategy counts: it is the origin of its lattice.
     centres = {name: centre for spec in reversed(sweep_specs) for name, centre in spec.centres.items()}
     for strategy in sweep_spec.centres.keys() & centres.keys():
-        points = (Point(centre.lr, centre.wd) for centre in (centres[strategy], sweep_spec.centres[strategy]))
-        for name, axis, old, new in zip(("lr", "wd"), (first.lr, first.wd), *points, strict=True):
+        old_centre, new_centre = centres[strategy], sweep_spec.centres[strategy]
+        coordinates = (
+            ("lr", first.lr, old_centre.lr, new_centre.lr),
+            ("wd", first.wd, old_centre.wd, new_centre.wd),
+        )
+        for name, axis, old, new in coordinates:
             if not axis.on(old, new):
                 label = "fixed at" if axis.fixed else f"in steps of {axis.step:g} in log2 from"
                 # Six digits: centres that print alike would make a puzzling message.

@@ -4,20 +4,17 @@ A spec is resolved: it holds numbers instead of names, and every default. It hol
 partitions and worker counts are in a launch profile, so a run has the same id wherever it trains.
 """
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from ettsweep.powers import log2
 from ettsweep.schema import NonNegative, Positive, PositiveFloat, Registered, StrictModel, digest, identity
 
 MAX_SEED = 2**31 - 1
 
 DEFAULT_OPTIMIZER = "adamw"
-
-LOG2_DIGITS = 9
-"""Decimals of log2(lr) and log2(wd) in an id. Maps between strategies round in the last bits, which must not matter."""
 
 
 class ModelSpec(StrictModel):
@@ -224,11 +221,6 @@ class RunSpec(Recipe):
     def with_point(self, lr: float, wd: float, seed: int) -> "RunSpec":
         """Return the spec of the same family at another point and seed."""
         return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
-
-
-def log2(value: float) -> float | None:
-    """Return log2, rounded to the digits that ids use; None for 0."""
-    return round(math.log2(value), LOG2_DIGITS) + 0.0 if value > 0 else None  # + 0.0 makes 0.0 of -0.0
 
 
 def point_identity(lr: float, wd: float) -> dict[str, object]:

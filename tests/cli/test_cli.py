@@ -608,7 +608,7 @@ def test_a_sweep_edited_by_hand_is_told_and_others_go_on(call: Call, results: Pa
     for command in ("verify-optimum", "seeds", "report"):
         done = call(command, "--results", results, "--sweep", "asked", code=1)
         assert f"{path}: asked.sedes: unknown key" in done.err
-        assert "mend the file" in done.err
+        assert "repair the file" in done.err
     (other := results / "sweeps" / "other").mkdir()
     (other / "0001.yaml").write_text(whole)
     done = call("verify-optimum", "--results", results)

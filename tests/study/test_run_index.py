@@ -100,7 +100,7 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
     status = run_index.state(broken.run_id)
     assert (status.state, status.reason) == (
         State.INTERRUPTED,
-        "its spec.json is damaged and will be written anew",
+        "its spec.json is damaged and will be rewritten",
     )
     assert "the command that asked for the run writes it anew" in run_index.broken[broken.run_id]
 
@@ -201,7 +201,7 @@ def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
     plan = make_plan([spec], RunIndex({}, {spec.run_id: "spec.json was edited"}))
     (planned,) = plan.retry
     assert (planned.spec, planned.state) == (spec, State.INTERRUPTED)
-    assert planned.reason == "its spec.json is damaged and will be written anew"
+    assert planned.reason == "its spec.json is damaged and will be rewritten"
     assert plan.to_launch == (planned,)
 
 

@@ -95,6 +95,6 @@ def main() -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again at exit
-        told = f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}"
-        print(escape_control(told), file=sys.stderr)
+        message = f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}"
+        print(escape_control(message), file=sys.stderr)
         sys.exit(1)

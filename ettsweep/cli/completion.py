@@ -74,10 +74,10 @@ def grid_models() -> list[str]:
 def _model_of(grid: Path) -> str:
     """Return the model that a grid file names; nothing for one that describes it, or cannot be read."""
     try:
-        found = _MODEL.search(grid.read_text(errors="replace"))
+        match = _MODEL.search(grid.read_text(errors="replace"))
     except OSError:
         return ""
-    return found[1] if found else ""
+    return match[1] if match else ""
 
 
 def profiles() -> list[str]:

@@ -65,18 +65,18 @@ def data_text(
         tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers
     )
     check_request(request)
-    agreed: list[str] = []
+    confirmed_digests: list[str] = []
 
-    def agree(there: Manifest, why: str = "made of text that has changed since, or by another version") -> None:
+    def agree(existing: Manifest, why: str = "made of text that has changed since, or by another version") -> None:
         """Ask whether a corpus may be replaced, unless that was asked before its text was tokenised."""
-        if there.digest not in agreed:
-            told = f"{out} holds corpus {there.digest}, {why}; runs made for it cannot go on without it"
-            print_note(f"{told}; another --out keeps both")
+        if existing.digest not in confirmed_digests:
+            warning = f"{out} holds corpus {existing.digest}, {why}; runs made for it cannot go on without it"
+            print_note(f"{warning}; another --out keeps both")
             confirm("replace it?", yes)
-            agreed.append(there.digest)
+            confirmed_digests.append(existing.digest)
 
-    if (there := corpus_there(out)) and (how := made_otherwise(request, there)):
-        agree(there, f"made with {how}")
+    if (existing := corpus_there(out)) and (difference := made_otherwise(request, existing)):
+        agree(existing, f"made with {difference}")
     outcome = tokenise(request, agree)
     rows = corpus_rows(outcome.manifest)
     print_table(

@@ -47,17 +47,17 @@ def doctor(
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
-    sweep_spec, meant, where = None, None, {}
+    sweep_spec, data_subject, data_paths = None, None, {}
     if grid or model:
         sweep_spec = load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE)
         data = data_of(sweep_spec) if data is None and not fit else data
     if data is not None:
-        meant = subject(data, sweep_spec, set_ or [], task)
-        where[meant.task.kind] = data = located(data, meant.task.kind)
+        data_subject = subject(data, sweep_spec, set_ or [], task)
+        data_paths[data_subject.task.kind] = data = located(data, data_subject.task.kind)
     profile = launch or "local", launch_set or []
-    checks = examine(results, *profile, where)
-    if meant is not None and data is not None:
-        checks += examine_data(meant, data, images)
+    checks = examine(results, *profile, data_paths)
+    if data_subject is not None and data is not None:
+        checks += examine_data(data_subject, data, images)
     if sweep_spec is not None:
         checks += examine_saving(results, sweep_spec, *profile)
     if fit and sweep_spec is not None:

@@ -49,11 +49,11 @@ class GridOptions:
 
         path = which_grid(self.grid, self.model, otherwise)
         seeds = parse_numbers(self.seeds, "--seeds", "0,1,2")
-        asked = load_request(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
+        sweep_spec = load_request(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
         name = check_name(path.stem if self.name is None else self.name)
         if self.words is not None:
             check_note(self.words)
-        return name, judging.of(asked), seed_alone(path, seeds)
+        return name, judging.of(sweep_spec), seed_alone(path, seeds)
 
     def refuse_beside(self, option: str) -> None:
         """Refuse, beside an option that names a sweep, all but its strategies and a note.
@@ -61,7 +61,7 @@ class GridOptions:
         Raises:
             InputError: something else was given.
         """
-        given: dict[str, object] = {
+        values: dict[str, object] = {
             "--grid": self.grid,
             "--model": self.model,
             "--lr-range": self.lr_range,
@@ -70,8 +70,8 @@ class GridOptions:
             "--set": self.set_,
             "--name": self.name,
         }
-        if wrong := [name for name, value in given.items() if value]:
+        if conflicting := [name for name, value in values.items() if value]:
             raise InputError(
-                f"{option} takes a sweep as it is, without {', '.join(wrong)}; to ask it for more, name its grid file "
+                f"{option} takes a sweep as it is, without {', '.join(conflicting)}; to ask it for more, name its grid file "
                 f"or model, with --name"
             )

@@ -42,17 +42,17 @@ def init(
     path = out or Path(f"{name}.yaml")
     if path.is_dir():
         raise InputError(f"--out: {path} is a folder; name a file in it, such as {path / name}.yaml")
-    for part in (path.stem, path.name):
-        check_name(part, "--out")
+    for filename in (path.stem, path.name):
+        check_name(filename, "--out")
     text, sweep_spec = write_template(grid, path)
     with chosen_by("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):
             raise InputError(f"{path} is there already: --force writes over it, --out FILE names another")
     runs, steps = len(sweep_spec.specs()), sweep_spec.recipe.schedule.last_step
     print_note(f"wrote {path}: {count(runs, 'run')} of {count(steps, 'step')} to begin with")
-    asked, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
+    options, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
     if not TASKS[kind].packaged:
-        asked += "" if said(kind, sweep_spec.data) else " --data PATH"
-        unseen = ": init has not looked at them" if data and not Path(data).exists() else ""
-        print_note(f"`ettsweep doctor {asked}` examines the data{unseen}")
-    print_note(f"`ettsweep grid {asked} --dry-run` prints the plan, `ettsweep grid {asked}` trains it")
+        options += "" if said(kind, sweep_spec.data) else " --data PATH"
+        not_read = ": init has not looked at them" if data and not Path(data).exists() else ""
+        print_note(f"`ettsweep doctor {options}` examines the data{not_read}")
+    print_note(f"`ettsweep grid {options} --dry-run` prints the plan, `ettsweep grid {options}` trains it")

@@ -79,17 +79,23 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with the options of its groups in place of each parameter that is a group, a dataclass."""
-    own = inspect.signature(command).parameters.values()
-    groups: dict[str, Any] = {p.name: p.annotation for p in own if is_dataclass(p.annotation)}
+    parameters = inspect.signature(command).parameters.values()
+    groups: dict[str, Any] = {
+        parameter.name: parameter.annotation for parameter in parameters if is_dataclass(parameter.annotation)
+    }
 
     @wraps(command)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        command(**given)
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
 
     options = [
-        o for p in own for o in (inspect.signature(p.annotation).parameters.values() if p.name in groups else [p])
+        o
+        for parameter in parameters
+        for o in (
+            inspect.signature(parameter.annotation).parameters.values() if parameter.name in groups else [parameter]
+        )
     ]
     run.__annotations__ = {option.name: option.annotation for option in options}
     run.__signature__ = inspect.Signature([o.replace(kind=o.KEYWORD_ONLY) for o in options])  # type: ignore[attr-defined]
@@ -113,8 +119,13 @@ class FamilyOptions:
     @property
     def as_arguments(self) -> list[str]:
         """The options that were given: what a command has to have that is to be about the same families."""
-        given = {"--sweep": self.sweep, "--model": self.model, "--strategy": self.strategy, "--family": self.family}
-        return [word for option, names in given.items() for word in repeated(option, names or [])]
+        values_by_option = {
+            "--sweep": self.sweep,
+            "--model": self.model,
+            "--strategy": self.strategy,
+            "--family": self.family,
+        }
+        return [argument for option, values in values_by_option.items() for argument in repeated(option, values or [])]
 
     def load(self, results: Path) -> "SweepStore":
         """Read all sweeps; where none is named, say which ones are left out since they cannot be read."""
@@ -141,8 +152,8 @@ class FamilyOptions:
             InputError: there is none, or none of a model, strategy or family.
             CorruptError: none that is meant can be read.
         """
-        known = [study for sweep in self.sweeps(sweep_store) for study in sweep.studies]
-        if not known:
+        studies = [study for sweep in self.sweeps(sweep_store) for study in sweep.studies]
+        if not studies:
             if sweep_store.named:
                 raise InputError(f"all sweeps are archived: {', '.join(sweep_store.named)}; name one with --sweep")
             if sweep_store.broken:
@@ -151,12 +162,12 @@ class FamilyOptions:
                 f"{sweep_store.results}: nothing was swept yet; `ettsweep grid --model vit-digits` starts a sweep"
             )
         self._check("search", chain.from_iterable(sweep_store.searches.values()))
-        found = self.any_searches(sweep_store)
-        if not found:
-            told = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in known)
-            given = " ".join(f"{option} {name}" for option, _, names in self._narrowing() for name in names)
-            raise InputError(f"{given}: no search that is meant is of all of it; there are: {told}")
-        return found
+        selected = self.any_searches(sweep_store)
+        if not selected:
+            available = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in studies)
+            filters = " ".join(f"{option} {name}" for option, _, names in self._narrowing() for name in names)
+            raise InputError(f"{filters}: no search that is meant is of all of it; there are: {available}")
+        return selected
 
     def any_searches(self, sweep_store: "SweepStore") -> "list[Study]":
         """Return the searches that are meant, of which there may be none."""
@@ -176,10 +187,10 @@ class FamilyOptions:
 
     def holding(self, runs: "Sequence[Run]", sweep_store: "SweepStore") -> "list[Study]":
         """Return the searches on whose lattices some runs lie, of the sweeps that are named or of all."""
-        meant = self.sweeps(sweep_store) if self.sweep else sweep_store.named.values()
+        sweeps = self.sweeps(sweep_store) if self.sweep else sweep_store.named.values()
         return [
             study
-            for study in chain.from_iterable(sweep.studies for sweep in meant)
+            for study in chain.from_iterable(sweep.studies for sweep in sweeps)
             if any(run.family == study.family and study.holds(run.point) for run in runs)
         ]
 
@@ -195,19 +206,23 @@ class FamilyOptions:
         """Check that there is a run, or a search for one, of each value of each option."""
         self._check("run or search", chain(run_index.runs.values(), *sweep_store.searches.values()))
 
-    def _check(self, what: str, there: "Iterable[Run | Study]") -> None:
+    def _check(self, kind: str, items: "Iterable[Run | Study]") -> None:
         """Check that each value of each option is that of something that is there, in whatever sweep."""
-        there = list(there)
+        items = list(items)
         for option, attribute, names in self._narrowing():
-            known = sorted({getattr(run, attribute) for run in there})
+            available = sorted({getattr(member, attribute) for member in items})
             for name in names:
-                if not any(_fits(value, attribute, [name]) for value in known):
-                    told = f"there are: {', '.join(known)}" if known else "there is none yet"
-                    raise InputError(f"{option} {name}: no {what} is of it; {told}")
+                if not any(_fits(value, attribute, [name]) for value in available):
+                    hint = f"there are: {', '.join(available)}" if available else "there is none yet"
+                    raise InputError(f"{option} {name}: no {kind} is of it; {hint}")
 
     def _among(self, runs: Sequence[RunOrStudy]) -> list[RunOrStudy]:
-        narrowing = self._narrowing()
-        return [run for run in runs if all(_fits(getattr(run, what), what, names) for _, what, names in narrowing)]
+        filters = self._narrowing()
+        return [
+            run
+            for run in runs
+            if all(_fits(getattr(run, attribute), attribute, names) for _, attribute, names in filters)
+        ]
 
 
 def _fits(value: str, attribute: str, names: Sequence[str]) -> bool:

@@ -29,19 +29,19 @@ def has_screen() -> bool:
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
-def shell_command(*words: str) -> str:
+def shell_command(*arguments: str) -> str:
     """Return a command as messages have it, to be typed."""
-    return f"`{shlex.join(['ettsweep', *words])}`"
+    return f"`{shlex.join(['ettsweep', *arguments])}`"
 
 
 def repeated(option: str, values: Iterable[str]) -> list[str]:
     """Return an option as it is typed of several values: once for each."""
-    return [word for value in values for word in (option, value)]
+    return [argument for value in values for argument in (option, value)]
 
 
-def detached(meant: Sequence[str]) -> str:
+def detached(selection: Sequence[str]) -> str:
     """Say what is to be said where somebody leaves the runs that some options mean."""
-    return f"detached; the runs go on: {shell_command('watch', *meant)} shows them"
+    return f"detached; the runs go on: {shell_command('watch', *selection)} shows them"
 
 
 @contextlib.contextmanager
@@ -67,22 +67,22 @@ def retyped_with(option: str) -> Iterator[None]:
     except SweepNameTakenError as error:
         from ettsweep.config import hidden
 
-        words = [hidden(word) for word in sys.argv[1:]]
-        for k, word in enumerate(words):
-            if word == option or word.startswith(f"{option}="):
-                del words[k : k + 1 + (word == option)]
+        arguments = [hidden(argument) for argument in sys.argv[1:]]
+        for index, argument in enumerate(arguments):
+            if argument == option or argument.startswith(f"{option}="):
+                del arguments[index : index + 1 + (argument == option)]
                 break
         raise InputError(
-            f"{error}; for a sweep of its own:\n  {shlex.join(['ettsweep', *words, option, error.free])}"
+            f"{error}; for a sweep of its own:\n  {shlex.join(['ettsweep', *arguments, option, error.free])}"
         ) from None
 
 
-def go_on(told: str) -> bool:
+def go_on(cost: str) -> bool:
     """Ask a person whether a climb may go on, given what that costs; where nobody is there, it may not."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     try:
-        return typer.confirm(f"{told}; go on?", err=True)
+        return typer.confirm(f"{cost}; go on?", err=True)
     except typer.Abort:  # what the climb has found is shown all the same
         print_note("")
         return False
@@ -93,8 +93,8 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     try:
-        agreed = typer.confirm(escape_control(question), err=True)
+        confirmed = typer.confirm(escape_control(question), err=True)
     except typer.Abort:
         raise InputError("nobody answered; --yes says yes beforehand") from None
-    if not agreed:
+    if not confirmed:
         raise typer.Exit(1)

@@ -61,8 +61,8 @@ def status(
         for r in sorted(runs, key=in_order)
     ]
     if form in (Format.TABLE, Format.MARKDOWN):
-        one = len({row["sweep"] for row in rows}) == 1
-        columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
+        one_sweep = len({row["sweep"] for row in rows}) == 1
+        columns = [column for column in STATUS_COLUMNS if not (one_sweep and column == "sweep")]
         print_table([row | {"reason": state_note(row)} for row in rows], form, columns)
     else:
         print_table(rows, form, STATUS_KEYS)
@@ -78,9 +78,9 @@ def status(
         if idle:
             waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
             print_note(f"{waiting} for a worker: the command that asked for them starts one, and so does")
-            there = sorted({r.state.value for r in idle})
-            again = shell_command("retry", *chosen.as_arguments, *repeated("--state", there))
-            print_note(again + why_idle(results, idle))
+            states_present = sorted({r.state.value for r in idle})
+            retry_command = shell_command("retry", *chosen.as_arguments, *repeated("--state", states_present))
+            print_note(retry_command + why_idle(results, idle))
     for name, problem in run_index.broken.items():
         print_note(f"run folder {name} is broken: {problem}")
 
@@ -211,14 +211,14 @@ def cancel(
 
     chosen.need_some(all_)
     sweep_store = chosen.load(results)
-    found = chosen.runs(read_ledger(results), sweep_store)
-    runs, left = cancellable(found, [] if chosen.run else chosen.sweep or [], sweep_store)
-    for told in left:
-        print_note(told)
+    selected = chosen.runs(read_ledger(results), sweep_store)
+    runs, skipped = cancellable(selected, [] if chosen.run else chosen.sweep or [], sweep_store)
+    for message in skipped:
+        print_note(message)
     confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
-    for told in cancel_runs(results, runs):
-        print_note(told)
-    _note_others(found if chosen.run else [], {run.id for run in runs}, "nothing to cancel")
+    for message in cancel_runs(results, runs):
+        print_note(message)
+    _note_others(selected if chosen.run else [], {run.id for run in runs}, "nothing to cancel")
 
 
 def retry(
@@ -239,8 +239,8 @@ def retry(
     run_index, sweep_store = read_ledger(results), chosen.load(results)
     for prefix in chosen.run or []:
         intact(run_index, prefix)
-    found = chosen.runs(run_index, sweep_store)
-    runs = retryable(found, named=bool(chosen.run), states=chosen.state or ())
+    selected = chosen.runs(run_index, sweep_store)
+    runs = retryable(selected, named=bool(chosen.run), states=chosen.state or ())
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
     studies = chosen.holding(runs, sweep_store)
     context = CommandContext(
@@ -250,8 +250,8 @@ def retry(
     show_outcome(carry_out(plan, context), Format.TABLE)
     for run in alive:
         print_note(f"run {run.id} is alive: its heart beats on {run.status.where}; `ettsweep cancel {run.id}` stops it")
-    done = {p.id for p in plan.wanted} | {run.id for run in alive}
-    _note_others(found if chosen.run else [], done, "nothing to retry")
+    handled = {p.id for p in plan.wanted} | {run.id for run in alive}
+    _note_others(selected if chosen.run else [], handled, "nothing to retry")
 
 
 def clean(
@@ -310,9 +310,9 @@ def train(
     launch_options = training.place()
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
-        given = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
-        if given:
-            raise InputError(f"--spec FILE says all of the run: {' and '.join(given)} cannot go with it")
+        conflicting = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
+        if conflicting:
+            raise InputError(f"--spec FILE says all of the run: {' and '.join(conflicting)} cannot go with it")
         spec = read_spec(spec_file)
     elif run is not None:
         spec = intact(read_ledger(results), run).spec
@@ -330,11 +330,11 @@ def train(
     raise typer.Exit(0 if finished else 1)
 
 
-def _note_others(named: "list[Run]", done: Collection[str], what: str) -> None:
+def _note_others(requested: "list[Run]", handled: Collection[str], outcome: str) -> None:
     """Say of runs that were named why nothing was done about them."""
     from ettsweep.runs.state import State
 
-    for run in named:
-        if run.id not in done:
-            held = f"; {run.status.reason}" if run.state is State.HELD else ""
-            print_note(f"run {run.id} is {run.state}: {what}{held}")
+    for run in requested:
+        if run.id not in handled:
+            suffix = f"; {run.status.reason}" if run.state is State.HELD else ""
+            print_note(f"run {run.id} is {run.state}: {outcome}{suffix}")

@@ -47,8 +47,8 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     yield "sweep", cell(data["sweep"]) or "none"
     yield "model", f"{cell(run.model)} on {spec.task.kind}"
     yield "point", f"{cell(run.strategy)}, lr {power(spec.lr)}, wd {power(spec.wd)}, seed {spec.seed}"
-    told = cell(state_note(data))
-    yield "state", f"{run.state}: {told}" if told else run.state.value
+    note = cell(state_note(data))
+    yield "state", f"{run.state}: {note}" if note else run.state.value
     last = spec.schedule.last_step
     yield "progress", f"{round(data['progress'] * last)} of {count(last, 'step')}"
     yield from _metrics(run)
@@ -103,52 +103,52 @@ def _summary(name: str, curve: Mapping[int, float | None]) -> str:
     if not finite:
         return "no value is finite"
     first, last = min(finite), max(finite)
-    best, extreme = (min, "lowest") if name.endswith("loss") else (max, "highest")
-    at = best(finite, key=lambda step: finite[step])
-    lost = len(curve) - len(finite)
+    pick, extreme = (min, "lowest") if name.endswith("loss") else (max, "highest")
+    best_step = pick(finite, key=lambda step: finite[step])
+    not_finite = len(curve) - len(finite)
     return (
-        f"{cell(finite[first])} at step {first}, {cell(finite[last])} at {last}, {extreme} {cell(finite[at])} at {at}"
-        + (f"; {lost} of {count(len(curve), 'value')} not finite" if lost else "")
+        f"{cell(finite[first])} at step {first}, {cell(finite[last])} at {last}, {extreme} {cell(finite[best_step])} at {best_step}"
+        + (f"; {not_finite} of {count(len(curve), 'value')} not finite" if not_finite else "")
     )
 
 
 def spikes_of(run: Run, history: Sequence[Json]) -> list[Json] | None:
     """Return the spikes of a run: those of its result, else of what it has written; None where that makes no sense."""
     if run.result is not None:
-        found = run.result.get("spike_events")
+        events = run.result.get("spike_events")
     else:
         from ettsweep.runs.spikes import count_spikes
 
         try:
-            found = count_spikes(history, run.spec)["spike_events"]
+            events = count_spikes(history, run.spec)["spike_events"]
         except (TypeError, ValueError):
-            found = None
-    return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else None
+            events = None
+    return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else None
 
 
 def _told_spikes(events: Sequence[Json]) -> str:
     """Say how many spikes there are, and where the first ones are."""
-    told = [_told_spike(event) for event in events[:SPIKES]]
-    more = [f"and {len(events) - SPIKES} more"] if len(events) > SPIKES else []
-    return f"{len(events)}: {'; '.join(told + more)}" if events else "none"
+    descriptions = [_told_spike(event) for event in events[:SPIKES]]
+    remainder = [f"and {len(events) - SPIKES} more"] if len(events) > SPIKES else []
+    return f"{len(events)}: {'; '.join(descriptions + remainder)}" if events else "none"
 
 
 def _told_spike(event: Json) -> str:
-    name = {"grad": "gradient norm", "eval_loss": "val_loss", "accuracy": "val_accuracy"}
-    where = f"{cell(name.get(str(event.get('kind')), event.get('kind')))} at step {cell(event.get('step'))}"
+    metric_names = {"grad": "gradient norm", "eval_loss": "val_loss", "accuracy": "val_accuracy"}
+    location = f"{cell(metric_names.get(str(event.get('kind')), event.get('kind')))} at step {cell(event.get('step'))}"
     if (sigmas := number(event.get("sigmas"))) is not None:
-        return f"{where}, {sigmas:.1f} sigmas"
-    return where if event.get("recovered") else f"{where}, not recovered"
+        return f"{location}, {sigmas:.1f} sigmas"
+    return location if event.get("recovered") else f"{location}, not recovered"
 
 
 def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
     """Yield the best score, and the step at which it was reached."""
     score = task_kind(run.spec.task).score
-    if along := score.best_so_far(history):
-        best = along[max(along)]
+    if best_by_step := score.best_so_far(history):
+        best = best_by_step[max(best_by_step)]
         yield (
             "best",
-            f"{score.metric} {cell(best)} at step {min(step for step, so_far in along.items() if so_far == best)}",
+            f"{score.metric} {cell(best)} at step {min(step for step, so_far in best_by_step.items() if so_far == best)}",
         )
     if run.result is not None and run.score is None:
         yield "best", "no score: it counts as worse than all that have one"
@@ -157,22 +157,26 @@ def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
 def _speed(run: Run) -> Iterator[Line]:
     """Yield how long a run has taken, and how fast it is."""
     latest = run.dir.latest()
-    found: Mapping[str, Any] = run.result or (last_line(latest.timings_path) if latest else None) or {}
-    told = []
-    if (wall_s := number(found.get("wall_s"))) is not None and wall_s >= 0:
-        told.append(format_duration(wall_s))
-    for key, what in (("steps_per_s", "steps/s"), ("samples_per_s", f"{task_kind(run.spec.task).sample}s/s")):
-        if (rate := number(found.get(key))) is not None:
-            told.append(f"{rate:,.4g} {what}" if rate < 1000 else f"{rate:,.0f} {what}")
-    if told:
-        yield "time", ", ".join(told)
+    timings: Mapping[str, Any] = run.result or (last_line(latest.timings_path) if latest else None) or {}
+    texts = []
+    if (wall_s := number(timings.get("wall_s"))) is not None and wall_s >= 0:
+        texts.append(format_duration(wall_s))
+    for key, unit in (("steps_per_s", "steps/s"), ("samples_per_s", f"{task_kind(run.spec.task).sample}s/s")):
+        if (rate := number(timings.get(key))) is not None:
+            texts.append(f"{rate:,.4g} {unit}" if rate < 1000 else f"{rate:,.0f} {unit}")
+    if texts:
+        yield "time", ", ".join(texts)
 
 
 def _attempt(attempt: Json) -> str:
     """Say in a line where an attempt trained, from where on, and how it ended."""
-    where = " ".join(str(attempt[key]) for key in ("host", "slot", "device_name") if attempt.get(key))
+    location = " ".join(str(attempt[key]) for key in ("host", "slot", "device_name") if attempt.get(key))
     job = attempt.get("job")
-    told = [f"from {attempt['from']}", where, f"job {job['id']}" if isinstance(job, dict) and job.get("id") else ""]
+    phrases = [
+        f"from {attempt['from']}",
+        location,
+        f"job {job['id']}" if isinstance(job, dict) and job.get("id") else "",
+    ]
     if attempt.get("ended"):
-        told.append(f"ended: {attempt['ended']}")
-    return escape_control(", ".join(filter(None, told)))
+        phrases.append(f"ended: {attempt['ended']}")
+    return escape_control(", ".join(filter(None, phrases)))

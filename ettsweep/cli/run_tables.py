@@ -49,20 +49,20 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
     ]
 
 
-def plan_summary(plan: Plan, tense: str, where: str = "") -> str:
+def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
     """Return one line of how many runs are submitted, taken on, kept or blocked."""
-    parts = []
+    phrases = []
     if plan.submit:
-        parts.append(f"{count(len(plan.submit), 'run')} {tense} submitted")
+        phrases.append(f"{count(len(plan.submit), 'run')} {tense} submitted")
     if plan.retry:
-        parts.append(f"{len(plan.retry)} {tense} taken on")
-    parts = [", ".join(parts) + where] if parts else []
+        phrases.append(f"{len(plan.retry)} {tense} taken on")
+    phrases = [", ".join(phrases) + destination] if phrases else []
     if plan.keep:
         finished = sum(p.state.finished for p in plan.keep)
-        parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+        phrases.append(f"{finished} finished, {len(plan.keep) - finished} under way")
     if plan.blocked:
-        parts.append(f"{len(plan.blocked)} need a decision")
-    return " ".join((", ".join(parts) or "nothing to do").split())
+        phrases.append(f"{len(plan.blocked)} need a decision")
+    return " ".join((", ".join(phrases) or "nothing to do").split())
 
 
 def show_outcome(submit_result: SubmitResult, form: Format) -> None:
@@ -85,20 +85,20 @@ def show_plan(submit_result: SubmitResult, form: Format, *, below: bool = False)
     if not below or (table and submit_result.plan.to_launch):
         print("\n" if below else "", end="")
         rows = plan_rows(submit_result.plan, submit_result.context.studies)
-        one = table and len({study.sweep for study in submit_result.context.studies}) < 2
-        print_table(rows, form, [key for key in rows[0] if not (one and key == "sweep")] if rows else None)
+        one_sweep = table and len({study.sweep for study in submit_result.context.studies}) < 2
+        print_table(rows, form, [key for key in rows[0] if not (one_sweep and key == "sweep")] if rows else None)
     for script in submit_result.scripts if table else []:
         print(f"\n{escape_control(script)}", end="")
     print_note(plan_summary(submit_result.plan, "would be"))
 
 
-def note_submitted(done: VerificationResult) -> None:
+def note_submitted(result: VerificationResult) -> None:
     """Say how many runs verdicts have had submitted, if any; of those that were followed, their cost has said it."""
-    planned, submit_result = done.verification.planned, done.submit_result
-    if planned and not done.problem:
+    planned, submit_result = result.verification.planned, result.submit_result
+    if planned and not result.problem:
         if not submit_result.context.follows:
-            what = f"{count(planned, 'run')} submitted{where_to(submit_result.folders)}"
-            print_note(f"{what}; ask again when they are finished, or stay with --follow")
+            submitted = f"{count(planned, 'run')} submitted{where_to(submit_result.folders)}"
+            print_note(f"{submitted}; ask again when they are finished, or stay with --follow")
         note_ended(submit_result.context.results, submit_result.plan)
 
 
@@ -112,23 +112,23 @@ def where_to(folders: Sequence[Path]) -> str:
 
 def note_ended(results: Path, plan: Plan) -> None:
     """Say of runs that were submitted before, and never started, how that ended."""
-    never = [p for p in plan.to_launch if p.state is State.MISSING and p.reason]
-    if never:
-        print_note(f"{len(never)} of them had a job before that did not start them: {never[0].reason}")
-        ids = {p.id for p in never}
-        before = [s for s in submissions(results) if ids & set(s.runs)]
-        print_note(f"the workers' last words: {before[0].last_words()}" if len(before) > 1 else "")
+    never_started = [p for p in plan.to_launch if p.state is State.MISSING and p.reason]
+    if never_started:
+        print_note(f"{len(never_started)} of them had a job before that did not start them: {never_started[0].reason}")
+        ids = {p.id for p in never_started}
+        earlier = [s for s in submissions(results) if ids & set(s.runs)]
+        print_note(f"the workers' last words: {earlier[0].last_words()}" if len(earlier) > 1 else "")
 
 
 def note_left(sweep_store: SweepStore, name: str, plan: Plan) -> None:
     """Say how many runs of a sweep nobody has submitted yet: a call may ask for a part of it."""
     planned = {p.id for p in plan.wanted}
-    ids = {spec.run_id for spec in sweep_store.named[name].specs()} - planned
-    missing = sum(not (runs_dir(sweep_store.results) / run).is_dir() for run in ids)
+    unplanned = {spec.run_id for spec in sweep_store.named[name].specs()} - planned
+    missing = sum(not (runs_dir(sweep_store.results) / run).is_dir() for run in unplanned)
     if missing:
-        what = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
+        subject = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
         print_note(
-            f"{what}: {shell_command('verify-optimum', '--sweep', name)} submits {'it' if missing == 1 else 'them'}"
+            f"{subject}: {shell_command('verify-optimum', '--sweep', name)} submits {'it' if missing == 1 else 'them'}"
         )
 
 
@@ -138,23 +138,25 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[s
     `meant` are the options that name what the command was about.
     """
     advised = {run for v in verdicts for run in v.stuck}
-    alike: dict[tuple[State, str], list[str]] = {}
-    again = []
+    ids_by_reason: dict[tuple[State, str], list[str]] = {}
+    to_retry = []
     for p in plan.blocked[:5]:
-        alike.setdefault((p.state, p.reason), []).append(p.id)
-        told = p.reason.startswith(NO_ANSWER) or p.state is State.HELD  # then the reason says what to do
-        if not told and p.id not in advised:
-            again.append(p.id)
-    for (state, reason), ids in alike.items():
-        what = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
-        silent = "; ask again when it answers" if reason.startswith(NO_ANSWER) else ""
-        print_note(f"{what}{f': {reason}' if reason else ''}{silent}")
+        ids_by_reason.setdefault((p.state, p.reason), []).append(p.id)
+        has_advice = p.reason.startswith(NO_ANSWER) or p.state is State.HELD  # then the reason says what to do
+        if not has_advice and p.id not in advised:
+            to_retry.append(p.id)
+    for (state, reason), ids in ids_by_reason.items():
+        subject = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
+        hint = "; ask again when it answers" if reason.startswith(NO_ANSWER) else ""
+        print_note(f"{subject}{f': {reason}' if reason else ''}{hint}")
     if len(plan.blocked) > 5:
         states = dict.fromkeys(p.state.value for p in plan.blocked)
-        listed = shell_command("status", *meant, *repeated("--state", states))
-        print_note(f"... and {len(plan.blocked) - 5} more; {listed} lists them")
+        status_command = shell_command("status", *meant, *repeated("--state", states))
+        print_note(f"... and {len(plan.blocked) - 5} more; {status_command} lists them")
     print_note(
-        f"`ettsweep retry {' '.join(again)}` trains {'it' if len(again) == 1 else 'them'} again" if again else ""
+        f"`ettsweep retry {' '.join(to_retry)}` trains {'it' if len(to_retry) == 1 else 'them'} again"
+        if to_retry
+        else ""
     )
 
 
@@ -209,8 +211,8 @@ def best_score(run: Run) -> float | None:
     if run.result is not None:
         return run.score
     attempt = run.dir.latest()
-    so_far = task_kind(run.spec.task).score.best_so_far(attempt.evaluations()) if attempt else {}
-    return so_far[max(so_far)] if so_far else None
+    best_by_step = task_kind(run.spec.task).score.best_so_far(attempt.evaluations()) if attempt else {}
+    return best_by_step[max(best_by_step)] if best_by_step else None
 
 
 def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
@@ -244,34 +246,34 @@ def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
 def state_note(row: dict[str, Any]) -> str:
     """Return in a few words where a run is, how long it still takes, and why it is in its state."""
     job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
-    where, pack, left = "", "", ""
+    location, pack, left = "", "", ""
     if row["state"] == State.RUNNING:
-        where = f"on {row['where']}" if row["where"] else ""
+        location = f"on {row['where']}" if row["where"] else ""
         pack = f"pack of {row['pack']} on {row['slot']}" if (row["pack"] or 1) > 1 else ""
         left = f"about {format_duration(row['left_s'])} left" if row["left_s"] is not None else ""
-    return ", ".join(filter(None, [where, job, pack, left, row["reason"]]))
+    return ", ".join(filter(None, [location, job, pack, left, row["reason"]]))
 
 
 def why_idle(results: Path, idle: Sequence[Run]) -> str:
     """Return what the workers that should have started some runs said last, or nothing."""
-    never = {run.id for run in idle if run.state is State.MISSING}
+    never_started = {run.id for run in idle if run.state is State.MISSING}
     for submission in reversed(submissions(results)):
-        if never & set(submission.runs):
+        if never_started & set(submission.runs):
             return f"; the last workers ended so: {submission.last_words()}"
     return ""
 
 
 def show_reproduction(run: Run, form: Format) -> None:
     """Print the command that trains a run again, and beside it why the bits could differ here."""
-    found = reproduce(run.dir, run.spec, run.result)
-    data = {"command": found.command, "commit": found.commit, "differs": found.differs}
+    reproduction = reproduce(run.dir, run.spec, run.result)
+    data = {"command": reproduction.command, "commit": reproduction.commit, "differs": reproduction.differs}
     if form is Format.TABLE:
-        print(escape_control(found.command))
+        print(escape_control(reproduction.command))
     else:
-        print_table([{**data, "differs": "; ".join(found.differs)}], form, data=data)
-    for line in (*found.notes, *(f"differs here: {line}" for line in found.differs)):
+        print_table([{**data, "differs": "; ".join(reproduction.differs)}], form, data=data)
+    for line in (*reproduction.notes, *(f"differs here: {line}" for line in reproduction.differs)):
         print_note(line)
-    if not found.differs and run.dir.numbers():
+    if not reproduction.differs and run.dir.numbers():
         print_note("nothing differs here from there and then")
 
 

@@ -77,32 +77,32 @@ def search(
     from ettsweep.study.warm_start import starts
 
     propose = proposer(sampler)
-    name, asked, told = _asked(grid_options, sweep, judging, results)
-    check_pruner(pruner, asked.recipe.schedule)
+    name, requested_spec, seed_note = _asked(grid_options, sweep, judging, results)
+    check_pruner(pruner, requested_spec.recipe.schedule)
     with retyped_with("--name"):
-        sweep_spec = training.place().settle(asked, results, name)
+        sweep_spec = training.place().settle(requested_spec, results, name)
     context = CommandContext(
         results, *trained_by(sweep_spec), dry_run, console() if follow else None, "search", tell=print_note
     )
     sweep_store = load_sweep_store(results)
-    sought = SearchTarget.of(name, sweep_spec, sweep_store)
-    budget = limits.budget(sought.studies)
-    begun = starts(sought.studies, sought.sweep_store, read_ledger(results), source, unverified=unverified)
-    new = [study for study in sought.studies if not study.proposed]
+    target = SearchTarget.of(name, sweep_spec, sweep_store)
+    budget = limits.budget(target.studies)
+    start_points = starts(target.studies, target.sweep_store, read_ledger(results), source, unverified=unverified)
+    new = [study for study in target.studies if not study.proposed]
     print_note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
     _, obstacle = plan_grid(sweep_spec, context, name, grid_options.words, print_note)
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
-    print_note(told)
-    print_note(_other_ranges(sweep_store.named[name].studies if name in sweep_store.named else [], sought.studies))
-    meant = ["--sweep", name, *repeated("--strategy", grid_options.strategy or [])]
-    with detaching(meant=meant):
-        for study in sought.studies:
-            print_note(f"{study.title} starts {begun[study.key].reason}" if study.key in begun else "")
+    print_note(seed_note)
+    print_note(_other_ranges(sweep_store.named[name].studies if name in sweep_store.named else [], target.studies))
+    selection = ["--sweep", name, *repeated("--strategy", grid_options.strategy or [])]
+    with detaching(meant=selection):
+        for study in target.studies:
+            print_note(f"{study.title} starts {start_points[study.key].reason}" if study.key in start_points else "")
         with followed(results, [name] if context.follows else ()):
-            done = search_rounds(
-                sought,
+            result = search_rounds(
+                target,
                 context,
-                begun,
+                start_points,
                 budget,
                 sampler=sampler,
                 propose=propose,
@@ -110,25 +110,30 @@ def search(
                 pruner=pruner,
                 agree=go_on if follow else None,
             )
-    show_course(done.verification.studies, done.submit_result.plan.run_index, form)
-    said = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
-    how_to = [word for option, (given, default) in said.items() if given != default for word in (option, str(given))]
-    raise typer.Exit(show_verified(done, budget, form, ["search", *meant, *how_to], meant))
+    show_course(result.verification.studies, result.submit_result.plan.run_index, form)
+    search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
+    option_arguments = [
+        argument
+        for option, (value, default) in search_options.items()
+        if value != default
+        for argument in (option, str(value))
+    ]
+    raise typer.Exit(show_verified(result, budget, form, ["search", *selection, *option_arguments], selection))
 
 
 def _other_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     """Say of which families the ranges are not those of the search before; nothing where all are."""
     from ettsweep.console import power
 
-    def told(study: "Study") -> str:
+    def describe_box(study: "Study") -> str:
         (low_lr, low_wd), (high_lr, high_wd) = study.box
         return f"lr from {power(low_lr)} to {power(high_lr)}, wd from {power(low_wd)} to {power(high_wd)}"
 
-    known = {study.key: study for study in before if study.box}
+    studies_before = {study.key: study for study in before if study.box}
     return "\n".join(
-        f"{study.title} is searched in other ranges from now on: {told(study)}; before, {told(known[study.key])}"
+        f"{study.title} is searched in other ranges from now on: {describe_box(study)}; before, {describe_box(studies_before[study.key])}"
         for study in now
-        if study.key in known and known[study.key].box != study.box
+        if study.key in studies_before and studies_before[study.key].box != study.box
     )
 
 
@@ -143,13 +148,13 @@ def _asked(
     from ettsweep.study.sweep_store import load_sweep_store
 
     if sweep is None:
-        name, sweep_spec, told = grid_options.request(
+        name, sweep_spec, seed_note = grid_options.request(
             judging, "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"
         )
     else:
         grid_options.refuse_beside("--sweep")
-        (found,) = load_sweep_store(results).chosen([sweep])
-        name, sweep_spec, told = sweep, judging.of(found.asked_again(grid_options.strategy or [])), ""
+        (existing,) = load_sweep_store(results).chosen([sweep])
+        name, sweep_spec, seed_note = sweep, judging.of(existing.asked_again(grid_options.strategy or [])), ""
     if sweep_spec.lr.fixed and sweep_spec.wd.fixed:
         raise InputError("lr and wd are both fixed: there is nothing to search; give a range for one")
-    return name, sweep_spec.model_copy(update={"searched": True}), told
+    return name, sweep_spec.model_copy(update={"searched": True}), seed_note

@@ -21,32 +21,32 @@ def show_course(studies: Sequence[Study], run_index: RunIndex, form: Format) -> 
         return
     names = titles(studies)
     for study in studies:
-        if spent := course(evaluate(study, run_index.family(study.family))):
-            told = f"{names[study.key]}: {_told(spent, study.metric)}"
-            print(textwrap.fill(escape_control(told), COLUMNS, subsequent_indent="  "))
-            print_table(improvements(spent, study.metric.metric), form)
+        if history := course(evaluate(study, run_index.family(study.family))):
+            headline = f"{names[study.key]}: {_told(history, study.metric)}"
+            print(textwrap.fill(escape_control(headline), COLUMNS, subsequent_indent="  "))
+            print_table(improvements(history, study.metric.metric), form)
             print()
 
 
-def _told(spent: Sequence[HistoryEntry], metric: Metric) -> str:
+def _told(history: Sequence[HistoryEntry], metric: Metric) -> str:
     """Say what the best score of a single run is, and of how many: verdicts go by means."""
-    best, proposed = spent[-1].best, sum(one.proposal is not None for one in spent)
-    told = "no score in" if best is None else f"{metric.metric} {cell(best)} in the best of"
-    return f"{told} {count(len(spent), 'run')}, {proposed} of them proposed"
+    best, proposed = history[-1].best, sum(entry.proposal is not None for entry in history)
+    prefix = "no score in" if best is None else f"{metric.metric} {cell(best)} in the best of"
+    return f"{prefix} {count(len(history), 'run')}, {proposed} of them proposed"
 
 
-def improvements(spent: Sequence[HistoryEntry], metric: str) -> list[Row]:
+def improvements(history: Sequence[HistoryEntry], metric: str) -> list[Row]:
     """Return a row for each run that was better than all before it."""
-    before = [None, *(one.best for one in spent)]
+    previous_best = [None, *(entry.best for entry in history)]
     return [
         {
             "run": number,
-            "proposal": one.proposal,
-            "lr": one.point.lr,
-            "wd": one.point.wd,
-            "seed": one.run.spec.seed,
-            metric: one.best,
+            "proposal": entry.proposal,
+            "lr": entry.point.lr,
+            "wd": entry.point.wd,
+            "seed": entry.run.spec.seed,
+            metric: entry.best,
         }
-        for number, one in enumerate(spent, 1)
-        if one.best != before[number - 1]
+        for number, entry in enumerate(history, 1)
+        if entry.best != previous_best[number - 1]
     ]

@@ -40,28 +40,30 @@ def grid(
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import followed
 
-    name, asked, told = grid_options.request(judging, "say which grid, with one of --model NAME and --grid FILE")
+    name, requested_spec, seed_note = grid_options.request(
+        judging, "say which grid, with one of --model NAME and --grid FILE"
+    )
     with retyped_with("--name"):
-        sweep_spec = training.place().settle(asked, results, name)
+        sweep_spec = training.place().settle(requested_spec, results, name)
         studies, screen = sweep_spec.searches(name), console() if follow else None
         context = CommandContext(results, *trained_by(sweep_spec), dry_run, screen, name, studies, tell=print_note)
         plan, obstacle = plan_grid(sweep_spec, context, name, grid_options.words, tell=print_note)
-    print_note(told)
-    meant = ["--sweep", name]
-    with detaching(context.follows, meant=meant), followed(results, [name] if context.follows else ()):
+    print_note(seed_note)
+    selection = ["--sweep", name]
+    with detaching(context.follows, meant=selection), followed(results, [name] if context.follows else ()):
         submit_result = carry_out(plan, context)
     show_outcome(submit_result, form)
     if dry_run:
-        known = name in load_sweep_store(results).named
-        print_note(f"sweep {name} {'is there' if known else 'would be made'}")
+        exists = name in load_sweep_store(results).named
+        print_note(f"sweep {name} {'is there' if exists else 'would be made'}")
         print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
         return
-    note_blocked(submit_result.plan, meant=meant)
+    note_blocked(submit_result.plan, meant=selection)
     if not follow:
         note_ended(results, plan)
         if plan.to_launch:
-            judges = f"{shell_command('verify-optimum', *meant)} judges them"
-            print_note(f"they train in the background: {shell_command('watch', *meant)} shows them, {judges}")
+            verify_hint = f"{shell_command('verify-optimum', *selection)} judges them"
+            print_note(f"they train in the background: {shell_command('watch', *selection)} shows them, {verify_hint}")
     note_left(load_sweep_store(results), name, plan)
     if not submit_result.sound:
         raise typer.Exit(1)
@@ -92,25 +94,27 @@ def verify_optimum(
     from ettsweep.study.lattice import parse_point
     from ettsweep.study.sweep_updates import followed, judge_by
 
-    stated, sweep_store = judging.stated(), families.load(results)
-    studies = [study.judged_by(stated) for study in families.searches(sweep_store)]
-    ways = training.place().of_searches(studies, sweep_store, dry_run=dry_run)
-    context = CommandContext(results, *ways, dry_run, console() if follow else None, "verify", studies, tell=print_note)
+    criterion_options, sweep_store = judging.stated(), families.load(results)
+    studies = [study.judged_by(criterion_options) for study in families.searches(sweep_store)]
+    launch_plan = training.place().of_searches(studies, sweep_store, dry_run=dry_run)
+    context = CommandContext(
+        results, *launch_plan, dry_run, console() if follow else None, "verify", studies, tell=print_note
+    )
     if at is not None and len(studies) > 1:
-        told = ", ".join(f"{study.sweep} {study.model} {study.strategy}" for study in studies)
+        names = ", ".join(f"{study.sweep} {study.model} {study.strategy}" for study in studies)
         raise InputError(
-            f"--at names a point of one search, and there are {len(studies)}: {told}; narrow with --sweep, --strategy"
+            f"--at names a point of one search, and there are {len(studies)}: {names}; narrow with --sweep, --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
     budget = limits.budget(studies)
     if not dry_run:
-        print_note(judge_by(results, dict.fromkeys(study.sweep for study in studies), stated))
-    tell, agree = (print_note, go_on) if follow else (None, None)
-    meant = families.as_arguments
-    with detaching(meant=meant), followed(results, {study.sweep for study in studies} if context.follows else ()):
-        done = verify_rounds(studies, context, at=point, budget=budget, tell=tell, agree=agree)
-    again = ["verify-optimum", *meant, *(["--at", at] if at else []), "--follow"]
-    raise typer.Exit(show_verified(done, budget, form, again, meant))
+        print_note(judge_by(results, dict.fromkeys(study.sweep for study in studies), criterion_options))
+    on_progress, may_continue = (print_note, go_on) if follow else (None, None)
+    selection = families.as_arguments
+    with detaching(meant=selection), followed(results, {study.sweep for study in studies} if context.follows else ()):
+        result = verify_rounds(studies, context, at=point, budget=budget, tell=on_progress, agree=may_continue)
+    command = ["verify-optimum", *selection, *(["--at", at] if at else []), "--follow"]
+    raise typer.Exit(show_verified(result, budget, form, command, selection))
 
 
 def seeds(
@@ -134,8 +138,10 @@ def seeds(
 
     sweep_store = families.load(results)
     studies = families.searches(sweep_store)
-    ways = training.place().of_searches(studies, sweep_store, dry_run=dry_run)
-    context = CommandContext(results, *ways, dry_run, console() if follow else None, "seeds", studies, tell=print_note)
+    launch_plan = training.place().of_searches(studies, sweep_store, dry_run=dry_run)
+    context = CommandContext(
+        results, *launch_plan, dry_run, console() if follow else None, "seeds", studies, tell=print_note
+    )
     plan, unverified = ask_seeds(studies, results, count)
     names = {study.sweep for study in studies} if context.follows else ()
     with detaching(context.follows, meant=families.as_arguments), followed(results, names):

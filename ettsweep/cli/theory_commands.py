@@ -112,8 +112,8 @@ def check_scaling(
     from ettsweep.trainer.training.memory import available_bytes
 
     _need_positive(lr)
-    wanted = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
-    request = CheckRequest(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
+    requested_widths = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
+    request = CheckRequest(model, strategy, optimizer, mlp_factor, requested_widths or None, steps, seeds, lr, depth)
     plan = make_plan(request, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
     with chosen_by("--out", folder):

@@ -29,15 +29,15 @@ NAMED = 4
 
 def score_note(studies: Sequence[Study]) -> str:
     """Say which score is compared, of which models where not all have the same, and which end of it is best."""
-    words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
-    kinds: dict[Metric, dict[str, None]] = {}
+    descriptions = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
+    models_by_metric: dict[Metric, dict[str, None]] = {}
     for study in studies:
-        kinds.setdefault(study.metric, {})[study.model] = None
+        models_by_metric.setdefault(study.metric, {})[study.model] = None
     lines = []
-    for k, models in kinds.items():
-        whose = f"{', '.join(models)}: " if len(kinds) > 1 else ""
-        what = f"{words[k.metric]} along the trajectory, the mean over seeds"
-        lines.append(f"{whose}{k.metric}: {what}; {k.mode} is best")
+    for metric, models in models_by_metric.items():
+        prefix = f"{', '.join(models)}: " if len(models_by_metric) > 1 else ""
+        description = f"{descriptions[metric.metric]} along the trajectory, the mean over seeds"
+        lines.append(f"{prefix}{metric.metric}: {description}; {metric.mode} is best")
     return "\n".join(lines)
 
 
@@ -47,26 +47,26 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     _show_families([verdict_row(v) for v in verdicts], [v.study for v in verdicts], form, data)
     note_reasons(verdicts)
     names = titles([v.study for v in verdicts])
-    mixed = {v.key: found for v in verdicts if (found := mixture(v.runs))}
-    for key, (told, _) in mixed.items():
-        print_note(f"{names[key]}: {told}")
+    mixed = {v.key: mix for v in verdicts if (mix := mixture(v.runs))}
+    for key, (note, _) in mixed.items():
+        print_note(f"{names[key]}: {note}")
     for _, run in list(mixed.values())[:1]:
         print_note(f"`ettsweep show {run} --reproduce` tells one version from what is here")
-    several = len({v.study.model for v in verdicts}) > 1
-    for verdict, other, why in side_by_side(verdicts):
-        here, there = (f"{v.verdict}{_at(v.point)} in {v.study.sweep}" for v in (verdict, other))
-        what = f"{verdict.study.model} {verdict.strategy}" if several else verdict.strategy
-        print_note(f"{what} is {here}, {there}: {'; '.join(why)}")
+    several_models = len({v.study.model for v in verdicts}) > 1
+    for verdict, other, reasons in side_by_side(verdicts):
+        first, second = (f"{v.verdict}{_at(v.point)} in {v.study.sweep}" for v in (verdict, other))
+        subject = f"{verdict.study.model} {verdict.strategy}" if several_models else verdict.strategy
+        print_note(f"{subject} is {first}, {second}: {'; '.join(reasons)}")
 
 
 def note_reasons(verdicts: Sequence[Verdict]) -> None:
     """Say what stands in the way of verdicts, once for all families that it holds for."""
     names = titles([v.study for v in verdicts])
-    alike: dict[str, list[str]] = {}
+    families_by_reason: dict[str, list[str]] = {}
     for v in verdicts:
         if v.verdict != "optimal":
-            alike.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
-    for reason, families in alike.items():
+            families_by_reason.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
+    for reason, families in families_by_reason.items():
         print_note(f"{', '.join(families)}: {reason}")
     for v in verdicts:
         if v.bound and v.bound.caveat:
@@ -85,11 +85,11 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
 
 def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, data: object = None) -> None:
     """Print a row a family, with as much of what it is as tells it from the others."""
-    several = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
-    needless = set() if several else {"family", "model"}
-    needless |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
-    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in studies}) < 2 else set()
-    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
+    ambiguous = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
+    omitted = set() if ambiguous else {"family", "model"}
+    omitted |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
+    omitted |= {"optimizer"} if len({s.base.optimizer.kind for s in studies}) < 2 else set()
+    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
     if form is Format.TABLE:
         columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
     print_table([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
@@ -99,15 +99,17 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     """Print how often the runs of each candidate spiked, over all its seeds."""
     from ettsweep.report.spike_rates import occurring, spikes_of
 
-    counted = [(family.verdict, spikes_of(family.optimum)) for family in families]
-    runs, diverged, steps = (sum(getattr(s, what) for _, s in counted) for what in ("runs", "diverged", "steps"))
-    kinds = occurring(spikes for _, spikes in counted)
+    spikes_by_verdict = [(family.verdict, spikes_of(family.optimum)) for family in families]
+    runs, diverged, steps = (
+        sum(getattr(s, attribute) for _, s in spikes_by_verdict) for attribute in ("runs", "diverged", "steps")
+    )
+    kinds = occurring(spikes for _, spikes in spikes_by_verdict)
     if not kinds:
-        told = f", of which {diverged} diverged" if diverged else ""
-        print_note(f"no spikes at the candidates: {count(runs, 'run')}{told}, {steps:,} steps" if runs else "")
+        suffix = f", of which {diverged} diverged" if diverged else ""
+        print_note(f"no spikes at the candidates: {count(runs, 'run')}{suffix}, {steps:,} steps" if runs else "")
         return
     rows = []
-    for verdict, spikes in counted:
+    for verdict, spikes in spikes_by_verdict:
         row = {**_family(verdict), "runs": spikes.runs, "steps": spikes.steps}
         for kind in kinds:
             total, per_run, per_1000_steps = map(cell, spikes.rates(kind))
@@ -116,20 +118,24 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
             )
         rows.append(row)
     print()
-    _show_families(rows, [verdict.study for verdict, _ in counted], Format.TABLE)
+    _show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
 
 
-def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
+def note_saved(verdicts: Sequence[Verdict], trained_specs: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
     """Say how many runs racing has saved against as many seeds at each point as the most that a compared one got.
 
     `beyond` are those that it has trained, by sweep and family; of points that are not compared, they count as well.
     """
     saved = 0
     for v in verdicts:
-        if v.bound and v.candidate and beyond.get(v.key):
-            compared = [scored_point.point for scored_point in v.compared]
-            beside = [spec for spec in beyond.get(v.key, ()) if Point(spec.lr, spec.wd) not in {*compared, *v.outside}]
-            saved += saved_by_racing(v.counted, compared) - len(beside)
+        if v.bound and v.candidate and trained_specs.get(v.key):
+            compared_points = [scored_point.point for scored_point in v.compared]
+            not_compared = [
+                spec
+                for spec in trained_specs.get(v.key, ())
+                if Point(spec.lr, spec.wd) not in {*compared_points, *v.outside}
+            ]
+            saved += saved_by_racing(v.counted, compared_points) - len(not_compared)
     print_note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
 
 
@@ -179,12 +185,12 @@ def _compared(v: Verdict) -> dict[str, Any]:
     """Return what the table shows of the neighbour that comes nearest to the candidate."""
     if v.study.criterion.rule == "paper":
         return {"best neighbour": v.rival and v.rival.score}
-    behind = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
-    if behind is None or v.bound is None:
+    nearest = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
+    if nearest is None or v.bound is None:
         return {"nearest neighbour": None}
-    said, where = v.study.metric.format_share, "behind" if behind.mean >= 0 else "ahead"
-    error = "" if v.bound.noise.known == "unknown" else f" ± {said(behind.error)}"
-    return {"nearest neighbour": f"{said(abs(behind.mean))}{error} {where}"}
+    format_share, direction = v.study.metric.format_share, "behind" if nearest.mean >= 0 else "ahead"
+    error = "" if v.bound.noise.known == "unknown" else f" ± {format_share(nearest.error)}"
+    return {"nearest neighbour": f"{format_share(abs(nearest.mean))}{error} {direction}"}
 
 
 def bound_json(v: Verdict) -> dict[str, Any] | None:
@@ -255,7 +261,7 @@ def sweep_row(
     states = [run_index.state(run).state for run in ids]
     seconds = sum(map(cost_s, runs))
     paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
-    changed = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
+    changed_s = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
     return {
         "sweep": sweep.name,
         "note": sweep.note,
@@ -264,6 +270,6 @@ def sweep_row(
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
         "criterion": sweep.criterion.describe(sweep.metric),
-        "last change": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "last change": changed_s and datetime.fromtimestamp(changed_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "archived": sweep.archived,
     }

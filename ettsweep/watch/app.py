@@ -135,14 +135,14 @@ class WatchScreen(App[None]):
 
     # --- what the looking thread tells ------------------------------------------------------------------------------
 
-    def reading(self, told: str) -> None:
-        self.post_message(self.Said(told))
+    def reading(self, message: str) -> None:
+        self.post_message(self.Said(message))
 
     def seen(self, view: ViewModel) -> None:
         self.post_message(self.Seen(view))
 
-    def unreadable(self, why: str) -> None:
-        self.post_message(self.Said(f"{why}; what is shown was there before", bad=True))
+    def unreadable(self, reason: str) -> None:
+        self.post_message(self.Said(f"{reason}; what is shown was there before", bad=True))
 
     def impossible(self, error: Exception) -> None:
         self.post_message(self.Impossible(error))
@@ -177,46 +177,46 @@ class WatchScreen(App[None]):
     def _draw(self) -> None:
         """Have all parts show what was seen last."""
         width, view = self.size.width, self.view
-        wrong: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
+        problem_lines: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
         if view is None:
             self._say("head", [(self._reading, "bold"), (cell(str(self._results)), "dim")])
             self._share_out(0)
             return
-        wrong = few([*wrong, *problems(view)])
+        problem_lines = few([*problem_lines, *problems(view)])
         self._say("head", headline(view, str(self._results)))
-        self._say("problems", wrong, between="\n")
+        self._say("problems", problem_lines, between="\n")
         families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
-        nothing = "no sweep: runs by themselves" if view.runs or not view.families else ""
-        families.show([family.key for family in view.families], family_lines(view, width), nothing)
-        ordered = sorted_runs(view, self._sort)
-        none = "none is left to train"
-        runs.show([run.run.id for run in ordered], run_lines(ordered, width), none)
+        no_families = "no sweep: runs by themselves" if view.runs or not view.families else ""
+        families.show([family.key for family in view.families], family_lines(view, width), no_families)
+        sorted_views = sorted_runs(view, self._sort)
+        no_runs = "none is left to train"
+        runs.show([run.run.id for run in sorted_views], run_lines(sorted_views, width), no_runs)
         families.border_title = f" families: {len(view.families)} "
-        runs.border_title = f" runs that are not finished: {len(ordered)}, by {self._sort} "
-        self._share_out(len(wrong))
+        runs.border_title = f" runs that are not finished: {len(sorted_views)}, by {self._sort} "
+        self._share_out(len(problem_lines))
 
-    def _share_out(self, wrong: int) -> None:
+    def _share_out(self, problem_count: int) -> None:
         """Give each part its lines, and draw those that depend on how many these are."""
-        view, family, height = self.view, self.family, self.size.height - 2 - wrong
-        across = self.size.width - DETAILS
-        whole = window(family.lattice, across, height // 2) if family else None
+        view, family, height = self.view, self.family, self.size.height - 2 - problem_count
+        lattice_width = self.size.width - DETAILS
+        viewport = window(family.lattice, lattice_width, height // 2) if family else None
         families, runs = (len(view.families), len(view.runs)) if view else (0, 0)
-        found = panel_heights(height, families + 1, max(whole.height if whole else 0, 7), runs + 1)
-        for name, lines in zip(("families", "middle", "runs", "events"), found, strict=True):
+        heights = panel_heights(height, families + 1, max(viewport.height if viewport else 0, 7), runs + 1)
+        for name, lines in zip(("families", "middle", "runs", "events"), heights, strict=True):
             self.query_one(f"#{name}").styles.height = lines
         if family:
-            self._show_family(family, across, found.lattice - FRAME)
-        self._update("events", event_lines(view.events if view else (), found.events - FRAME))
+            self._show_family(family, lattice_width, heights.lattice - FRAME)
+        self._update("events", event_lines(view.events if view else (), heights.events - FRAME))
 
-    def _show_family(self, family: FamilyView, across: int, height: int) -> None:
+    def _show_family(self, family: FamilyView, width: int, height: int) -> None:
         """Draw the lattice of the family in view, where it is another than before, and say what is known of it."""
-        if self._drawn[:3] != (family.key, across, height) or self._drawn[3] is not family.lattice:
-            lines = drawn(family.lattice, across, height)
-            self._drawn = (family.key, across, height, family.lattice)
+        if self._drawn[:3] != (family.key, width, height) or self._drawn[3] is not family.lattice:
+            lines = drawn(family.lattice, width, height)
+            self._drawn = (family.key, width, height, family.lattice)
             self._update("lattice", Text("\n").join(lines))
             self._beside = self.size.width - max(map(len, lines), default=0) - 3
-            part = "" if is_whole(family.lattice, across, height) else ", a part of it"
-            self.query_one("#middle").border_title = f" {cell(family.title)}: lr across, wd up{part} "
+            suffix = "" if is_whole(family.lattice, width, height) else ", a part of it"
+            self.query_one("#middle").border_title = f" {cell(family.title)}: lr across, wd up{suffix} "
         self._update("details", family_words(family, self._beside, height))
 
     def _update(self, name: str, text: Text) -> None:
@@ -225,23 +225,23 @@ class WatchScreen(App[None]):
             self._shown[name] = text
             self.query_one(f"#{name}", Static).update(text)
 
-    def _say(self, name: str, words: Sequence[Words], between: str = "  ") -> None:
-        self._update(name, Text(between).join(Text(text, style=style) for text, style in words))
-        self.query_one(f"#{name}").display = bool(words)
+    def _say(self, name: str, texts: Sequence[Words], between: str = "  ") -> None:
+        self._update(name, Text(between).join(Text(text, style=style) for text, style in texts))
+        self.query_one(f"#{name}").display = bool(texts)
 
     @property
     def family(self) -> FamilyView | None:
         """The family in view."""
         chosen = self.query_one("#families", ListView).chosen
-        found = self.view.families if self.view else ()
-        return next((family for family in found if family.key == chosen), None)
+        families = self.view.families if self.view else ()
+        return next((family for family in families if family.key == chosen), None)
 
     @property
     def run_in_view(self) -> Run | None:
         """The run that is chosen."""
         chosen = self.query_one("#runs", ListView).chosen
-        found = self.view.runs if self.view else ()
-        return next((run.run for run in found if run.run.id == chosen), None)
+        run_views = self.view.runs if self.view else ()
+        return next((run.run for run in run_views if run.run.id == chosen), None)
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -290,29 +290,29 @@ class WatchScreen(App[None]):
             self._tell("no sweep is in view")
             return
         name, view = family.study.sweep, self.view
-        runs, left = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
+        runs, skipped = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
         if not runs:
-            self._tell("; ".join([f"sweep {name}: nothing to cancel", *left]))
+            self._tell("; ".join([f"sweep {name}: nothing to cancel", *skipped]))
             return
-        what = "; ".join([f"cancel {count(len(runs), 'run')} of sweep {name}", *left])
-        self._ask(f"{what}?", lambda: runs)
+        request = "; ".join([f"cancel {count(len(runs), 'run')} of sweep {name}", *skipped])
+        self._ask(f"{request}?", lambda: runs)
 
     def _tell(self, text: str) -> None:
         """Say something for some seconds."""
         self.notify(cell(text), markup=False)
 
     def _ask(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
-        def answered(yes: bool | None) -> None:
+        def on_answer(yes: bool | None) -> None:
             if yes:
                 threading.Thread(target=self._cancel, args=(runs(),), daemon=True).start()
 
-        self.push_screen(ConfirmDialog(cell(question)), answered)
+        self.push_screen(ConfirmDialog(cell(question)), on_answer)
 
     def _cancel(self, runs: Sequence[Run]) -> None:
         """Cancel runs, off the thread of the screen: SLURM may take its time."""
         try:
-            told = "; ".join(cancel(self._results, runs))
-            self.call_from_thread(self._tell, told)
+            message = "; ".join(cancel(self._results, runs))
+            self.call_from_thread(self._tell, message)
         except EttsweepError as error:
             self.call_from_thread(self._tell, str(error))
         self._looking.wake()

@@ -26,27 +26,27 @@ class Column:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Words]], width: int) -> list[Text]:
     """Return the lines of a table, its head first; columns in which nothing is said are left out."""
-    shown = [k for k in range(len(columns)) if columns[k].rank == 0 or any(row[k][0] for row in rows)]
+    visible = [k for k in range(len(columns)) if columns[k].rank == 0 or any(row[k][0] for row in rows)]
     widths = [
         max(cell_len(text) for text in (column.name, *(row[k][0] for row in rows))) for k, column in enumerate(columns)
     ]
-    while sum(widths[k] + GAP for k in shown) - GAP > width:
-        last = max(shown, key=lambda k: (columns[k].rank, k))
+    while sum(widths[k] + GAP for k in visible) - GAP > width:
+        last = max(visible, key=lambda k: (columns[k].rank, k))
         if columns[last].rank == 0:
             break
-        shown.remove(last)
+        visible.remove(last)
     head = [(column.name, "dim") for column in columns]
-    return [_line(columns, shown, widths, cells, width) for cells in (head, *rows)]
+    return [_line(columns, visible, widths, cells, width) for cells in (head, *rows)]
 
 
 def _line(
-    columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int], cells: Sequence[Words], width: int
+    columns: Sequence[Column], visible: Sequence[int], widths: Sequence[int], cells: Sequence[Words], width: int
 ) -> Text:
     line = Text(no_wrap=True)
-    for k in shown:
+    for k in visible:
         text, style = cells[k]
-        blank = " " * (widths[k] - cell_len(text))
+        padding = " " * (widths[k] - cell_len(text))
         line.append(" " * GAP if line else "")
-        line.append(f"{blank}{text}" if columns[k].right else f"{text}{blank}", style=style)
+        line.append(f"{padding}{text}" if columns[k].right else f"{text}{padding}", style=style)
     line.truncate(width, overflow="ellipsis", pad=True)
     return line

@@ -96,11 +96,11 @@ class LogScreen(Screen[None]):
         if self._ended:
             return
         self._ended = self._over()
-        told = self._tail.more() + (self._tail.rest() if self._ended else "")
-        if told:
-            self.app.call_from_thread(self._write, told)
+        text = self._tail.more() + (self._tail.rest() if self._ended else "")
+        if text:
+            self.app.call_from_thread(self._write, text)
 
-    def _write(self, told: str) -> None:
+    def _write(self, text: str) -> None:
         log = self.query_one(RichLog)
-        for line in escape_control(told).splitlines()[-KEPT:]:
+        for line in escape_control(text).splitlines()[-KEPT:]:
             log.write(Text(line))

@@ -42,15 +42,15 @@ def events_of_run(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 
 
     `attempts` are the numbers of its last attempt at both.
     """
-    found: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
     if before and 0 < attempts[0] < attempts[1]:
-        found.append(("requeued", _taken_over(now, attempts[1])))
+        events.append(("requeued", _taken_over(now, attempts[1])))
     state = now.state
     if state in (TOLD if before else LASTING) and not (before and before.state is state):
-        found.append((state.value, now.status.reason))
-    if now.result and not (before and before.result) and (told := told_spikes(now)):
-        found.append(("spikes", told))
-    return [Event(what, short_id(now), first_line(told), place(now), at) for what, told in found]
+        events.append((state.value, now.status.reason))
+    if now.result and not (before and before.result) and (text := told_spikes(now)):
+        events.append(("spikes", text))
+    return [Event(kind, short_id(now), first_line(text), place(now), at) for kind, text in events]
 
 
 def events_of_verdict(title: str, before: Verdict | None, now: Verdict, at: str) -> list[Event]:
@@ -81,14 +81,14 @@ def run_title(run: Run) -> str:
 
 def told_spikes(run: Run) -> str:
     """Say how many spikes a finished run had, and where the highest was; nothing where it had none."""
-    listed = (run.result or {}).get("spike_events")
-    events = [event for event in listed if isinstance(event, dict)] if isinstance(listed, list) else []
+    spikes = (run.result or {}).get("spike_events")
+    events = [event for event in spikes if isinstance(event, dict)] if isinstance(spikes, list) else []
     if not events:
         return ""
     highest = max(events, key=lambda event: number(event.get("sigmas")) or 0.0)
     sigmas = number(highest.get("sigmas"))
-    much = f" by {sigmas:.3g} sigmas" if sigmas is not None else ""
-    return f"{count(len(events), 'spike')}; {cell(highest.get('kind'))} at step {cell(highest.get('step'))}{much}"
+    size = f" by {sigmas:.3g} sigmas" if sigmas is not None else ""
+    return f"{count(len(events), 'spike')}; {cell(highest.get('kind'))} at step {cell(highest.get('step'))}{size}"
 
 
 def first_line(text: str) -> str:

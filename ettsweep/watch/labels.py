@@ -19,14 +19,14 @@ def confidence(family: FamilyView) -> Words:
     """Return the verdict on a family in a few words."""
     if (verdict := family.verdict) is None:
         return NOT_JUDGED, "dim"
-    again = AGAIN if family.stale else ""
-    return _short(verdict) + again, STYLES.get(verdict.verdict, "")
+    suffix = AGAIN if family.stale else ""
+    return _short(verdict) + suffix, STYLES.get(verdict.verdict, "")
 
 
 def _short(verdict: Verdict) -> str:
-    bound, said = verdict.bound, verdict.study.metric.format_share
+    bound, format_share = verdict.bound, verdict.study.metric.format_share
     if verdict.verdict == "unresolved" and bound and bound.value is not None:
-        return f"unresolved: {said(bound.value)}, asked {said(bound.margin)}"
+        return f"unresolved: {format_share(bound.value)}, asked {format_share(bound.margin)}"
     return verdict.statement
 
 
@@ -59,11 +59,11 @@ def _score(verdict: Verdict) -> str:
 def _bound(verdict: Verdict, bound: Bound) -> Iterator[Words]:
     """Yield what is known by the rule of the bound: how sure it is, and what more would take."""
     if bound.noise.known != "unknown":
-        sure = f"more than {100 * MOST_SURE:g}%" if bound.best > MOST_SURE else f"{100 * bound.best:.3g}%"
-        yield f"beats all {len(verdict.neighbours)} neighbours: {sure}", ""
+        probability = f"more than {100 * MOST_SURE:g}%" if bound.best > MOST_SURE else f"{100 * bound.best:.3g}%"
+        yield f"beats all {len(verdict.neighbours)} neighbours: {probability}", ""
     if bound.wide:
-        more = f"more than {MOST}" if bound.more is None else f"about {bound.more}"
-        yield f"{more} further runs would tell", "yellow"
+        further_runs = f"more than {MOST}" if bound.more is None else f"about {bound.more}"
+        yield f"{further_runs} further runs would tell", "yellow"
 
 
 def progress_bar(share: float, width: int) -> str:
@@ -75,40 +75,40 @@ def progress_bar(share: float, width: int) -> str:
 def headline(view: ViewModel, results: str) -> list[Words]:
     """Return the words of the first line: how far all is, and how long still."""
     sweep_status = view.sweep_status
-    words = [(f"{sweep_status.done}/{count(len(sweep_status.statuses), 'run')} finished", "bold")]
+    texts = [(f"{sweep_status.done}/{count(len(sweep_status.statuses), 'run')} finished", "bold")]
     if view.ended:
-        words.append(("all runs have ended", "green" if not sweep_status.left else "yellow"))
+        texts.append(("all runs have ended", "green" if not sweep_status.left else "yellow"))
     if sweep_status.remaining_s:
-        words.append((f"about {format_duration(sweep_status.remaining_s)} left", "cyan"))
-    return [*words, (cell(results), "dim")]
+        texts.append((f"about {format_duration(sweep_status.remaining_s)} left", "cyan"))
+    return [*texts, (cell(results), "dim")]
 
 
 def problems(view: ViewModel) -> list[Words]:
     """Return what keeps runs from being trained, and what cannot be read."""
     sweep_status = view.sweep_status
     silence = f"SLURM does not answer: {cell(sweep_status.slurm_error)}" if sweep_status.slurm_error else ""
-    told = [(cell(sweep_status.waits), "yellow"), (cell(sweep_status.idles), "yellow"), (silence, "magenta")]
-    return [(text, style) for text, style in (*told, *((text, "red") for text in view.problems)) if text]
+    texts = [(cell(sweep_status.waits), "yellow"), (cell(sweep_status.idles), "yellow"), (silence, "magenta")]
+    return [(text, style) for text, style in (*texts, *((text, "red") for text in view.problems)) if text]
 
 
 MOST_PROBLEMS = 2
 """Problems that have a line each; of more, their number is told."""
 
 
-def few(wrong: list[Words]) -> list[Words]:
+def few(problem_lines: list[Words]) -> list[Words]:
     """Return the first of some problems, with how many more there are."""
-    if len(wrong) <= MOST_PROBLEMS:
-        return wrong
-    text, style = wrong[MOST_PROBLEMS - 1]
-    more = len(wrong) - MOST_PROBLEMS
-    return [*wrong[: MOST_PROBLEMS - 1], (f"(and {count(more, 'more problem')}) {text}", style)]
+    if len(problem_lines) <= MOST_PROBLEMS:
+        return problem_lines
+    text, style = problem_lines[MOST_PROBLEMS - 1]
+    hidden = len(problem_lines) - MOST_PROBLEMS
+    return [*problem_lines[: MOST_PROBLEMS - 1], (f"(and {count(hidden, 'more problem')}) {text}", style)]
 
 
 def short_duration(seconds: float) -> str:
     """Return 75 s as 1:15, and hours before that."""
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+    total_s = round(seconds)
+    hours, minutes = total_s // 3600, total_s % 3600 // 60
+    return f"{hours}:{minutes:02}:{total_s % 60:02}" if hours else f"{minutes}:{total_s % 60:02}"
 
 
 def per_second(rate: float) -> str:

@@ -72,17 +72,17 @@ def lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCells:
     study, runs = study_state.study, study_state.runs()
     cells = []
     for point in dict.fromkeys((*study.asked, *runs, *marks)):
-        states = {run.spec.seed: run.state for run in runs.get(point, ())}
-        wanted = dict.fromkeys(study.asked.get(point, ()), State.MISSING) | states or {-1: State.MISSING}
+        run_states = {run.spec.seed: run.state for run in runs.get(point, ())}
+        state_by_seed = dict.fromkeys(study.asked.get(point, ()), State.MISSING) | run_states or {-1: State.MISSING}
         cells.append(
             Cell(
                 i=_steps(study.lr, study.base.lr, point.lr),
                 j=_steps(study.wd, study.base.wd, point.wd),
                 point=point,
-                state=min(wanted.values(), key=URGENCY.index),
+                state=min(state_by_seed.values(), key=URGENCY.index),
                 score=study_state.at(point).score,
-                finished=sum(state.finished for state in states.values()),
-                runs=len(wanted),
+                finished=sum(state.finished for state in run_states.values()),
+                runs=len(state_by_seed),
                 mark=marks.get(point, Mark.NONE),
             )
         )
@@ -97,12 +97,14 @@ REACH = 3.0
 """How many times as far from the best as the median is, the far end of the colours may be: see `shades`."""
 
 
-def shades(found: LatticeCells) -> Mapping[Point, float]:
+def shades(lattice_cells: LatticeCells) -> Mapping[Point, float]:
     """Return how good each scored point is, from 1 for the best to 0.
 
     A few awful points would leave one shade to all others, so what is far worse than the median counts as worst.
     """
-    scores = {cell.point: found.metric.rank(cell.score) for cell in found.cells if cell.score is not None}
+    scores = {
+        cell.point: lattice_cells.metric.rank(cell.score) for cell in lattice_cells.cells if cell.score is not None
+    }
     if not scores:
         return {}
     ranked = sorted(scores.values())

@@ -81,74 +81,77 @@ class Window:
         return (self.j[1] - self.j[0] + 1) * self.density.height + 1
 
 
-def window(found: LatticeCells, width: int, height: int) -> Window | None:
+def window(lattice_cells: LatticeCells, width: int, height: int) -> Window | None:
     """Return the roomiest window with all cells; where there is no room for all, one around the focus."""
-    if (focus := found.focus) is None:
+    if (focus := lattice_cells.focus) is None:
         return None
-    across, up = [cell.i for cell in found.cells], [cell.j for cell in found.cells]
-    i, j = (min(across), max(across)), (min(up), max(up))
-    labels = max(len(power(cell.point.wd, 3)) for cell in found.cells)
+    columns, rows = [cell.i for cell in lattice_cells.cells], [cell.j for cell in lattice_cells.cells]
+    i, j = (min(columns), max(columns)), (min(rows), max(rows))
+    labels = max(len(power(cell.point.wd, 3)) for cell in lattice_cells.cells)
     for density in DENSITIES:
-        whole = Window(density, i, j, labels)
-        if whole.width <= width and whole.height <= height:
-            return whole
+        viewport = Window(density, i, j, labels)
+        if viewport.width <= width and viewport.height <= height:
+            return viewport
     j = _around(focus.j, j, max(1, height - 1))
-    room = width - labels - 1 - (j[1] - j[0]) * density.width // 2
-    return Window(density, _around(focus.i, i, max(1, room // density.width)), j, labels)
+    cells_width = width - labels - 1 - (j[1] - j[0]) * density.width // 2
+    return Window(density, _around(focus.i, i, max(1, cells_width // density.width)), j, labels)
 
 
-def is_whole(found: LatticeCells, width: int, height: int) -> bool:
+def is_whole(lattice_cells: LatticeCells, width: int, height: int) -> bool:
     """Say whether all of a lattice is drawn in so much room."""
-    seen = window(found, width, height)
-    return seen is None or all(
-        seen.i[0] <= cell.i <= seen.i[1] and seen.j[0] <= cell.j <= seen.j[1] for cell in found.cells
+    viewport = window(lattice_cells, width, height)
+    return viewport is None or all(
+        viewport.i[0] <= cell.i <= viewport.i[1] and viewport.j[0] <= cell.j <= viewport.j[1]
+        for cell in lattice_cells.cells
     )
 
 
-def _around(at: int, ends: tuple[int, int], number: int) -> tuple[int, int]:
+def _around(centre: int, bounds: tuple[int, int], number: int) -> tuple[int, int]:
     """Return the ends of up to so many steps around one, within the ends."""
-    first = max(ends[0], min(at - number // 2, ends[1] - number + 1))
-    return first, min(ends[1], first + number - 1)
+    first = max(bounds[0], min(centre - number // 2, bounds[1] - number + 1))
+    return first, min(bounds[1], first + number - 1)
 
 
-def drawn(found: LatticeCells, width: int, height: int) -> list[Text]:
+def drawn(lattice_cells: LatticeCells, width: int, height: int) -> list[Text]:
     """Return the lines of a lattice in so much room: the highest wd first, lr below."""
-    if (seen := window(found, width, height)) is None:
+    if (viewport := window(lattice_cells, width, height)) is None:
         return []
-    cells = {(cell.i, cell.j): cell for cell in found.cells}
-    lrs = {cell.i: power(cell.point.lr, 3) for cell in found.cells}
-    wds = {cell.j: power(cell.point.wd, 3) for cell in found.cells}
-    shade, half = shades(found), seen.density.width // 2
-    columns = range(seen.i[0], seen.i[1] + 1)
+    cells = {(cell.i, cell.j): cell for cell in lattice_cells.cells}
+    lrs = {cell.i: power(cell.point.lr, 3) for cell in lattice_cells.cells}
+    wds = {cell.j: power(cell.point.wd, 3) for cell in lattice_cells.cells}
+    shade_by_point, half = shades(lattice_cells), viewport.density.width // 2
+    columns = range(viewport.i[0], viewport.i[1] + 1)
     lines = []
-    for j in range(seen.j[1], seen.j[0] - 1, -1):
+    for j in range(viewport.j[1], viewport.j[0] - 1, -1):
         row = [cells.get((i, j)) for i in columns]
-        for k in range(seen.density.height):
-            line = Text(f"{wds.get(j, '') if k == 0 else '':>{seen.labels}} ", style="dim", no_wrap=True)
-            line.append(" " * (half * (j - seen.j[0])))
+        for k in range(viewport.density.height):
+            line = Text(f"{wds.get(j, '') if k == 0 else '':>{viewport.labels}} ", style="dim", no_wrap=True)
+            line.append(" " * (half * (j - viewport.j[0])))
             for cell in row:
-                line.append_text(_cell(cell, k, seen.density, found.metric, shade))
+                line.append_text(_cell(cell, k, viewport.density, lattice_cells.metric, shade_by_point))
             lines.append(line)
-    lines.append(_axis([lrs.get(i, "") for i in columns], seen))
+    lines.append(_axis([lrs.get(i, "") for i in columns], viewport))
     return lines
 
 
-def _axis(labels: list[str], seen: Window) -> Text:
+def _axis(labels: list[str], viewport: Window) -> Text:
     """Return the line of lr below the lowest row; where labels are wide, some are left out."""
-    each = -(-(max(map(len, labels)) + 1) // seen.density.width)
-    told = [label if k % each == 0 else "" for k, label in enumerate(labels)]
-    text = "".join(f"{label:^{each * seen.density.width}}" for label in told[::each])
-    if each > 1:  # each label begins where its cell does
-        text = "".join(f"{label:<{each * seen.density.width}}" for label in told[::each])
-    return Text(f"{'lr':>{seen.labels}} {text}"[: seen.width], style="dim", no_wrap=True)
+    stride = -(-(max(map(len, labels)) + 1) // viewport.density.width)
+    shown_labels = [label if k % stride == 0 else "" for k, label in enumerate(labels)]
+    text = "".join(f"{label:^{stride * viewport.density.width}}" for label in shown_labels[::stride])
+    if stride > 1:  # each label begins where its cell does
+        text = "".join(f"{label:<{stride * viewport.density.width}}" for label in shown_labels[::stride])
+    return Text(f"{'lr':>{viewport.labels}} {text}"[: viewport.width], style="dim", no_wrap=True)
 
 
-def _cell(cell: Cell | None, line: int, density: Density, metric: Metric, shade: Mapping[Point, float]) -> Text:
+def _cell(
+    cell: Cell | None, line: int, density: Density, metric: Metric, shade_by_point: Mapping[Point, float]
+) -> Text:
     """Return a line of a cell."""
     width = density.width
     if cell is None:
         return Text(" " * width)
-    style = cell_style(cell, shade)
+    style = cell_style(cell, shade_by_point)
     if line:
         return Text.assemble((f"{f'{cell.finished}/{cell.runs}':^{width - 1}}", style), " ")
     left, right = BRACKETS[cell.mark]
@@ -162,11 +165,11 @@ def _cell(cell: Cell | None, line: int, density: Density, metric: Metric, shade:
     return Text.assemble((f"{left}{text}{right}", style), " ")
 
 
-def cell_style(cell: Cell, shade: Mapping[Point, float]) -> Style:
+def cell_style(cell: Cell, shade_by_point: Mapping[Point, float]) -> Style:
     """Return how a cell looks: of a scored one its colour, of another that of its state."""
-    if cell.point not in shade:
+    if cell.point not in shade_by_point:
         return Style.parse(STATE_STYLES.get(cell.state, "dim")) + Style(bold=cell.mark is Mark.CANDIDATE)
-    k = round((len(COLOURS) - 1) * shade[cell.point])
+    k = round((len(COLOURS) - 1) * shade_by_point[cell.point])
     colour = "#ffffff" if k < WHITE_ON else "#000000"
     return Style(color=colour, bgcolor=COLOURS[k], bold=cell.mark is Mark.CANDIDATE)
 

@@ -23,10 +23,10 @@ def panel_heights(height: int, families: int, lattice: int, runs: int) -> PanelH
 
     The lattice comes first, then the families; runs and events share what is left, the runs no more than they take.
     """
-    least = 2 * FRAME + LEAST_RUNS + LEAST_EVENTS
-    some = FRAME + min(families, 3)
-    middle = FRAME + max(3, min(lattice, height - least - some - FRAME))
-    top = FRAME + max(2, min(families, height - least - middle - FRAME))
-    left = height - top - middle
-    table = max(FRAME + LEAST_RUNS, min(FRAME + runs, 2 * left // 3))
-    return PanelHeights(top, middle, table, max(0, left - table))
+    min_below = 2 * FRAME + LEAST_RUNS + LEAST_EVENTS
+    min_families = FRAME + min(families, 3)
+    middle = FRAME + max(3, min(lattice, height - min_below - min_families - FRAME))
+    top = FRAME + max(2, min(families, height - min_below - middle - FRAME))
+    remaining = height - top - middle
+    table = max(FRAME + LEAST_RUNS, min(FRAME + runs, 2 * remaining // 3))
+    return PanelHeights(top, middle, table, max(0, remaining - table))

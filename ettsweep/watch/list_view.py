@@ -66,14 +66,14 @@ class ListView(Widget, can_focus=True):
         """Return the head and the lines that there is room for."""
         if not self._keys:
             return self._nothing
-        room = max(1, self.size.height - 1)
-        self._top = max(0, min(self._top, self._at, len(self._lines) - room), self._at - room + 1)
-        shown = self._lines[self._top : self._top + room]
+        visible_lines = max(1, self.size.height - 1)
+        self._top = max(0, min(self._top, self._at, len(self._lines) - visible_lines), self._at - visible_lines + 1)
+        visible = self._lines[self._top : self._top + visible_lines]
         chosen = self._lines[self._at]
-        shown[self._at - self._top] = (
+        visible[self._at - self._top] = (
             Text(chosen.plain, style="reverse") if self.has_focus else Text.assemble(chosen, style="bold")
         )
-        return Text("\n", no_wrap=True).join([self._head, *shown])
+        return Text("\n", no_wrap=True).join([self._head, *visible])
 
     def action_move(self, by: int) -> None:
         """Choose another line."""
@@ -84,10 +84,10 @@ class ListView(Widget, can_focus=True):
         if self._keys:
             self.post_message(self.Opened(self))
 
-    def _choose(self, at: int) -> None:
-        at = max(0, min(at, len(self._keys) - 1))
-        if at != self._at:
-            self._at = at
+    def _choose(self, index: int) -> None:
+        index = max(0, min(index, len(self._keys) - 1))
+        if index != self._at:
+            self._at = index
             self.refresh()
             self.post_message(self.Chosen())
 

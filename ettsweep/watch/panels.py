@@ -30,18 +30,18 @@ STUCK = (State.FAILED, State.HELD, State.UNKNOWN)
 
 def family_lines(view: ViewModel, width: int) -> list[Text]:
     """Return the table of families, its head first."""
-    several = len({family.study.model for family in view.families}) > 1
-    return table(FAMILY_COLUMNS, [_family(family, several) for family in view.families], width)
+    several_models = len({family.study.model for family in view.families}) > 1
+    return table(FAMILY_COLUMNS, [_family(family, several_models) for family in view.families], width)
 
 
-def _family(family: FamilyView, several: bool) -> list[Words]:
+def _family(family: FamilyView, several_models: bool) -> list[Words]:
     study, verdict, finished = family.study, family.verdict, family.finished
     lr, wd = (power(verdict.point.lr), power(verdict.point.wd)) if verdict and verdict.point else ("", "")
     stuck = sum(number for state, number in family.states.items() if state in STUCK)
     running, cancelled = family.states.get(State.RUNNING, 0), family.states.get(State.CANCELLED, 0)
     return [
         (cell(study.sweep), "bold"),
-        (cell(study.model) if several else "", ""),
+        (cell(study.model) if several_models else "", ""),
         (cell(study.strategy), ""),
         (progress_bar(finished / max(1, family.runs), BAR), "cyan"),
         (f"{finished}/{family.runs}", ""),
@@ -88,25 +88,25 @@ def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
     return table(RUN_COLUMNS, rows, width)
 
 
-def _run(run: RunView, sweeps: bool, models: bool, digits: int) -> list[Words]:
+def _run(run: RunView, several_sweeps: bool, several_models: bool, digits: int) -> list[Words]:
     spec, status = run.run.spec, run.run.status
     running = status.state is State.RUNNING
-    begun = running or status.progress > 0
-    place = " ".join(filter(None, [status.where, status.job, first_line(status.reason)]))
+    has_started = running or status.progress > 0
+    location = " ".join(filter(None, [status.where, status.job, first_line(status.reason)]))
     return [
         (run.run.id[:digits], "bold" if running else ""),
-        (cell(run.sweep) if sweeps else "", ""),
-        (cell(model_name(spec.model)) if models else "", ""),
+        (cell(run.sweep) if several_sweeps else "", ""),
+        (cell(model_name(spec.model)) if several_models else "", ""),
         (cell(strategy_name(spec.strategy.s)), ""),
         *((power(spec.lr), ""), (power(spec.wd), ""), (str(spec.seed), "")),
         (status.state.value, STYLES.get(status.state, "dim")),
-        (f"{run.step}/{spec.schedule.last_step}" if begun else "", ""),
+        (f"{run.step}/{spec.schedule.last_step}" if has_started else "", ""),
         (f"{run.loss:.4g}" if run.loss is not None else "", ""),
         (per_second(run.steps_per_s) if run.steps_per_s is not None else "", ""),
         (short_duration(status.left_s) if running and status.left_s is not None else "", "cyan"),
         (str(run.attempt) if run.attempt > 1 else "", ""),
         (cell(run.pack), ""),
-        (cell(place), "dim"),
+        (cell(location), "dim"),
     ]
 
 
@@ -116,7 +116,7 @@ def _run(run: RunView, sweeps: bool, models: bool, digits: int) -> list[Words]:
 def family_words(family: FamilyView, width: int, height: int) -> Text:
     """Return what is said of a family beside its lattice; what signs mean, where there is room for all of that."""
     lines = [(line, style) for text, style in details(family) for line in textwrap.wrap(text, max(8, width))]
-    legend = [("", ""), *((line, "dim") for told in (MARKED, LEGEND) for line in _parts(told, width))]
+    legend = [("", ""), *((line, "dim") for text_line in (MARKED, LEGEND) for line in _parts(text_line, width))]
     if len(lines) > height:
         text, style = lines[height - 1]
         lines = [*lines[: height - 1], (f"{text[: max(0, width - 1)]}…", style)]
@@ -128,23 +128,23 @@ def family_words(family: FamilyView, width: int, height: int) -> Text:
 def _parts(legend: str, width: int) -> list[str]:
     """Return a legend in lines, parted between its entries alone."""
     lines = [""]
-    for part in legend.split("  "):
-        longer = f"{lines[-1]}  {part}".strip()
-        lines = [*lines[:-1], longer] if len(longer) <= width else [*lines, part]
+    for entry in legend.split("  "):
+        longer = f"{lines[-1]}  {entry}".strip()
+        lines = [*lines[:-1], longer] if len(longer) <= width else [*lines, entry]
     return lines
 
 
 def event_lines(events: Sequence[Event], height: int) -> Text:
     """Return the last events, the newest last."""
-    shown = events[-max(1, height) :]
-    return Text("\n").join(map(_event, shown))
+    latest = events[-max(1, height) :]
+    return Text("\n").join(map(_event, latest))
 
 
 def _event(event: Event) -> Text:
-    told = Text()
-    told.append(f"{event.at or 'earlier':8}  ", style="dim")
-    told.append(f"{event.what:11}  ", style=STYLED.get(event.what, ""))
-    told.append(cell(event.whose))
-    told.append(f"  {event.told}" if event.told else "")
-    told.append(f"  {cell(event.place)}" if event.place else "", style="dim")
-    return told
+    line = Text()
+    line.append(f"{event.at or 'earlier':8}  ", style="dim")
+    line.append(f"{event.what:11}  ", style=STYLED.get(event.what, ""))
+    line.append(cell(event.whose))
+    line.append(f"  {event.told}" if event.told else "")
+    line.append(f"  {cell(event.place)}" if event.place else "", style="dim")
+    return line

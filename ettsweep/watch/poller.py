@@ -15,13 +15,13 @@ LEAST_S, MOST_S = 1.5, 10.0
 class PollListener(Protocol):
     """Who is told; from another thread than its own."""
 
-    def reading(self, told: str) -> None:
+    def reading(self, message: str) -> None:
         """Hear how far the first look is."""
 
     def seen(self, view: ViewModel) -> None:
         """Hear what there is to see."""
 
-    def unreadable(self, why: str) -> None:
+    def unreadable(self, reason: str) -> None:
         """Hear that a look failed; another one follows."""
 
     def impossible(self, error: Exception) -> None:
@@ -31,9 +31,9 @@ class PollListener(Protocol):
 class Poller(threading.Thread):
     """Looks again and again until it is stopped."""
 
-    def __init__(self, watcher: Watcher, audience: PollListener) -> None:
+    def __init__(self, watcher: Watcher, listener: PollListener) -> None:
         super().__init__(name="looking", daemon=True)
-        self._watcher, self._audience = watcher, audience
+        self._watcher, self._audience = watcher, listener
         self._woken, self._stopped = threading.Event(), False
 
     def wake(self) -> None:
@@ -47,26 +47,26 @@ class Poller(threading.Thread):
 
     def run(self) -> None:
         """Look, judge, and rest in proportion."""
-        begun = False
+        has_view = False
         while not self._stopped:
-            watch, rest = Stopwatch(), Throttle()
+            stopwatch, throttle = Stopwatch(), Throttle()
             self._woken.clear()
             try:
                 self._audience.seen(self._watcher.look(self._audience.reading))
-                rest.begin(*(watch.read() if begun else (0.0, 0.0)))
-                begun = True
+                throttle.begin(*(stopwatch.read() if has_view else (0.0, 0.0)))
+                has_view = True
                 while not self._stopped and self._watcher.judge():  # which has rests of its own
                     self._audience.seen(self._watcher.sight())
             except Exception as error:
-                if not self._tell(error, begun):
+                if not self._tell(error, has_view):
                     return
-            self._woken.wait(min(MOST_S, max(LEAST_S, rest.left_s)))
+            self._woken.wait(min(MOST_S, max(LEAST_S, throttle.left_s)))
 
-    def _tell(self, error: Exception, begun: bool) -> bool:
+    def _tell(self, error: Exception, has_view: bool) -> bool:
         """Tell of an error; return whether another look may succeed."""
-        if begun and isinstance(error, OSError | EttsweepError):
-            what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-            self._audience.unreadable(what)
+        if has_view and isinstance(error, OSError | EttsweepError):
+            reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            self._audience.unreadable(reason)
             return True
         self._audience.impossible(error)
         return False

@@ -19,10 +19,10 @@ def loss_of(attempt: Attempt) -> float | None:
         return None
     last = next((line for line in reversed(lines) if b'"loss"' in line), b"{}")
     try:
-        found = loads(last)
+        record = loads(last)
     except ValueError:
         return None
-    return number(found.get("loss")) if isinstance(found, dict) else None
+    return number(record.get("loss")) if isinstance(record, dict) else None
 
 
 def speed_of(attempt: Attempt) -> float | None:

@@ -87,21 +87,21 @@ class Watcher:
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
-    def look(self, tell: Tell = lambda told: None) -> ViewModel:
+    def look(self, on_progress: Tell = lambda told: None) -> ViewModel:
         """Read what may have changed, and return what there is to see; `tell` hears how far a long one is.
 
         Raises:
             InputError: there is nothing that is meant.
             OSError: the folder cannot be read.
         """
-        changed = self._read_sweeps()
+        sweeps_changed = self._read_sweeps()
         liveness = SchedulerLiveness(self._results, self._slurm_cache)
-        self._unchosen |= self._read_runs(liveness, tell) | changed
+        self._unchosen |= self._read_runs(liveness, on_progress) | sweeps_changed
         if self._unchosen and (self._choice_rest.over or not self._begun):
-            watch = Stopwatch()
+            stopwatch = Stopwatch()
             self._read_choice()
             self._unchosen = False
-            self._choice_rest.begin(*watch.read())
+            self._choice_rest.begin(*stopwatch.read())
         self._begun = True
         for family in self._families.values():
             self._see(family)
@@ -114,10 +114,10 @@ class Watcher:
         """
         for family in self._families.values():
             if self._stale(family) and (family.rest.over or family.verdict is None):
-                watch, before = Stopwatch(), family.verdict
+                stopwatch, before = Stopwatch(), family.verdict
                 family.verdict = evaluate(family.study, self._members(family)).verdict()
                 family.judged, family.seen = self._outcomes[family.study.family], -1
-                family.rest.begin(*watch.read())
+                family.rest.begin(*stopwatch.read())
                 self._events += events_of_verdict(family.title, before, family.verdict, self._clock())
                 self._see(family)
                 return True
@@ -142,33 +142,33 @@ class Watcher:
         self._files, self._sweep_store = files, load_sweep_store(self._results)
         return True
 
-    def _read_runs(self, liveness: SchedulerLiveness, tell: Tell) -> bool:
+    def _read_runs(self, liveness: SchedulerLiveness, on_progress: Tell) -> bool:
         """Look at new runs, and at those that may have changed; say whether there are others than before."""
         names = set(os.listdir(runs_dir(self._results))) if self._there() else set()
-        gone = (self._runs.keys() | self._broken.keys()) - names
-        for name in gone:
+        removed = (self._runs.keys() | self._broken.keys()) - names
+        for name in removed:
             self._runs.pop(name, None)
             self._broken.pop(name, None)
         new = sorted(filter(is_run_id, names - self._runs.keys() - self._broken.keys()))
-        due = [run for run in self._runs.values() if not run.state.finished]
-        moving = [run for run in due if run.state is State.RUNNING]
+        unfinished = [run for run in self._runs.values() if not run.state.finished]
+        running = [run for run in unfinished if run.state is State.RUNNING]
         if self._others_rest.over:
-            watch, others = Stopwatch(), [run for run in due if run.state is not State.RUNNING]
+            stopwatch, waiting = Stopwatch(), [run for run in unfinished if run.state is not State.RUNNING]
             new += sorted(self._broken)  # somebody may have mended one
-            for run in others:
+            for run in waiting:
                 self._look_at(run, liveness)
-            self._others_rest.begin(*watch.read())
-        for run in moving:
+            self._others_rest.begin(*stopwatch.read())
+        for run in running:
             self._look_at(run, liveness)
         before = len(self._runs)
-        earlier: list[tuple[float, list[Event]]] = []
+        timed_events: list[tuple[float, list[Event]]] = []
         for k, name in enumerate(new):
             if k % 100 == 0 and len(new) > 100:
-                tell(f"reading runs: {k:,} of {len(new):,}")
-            earlier += self._read_new(name, liveness)
-        earlier.sort(key=lambda one: one[0])
-        self._events += [event for _, events in earlier[-EVENTS:] for event in events]
-        return bool(gone) or len(self._runs) != before
+                on_progress(f"reading runs: {k:,} of {len(new):,}")
+            timed_events += self._read_new(name, liveness)
+        timed_events.sort(key=lambda timed_event: timed_event[0])
+        self._events += [event for _, events in timed_events[-EVENTS:] for event in events]
+        return bool(removed) or len(self._runs) != before
 
     def _there(self) -> bool:
         """Say whether there is a folder of runs; where there was one, it has to be there."""
@@ -190,18 +190,18 @@ class Watcher:
     def _look_at(self, run: Run, liveness: SchedulerLiveness) -> None:
         """Look at a run again, and note what has happened to it."""
         try:
-            now = Run(run.dir, run.spec, *run.dir.look(liveness))
+            updated = Run(run.dir, run.spec, *run.dir.look(liveness))
         except (EttsweepError, OSError) as error:
             self._broken[run.id] = str(error)
             return
-        before = self._attempts.get(run.id, 0)
-        self._keep(now)
-        self._events += events_of_run(run, now, (before, self._attempts.get(run.id, 0)), self._clock())
+        attempt_before = self._attempts.get(run.id, 0)
+        self._keep(updated)
+        self._events += events_of_run(run, updated, (attempt_before, self._attempts.get(run.id, 0)), self._clock())
 
     def _keep(self, run: Run) -> None:
-        before = self._runs.get(run.id)
-        states = {before.state, run.state} if before else {run.state}
-        if before is None or len(states) > 1:
+        previous = self._runs.get(run.id)
+        states = {previous.state, run.state} if previous else {run.state}
+        if previous is None or len(states) > 1:
             self._changes[run.family] += 1
             self._outcomes[run.family] += not states <= WAITING
         self._runs[run.id] = run
@@ -228,14 +228,14 @@ class Watcher:
         self._grouped = {}
         for run in runs:
             self._grouped.setdefault(run.family, []).append(run.id)
-        names, known = titles(studies), self._families
+        names, previous = titles(studies), self._families
         self._families = {}
         for study in studies:
-            old = known.get(study.key)
+            previous_family = previous.get(study.key)
             family = WatchedFamily(study, names[study.key])
-            if old:
-                family.verdict, family.rest = old.verdict, old.rest
-                family.judged = old.judged if old.study == study else -1
+            if previous_family:
+                family.verdict, family.rest = previous_family.verdict, previous_family.rest
+                family.judged = previous_family.judged if previous_family.study == study else -1
             self._families[study.key] = family
         self._holders = {}
 
@@ -254,10 +254,10 @@ class Watcher:
             members = [run for run in self._members(family) if family.study.holds(run.point)]
             study_state = evaluate(family.study, members)
             family.seen, family.lattice = changes, lattice(study_state, family.verdict)
-            there = {(point, run.spec.seed) for point, runs in study_state.runs().items() for run in runs}
-            asked = {(point, seed) for point, seeds in family.study.asked.items() for seed in seeds}
+            existing = {(point, run.spec.seed) for point, runs in study_state.runs().items() for run in runs}
+            requested = {(point, seed) for point, seeds in family.study.asked.items() for seed in seeds}
             family.states = Counter(run.state for run in members)
-            family.states[State.MISSING] += len(asked - there)
+            family.states[State.MISSING] += len(requested - existing)
 
     # --- what there is to see ---------------------------------------------------------------------------------------
 
@@ -305,11 +305,11 @@ class Watcher:
     def _problems(self) -> Iterable[str]:
         """Yield what is wrong with the folder, a line each."""
         if self._broken:
-            name, told = next(iter(self._broken.items()))
-            more = f" (and {count(len(self._broken) - 1, 'more folder')})" if len(self._broken) > 1 else ""
-            yield f"run folder {name} is broken: {cell(told)}{more}"
-        for name, told in self._sweep_store.broken.items():
-            yield f"sweep {cell(name)} is left out: {cell(told)}"
+            name, problem = next(iter(self._broken.items()))
+            suffix = f" (and {count(len(self._broken) - 1, 'more folder')})" if len(self._broken) > 1 else ""
+            yield f"run folder {name} is broken: {cell(problem)}{suffix}"
+        for name, problem in self._sweep_store.broken.items():
+            yield f"sweep {cell(name)} is left out: {cell(problem)}"
 
 
 WAITING = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.INTERRUPTED})

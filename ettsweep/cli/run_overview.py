@@ -1,4 +1,4 @@
-"""What `show` begins with: what a run is, and the numbers that matter of it."""
+"""The overview that `show` prints: what a run is, its state, and its main numbers."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,17 +13,17 @@ from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.registry import evaluated, task_kind
 
 LABELS = 11
-"""Columns of the labels."""
+"""Width of the column of labels, in characters."""
 
 SPIKES = 5
-"""Spikes that are named."""
+"""Spikes that are listed one by one."""
 
 Line = tuple[str, str]
-"""A label, and what there is to say; both without what a terminal would obey."""
+"""A label and its text, both without control characters that a terminal would obey."""
 
 
 def show_overview(data: Json, run: Run | None) -> None:
-    """Print the overview of a run, given what `views.describe` says of it; None is a broken one."""
+    """Print the overview of a run, given its fields (`run_tables.describe_run`); `run` is None for a broken folder."""
     lines = list(_lines(data, run))
     if not sys.stdout.isatty():
         print("\n".join(f"{label:<{LABELS}}{text}".rstrip() for label, text in lines))
@@ -38,7 +38,7 @@ def show_overview(data: Json, run: Run | None) -> None:
 
 
 def _lines(data: Json, run: Run | None) -> Iterator[Line]:
-    """Yield what there is to say of a run, the most telling first."""
+    """Yield the lines of the overview, the most important first."""
     yield "run", str(data["run"])
     if run is None:
         yield "state", f"{data['state']}: {cell(data['reason'])}"
@@ -59,7 +59,7 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
 
 
 def _metrics(run: Run) -> Iterator[Line]:
-    """Yield what the metrics of a run come to, and its spikes; what is wrong where they cannot be read."""
+    """Yield summaries of loss and score, and the spikes; or the problem if the metrics cannot be read."""
     try:
         history = history_of(run)
     except CorruptError as error:
@@ -79,26 +79,27 @@ def _metrics(run: Run) -> Iterator[Line]:
 
 
 def history_of(run: Run) -> list[Json]:
-    """Return the metrics of a run so far.
+    """Return the metrics of a run so far, one record per logged step.
 
     Raises:
-        CorruptError: they cannot be read, or are not what was written.
+        CorruptError: The metrics cannot be read or do not have the format that a run writes.
     """
     latest = run.dir.latest()
     try:
         lines = run.dir.history() if run.result is not None else latest.history() if latest else []
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise CorruptError("they are not what a run writes: the file was edited") from None
+        raise CorruptError("metrics.jsonl does not have the format that a run writes: was it edited?") from None
     return [line for line in lines if isinstance(line, dict) and _step(line) is not None]
 
 
 def _step(line: Json) -> int | None:
     step = line.get("step")
+    # bool is a subclass of int: "step": true in an edited file is no step.
     return step if isinstance(step, int) and not isinstance(step, bool) and step > 0 else None
 
 
 def _summary(name: str, curve: Mapping[int, float | None]) -> str:
-    """Return the first, last and best values of a metric by step, and how many were not finite."""
+    """Return a line with the first, last and best value of a metric, and how many values were not finite."""
     finite = {step: value for step, value in curve.items() if value is not None}
     if not finite:
         return "no value is finite"
@@ -106,14 +107,13 @@ def _summary(name: str, curve: Mapping[int, float | None]) -> str:
     pick, extreme = (min, "lowest") if name.endswith("loss") else (max, "highest")
     best_step = pick(finite, key=lambda step: finite[step])
     not_finite = len(curve) - len(finite)
-    return (
-        f"{cell(finite[first])} at step {first}, {cell(finite[last])} at {last}, {extreme} {cell(finite[best_step])} at {best_step}"
-        + (f"; {not_finite} of {count(len(curve), 'value')} not finite" if not_finite else "")
-    )
+    ends = f"{cell(finite[first])} at step {first}, {cell(finite[last])} at {last}"
+    gaps = f"; {not_finite} of {count(len(curve), 'value')} not finite" if not_finite else ""
+    return f"{ends}, {extreme} {cell(finite[best_step])} at {best_step}{gaps}"
 
 
 def spikes_of(run: Run, history: Sequence[Json]) -> list[Json] | None:
-    """Return the spikes of a run: those of its result, else of what it has written; None where that makes no sense."""
+    """Return the spikes of a run, from its result or, before that, its metrics; None if these are not valid."""
     if run.result is not None:
         events = run.result.get("spike_events")
     else:
@@ -127,7 +127,6 @@ def spikes_of(run: Run, history: Sequence[Json]) -> list[Json] | None:
 
 
 def _told_spikes(events: Sequence[Json]) -> str:
-    """Say how many spikes there are, and where the first ones are."""
     descriptions = [_told_spike(event) for event in events[:SPIKES]]
     remainder = [f"and {len(events) - SPIKES} more"] if len(events) > SPIKES else []
     return f"{len(events)}: {'; '.join(descriptions + remainder)}" if events else "none"
@@ -142,20 +141,17 @@ def _told_spike(event: Json) -> str:
 
 
 def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
-    """Yield the best score, and the step at which it was reached."""
     score = task_kind(run.spec.task).score
     if best_by_step := score.best_so_far(history):
         best = best_by_step[max(best_by_step)]
-        yield (
-            "best",
-            f"{score.metric} {cell(best)} at step {min(step for step, so_far in best_by_step.items() if so_far == best)}",
-        )
+        reached = min(step for step, so_far in best_by_step.items() if so_far == best)
+        yield "best", f"{score.metric} {cell(best)} at step {reached}"
     if run.result is not None and run.score is None:
-        yield "best", "no score: it counts as worse than all that have one"
+        yield "best", "no score: it ranks below all runs that have one"
 
 
 def _speed(run: Run) -> Iterator[Line]:
-    """Yield how long a run has taken, and how fast it is."""
+    """Yield the training time of a run and its speed."""
     latest = run.dir.latest()
     timings: Mapping[str, Any] = run.result or (last_line(latest.timings_path) if latest else None) or {}
     texts = []
@@ -169,7 +165,7 @@ def _speed(run: Run) -> Iterator[Line]:
 
 
 def _attempt(attempt: Json) -> str:
-    """Say in a line where an attempt trained, from where on, and how it ended."""
+    """Return where an attempt trained, the step it started from, and how it ended."""
     location = " ".join(str(attempt[key]) for key in ("host", "slot", "device_name") if attempt.get(key))
     job = attempt.get("job")
     phrases = [

@@ -1,4 +1,4 @@
-"""What the command search shows at a terminal of the way to its verdicts."""
+"""The optimisation history that `search` prints at a terminal."""
 
 import sys
 import textwrap
@@ -12,11 +12,11 @@ from ettsweep.study.verification import evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
 COLUMNS = 80
-"""Of the terminal that it fits."""
+"""Width to which lines are wrapped, in characters."""
 
 
 def show_course(studies: Sequence[Study], run_index: RunIndex, form: Format) -> None:
-    """Print to a person, of each family that was searched, the best score and the runs that improved on all before."""
+    """Print each study's best score and the runs that improved on it; only as a table at a terminal."""
     if form is not Format.TABLE or not sys.stdout.isatty():
         return
     names = titles(studies)
@@ -29,14 +29,14 @@ def show_course(studies: Sequence[Study], run_index: RunIndex, form: Format) -> 
 
 
 def _told(history: Sequence[HistoryEntry], metric: Metric) -> str:
-    """Say what the best score of a single run is, and of how many: verdicts go by means."""
+    # The best of single runs: verdicts compare means over seeds.
     best, proposed = history[-1].best, sum(entry.proposal is not None for entry in history)
     prefix = "no score in" if best is None else f"{metric.metric} {cell(best)} in the best of"
-    return f"{prefix} {count(len(history), 'run')}, {proposed} of them proposed"
+    return f"{prefix} {count(len(history), 'run')}, {proposed} of them suggested"
 
 
 def improvements(history: Sequence[HistoryEntry], metric: str) -> list[Row]:
-    """Return a row for each run that was better than all before it."""
+    """Return a row for each run that was better than all runs before it."""
     previous_best = [None, *(entry.best for entry in history)]
     return [
         {

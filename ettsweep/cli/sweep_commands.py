@@ -33,16 +33,14 @@ def grid(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Make a sweep of a grid file, or extend it, and submit the runs that are missing."""
+    """Create or extend a sweep from a grid file, and submit its missing runs."""
     from ettsweep.cli.run_tables import note_blocked, note_ended, note_left, show_outcome
     from ettsweep.launch.follow import CommandContext, carry_out
     from ettsweep.launch.resolve import plan_grid, trained_by
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import followed
 
-    name, requested_spec, seed_note = grid_options.request(
-        judging, "say which grid, with one of --model NAME and --grid FILE"
-    )
+    name, requested_spec, seed_note = grid_options.request(judging, "select a grid with --model NAME or --grid FILE")
     with retyped_with("--name"):
         sweep_spec = training.place().settle(requested_spec, results, name)
         studies, screen = sweep_spec.searches(name), console() if follow else None
@@ -55,7 +53,7 @@ def grid(
     show_outcome(submit_result, form)
     if dry_run:
         exists = name in load_sweep_store(results).named
-        print_note(f"sweep {name} {'is there' if exists else 'would be made'}")
+        print_note(f"sweep {name} {'exists' if exists else 'would be created'}")
         print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
         return
     note_blocked(submit_result.plan, meant=selection)
@@ -74,7 +72,7 @@ def verify_optimum(
     families: FamilyOptions,
     at: Annotated[
         str | None,
-        typer.Option(help="Judge this point, not the best one; with --follow, climb from it.", metavar="LR,WD"),
+        typer.Option(help="Judge this point, not the best one; with --follow, start from it.", metavar="LR,WD"),
     ] = None,
     limits: BudgetOptions,
     judging: VerdictOptions,
@@ -84,10 +82,10 @@ def verify_optimum(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Judge each family's best point by its six neighbours; submit those that are missing.
+    """Judge each family's best point against its six neighbours; submit missing ones.
 
-    With --follow, train what decides most, seed by seed, until the verdicts stand; without a budget, each family up to
-    twice what was asked for.
+    With --follow, train the seeds that decide most until all verdicts are final. Without a budget, each family may
+    train up to twice the requested runs.
     """
     from ettsweep.cli.verification_summary import show_verified
     from ettsweep.launch.follow import CommandContext, verify_rounds
@@ -103,11 +101,12 @@ def verify_optimum(
     if at is not None and len(studies) > 1:
         names = ", ".join(f"{study.sweep} {study.model} {study.strategy}" for study in studies)
         raise InputError(
-            f"--at names a point of one search, and there are {len(studies)}: {names}; narrow with --sweep, --strategy"
+            f"--at needs a single study, but {len(studies)} are selected: {names}; use --sweep and --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
     budget = limits.budget(studies)
     if not dry_run:
+        # --rule, --confidence and --margin are saved, so that later commands judge the same way.
         print_note(judge_by(results, dict.fromkeys(study.sweep for study in studies), criterion_options))
     on_progress, may_continue = (print_note, go_on) if follow else (None, None)
     selection = families.as_arguments
@@ -119,7 +118,7 @@ def verify_optimum(
 
 def seeds(
     *,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Fresh seeds for each optimum.")] = 3,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of fresh seeds for each optimum.")] = 3,
     families: FamilyOptions,
     training: TrainingOptions,
     dry_run: DryRun = False,
@@ -127,7 +126,7 @@ def seeds(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
+    """Rerun each verified optimum with fresh seeds, for an estimate without selection bias."""
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
     from ettsweep.cli.verdict_tables import note_reasons, show_verdicts
     from ettsweep.launch.follow import CommandContext, carry_out, read_ledger
@@ -153,7 +152,7 @@ def seeds(
         print_note("" if follow else plan_summary(plan, ""))
         show_verdicts(judge(studies, read_ledger(results)), form)
     title = titles(studies)
-    print_note(f"not verified yet, so not rerun: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
+    print_note(f"not rerun, since not verified: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
     note_blocked(submit_result.plan, meant=families.as_arguments)
     raise typer.Exit(1 if unverified or submit_result.plan.blocked else 0)
 
@@ -164,15 +163,15 @@ def report(
     families: FamilyOptions,
     optuna: Annotated[
         Path | None,
-        typer.Option(help="Write a journal of Optuna's too, which optuna-dashboard shows.", metavar="FILE"),
+        typer.Option(help="Also write an Optuna journal, for optuna-dashboard.", metavar="FILE"),
     ] = None,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Write tables (CSV, Parquet), figures (PNG, SVG, PDF) and one self-contained HTML page of what there is now.
+    """Write a report: tables (CSV, Parquet), figures (PNG, SVG, PDF) and one self-contained HTML page.
 
-    The table of optima is Markdown and LaTeX too. All of it takes the place of the report before; `watch` shows runs as
-    they train.
+    The table of optima is also written as Markdown and LaTeX. The report replaces the one before; `watch` shows runs
+    live.
     """
     from ettsweep.cli.verdict_tables import show_spikes, show_verdicts
     from ettsweep.launch.cost import cost_so_far
@@ -198,4 +197,4 @@ def report(
     if form is Format.TABLE:
         show_spikes(judged(runs, verdicts))
     print_note(cost_so_far(runs, sweep_store.searches))
-    print_note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")
+    print_note(f"wrote {paths[0]} and {len(paths) - 1} tables and figures in the same folder")

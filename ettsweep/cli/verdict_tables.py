@@ -1,4 +1,4 @@
-"""What commands say of verdicts and of whole sweeps: rows of tables, JSON, and notes beside them."""
+"""Output of commands on verdicts and sweeps: table rows, JSON, and notes on standard error."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 
 NAMED = 4
-"""Points that a line names, of any number."""
+"""Points that a note lists one by one."""
 
 
 def score_note(studies: Sequence[Study]) -> str:
-    """Say which score is compared, of which models where not all have the same, and which end of it is best."""
+    """Return a line on the score that verdicts compare: its metric, how it is computed, and whether min or max is best.
+
+    If the studies have several metrics, there is a line for each, with its models.
+    """
     descriptions = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
     models_by_metric: dict[Metric, dict[str, None]] = {}
     for study in studies:
@@ -42,7 +45,7 @@ def score_note(studies: Sequence[Study]) -> str:
 
 
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
-    """Print a row a family, and below the table what stands in the way."""
+    """Print a row per verdict, then notes: reasons, mixed versions of ettsweep, and sweeps whose verdicts disagree."""
     data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
     _show_families([verdict_row(v) for v in verdicts], [v.study for v in verdicts], form, data)
     note_reasons(verdicts)
@@ -51,7 +54,7 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     for key, (note, _) in mixed.items():
         print_note(f"{names[key]}: {note}")
     for _, run in list(mixed.values())[:1]:
-        print_note(f"`ettsweep show {run} --reproduce` tells one version from what is here")
+        print_note(f"`ettsweep show {run} --reproduce` lists how one version differs from this environment")
     several_models = len({v.study.model for v in verdicts}) > 1
     for verdict, other, reasons in side_by_side(verdicts):
         first, second = (f"{v.verdict}{_at(v.point)} in {v.study.sweep}" for v in (verdict, other))
@@ -60,7 +63,7 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
 
 
 def note_reasons(verdicts: Sequence[Verdict]) -> None:
-    """Say what stands in the way of verdicts, once for all families that it holds for."""
+    """Print why verdicts are not "optimal", once for all families with the same reason, and caveats on bounds."""
     names = titles([v.study for v in verdicts])
     families_by_reason: dict[str, list[str]] = {}
     for v in verdicts:
@@ -74,17 +77,17 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
             pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
             print_note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
         if v.bound and v.bound.noise.known == "inferred":
-            print_note(f"{names[v.key]}: one seed a point: the noise is inferred from what the surface leaves over")
+            print_note(f"{names[v.key]}: one seed per point: the noise is estimated from the surface's residuals")
         if v.bound and v.bound.plateau:
             as_good = ", ".join(map(str, v.bound.plateau))
             middle = ""
             if len(v.bound.plateau) > 1 and v.bound.recommended != v.point:
-                middle = f"; in the middle of these is {v.bound.recommended}"
+                middle = f"; {v.bound.recommended} is in the middle of these"
             print_note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
 
 
 def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, data: object = None) -> None:
-    """Print a row a family, with as much of what it is as tells it from the others."""
+    """Print a row per family, leaving out identifying columns that are the same for all."""
     ambiguous = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
     omitted = set() if ambiguous else {"family", "model"}
     omitted |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
@@ -96,7 +99,7 @@ def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, 
 
 
 def show_spikes(families: "Sequence[JudgedFamily]") -> None:
-    """Print how often the runs of each candidate spiked, over all its seeds."""
+    """Print the numbers and rates of spikes in the runs of each candidate, over all its seeds."""
     from ettsweep.report.spike_rates import occurring, spikes_of
 
     spikes_by_verdict = [(family.verdict, spikes_of(family.optimum)) for family in families]
@@ -121,31 +124,32 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     _show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
 
 
-def note_saved(verdicts: Sequence[Verdict], trained_specs: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
-    """Say how many runs racing has saved against as many seeds at each point as the most that a compared one got.
+def note_saved(verdicts: Sequence[Verdict], extra_specs: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
+    """Print how many runs racing has saved, compared to as many seeds at all points as the point with most seeds has.
 
-    `beyond` are those that it has trained, by sweep and family; of points that are not compared, they count as well.
+    `extra_specs` are the runs that were added to the requested ones, by sweep and family. Those at points that are not
+    compared are subtracted from the savings.
     """
     saved = 0
     for v in verdicts:
-        if v.bound and v.candidate and trained_specs.get(v.key):
+        if v.bound and v.candidate and extra_specs.get(v.key):
             compared_points = [scored_point.point for scored_point in v.compared]
             not_compared = [
                 spec
-                for spec in trained_specs.get(v.key, ())
+                for spec in extra_specs.get(v.key, ())
                 if Point(spec.lr, spec.wd) not in {*compared_points, *v.outside}
             ]
             saved += saved_by_racing(v.counted, compared_points) - len(not_compared)
-    print_note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
+    print_note(f"racing saved {count(saved, 'run')} compared to equal seeds at all points" if saved > 0 else "")
 
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
-    """Name the points that were reached beyond the ranges of the grid."""
+    """Print the points outside the ranges of the grid that the search for an optimum has reached."""
     names = titles([v.study for v in verdicts])
     for v in verdicts:
         if v.outside:
             points = ", ".join(map(str, v.outside[:NAMED])) + (", ..." if len(v.outside) > NAMED else "")
-            print_note(f"{names[v.key]}: {count(len(v.outside), 'point')} beyond the ranges asked for: {points}")
+            print_note(f"{names[v.key]}: {count(len(v.outside), 'point')} outside the requested ranges: {points}")
 
 
 def _at(point: Point | None) -> str:
@@ -167,7 +171,7 @@ def _headline(v: Verdict) -> dict[str, Any]:
 
 
 def verdict_row(v: Verdict) -> dict[str, Any]:
-    """Return what the table shows of a verdict."""
+    """Return the row of a verdict; `neighbours` is filled only if some of them have no score yet."""
     fresh = [score for score in v.fresh.values() if score is not None]
     neighbours = f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}"
     return {
@@ -182,7 +186,7 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
 
 
 def _compared(v: Verdict) -> dict[str, Any]:
-    """Return what the table shows of the neighbour that comes nearest to the candidate."""
+    """Return the column on the best of the neighbours: its score, or its difference to the candidate with an error."""
     if v.study.criterion.rule == "paper":
         return {"best neighbour": v.rival and v.rival.score}
     nearest = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
@@ -194,7 +198,10 @@ def _compared(v: Verdict) -> dict[str, Any]:
 
 
 def bound_json(v: Verdict) -> dict[str, Any] | None:
-    """Return what a verdict rests on, as programs read it: shares of the candidate's loss, or of all samples."""
+    """Return the bound of a verdict as JSON data.
+
+    Bound, margin and noise are relative to the candidate's loss; for accuracies, they are fractions of all samples.
+    """
     if (b := v.bound) is None:
         return None
     return {
@@ -211,7 +218,7 @@ def bound_json(v: Verdict) -> dict[str, Any] | None:
 
 
 def verdict_json(v: Verdict) -> dict[str, Any]:
-    """Return a verdict as programs read it."""
+    """Return a verdict as JSON data."""
     return {
         **_headline(v),
         "score": v.score,
@@ -247,9 +254,9 @@ def _point(point: Point) -> dict[str, float]:
 def sweep_row(
     sweep: Sweep, sweep_store: SweepStore, run_index: RunIndex, verdicts: Sequence[Verdict]
 ) -> dict[str, Any]:
-    """Return what `sweeps` shows of one: how far its runs are, device hours, verdicts.
+    """Return the row of a sweep for `sweeps`: states of its runs, device hours, verdicts.
 
-    The last change is of what was asked for or of a result, by the times of files: nothing goes by it.
+    "last change" is the newest modification time of its specs and results; it is for display only.
     """
     runs = [
         run

@@ -1,4 +1,4 @@
-"""What a command that goes on until its verdicts stand says at its end."""
+"""The output of `verify-optimum` and `search`: verdicts, and what is left to do."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,13 @@ from ettsweep.study.verification import Budget
 def show_verified(
     result: VerificationResult, budget: Budget, form: Format, command: Sequence[str], selection: Sequence[str] = ()
 ) -> int:
-    """Print verdicts, what was submitted for them, and why it did not go on; return the exit code.
+    """Print verdicts, what was submitted for them, and why training stopped; return the exit code.
 
-    `again` is the command that goes on, `meant` the options that name what it is about.
+    The exit code is 0 if all verdicts are "optimal", else 1. `command` are the arguments of the command that continues,
+    `selection` the options that select its studies.
 
     Raises:
-        LaunchError: the only round could not be submitted.
+        LaunchError: The runs of the only round could not be submitted; all else is printed first.
     """
     verification, context = result.verification, result.submit_result.context
     show_verdicts(verification.verdicts, form)
@@ -35,13 +36,15 @@ def show_verified(
         )
         print_note(f"{needed_runs} than {budget} allows")
     for reason in verification.stopped:
-        print_note(f"{reason}: it stops here")
+        print_note(f"{reason}: stopped")
     is_cut_short = context.follows and verification.unproposed
-    print_note(f"the search is not over: {budget} allows no further point" if is_cut_short and budget.stated else "")
+    print_note(
+        f"the search is not complete: {budget} allows no further point" if is_cut_short and budget.stated else ""
+    )
     is_limited = verification.stopped or is_cut_short
     print_note(f"{shell_command(*command, '--max-runs', 'N')} allows N more" if is_limited else "")
     if context.console is None and any(v.verdict == "unresolved" and v.bound for v in verification.verdicts):
-        print_note(f"{shell_command(*command)} trains what decides most, seed by seed; --max-runs N sets a limit")
+        print_note(f"{shell_command(*command)} trains the seeds that decide most; --max-runs N sets a limit")
     note_blocked(result.submit_result.plan, verification.verdicts, selection)
     if result.problem:
         raise result.problem

@@ -41,7 +41,7 @@ Strategies = Annotated[
     list[str] | None,
     typer.Option(
         "--strategy",
-        help="standard, ntk, hybrid, mup or s=0.25; repeatable.",
+        help="Scaling strategy: standard, ntk, hybrid, mup or s=0.25; repeatable.",
         autocompletion=completion.strategies,
     ),
 ]

@@ -16,7 +16,8 @@ from ettsweep.files import chosen_by
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
 ModelName = Annotated[str, typer.Option(help="Model name.", autocompletion=completion.models)]
 Strategy = Annotated[
-    str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.", autocompletion=completion.strategies)
+    str,
+    typer.Option(help="Scaling strategy: standard, ntk, hybrid, mup or s=0.25.", autocompletion=completion.strategies),
 ]
 MlpFactor = Annotated[
     Literal["ignore", "include"], typer.Option(help="Whether factors depend on M, the ratio of MLP width to width.")

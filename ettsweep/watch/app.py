@@ -1,4 +1,4 @@
-"""The screen of `ettsweep watch`: what there is to see, and keys."""
+"""The Textual application of `ettsweep watch`."""
 
 import asyncio
 import os
@@ -35,24 +35,24 @@ from ettsweep.watch.view_model import FamilyView, ViewModel
 from ettsweep.watch.watcher import Choose, Watcher
 
 DETAILS = 30
-"""Columns that the words on a family have beside its lattice, at least."""
+"""Minimum width of the details beside the lattice, in characters."""
 
 KEYS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
-"""What keys do on the screen itself."""
+"""Actions of the main screen, which are disabled while a log or a dialog covers it."""
 
 TERMINAL_S = 1.0
-"""Seconds between looks at whether there still is a terminal."""
+"""Seconds between checks whether the terminal still exists."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class WatchScreen(App[None]):
-    """One screen: families, the lattice of the one in view, runs, events.
+    """Families, the lattice of the selected family, unfinished runs, and events.
 
     Attributes:
-        sight: what was seen last; None before the first look.
-        error: why there was nothing to look at.
-        ended_by: the signal that ended it; None where a key did.
+        view: The newest view of the results folder; None before the first poll.
+        error: The error that ended the application, if any.
+        exit_signal: The signal that ended the application; None if a key did.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -70,21 +70,21 @@ class WatchScreen(App[None]):
     ]
 
     class Seen(Message):
-        """There is something new to see."""
+        """The poller has a new view."""
 
         def __init__(self, view: ViewModel) -> None:
             super().__init__()
             self.sight = view
 
     class Said(Message):
-        """There is a line to say."""
+        """The poller reports progress or an error."""
 
         def __init__(self, text: str, bad: bool = False) -> None:
             super().__init__()
             self.text, self.bad = text, bad
 
     class Impossible(Message):
-        """There is nothing to look at."""
+        """The poller has stopped because of an error."""
 
         def __init__(self, error: Exception) -> None:
             super().__init__()
@@ -92,7 +92,7 @@ class WatchScreen(App[None]):
 
     def __init__(self, results: Path, watcher: Watcher) -> None:
         super().__init__(ansi_color=True)
-        self.theme = "ansi-dark"  # with ansi_color: the terminal's own colours, be they dark or light
+        self.theme = "ansi-dark"  # with ansi_color this uses the terminal's own colours, on dark and light backgrounds
         self.view: ViewModel | None = None
         self.error: Exception | None = None
         self.ended_by: signal.Signals | None = None
@@ -100,7 +100,7 @@ class WatchScreen(App[None]):
         self._looking = Poller(watcher, self)
         self._sort, self._reading, self._unreadable = next(iter(SORTS)), "reading ...", ""
         self._shown: dict[str, Text] = {}
-        self._drawn: tuple[object, int, int, object] = (None, 0, 0, None)  # of which family, in which room, and what
+        self._drawn: tuple[object, int, int, object] = (None, 0, 0, None)  # family, width, height, lattice
         self._beside = 0
 
     def compose(self) -> ComposeResult:
@@ -115,8 +115,9 @@ class WatchScreen(App[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Begin to look; have signals leave as `q` does, so that the terminal is as it was."""
+        """Start polling, and let signals exit as `q` does, so that the terminal is restored."""
         loop = asyncio.get_running_loop()
+        # Signal handlers can be set in the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._end, number)
@@ -133,7 +134,9 @@ class WatchScreen(App[None]):
     def on_unmount(self) -> None:
         self._looking.stop()
 
-    # --- what the looking thread tells ------------------------------------------------------------------------------
+    # --- listener of the poller -------------------------------------------------------------------------------------
+
+    # Called in the poller's thread: widgets may be changed in the application's thread only, hence messages.
 
     def reading(self, message: str) -> None:
         self.post_message(self.Said(message))
@@ -142,7 +145,7 @@ class WatchScreen(App[None]):
         self.post_message(self.Seen(view))
 
     def unreadable(self, reason: str) -> None:
-        self.post_message(self.Said(f"{reason}; what is shown was there before", bad=True))
+        self.post_message(self.Said(f"{reason}; showing the last readable state", bad=True))
 
     def impossible(self, error: Exception) -> None:
         self.post_message(self.Impossible(error))
@@ -165,9 +168,10 @@ class WatchScreen(App[None]):
         self.error = message.error
         self.exit()
 
-    # --- what is drawn ----------------------------------------------------------------------------------------------
+    # --- drawing ----------------------------------------------------------------------------------------------------
 
     def on_resize(self, event: Resize) -> None:
+        # Only after the refresh do all widgets have their new sizes.
         self.call_after_refresh(self._draw)
 
     @on(ListView.Chosen)
@@ -175,7 +179,7 @@ class WatchScreen(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        """Have all parts show what was seen last."""
+        """Show the newest view in all panels."""
         width, view = self.size.width, self.view
         problem_lines: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
         if view is None:
@@ -186,18 +190,18 @@ class WatchScreen(App[None]):
         self._say("head", headline(view, str(self._results)))
         self._say("problems", problem_lines, between="\n")
         families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
-        no_families = "no sweep: runs by themselves" if view.runs or not view.families else ""
+        no_families = "no sweep: only single runs" if view.runs or not view.families else ""
         families.show([family.key for family in view.families], family_lines(view, width), no_families)
         sorted_views = sorted_runs(view, self._sort)
-        no_runs = "none is left to train"
+        no_runs = "all runs have finished"
         runs.show([run.run.id for run in sorted_views], run_lines(sorted_views, width), no_runs)
         families.border_title = f" families: {len(view.families)} "
-        runs.border_title = f" runs that are not finished: {len(sorted_views)}, by {self._sort} "
+        runs.border_title = f" unfinished runs: {len(sorted_views)}, by {self._sort} "
         self._share_out(len(problem_lines))
 
     def _share_out(self, problem_count: int) -> None:
-        """Give each part its lines, and draw those that depend on how many these are."""
-        view, family, height = self.view, self.family, self.size.height - 2 - problem_count
+        """Set the heights of all panels, and draw those whose content depends on their height."""
+        view, family, height = self.view, self.family, self.size.height - 2 - problem_count  # 2: headline and footer
         lattice_width = self.size.width - DETAILS
         viewport = window(family.lattice, lattice_width, height // 2) if family else None
         families, runs = (len(view.families), len(view.runs)) if view else (0, 0)
@@ -209,7 +213,8 @@ class WatchScreen(App[None]):
         self._update("events", event_lines(view.events if view else (), heights.events - FRAME))
 
     def _show_family(self, family: FamilyView, width: int, height: int) -> None:
-        """Draw the lattice of the family in view, where it is another than before, and say what is known of it."""
+        """Draw the lattice of a family and its details."""
+        # Drawing a large lattice takes long: skip it unless family, size or lattice has changed.
         if self._drawn[:3] != (family.key, width, height) or self._drawn[3] is not family.lattice:
             lines = drawn(family.lattice, width, height)
             self._drawn = (family.key, width, height, family.lattice)
@@ -220,7 +225,7 @@ class WatchScreen(App[None]):
         self._update("details", family_words(family, self._beside, height))
 
     def _update(self, name: str, text: Text) -> None:
-        """Show another text, where it is another."""
+        # Static.update lays out the whole screen again, even for an equal text.
         if self._shown.get(name) != text:
             self._shown[name] = text
             self.query_one(f"#{name}", Static).update(text)
@@ -231,14 +236,14 @@ class WatchScreen(App[None]):
 
     @property
     def family(self) -> FamilyView | None:
-        """The family in view."""
+        """The selected family."""
         chosen = self.query_one("#families", ListView).chosen
         families = self.view.families if self.view else ()
         return next((family for family in families if family.key == chosen), None)
 
     @property
     def run_in_view(self) -> Run | None:
-        """The run that is chosen."""
+        """The selected run."""
         chosen = self.query_one("#runs", ListView).chosen
         run_views = self.view.runs if self.view else ()
         return next((run.run for run in run_views if run.run.id == chosen), None)
@@ -246,48 +251,48 @@ class WatchScreen(App[None]):
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Have keys that are about what is seen do nothing below a log or a question."""
+        """Disable the keys of the main screen while a log or a dialog covers it."""
         return len(self.screen_stack) < 2 or action not in KEYS
 
     def action_family(self, by: int) -> None:
-        """Show the next family."""
+        """Select another family, `by` lines below."""
         self.query_one("#families", ListView).action_move(by)
 
     def action_sort(self) -> None:
-        """Sort the runs by something else."""
+        """Sort the runs by the next of `SORT_KEYS`."""
         names = list(SORTS)
         self._sort = names[(names.index(self._sort) + 1) % len(names)]
         self._draw()
 
     def action_help(self) -> None:
-        """Show what keys do, and what signs mean."""
+        """Show the help."""
         self.push_screen(HelpScreen())
 
     @on(ListView.Opened, "#runs")
     def action_log(self) -> None:
-        """Follow the log of the chosen run."""
+        """Follow the log of the selected run."""
         if (run := self.run_in_view) is None:
-            self._tell("no run is chosen")
+            self._tell("no run is selected")
             return
         self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._over(run.id)))
 
     def _over(self, run_id: str) -> bool:
-        """Say whether nothing more is logged of a run until somebody asks for it."""
+        """`True` if a run logs nothing more until it is requested again."""
         status = self.view.sweep_status.statuses.get(run_id) if self.view else None
         return status is not None and status.state.over
 
     def action_cancel_run(self) -> None:
-        """Cancel the chosen run, once somebody has agreed."""
+        """Cancel the selected run after confirmation."""
         run = self.run_in_view
         if run is None or run.state in OVER:
-            self._tell(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is chosen")
+            self._tell(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is selected")
             return
         self._ask(f"cancel run {run_title(run)}?", lambda: [run])
 
     def action_cancel_sweep(self) -> None:
-        """Cancel all runs of the sweep in view that no other one wants, once somebody has agreed."""
+        """Cancel the runs of the selected family's sweep, except those of other sweeps, after confirmation."""
         if (family := self.family) is None or self.view is None:
-            self._tell("no sweep is in view")
+            self._tell("no sweep is selected")
             return
         name, view = family.study.sweep, self.view
         runs, skipped = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
@@ -298,7 +303,6 @@ class WatchScreen(App[None]):
         self._ask(f"{request}?", lambda: runs)
 
     def _tell(self, text: str) -> None:
-        """Say something for some seconds."""
         self.notify(cell(text), markup=False)
 
     def _ask(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
@@ -309,7 +313,7 @@ class WatchScreen(App[None]):
         self.push_screen(ConfirmDialog(cell(question)), on_answer)
 
     def _cancel(self, runs: Sequence[Run]) -> None:
-        """Cancel runs, off the thread of the screen: SLURM may take its time."""
+        """Cancel runs; called in a thread of its own, since SLURM may take minutes to answer."""
         try:
             message = "; ".join(cancel(self._results, runs))
             self.call_from_thread(self._tell, message)
@@ -319,26 +323,26 @@ class WatchScreen(App[None]):
 
 
 def _end_with_terminal() -> None:
-    """End the process once its terminal is gone: there, Textual waits for ever for its last lines to be written."""
+    """Exit the process once its terminal is gone: Textual would wait forever to write its last lines there."""
     while os.isatty(0):
         time.sleep(TERMINAL_S)
     os._exit(128 + signal.SIGHUP)
 
 
 def show_screen(results: Path, choose: Choose) -> SweepStatus | None:
-    """Show the screen until somebody leaves it; return the runs as they were seen last, None before the first look.
+    """Run the application until the user leaves it; return the last status of the runs, None before the first poll.
 
     Raises:
-        EttsweepError: there is nothing to look at.
+        EttsweepError: No run or study matches, or the results folder cannot be read.
     """
     screen = WatchScreen(results, Watcher(results, choose, lambda: time.strftime("%H:%M:%S")))
     threading.Thread(target=_end_with_terminal, daemon=True).start()
     screen.run()
     if screen.error:
         raise screen.error
-    if screen.ended_by not in (None, signal.SIGINT):  # the terminal is as it was: now it may end as it was told to
+    if screen.ended_by not in (None, signal.SIGINT):  # the terminal is restored: let the signal end the process
         signal.signal(screen.ended_by, signal.SIG_DFL)
         os.kill(os.getpid(), screen.ended_by)
     if screen.return_code:
-        raise SystemExit(screen.return_code)  # a traceback has been printed
+        raise SystemExit(screen.return_code)  # Textual has printed a traceback
     return screen.view.sweep_status if screen.view else None

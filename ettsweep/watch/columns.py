@@ -1,4 +1,4 @@
-"""Tables that fit a width: what matters less is left out first, and only the last column is ever cut."""
+"""Tables that fit a width: less important columns are dropped, and only the last one is ever truncated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ class Column:
     """A column of a table.
 
     Attributes:
-        rank: of columns for which there is no room, those of the highest rank are left out first; 0 never is.
+        align_right: Whether the column is aligned right.
+        drop_rank: If the table is too wide, columns of the highest rank are dropped first; columns of rank 0 never.
     """
 
     name: str
@@ -25,8 +26,12 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Words]], width: int) -> list[Text]:
-    """Return the lines of a table, its head first; columns in which nothing is said are left out."""
+    """Return the lines of a table, its header first, each `width` characters wide.
+
+    Empty columns are left out, except those of rank 0, so that the main columns do not come and go.
+    """
     visible = [k for k in range(len(columns)) if columns[k].rank == 0 or any(row[k][0] for row in rows)]
+    # Terminal cells, not characters: CJK characters take two.
     widths = [
         max(cell_len(text) for text in (column.name, *(row[k][0] for row in rows))) for k, column in enumerate(columns)
     ]

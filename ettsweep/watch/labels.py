@@ -1,4 +1,4 @@
-"""What the screen says of families and runs: confidence in a few words, and in all that there is room for."""
+"""Texts on families and runs: verdicts, details, headline, problems, durations and speeds."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ from ettsweep.study.verdict import MOST, MOST_SURE, Bound, Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 
 Words = tuple[str, str]
-"""What is said, and its style."""
+"""A text and its style."""
 
 NOT_JUDGED = "not judged yet"
 AGAIN = " ..."
-"""Follows a verdict where runs have finished since."""
+"""Suffix of a verdict that is out of date, since runs have finished after it."""
 
 
 def confidence(family: FamilyView) -> Words:
-    """Return the verdict on a family in a few words."""
+    """Return the verdict on a family as a short label."""
     if (verdict := family.verdict) is None:
         return NOT_JUDGED, "dim"
     suffix = AGAIN if family.stale else ""
@@ -26,12 +26,12 @@ def confidence(family: FamilyView) -> Words:
 def _short(verdict: Verdict) -> str:
     bound, format_share = verdict.bound, verdict.study.metric.format_share
     if verdict.verdict == "unresolved" and bound and bound.value is not None:
-        return f"unresolved: {format_share(bound.value)}, asked {format_share(bound.margin)}"
+        return f"unresolved: {format_share(bound.value)}, margin {format_share(bound.margin)}"
     return verdict.statement
 
 
 def details(family: FamilyView) -> Iterator[Words]:
-    """Yield lines on a family, the most telling first."""
+    """Yield the details of a family, line by line, the most important first."""
     yield family.title, "bold"
     verdict = family.verdict
     if verdict is None:
@@ -39,7 +39,7 @@ def details(family: FamilyView) -> Iterator[Words]:
         return
     yield verdict.statement, STYLES.get(verdict.verdict, "")
     if family.stale:
-        yield "runs have finished since: it is being judged again", "dim"
+        yield "runs have finished since; judging again", "dim"
     if point := verdict.point:
         yield f"at lr {power(point.lr)}, wd {power(point.wd)}", ""
         yield _score(verdict), ""
@@ -57,23 +57,23 @@ def _score(verdict: Verdict) -> str:
 
 
 def _bound(verdict: Verdict, bound: Bound) -> Iterator[Words]:
-    """Yield what is known by the rule of the bound: how sure it is, and what more would take."""
+    # Without an estimate of the noise, the probability means nothing.
     if bound.noise.known != "unknown":
         probability = f"more than {100 * MOST_SURE:g}%" if bound.best > MOST_SURE else f"{100 * bound.best:.3g}%"
         yield f"beats all {len(verdict.neighbours)} neighbours: {probability}", ""
     if bound.wide:
         further_runs = f"more than {MOST}" if bound.more is None else f"about {bound.more}"
-        yield f"{further_runs} further runs would tell", "yellow"
+        yield f"{further_runs} more runs would decide", "yellow"
 
 
 def progress_bar(share: float, width: int) -> str:
-    """Return a bar that is full where a share is 1, and only there."""
+    """Return a bar of `width` characters that is full only if `share` is 1: 99.9% must not look finished."""
     full = width if share >= 1 else min(width - 1, int(share * width))
     return "━" * full + "─" * (width - full)
 
 
 def headline(view: ViewModel, results: str) -> list[Words]:
-    """Return the words of the first line: how far all is, and how long still."""
+    """Return the texts of the first line: numbers of runs, time left, results folder."""
     sweep_status = view.sweep_status
     texts = [(f"{sweep_status.done}/{count(len(sweep_status.statuses), 'run')} finished", "bold")]
     if view.ended:
@@ -84,7 +84,7 @@ def headline(view: ViewModel, results: str) -> list[Words]:
 
 
 def problems(view: ViewModel) -> list[Words]:
-    """Return what keeps runs from being trained, and what cannot be read."""
+    """Return what keeps runs from training, and what cannot be read."""
     sweep_status = view.sweep_status
     silence = f"SLURM does not answer: {cell(sweep_status.slurm_error)}" if sweep_status.slurm_error else ""
     texts = [(cell(sweep_status.waits), "yellow"), (cell(sweep_status.idles), "yellow"), (silence, "magenta")]
@@ -92,11 +92,11 @@ def problems(view: ViewModel) -> list[Words]:
 
 
 MOST_PROBLEMS = 2
-"""Problems that have a line each; of more, their number is told."""
+"""Number of problems that are shown; the last line tells how many more there are."""
 
 
 def few(problem_lines: list[Words]) -> list[Words]:
-    """Return the first of some problems, with how many more there are."""
+    """Return at most `MAX_PROBLEMS` problems, the last of them with the number of hidden ones."""
     if len(problem_lines) <= MOST_PROBLEMS:
         return problem_lines
     text, style = problem_lines[MOST_PROBLEMS - 1]
@@ -105,14 +105,14 @@ def few(problem_lines: list[Words]) -> list[Words]:
 
 
 def short_duration(seconds: float) -> str:
-    """Return 75 s as 1:15, and hours before that."""
+    """Format a duration as minutes:seconds, such as 1:15 for 75 s, or hours:minutes:seconds."""
     total_s = round(seconds)
     hours, minutes = total_s // 3600, total_s % 3600 // 60
     return f"{hours}:{minutes:02}:{total_s % 60:02}" if hours else f"{minutes}:{total_s % 60:02}"
 
 
 def per_second(rate: float) -> str:
-    """Return a speed to three digits, of slow runs in steps a minute."""
+    """Format a speed in steps per second with three digits; below 0.1, in steps per minute."""
     if rate < 0.1:
         return f"{60 * rate:.3g}/min"
     return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"

@@ -1,4 +1,4 @@
-"""A list of lines of which one is chosen: with arrows, or with the mouse."""
+"""A list of lines, one of which is selected with arrow keys or the mouse."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -12,9 +12,9 @@ from textual.widget import Widget
 
 
 class ListView(Widget, can_focus=True):
-    """Shows a head and lines below it, as many as there is room for around the chosen one.
+    """Shows a header and, below it, as many lines around the selected one as fit.
 
-    A line is known by its key: it stays chosen where others come and go.
+    Lines have keys: the selected line stays selected when others come and go.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -28,10 +28,10 @@ class ListView(Widget, can_focus=True):
     ]
 
     class Chosen(Message):
-        """Another line is chosen."""
+        """Another line is selected."""
 
     class Opened(Message):
-        """Somebody wants to see more of the line that is chosen."""
+        """The selected line was opened, with enter or a double click."""
 
         def __init__(self, listing: "ListView") -> None:
             super().__init__()
@@ -39,7 +39,7 @@ class ListView(Widget, can_focus=True):
 
         @property
         def control(self) -> "ListView":
-            """The list that it is about."""
+            """The list; lets `@on` match it by a CSS selector."""
             return self.listing
 
     def __init__(self, id: str) -> None:
@@ -48,10 +48,10 @@ class ListView(Widget, can_focus=True):
         self._at, self._top, self._nothing = 0, 0, Text()
 
     def show(self, keys: Sequence[object], lines: Sequence[Text], nothing: str = "") -> None:
-        """Show other lines, the first of which is the head; where there are none, say why."""
+        """Replace the lines, the first of which is the header; without any lines below it, show a text instead."""
         chosen = self.chosen
         if (self._keys, [self._head, *self._lines]) == (list(keys), list(lines)):
-            return
+            return  # nothing has changed: do not redraw
         self._keys, (self._head, *self._lines) = list(keys), lines
         self._at = self._keys.index(chosen) if chosen in self._keys else max(0, min(self._at, len(self._keys) - 1))
         self._nothing = Text(nothing, style="dim")
@@ -59,13 +59,14 @@ class ListView(Widget, can_focus=True):
 
     @property
     def chosen(self) -> object:
-        """The key of the line that is chosen; None where there is none."""
+        """The key of the selected line; None if the list is empty."""
         return self._keys[self._at] if self._keys else None
 
     def render(self) -> RenderResult:
-        """Return the head and the lines that there is room for."""
+        """Return the header and the visible lines."""
         if not self._keys:
             return self._nothing
+        # Scroll no farther than needed to keep the selected line visible, and leave no blank lines at the end.
         visible_lines = max(1, self.size.height - 1)
         self._top = max(0, min(self._top, self._at, len(self._lines) - visible_lines), self._at - visible_lines + 1)
         visible = self._lines[self._top : self._top + visible_lines]
@@ -76,11 +77,11 @@ class ListView(Widget, can_focus=True):
         return Text("\n", no_wrap=True).join([self._head, *visible])
 
     def action_move(self, by: int) -> None:
-        """Choose another line."""
+        """Select another line, `by` lines below."""
         self._choose(self._at + by)
 
     def action_open(self) -> None:
-        """Ask for more of the line that is chosen."""
+        """Post `Opened` for the selected line."""
         if self._keys:
             self.post_message(self.Opened(self))
 

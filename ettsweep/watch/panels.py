@@ -1,4 +1,4 @@
-"""The parts of the screen as lines of text: tables of families and runs, the family in view, events."""
+"""Contents of the panels as lines of text: tables of families and runs, details of a family, events."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from ettsweep.watch.labels import Words, confidence, details, per_second, progre
 from ettsweep.watch.lattice_view import LEGEND, MARKED
 from ettsweep.watch.view_model import FamilyView, RunView, ViewModel
 
-BAR = 10
+BAR = 10  # characters of a progress bar
 
 FAMILY_COLUMNS = (
     *(Column("sweep"), Column("model", rank=5), Column("strategy"), Column("", rank=4), Column("runs", right=True)),
@@ -25,11 +25,11 @@ FAMILY_COLUMNS = (
 )
 
 STUCK = (State.FAILED, State.HELD, State.UNKNOWN)
-"""States that need a person; who cancels a run has decided about it."""
+"""States that need a decision by the user; cancelled runs are not among them, as cancelling was one."""
 
 
 def family_lines(view: ViewModel, width: int) -> list[Text]:
-    """Return the table of families, its head first."""
+    """Return the table of families, its header first."""
     several_models = len({family.study.model for family in view.families}) > 1
     return table(FAMILY_COLUMNS, [_family(family, several_models) for family in view.families], width)
 
@@ -67,22 +67,22 @@ RUN_COLUMNS = (
 Key = Callable[[RunView], object]
 
 SORTS: dict[str, Key] = {
-    "state": lambda one: 0,
-    "time left": lambda one: one.run.status.left_s if one.run.status.left_s is not None else float("inf"),
-    "loss": lambda one: one.loss if one.loss is not None else float("inf"),
-    "speed": lambda one: -(one.steps_per_s or 0.0),
-    "point": lambda one: (one.run.model, one.run.strategy, one.run.spec.lr, one.run.spec.wd, one.run.spec.seed),
+    "state": lambda view: 0,
+    "time left": lambda view: view.run.status.left_s if view.run.status.left_s is not None else float("inf"),
+    "loss": lambda view: view.loss if view.loss is not None else float("inf"),
+    "speed": lambda view: -(view.steps_per_s or 0.0),
+    "point": lambda view: (view.run.model, view.run.strategy, view.run.spec.lr, view.run.spec.wd, view.run.spec.seed),
 }
-"""By what the table of runs can be sorted; within what is equal, those in training come first."""
+"""Orders of the table of runs. Runs with equal keys keep their order, in which those in training come first."""
 
 
 def sorted_runs(view: ViewModel, by: str) -> list[RunView]:
-    """Return the unfinished runs in an order."""
+    """Return the unfinished runs in the order named `by`, a key of `SORT_KEYS`."""
     return sorted(view.runs, key=SORTS[by])  # type: ignore[arg-type]
 
 
 def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
-    """Return the table of unfinished runs, its head first."""
+    """Return the table of unfinished runs, its header first."""
     sweeps, models = {run.sweep for run in runs}, {run.run.model for run in runs}
     rows = [_run(run, len(sweeps) > 1, len(models) > 1, 8 if width < 120 else 12) for run in runs]
     return table(RUN_COLUMNS, rows, width)
@@ -114,7 +114,7 @@ def _run(run: RunView, several_sweeps: bool, several_models: bool, digits: int) 
 
 
 def family_words(family: FamilyView, width: int, height: int) -> Text:
-    """Return what is said of a family beside its lattice; what signs mean, where there is room for all of that."""
+    """Return the details of a family, with the legend below if all of it fits."""
     lines = [(line, style) for text, style in details(family) for line in textwrap.wrap(text, max(8, width))]
     legend = [("", ""), *((line, "dim") for text_line in (MARKED, LEGEND) for line in _parts(text_line, width))]
     if len(lines) > height:
@@ -126,7 +126,7 @@ def family_words(family: FamilyView, width: int, height: int) -> Text:
 
 
 def _parts(legend: str, width: int) -> list[str]:
-    """Return a legend in lines, parted between its entries alone."""
+    """Wrap a legend between its entries, which are separated by two blanks."""
     lines = [""]
     for entry in legend.split("  "):
         longer = f"{lines[-1]}  {entry}".strip()
@@ -135,7 +135,7 @@ def _parts(legend: str, width: int) -> list[str]:
 
 
 def event_lines(events: Sequence[Event], height: int) -> Text:
-    """Return the last events, the newest last."""
+    """Return the last `height` events, the newest last."""
     latest = events[-max(1, height) :]
     return Text("\n").join(map(_event, latest))
 

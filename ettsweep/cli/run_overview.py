@@ -88,7 +88,7 @@ def history_of(run: Run) -> list[Json]:
     try:
         lines = run.dir.history() if run.result is not None else latest.history() if latest else []
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise CorruptError("metrics.jsonl does not have the format that a run writes: was it edited?") from None
+        raise CorruptError("metrics.jsonl does not have the format that a run writes: the file was edited") from None
     return [line for line in lines if isinstance(line, dict) and _step(line) is not None]
 
 

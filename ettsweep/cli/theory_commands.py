@@ -76,7 +76,7 @@ def scales(
 
 def _need_positive(lr: float | None) -> None:
     if lr is not None and not 0 < lr <= 1e30:
-        raise InputError(f"--lr: expected a number between 0 and 1e30, got {lr}")
+        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
 
 
 def check_scaling(

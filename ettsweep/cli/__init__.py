@@ -33,12 +33,15 @@ app = typer.Typer(
     name="ettsweep",
     help="Find the best learning rate and weight decay for a Transformer, and how sure that is.",
     no_args_is_help=True,
+    # Rich tracebacks print local variables, which may hold secrets of an environment.
     pretty_exceptions_enable=False,
+    # Rich would read brackets in help texts, such as low:high[:step], as markup.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
+# Without this, `ettsweep --version` would fail for lack of a command.
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
@@ -81,6 +84,7 @@ def main() -> None:
     """Run the command line. An `EttsweepError` or `OSError` becomes a message and an exit code, without a traceback."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `ettsweep status | head` ends quietly
+    # The shell waits for an answer at each press of the tab key.
     if completion.VARIABLE in os.environ:
         completion.quicken()
     try:

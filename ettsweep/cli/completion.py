@@ -26,6 +26,7 @@ def quicken() -> None:
     from typer.core import TyperArgument, TyperOption
 
     sys.modules["rich"] = None  # type: ignore[assignment]  # `import rich` fails now, and typer does without
+    # Completers need only the text of the options that were typed.
     for kind in (TyperOption, TyperArgument):
         kind.process_value = lambda parameter, context, value: value  # type: ignore[assignment, method-assign]
 
@@ -45,6 +46,7 @@ def _names(context: typer.Context, kind: str, pattern: re.Pattern[str]) -> list[
     results = Path(os.path.expandvars(context.params["results"])).expanduser()
     try:
         with os.scandir(results / kind) as entries:
+            # Skip temporary and foreign files.
             return sorted(entry.name for entry in entries if pattern.fullmatch(entry.name) and entry.is_dir())
     except OSError:
         return []
@@ -68,7 +70,9 @@ def grid_models() -> list[str]:
     """Return the models with exactly one grid file, in ./grids or else among those shipped."""
     grids = Counter[str]()
     for folder in (Path("grids"), shipped("grids")):
+        # Grid files in ./grids hide the shipped ones of the same model.
         grids += Counter(model for model in map(_model_of, sorted(folder.glob("*.yaml"))) if model not in grids)
+    # With several grid files for a model, --model is refused as ambiguous.
     return [model for model, count in grids.items() if model and count == 1]
 
 
@@ -110,6 +114,7 @@ def sinks() -> list[str]:
 
 def samplers() -> list[str]:
     """Return the samplers, as the help of --sampler lists them."""
+    # Written out, since importing the samplers would take too long.
     return ["surface", "tpe", "gp", "cmaes", "random", "qmc"]
 
 

@@ -71,6 +71,7 @@ def data_text(
             warning = f"{out} holds corpus {existing.digest}, {reason}; runs that use it cannot resume without it"
             print_note(f"{warning}; use another --out to keep both")
             confirm("replace it?", yes)
+            # `tokenise` asks again before it replaces the corpus: answer once.
             confirmed_digests.append(existing.digest)
 
     # Ask now if the options already differ; changed text shows only after tokenising, which may take hours.

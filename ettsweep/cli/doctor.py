@@ -49,7 +49,9 @@ def doctor(
         raise InputError("--fit needs a grid: select one with --model NAME or --grid FILE")
     sweep_spec, data_subject, data_paths = None, None, {}
     if grid or model:
+        # A check of data and memory needs no starting point: any will do.
         sweep_spec = load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE)
+        # --fit by itself does not read the data set.
         data = data_of(sweep_spec) if data is None and not fit else data
     if data is not None:
         data_subject = subject(data, sweep_spec, set_ or [], task)
@@ -62,6 +64,7 @@ def doctor(
         checks += examine_saving(results, sweep_spec, *profile)
     if fit and sweep_spec is not None:
         checks += examine_fit(sweep_spec, *profile)
+    # Thousands of unreadable images fill a screen; CSV and JSON list them all.
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
     print_table([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)

@@ -54,6 +54,7 @@ class GridOptions:
         sweep_spec = load_request(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
         name = check_name(path.stem if self.name is None else self.name)
         if self.words is not None:
+            # Before anything is recorded.
             check_note(self.words)
         return name, judging.of(sweep_spec), seed_alone(path, seeds)
 

@@ -53,7 +53,9 @@ def init(
             raise InputError(f"{path} exists already: --force overwrites it, --out FILE writes another file")
     runs, steps = len(sweep_spec.specs()), sweep_spec.recipe.schedule.last_step
     print_note(f"wrote {path}: {count(runs, 'run')} of {count(steps, 'step')} to begin with")
+    # The printed commands can be pasted: quote the path.
     options, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
+    # Tasks whose data set ships with the package need no --data.
     if not TASKS[kind].packaged:
         options += "" if said(kind, sweep_spec.data) else " --data PATH"
         not_read = ": init has not read them" if data and not Path(data).exists() else ""

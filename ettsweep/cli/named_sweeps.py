@@ -49,12 +49,14 @@ def list_sweeps(
     sweep_store, run_index = load_sweep_store(results), read_ledger(results)
     listed_sweeps = [sweep for sweep in sweep_store.named.values() if all_ or not sweep.archived]
     rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in listed_sweeps]
+    # CSV keeps all columns, so that scripts can rely on them.
     omitted = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
     print_table(rows, form, [name for name in rows[0] if form is Format.CSV or not omitted.get(name)] if rows else None)
     for name, problem in sweep_store.broken.items():
         print_note(f"sweep {name} is left out: {problem}")
     hidden = len(sweep_store.named) - len(listed_sweeps)
     print_note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
+    # With nothing readable the command fails; with something, problems are only noted.
     if sweep_store.broken and not sweep_store.named:
         raise CorruptError(
             f"{results}: {count(len(sweep_store.broken), 'sweep')} cannot be read, and there are no others"

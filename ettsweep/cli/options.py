@@ -106,6 +106,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         )
     ]
     run.__annotations__ = {option.name: option.annotation for option in options}
+    # Keyword-only parameters may have defaults in any order.
     run.__signature__ = inspect.Signature([o.replace(kind=o.KEYWORD_ONLY) for o in options])  # type: ignore[attr-defined]
     return run
 
@@ -141,6 +142,7 @@ class FamilyOptions:
         from ettsweep.study.sweep_store import load_sweep_store
 
         sweep_store = load_sweep_store(results)
+        # A sweep that --sweep names and that cannot be read is an error, raised by `sweeps`.
         for name, problem in {} if self.sweep else sweep_store.broken.items():
             print_note(f"sweep {name} is left out: {problem}")
         return sweep_store
@@ -163,6 +165,7 @@ class FamilyOptions:
         """
         studies = [study for sweep in self.sweeps(sweep_store) for study in sweep.studies]
         if not studies:
+            # Three reasons for no studies, each with its own remedy.
             if sweep_store.named:
                 raise InputError(f"all sweeps are archived: {', '.join(sweep_store.named)}; select one with --sweep")
             if sweep_store.broken:
@@ -268,7 +271,9 @@ class RunOptions(FamilyOptions):
         for name in self.state or []:
             if name not in list(State):
                 raise unknown_name("state", name, [s.value for s in State])
+        # A set, since two prefixes may be of one run.
         ids = {find_run(run_index, prefix) for prefix in self.run or []}
+        # Ids select among all runs, those of archived sweeps too; broken folders have an id, but no run.
         if ids and not self.sweep:
             self._check_runs(run_index, sweep_store)
             runs = self._among([run_index.runs[run] for run in ids if run in run_index.runs])
@@ -314,6 +319,7 @@ class TrainingOptions:
                 if name not in METRIC_LOGGERS:
                     raise unknown_name("metric logger", name, METRIC_LOGGERS)
             check_loggers(self.log)
+            # --log is short for setting the profile's field `log`.
             sets.append(f"log=[{', '.join(self.log)}]")
         return LaunchOptions(self.launch, tuple(sets), self.data)
 

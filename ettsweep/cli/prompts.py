@@ -26,6 +26,7 @@ def console() -> "Console":
 def has_screen() -> bool:
     """`True` if the user sits at a terminal that can show a full-screen application."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
+    # A "dumb" terminal, such as the shell of an editor, cannot move the cursor.
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
@@ -100,6 +101,7 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     try:
+        # On standard error, as standard output may be piped into a file.
         confirmed = typer.confirm(escape_control(question), err=True)
     except typer.Abort:
         raise InputError("no answer; --yes skips this question") from None

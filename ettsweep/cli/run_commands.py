@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RunId = Annotated[str, typer.Argument(help="Run id, or a prefix of it.", autocompletion=completion.runs)]
 
+# People read the table; scripts read the keys of CSV and JSON, which must not change.
 STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
     *("run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
@@ -55,6 +56,7 @@ def status(
     from ettsweep.study.sweep_store import held_by
 
     run_index, sweep_store = read_ledger(results), chosen.load(results)
+    # Packs are counted over all runs: a selected run may train with others.
     runs, packs = chosen.runs(run_index, sweep_store), pack_sizes({r.id: r.status for r in run_index.runs.values()})
     rows = [
         status_row(r, held_by(sweep_store.searches, r.family, r.spec), packs.get(r.id))
@@ -98,6 +100,7 @@ def watch(
     """
     sweep_store = families.load(results)
 
+    # The screen calls this again whenever runs or sweeps have changed.
     def choose(run_index: "RunIndex", sweep_store: "SweepStore") -> "tuple[list[Run], list[Study]]":
         if not (runs := families.runs(run_index, sweep_store)):
             raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` starts some")
@@ -115,6 +118,7 @@ def watch(
         runs, _ = choose(read_ledger(results), sweep_store)
         monitor = ProgressMonitor(results, [r.spec for r in runs], sweep_store.searches)
         with detaching(code=0, meant=families.as_arguments):
+            # relaunch=False: watching never starts or submits anything.
             sweep_status = follow(monitor, str(results), console(), relaunch=False)
     if sweep_status is None or not sweep_status.settled:
         print_note(detached(families.as_arguments))
@@ -145,6 +149,7 @@ def logs(
             raise InputError("--follow prints all new attempts: leave out --attempt")
         _follow_log(results, intact(read_ledger(results), run))
         return
+    # A broken run folder has logs too, so only the id is needed.
     folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
     numbers = [n for n in folder.numbers() if attempt in (None, n)]
     if not numbers:
@@ -214,6 +219,7 @@ def cancel(
     runs, skipped = cancellable(selected, [] if chosen.run else chosen.sweep or [], sweep_store)
     for message in skipped:
         print_note(message)
+    # A single run needs no confirmation: `retry` resumes it.
     confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
     for message in cancel_runs(results, runs):
         print_note(message)
@@ -241,8 +247,10 @@ def retry(
     for prefix in chosen.run or []:
         intact(run_index, prefix)  # raises for a broken run folder, which cannot be trained
     selected = chosen.runs(run_index, sweep_store)
+    # Pruned runs were stopped on purpose: only ids or --state pruned select them.
     runs = retryable(selected, named=bool(chosen.run), states=chosen.state or ())
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
+    # Unless options say otherwise, runs train where their sweeps do, on the same data.
     studies = chosen.holding(runs, sweep_store)
     context = CommandContext(
         results, *training.place().of_searches(studies, sweep_store), studies=studies, tell=print_note
@@ -322,10 +330,12 @@ def train(
         spec, launch_options = ask_one(path, strategy, set_ or [], lr, wd, seed, launch_options)
     profile, data = launch_options.here(spec)
     folder, account = RunDir.create(results, spec), CostEstimator(profile)
+    # insist: a run that failed or was cancelled is blocked otherwise.
     print_note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
     finished = train_in_foreground(results, spec, profile, data)
     print_note(account.after(read_ledger(results)))
     status(chosen=RunOptions(run=[spec.run_id]), results=results)
+    # Ctrl-C is the usual way to stop: the run is interrupted, not failed.
     if folder.status().state is State.INTERRUPTED:
         print_note("stopped: the same command resumes from the last checkpoint")
     raise typer.Exit(0 if finished else 1)

@@ -25,6 +25,7 @@ Line = tuple[str, str]
 def show_overview(data: Json, run: Run | None) -> None:
     """Print the overview of a run, given its fields (`run_tables.describe_run`); `run` is None for a broken folder."""
     lines = list(_lines(data, run))
+    # In a pipe: plain text, and no import of rich.
     if not sys.stdout.isatty():
         print("\n".join(f"{label:<{LABELS}}{text}".rstrip() for label, text in lines))
         return
@@ -33,6 +34,7 @@ def show_overview(data: Json, run: Run | None) -> None:
 
     console = Console(highlight=False)
     for label, text in lines:
+        # The text of the state begins with its name: "failed: out of memory".
         style = STYLES.get(text.partition(" ")[0].rstrip(":"), "") if label == "state" else ""
         console.print(Text.assemble((f"{label:<{LABELS}}", "bold"), (text, style)), soft_wrap=True)
 
@@ -121,6 +123,7 @@ def spikes_of(run: Run, history: Sequence[Json]) -> list[Json] | None:
 
         try:
             events = count_spikes(history, run.spec)["spike_events"]
+        # An edited metrics.jsonl may have texts where numbers belong.
         except (TypeError, ValueError):
             events = None
     return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else None
@@ -133,6 +136,7 @@ def _told_spikes(events: Sequence[Json]) -> str:
 
 
 def _told_spike(event: Json) -> str:
+    # Kinds of spike events, as the columns of metrics.jsonl are called.
     metric_names = {"grad": "gradient norm", "eval_loss": "val_loss", "accuracy": "val_accuracy"}
     location = f"{cell(metric_names.get(str(event.get('kind')), event.get('kind')))} at step {cell(event.get('step'))}"
     if (sigmas := number(event.get("sigmas"))) is not None:

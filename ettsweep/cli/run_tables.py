@@ -143,9 +143,11 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[s
 
     `selection` are the command's own options that select runs, for a suggested `status`.
     """
+    # The reasons of these verdicts already have a command for the run.
     advised = {run for v in verdicts for run in v.stuck}
     ids_by_reason: dict[tuple[State, str], list[str]] = {}
     to_retry = []
+    # A full disk may block thousands of runs for one reason: five examples are enough.
     for p in plan.blocked[:5]:
         ids_by_reason.setdefault((p.state, p.reason), []).append(p.id)
         has_advice = p.reason.startswith(NO_ANSWER) or p.state is State.HELD  # their reason says what to do
@@ -199,6 +201,7 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
         "progress": trained(run),
         "best_score": best_score(run),
         "reason": run.status.reason,
+        # Empty texts become null in JSON.
         "where": run.status.where or None,
         "job": run.status.job or None,
         "slot": run.status.slot or None,
@@ -227,6 +230,7 @@ def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
 
     A broken run folder yields its id, state and reason.
     """
+    # None for a broken run folder.
     run = run_index.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": run_index.broken[run_id]}
@@ -238,6 +242,7 @@ def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
         parent, step = attempt.resumed_from()
         claim = attempt.claim()
         failure = attempt.failure() or {}
+        # Files of attempts may be damaged: check types, and accept missing keys.
         owner = claim.get("process")
         attempts.append(
             {
@@ -255,6 +260,7 @@ def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
 
 def state_note(row: dict[str, Any]) -> str:
     """Return a short note on where a run trains, how much time is left, and the reason for its state."""
+    # Many reasons name the job already.
     job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
     location, pack, left = "", "", ""
     if row["state"] == State.RUNNING:
@@ -283,6 +289,7 @@ def show_reproduction(run: Run, form: Format) -> None:
         print_table([{**data, "differs": "; ".join(reproduction.differs)}], form, data=data)
     for line in (*reproduction.notes, *(f"differs here: {line}" for line in reproduction.differs)):
         print_note(line)
+    # Without attempts there is nothing to compare with.
     if not reproduction.differs and run.dir.numbers():
         print_note("no difference found between this environment and the one that trained the run")
 

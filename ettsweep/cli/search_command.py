@@ -81,6 +81,7 @@ def search(
 
     propose = proposer(sampler)  # raises for an unknown sampler before anything is read
     name, requested_spec, seed_note = _asked(grid_options, sweep, judging, results)
+    # Also before anything is read or written.
     check_pruner(pruner, requested_spec.recipe.schedule)
     with retyped_with("--name"):
         sweep_spec = training.place().settle(requested_spec, results, name)
@@ -94,6 +95,7 @@ def search(
     new = [study for study in target.studies if not study.proposed]
     # Starting points matter only before the first suggestion.
     print_note("" if new or source is None else f"--from {source} is ignored: the search has already started")
+    # Creates or extends the sweep; which runs to train is decided round by round.
     _, obstacle = plan_grid(sweep_spec, context, name, grid_options.words, print_note)
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
     print_note(seed_note)
@@ -116,6 +118,7 @@ def search(
             )
     show_course(result.verification.studies, result.submit_result.plan.run_index, form)
     search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
+    # Options at their defaults are left out, to keep the suggested command short.
     option_arguments = [
         argument
         for option, (value, default) in search_options.items()
@@ -161,4 +164,5 @@ def _asked(
         name, sweep_spec, seed_note = sweep, judging.of(existing.asked_again(grid_options.strategy or [])), ""
     if sweep_spec.lr.fixed and sweep_spec.wd.fixed:
         raise InputError("lr and wd are both fixed: there is nothing to search; set --lr-range or --wd-range")
+    # In a searched sweep, the sampler chooses points: the lattice is not trained as a whole.
     return name, sweep_spec.model_copy(update={"searched": True}), seed_note

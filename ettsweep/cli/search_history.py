@@ -17,6 +17,7 @@ COLUMNS = 80
 
 def show_course(studies: Sequence[Study], run_index: RunIndex, form: Format) -> None:
     """Print each study's best score and the runs that improved on it; only as a table at a terminal."""
+    # Programs read the report's CSV files instead.
     if form is not Format.TABLE or not sys.stdout.isatty():
         return
     names = titles(studies)

@@ -108,6 +108,7 @@ def verify_optimum(
     if not dry_run:
         # --rule, --confidence and --margin are saved, so that later commands judge the same way.
         print_note(judge_by(results, dict.fromkeys(study.sweep for study in studies), criterion_options))
+    # Without --follow there is a single round, so nothing to report or to confirm.
     on_progress, may_continue = (print_note, go_on) if follow else (None, None)
     selection = families.as_arguments
     with detaching(meant=selection), followed(results, {study.sweep for study in studies} if context.follows else ()):
@@ -189,8 +190,10 @@ def report(
         with chosen_by("--optuna", optuna):
             print_note(write_journal(optuna, sweep_store, studies, run_index))
     verdicts = judge(studies, run_index)
+    # Verdicts may rest on runs outside the selection: the report must show these too.
     runs = with_evidence(families.runs(run_index, sweep_store), verdicts)
     notes = {name: sweep.note for name, sweep in sweep_store.named.items()}
+    # If the folder cannot be written, the error suggests --out.
     with chosen_by("--out", folder):
         paths = write_report(results, folder, runs, verdicts, sweep_store.searches, print_note, notes)
     show_verdicts(verdicts, form)

@@ -46,6 +46,7 @@ def map_(
 
     if (width is None) == (model is None):
         raise InputError("a width is needed: give either --width N or --model NAME")
+    # The checks of a grid's centre apply: finite, positive lr.
     point = validate(Centre, {"lr": lr, "wd": wd}, "map")
     n = width or model_spec(str(model)).width
     lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
@@ -126,6 +127,7 @@ def check_scaling(
     plan = make_plan(request, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
     with chosen_by("--out", folder):
+        # Made before the check, which takes minutes: a folder that cannot be written fails at once.
         with leaving_nothing(folder):
             make_folder(folder)
             check = run_check(plan)

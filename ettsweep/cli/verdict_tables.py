@@ -53,6 +53,7 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     mixed = {v.key: mix for v in verdicts if (mix := mixture(v.runs))}
     for key, (note, _) in mixed.items():
         print_note(f"{names[key]}: {note}")
+    # One example is enough, however many families are mixed.
     for _, run in list(mixed.values())[:1]:
         print_note(f"`ettsweep show {run} --reproduce` lists how one version differs from this environment")
     several_models = len({v.study.model for v in verdicts}) > 1
@@ -65,6 +66,7 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
 def note_reasons(verdicts: Sequence[Verdict]) -> None:
     """Print why verdicts are not "optimal", once for all families with the same reason, and caveats on bounds."""
     names = titles([v.study for v in verdicts])
+    # Many families often lack the same: one note for all of them.
     families_by_reason: dict[str, list[str]] = {}
     for v in verdicts:
         if v.verdict != "optimal":
@@ -88,12 +90,14 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
 
 def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, data: object = None) -> None:
     """Print a row per family, leaving out identifying columns that are the same for all."""
+    # With one model, sweep and strategy identify a row; else model and family are needed.
     ambiguous = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
     omitted = set() if ambiguous else {"family", "model"}
     omitted |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
     omitted |= {"optimizer"} if len({s.base.optimizer.kind for s in studies}) < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
     if form is Format.TABLE:
+        # Only tables omit empty columns: the columns of CSV must not vary.
         columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
     print_table([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
 
@@ -132,6 +136,7 @@ def note_saved(verdicts: Sequence[Verdict], extra_specs: Mapping[tuple[str, str]
     """
     saved = 0
     for v in verdicts:
+        # Without extra runs there was no race.
         if v.bound and v.candidate and extra_specs.get(v.key):
             compared_points = [scored_point.point for scored_point in v.compared]
             not_compared = [
@@ -187,6 +192,7 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
 
 def _compared(v: Verdict) -> dict[str, Any]:
     """Return the column on the best of the neighbours: its score, or its difference to the candidate with an error."""
+    # The paper's rule compares means, and has no errors.
     if v.study.criterion.rule == "paper":
         return {"best neighbour": v.rival and v.rival.score}
     nearest = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
@@ -228,9 +234,11 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "rule": v.study.criterion.rule,
         "confidence": v.study.criterion.confidence,
         "statement": v.statement,
+        # Keys are an interface for scripts: add to them, never rename.
         "evidence": bound_json(v),
         "neighbours": [
             {**_point(n.point), "score": n.score, "state": n.state.value, "runs": n.runs, **_worse(d)}
+            # Without a bound there is no difference for any neighbour.
             for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
         ],
         "missing": [_point(point) for point in v.missing],
@@ -264,6 +272,7 @@ def sweep_row(
         for run in run_index.family(study.family)
         if sweep.name in holders(sweep_store.searches, run.family, run.spec)
     ]
+    # Requested runs without a folder count too, as missing.
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
     states = [run_index.state(run).state for run in ids]
     seconds = sum(map(cost_s, runs))

@@ -43,9 +43,11 @@ def show_verified(
     )
     is_limited = verification.stopped or is_cut_short
     print_note(f"{shell_command(*command, '--max-runs', 'N')} allows N more" if is_limited else "")
+    # Without --follow, unresolved verdicts need another command.
     if context.console is None and any(v.verdict == "unresolved" and v.bound for v in verification.verdicts):
         print_note(f"{shell_command(*command)} trains the seeds that decide most; --max-runs N sets a limit")
     note_blocked(result.submit_result.plan, verification.verdicts, selection)
+    # Raised last: the verdicts are valid although their runs could not be submitted.
     if result.problem:
         raise result.problem
     print_note(score_note([v.study for v in verification.verdicts]))

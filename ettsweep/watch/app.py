@@ -55,6 +55,7 @@ class WatchScreen(App[None]):
         exit_signal: The signal that ended the application; None if a key did.
     """
 
+    # Textual's palette offers actions that make no sense here, such as changing the theme.
     ENABLE_COMMAND_PALETTE = False
     CSS_PATH = "screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,6 +67,7 @@ class WatchScreen(App[None]):
         Binding("C", "cancel_sweep", "cancel sweep", key_display="C"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
+        # priority: also inside dialogs and the log; Textual itself only shows a hint on ctrl+c.
         Binding("ctrl+c", "quit", show=False, priority=True, system=True),
     ]
 
@@ -123,6 +125,7 @@ class WatchScreen(App[None]):
                 loop.add_signal_handler(number, self._end, number)
         for name, title in {"families": "families", "middle": "lattice", "runs": "runs", "events": "events"}.items():
             self.query_one(f"#{name}").border_title = f" {title} "
+        # Before the first view, so that arrow keys work at once.
         self.query_one("#families").focus()
         self._draw()
         self._looking.start()
@@ -182,6 +185,7 @@ class WatchScreen(App[None]):
         """Show the newest view in all panels."""
         width, view = self.size.width, self.view
         problem_lines: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
+        # Before the first view there is a single line on the progress of reading.
         if view is None:
             self._say("head", [(self._reading, "bold"), (cell(str(self._results)), "dim")])
             self._share_out(0)
@@ -205,6 +209,7 @@ class WatchScreen(App[None]):
         lattice_width = self.size.width - DETAILS
         viewport = window(family.lattice, lattice_width, height // 2) if family else None
         families, runs = (len(view.families), len(view.runs)) if view else (0, 0)
+        # Seven lines for the lattice even before there is one, so that panels do not jump.
         heights = panel_heights(height, families + 1, max(viewport.height if viewport else 0, 7), runs + 1)
         for name, lines in zip(("families", "middle", "runs", "events"), heights, strict=True):
             self.query_one(f"#{name}").styles.height = lines
@@ -219,6 +224,7 @@ class WatchScreen(App[None]):
             lines = drawn(family.lattice, width, height)
             self._drawn = (family.key, width, height, family.lattice)
             self._update("lattice", Text("\n").join(lines))
+            # Details get what the lattice and its margin leave.
             self._beside = self.size.width - max(map(len, lines), default=0) - 3
             suffix = "" if is_whole(family.lattice, width, height) else ", a part of it"
             self.query_one("#middle").border_title = f" {cell(family.title)}: lr across, wd up{suffix} "
@@ -295,6 +301,7 @@ class WatchScreen(App[None]):
             self._tell("no sweep is selected")
             return
         name, view = family.study.sweep, self.view
+        # The result is fixed now: the runs that the question counts are the ones cancelled.
         runs, skipped = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
         if not runs:
             self._tell("; ".join([f"sweep {name}: nothing to cancel", *skipped]))
@@ -308,6 +315,7 @@ class WatchScreen(App[None]):
     def _ask(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
         def on_answer(yes: bool | None) -> None:
             if yes:
+                # A daemon thread: leaving does not wait for SLURM.
                 threading.Thread(target=self._cancel, args=(runs(),), daemon=True).start()
 
         self.push_screen(ConfirmDialog(cell(question)), on_answer)
@@ -316,6 +324,7 @@ class WatchScreen(App[None]):
         """Cancel runs; called in a thread of its own, since SLURM may take minutes to answer."""
         try:
             message = "; ".join(cancel(self._results, runs))
+            # Widgets may be changed in the application's thread only.
             self.call_from_thread(self._tell, message)
         except EttsweepError as error:
             self.call_from_thread(self._tell, str(error))

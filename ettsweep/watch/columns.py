@@ -36,7 +36,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Words]], width: int
         max(cell_len(text) for text in (column.name, *(row[k][0] for row in rows))) for k, column in enumerate(columns)
     ]
     while sum(widths[k] + GAP for k in visible) - GAP > width:
+        # Of equal ranks, the rightmost column goes first.
         last = max(visible, key=lambda k: (columns[k].rank, k))
+        # Only indispensable columns are left: the last one is truncated.
         if columns[last].rank == 0:
             break
         visible.remove(last)

@@ -26,6 +26,7 @@ class ConfirmDialog(ModalScreen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes"),
+        # Enter means no: cancelling runs needs a deliberate y.
         Binding("n,escape,q,enter", "dismiss(False)", "no"),
     ]
 
@@ -84,6 +85,7 @@ class LogScreen(Screen[None]):
         self._read()
         self.set_interval(POLL_S, self._read)
 
+    # In a thread: the file system may be slow. Exclusive: two reads would mix up lines.
     @work(thread=True, exclusive=True, group="log")
     def _read(self) -> None:
         """Show new lines and, once the run has ended, the rest."""
@@ -96,5 +98,6 @@ class LogScreen(Screen[None]):
 
     def _write(self, text: str) -> None:
         log = self.query_one(RichLog)
+        # Logs may hold control characters that would change the terminal.
         for line in escape_control(text).splitlines()[-KEPT:]:
             log.write(Text(line))

@@ -40,6 +40,7 @@ def events_of_run(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 
     `attempts` are the numbers of the run's last attempt at both polls.
     """
     events: list[tuple[str, str]] = []
+    # A new attempt of a known run: its job was requeued, or another worker took it over.
     if before and 0 < attempts[0] < attempts[1]:
         events.append(("requeued", _taken_over(now, attempts[1])))
     state = now.state
@@ -81,6 +82,7 @@ def run_title(run: Run) -> str:
 
 def told_spikes(run: Run) -> str:
     """Return the number of spikes of a finished run and the step of the highest one; "" if there are none."""
+    # Results may be edited by hand: check types.
     spikes = (run.result or {}).get("spike_events")
     events = [event for event in spikes if isinstance(event, dict)] if isinstance(spikes, list) else []
     if not events:

@@ -113,6 +113,7 @@ def short_duration(seconds: float) -> str:
 
 def per_second(rate: float) -> str:
     """Format a speed in steps per second with three digits; below 0.1, in steps per minute."""
+    # "0.05/s" is harder to read than "3/min".
     if rate < 0.1:
         return f"{60 * rate:.3g}/min"
     return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"

@@ -72,6 +72,7 @@ def lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCells:
         }
     study, runs = study_state.study, study_state.runs()
     cells = []
+    # Points outside the ranges have runs, or are neighbours: all three sources are needed.
     for point in dict.fromkeys((*study.asked, *runs, *marks)):
         run_states = {run.spec.seed: run.state for run in runs.get(point, ())}
         # A neighbour that nobody has requested has no seeds yet: one missing run stands for it.
@@ -109,6 +110,7 @@ def shades(lattice_cells: LatticeCells) -> Mapping[Point, float]:
     }
     if not scores:
         return {}
+    # rank is lower for better scores, whether the metric is a loss or an accuracy.
     ranked = sorted(scores.values())
     best, median = ranked[0], ranked[len(ranked) // 2]
     width = min(ranked[-1], best + REACH * (median - best)) - best

@@ -58,6 +58,7 @@ class Density:
     height: int
 
 
+# The smallest shows a sign only; from 6 characters on, scores fit.
 DENSITIES = (Density(8, 2), Density(8, 1), Density(6, 1), Density(4, 1))
 """Sizes of cells, the largest first."""
 
@@ -118,6 +119,7 @@ def is_whole(lattice_cells: LatticeCells, width: int, height: int) -> bool:
 
 def _around(centre: int, bounds: tuple[int, int], number: int) -> tuple[int, int]:
     """Return (first, last) of at most `number` steps around `centre` within `bounds`."""
+    # Shift the window rather than cut it where it would leave the bounds.
     first = max(bounds[0], min(centre - number // 2, bounds[1] - number + 1))
     return first, min(bounds[1], first + number - 1)
 
@@ -132,10 +134,12 @@ def drawn(lattice_cells: LatticeCells, width: int, height: int) -> list[Text]:
     shade_by_point, half = shades(lattice_cells), viewport.density.width // 2
     columns = range(viewport.i[0], viewport.i[1] + 1)
     lines = []
+    # From the top of the screen: the highest wd first.
     for j in range(viewport.j[1], viewport.j[0] - 1, -1):
         row = [cells.get((i, j)) for i in columns]
         for k in range(viewport.density.height):
             line = Text(f"{wds.get(j, '') if k == 0 else '':>{viewport.labels}} ", style="dim", no_wrap=True)
+            # Each step in wd shifts the row by half a cell to the right.
             line.append(" " * (half * (j - viewport.j[0])))
             for cell in row:
                 line.append_text(_cell(cell, k, viewport.density, lattice_cells.metric, shade_by_point))
@@ -177,6 +181,7 @@ def _cell(
 
 def cell_style(cell: Cell, shade_by_point: Mapping[Point, float]) -> Style:
     """Return the style of a cell: the colour of its score or, without one, of its state."""
+    # Points without a score, among them diverged ones.
     if cell.point not in shade_by_point:
         return Style.parse(STATE_STYLES.get(cell.state, "dim")) + Style(bold=cell.mark is Mark.CANDIDATE)
     k = round((len(COLOURS) - 1) * shade_by_point[cell.point])
@@ -192,5 +197,6 @@ def digits(score: float | None, metric: Metric) -> str:
     if 0.01 <= abs(value) < 9999.5 or value == 0:  # the longest text that fits; 0.123 loses its leading zero
         texts = (f"{value:.{decimals}f}" for decimals in (3, 2, 1, 0))
         return next(short for text in texts if len(short := text[1:] if text.startswith("0.") else text) <= 4)
+    # Scientific notation for the rest: 1e-4.
     mantissa, exponent = f"{value:.0e}".split("e")
     return f"{mantissa}e{int(exponent)}"

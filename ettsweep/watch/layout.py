@@ -26,6 +26,7 @@ def panel_heights(height: int, families: int, lattice: int, runs: int) -> PanelH
     """
     min_below = 2 * FRAME + LEAST_RUNS + LEAST_EVENTS
     min_families = FRAME + min(families, 3)
+    # At least three rows of the lattice, whatever else is on the screen.
     middle = FRAME + max(3, min(lattice, height - min_below - min_families - FRAME))
     top = FRAME + max(2, min(families, height - min_below - middle - FRAME))
     remaining = height - top - middle

@@ -22,6 +22,7 @@ class ListView(Widget, can_focus=True):
         Binding("down", "move(1)", show=False),
         Binding("pageup", "move(-10)", show=False),
         Binding("pagedown", "move(10)", show=False),
+        # A move stops at the first and the last line.
         Binding("home", "move(-1000000)", show=False),
         Binding("end", "move(1000000)", show=False),
         Binding("enter", "open", show=False),
@@ -53,6 +54,7 @@ class ListView(Widget, can_focus=True):
         if (self._keys, [self._head, *self._lines]) == (list(keys), list(lines)):
             return  # nothing has changed: do not redraw
         self._keys, (self._head, *self._lines) = list(keys), lines
+        # If the selected line is gone, select the one that took its place.
         self._at = self._keys.index(chosen) if chosen in self._keys else max(0, min(self._at, len(self._keys) - 1))
         self._nothing = Text(nothing, style="dim")
         self.refresh()
@@ -71,6 +73,7 @@ class ListView(Widget, can_focus=True):
         self._top = max(0, min(self._top, self._at, len(self._lines) - visible_lines), self._at - visible_lines + 1)
         visible = self._lines[self._top : self._top + visible_lines]
         chosen = self._lines[self._at]
+        # Reverse video only with focus: it shows which table the arrow keys move in.
         visible[self._at - self._top] = (
             Text(chosen.plain, style="reverse") if self.has_focus else Text.assemble(chosen, style="bold")
         )
@@ -99,6 +102,7 @@ class ListView(Widget, can_focus=True):
         self.refresh()
 
     def on_click(self, event: Click) -> None:
+        # Line 0 is the header.
         if self._keys and event.y > 0:
             self._choose(self._top + event.y - 1)
             if event.chain == 2:

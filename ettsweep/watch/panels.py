@@ -51,12 +51,14 @@ def _family(family: FamilyView, several_models: bool) -> list[Words]:
         (str(running) if running else "", "cyan"),
         (str(cancelled) if cancelled else "", "yellow"),
         (str(stuck) if stuck else "", "red"),
+        # Only the first clause of the reason: the details have all of it.
         (cell(verdict.reason.partition(";")[0]) if verdict else "", "dim"),
     ]
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
+# Ranks: of the columns that may be dropped, sweep, model and try matter least.
 RUN_COLUMNS = (
     *(Column("run"), Column("sweep", rank=7), Column("model", rank=9), Column("strategy", rank=1)),
     *(Column("lr", right=True), Column("wd", right=True), Column("seed", right=True, rank=3), Column("state")),
@@ -84,6 +86,7 @@ def sorted_runs(view: ViewModel, by: str) -> list[RunView]:
 def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
     """Return the table of unfinished runs, its header first."""
     sweeps, models = {run.sweep for run in runs}, {run.run.model for run in runs}
+    # Sweep and model stay empty, and are dropped, if they are the same for all runs.
     rows = [_run(run, len(sweeps) > 1, len(models) > 1, 8 if width < 120 else 12) for run in runs]
     return table(RUN_COLUMNS, rows, width)
 
@@ -91,6 +94,7 @@ def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
 def _run(run: RunView, several_sweeps: bool, several_models: bool, digits: int) -> list[Words]:
     spec, status = run.run.spec, run.run.status
     running = status.state is State.RUNNING
+    # A queued run that was interrupted before has a step too.
     has_started = running or status.progress > 0
     location = " ".join(filter(None, [status.where, status.job, first_line(status.reason)]))
     return [
@@ -117,6 +121,7 @@ def family_words(family: FamilyView, width: int, height: int) -> Text:
     """Return the details of a family, with the legend below if all of it fits."""
     lines = [(line, style) for text, style in details(family) for line in textwrap.wrap(text, max(8, width))]
     legend = [("", ""), *((line, "dim") for text_line in (MARKED, LEGEND) for line in _parts(text_line, width))]
+    # Too many lines: end with an ellipsis, so that it shows that there is more.
     if len(lines) > height:
         text, style = lines[height - 1]
         lines = [*lines[: height - 1], (f"{text[: max(0, width - 1)]}…", style)]

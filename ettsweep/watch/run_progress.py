@@ -17,6 +17,7 @@ def loss_of(attempt: Attempt) -> float | None:
             lines = file.read().split(b"\n")[:-1]  # the last part is empty, or a line that is still being written
     except OSError:
         return None
+    # Find the line before parsing: parsing all of them would take long at every poll.
     last = next((line for line in reversed(lines) if b'"loss"' in line), b"{}")
     try:
         record = loads(last)

@@ -37,6 +37,7 @@ class Throttle:
 class Stopwatch:
     """Measures CPU time of this thread and wall time since its creation."""
 
+    # CPU time of the thread, as drawing happens in another one.
     cpu_s: float = field(default_factory=time.thread_time)
     wall_s: float = field(default_factory=time.monotonic)
 

@@ -78,6 +78,7 @@ class Watcher:
         self._families: dict[tuple[str, str], WatchedFamily] = {}
         self._holders: dict[str, str] = {}
         self._events: deque[Event] = deque(maxlen=EVENTS)
+        # The cache remembers SLURM's answers from poll to poll, so that the controller is asked rarely.
         self._slurm_cache, self._pace, self._others_rest = SlurmCache(), TimeLeftEstimator(), Throttle()
         self._choice_rest, self._unchosen = Throttle(), True
         self._begun, self._grouped, self._shown = False, dict[str, list[str]](), set[str]()
@@ -112,6 +113,7 @@ class Watcher:
         A family is judged again only after a pause in proportion to the time that judging it took.
         """
         for family in self._families.values():
+            # A first verdict waits for no throttle: the screen would show none for long.
             if self._stale(family) and (family.rest.over or family.verdict is None):
                 stopwatch, before = Stopwatch(), family.verdict
                 family.verdict = evaluate(family.study, self._members(family)).verdict()
@@ -146,6 +148,7 @@ class Watcher:
     def _read_runs(self, liveness: SchedulerLiveness, on_progress: Tell) -> bool:
         """Read new runs and those that may have changed; return `True` if runs were added or removed."""
         names = set(os.listdir(runs_dir(self._results))) if self._there() else set()
+        # `clean`, or the user, may remove run folders.
         removed = (self._runs.keys() | self._broken.keys()) - names
         for name in removed:
             self._runs.pop(name, None)
@@ -165,9 +168,11 @@ class Watcher:
         before = len(self._runs)
         timed_events: list[tuple[float, list[Event]]] = []
         for k, name in enumerate(new):
+            # Progress is worth a line only if reading takes noticeable time.
             if k % 100 == 0 and len(new) > 100:
                 on_progress(f"reading runs: {k:,} of {len(new):,}")
             timed_events += self._read_new(name, liveness)
+        # By the time at which runs ended, so that the newest events come last.
         timed_events.sort(key=lambda timed_event: timed_event[0])
         self._events += [event for _, events in timed_events[-EVENTS:] for event in events]
         return bool(removed) or len(self._runs) != before
@@ -205,11 +210,13 @@ class Watcher:
         states = {previous.state, run.state} if previous else {run.state}
         if previous is None or len(states) > 1:
             self._changes[run.family] += 1
+            # A run that goes from queued to running changes the lattice, but no verdict.
             self._outcomes[run.family] += not states <= WAITING
         self._runs[run.id] = run
         if run.id in self._chosen:
             self._chosen[run.id] = run
         if run.result:
+            # Finished runs teach how fast runs like them train.
             self._pace.learn(run.spec, run.result)
         elif numbers := run.dir.numbers():
             self._attempts[run.id] = numbers[-1]
@@ -260,6 +267,7 @@ class Watcher:
             existing = {(point, run.spec.seed) for point, runs in study_state.runs().items() for run in runs}
             requested = {(point, seed) for point, seeds in family.study.asked.items() for seed in seeds}
             family.states = Counter(run.state for run in members)
+            # Requested runs without a folder.
             family.states[State.MISSING] += len(requested - existing)
 
     # --- view -------------------------------------------------------------------------------------------------------
@@ -296,9 +304,11 @@ class Watcher:
         statuses = {run.id: run.status for run in runs}
         packs = pack_sizes(statuses)
         for run in runs[:LISTED]:
+            # Looking up sweeps takes long for many runs: once per selection is enough.
             if run.id not in self._holders:
                 self._holders[run.id] = held_by(self._sweep_store.searches, run.family, run.spec)
             number = self._attempts.get(run.id, 0)
+            # Only a run in training has a current loss and speed.
             loss, speed = None, None
             if number and run.state is State.RUNNING:
                 loss, speed = loss_of(run.dir.attempt(number)), speed_of(run.dir.attempt(number))

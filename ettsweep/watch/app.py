@@ -71,21 +71,21 @@ class WatchScreen(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True, system=True),
     ]
 
-    class Seen(Message):
+    class Updated(Message):
         """The poller has a new view."""
 
         def __init__(self, view: ViewModel) -> None:
             super().__init__()
             self.sight = view
 
-    class Said(Message):
+    class StatusText(Message):
         """The poller reports progress or an error."""
 
         def __init__(self, text: str, bad: bool = False) -> None:
             super().__init__()
             self.text, self.bad = text, bad
 
-    class Impossible(Message):
+    class Failed(Message):
         """The poller has stopped because of an error."""
 
         def __init__(self, error: Exception) -> None:
@@ -142,32 +142,32 @@ class WatchScreen(App[None]):
     # Called in the poller's thread: widgets may be changed in the application's thread only, hence messages.
 
     def reading(self, message: str) -> None:
-        self.post_message(self.Said(message))
+        self.post_message(self.StatusText(message))
 
     def seen(self, view: ViewModel) -> None:
-        self.post_message(self.Seen(view))
+        self.post_message(self.Updated(view))
 
     def unreadable(self, reason: str) -> None:
-        self.post_message(self.Said(f"{reason}; showing the last readable state", bad=True))
+        self.post_message(self.StatusText(f"{reason}; showing the last readable state", bad=True))
 
     def impossible(self, error: Exception) -> None:
-        self.post_message(self.Impossible(error))
+        self.post_message(self.Failed(error))
 
-    @on(Seen)
-    def _on_seen(self, message: Seen) -> None:
+    @on(Updated)
+    def _on_seen(self, message: Updated) -> None:
         self.view, self._unreadable = message.sight, ""
         self._draw()
 
-    @on(Said)
-    def _on_said(self, message: Said) -> None:
+    @on(StatusText)
+    def _on_said(self, message: StatusText) -> None:
         if message.bad:
             self._unreadable = message.text
         else:
             self._reading = message.text
         self._draw()
 
-    @on(Impossible)
-    def _on_impossible(self, message: Impossible) -> None:
+    @on(Failed)
+    def _on_impossible(self, message: Failed) -> None:
         self.error = message.error
         self.exit()
 
@@ -195,10 +195,10 @@ class WatchScreen(App[None]):
         self._say("problems", problem_lines, between="\n")
         families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
         no_families = "no sweep: only single runs" if view.runs or not view.families else ""
-        families.show([family.key for family in view.families], family_lines(view, width), no_families)
+        families.set_lines([family.key for family in view.families], family_lines(view, width), no_families)
         sorted_views = sorted_runs(view, self._sort)
         no_runs = "all runs have finished"
-        runs.show([run.run.id for run in sorted_views], run_lines(sorted_views, width), no_runs)
+        runs.set_lines([run.run.id for run in sorted_views], run_lines(sorted_views, width), no_runs)
         families.border_title = f" families: {len(view.families)} "
         runs.border_title = f" unfinished runs: {len(sorted_views)}, by {self._sort} "
         self._share_out(len(problem_lines))
@@ -243,16 +243,16 @@ class WatchScreen(App[None]):
     @property
     def family(self) -> FamilyView | None:
         """The selected family."""
-        chosen = self.query_one("#families", ListView).chosen
+        key = self.query_one("#families", ListView).selected_key
         families = self.view.families if self.view else ()
-        return next((family for family in families if family.key == chosen), None)
+        return next((family for family in families if family.key == key), None)
 
     @property
     def run_in_view(self) -> Run | None:
         """The selected run."""
-        chosen = self.query_one("#runs", ListView).chosen
+        run_id = self.query_one("#runs", ListView).selected_key
         run_views = self.view.runs if self.view else ()
-        return next((run.run for run in run_views if run.run.id == chosen), None)
+        return next((run.run for run in run_views if run.run.id == run_id), None)
 
     # --- keys -------------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class LatticeCells:
         return next((cell for cell in self.cells if cell.mark is Mark.CANDIDATE), next(iter(middle), None))
 
 
-def lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCells:
+def build_lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCells:
     """Return the lattice of a family, with the candidate and its neighbours marked if there is a verdict."""
     marks: dict[Point, Mark] = {}
     if verdict and verdict.candidate:

@@ -48,19 +48,21 @@ class ListView(Widget, can_focus=True):
         self._head, self._lines, self._keys = Text(), list[Text](), list[object]()
         self._at, self._top, self._nothing = 0, 0, Text()
 
-    def show(self, keys: Sequence[object], lines: Sequence[Text], nothing: str = "") -> None:
+    def set_lines(self, keys: Sequence[object], lines: Sequence[Text], empty_text: str = "") -> None:
         """Replace the lines, the first of which is the header; without any lines below it, show a text instead."""
-        chosen = self.chosen
+        selected_key = self.selected_key
         if (self._keys, [self._head, *self._lines]) == (list(keys), list(lines)):
             return  # nothing has changed: do not redraw
         self._keys, (self._head, *self._lines) = list(keys), lines
         # If the selected line is gone, select the one that took its place.
-        self._at = self._keys.index(chosen) if chosen in self._keys else max(0, min(self._at, len(self._keys) - 1))
-        self._nothing = Text(nothing, style="dim")
+        self._at = (
+            self._keys.index(selected_key) if selected_key in self._keys else max(0, min(self._at, len(self._keys) - 1))
+        )
+        self._nothing = Text(empty_text, style="dim")
         self.refresh()
 
     @property
-    def chosen(self) -> object:
+    def selected_key(self) -> object:
         """The key of the selected line; None if the list is empty."""
         return self._keys[self._at] if self._keys else None
 
@@ -72,10 +74,10 @@ class ListView(Widget, can_focus=True):
         visible_lines = max(1, self.size.height - 1)
         self._top = max(0, min(self._top, self._at, len(self._lines) - visible_lines), self._at - visible_lines + 1)
         visible = self._lines[self._top : self._top + visible_lines]
-        chosen = self._lines[self._at]
+        selected = self._lines[self._at]
         # Reverse video only with focus: it shows which table the arrow keys move in.
         visible[self._at - self._top] = (
-            Text(chosen.plain, style="reverse") if self.has_focus else Text.assemble(chosen, style="bold")
+            Text(selected.plain, style="reverse") if self.has_focus else Text.assemble(selected, style="bold")
         )
         return Text("\n", no_wrap=True).join([self._head, *visible])
 

@@ -21,7 +21,7 @@ from ettsweep.study.sweep_store import SweepStore, held_by, holders, load_sweep_
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate
 from ettsweep.watch.events import Event, events_of_run, events_of_verdict, short_id
-from ettsweep.watch.lattice_cells import LatticeCells, lattice
+from ettsweep.watch.lattice_cells import LatticeCells, build_lattice
 from ettsweep.watch.run_progress import loss_of, speed_of
 from ettsweep.watch.throttle import Stopwatch, Throttle
 from ettsweep.watch.view_model import FamilyView, RunView, ViewModel
@@ -263,7 +263,7 @@ class Watcher:
         if family.seen != changes:
             members = [run for run in self._members(family) if family.study.holds(run.point)]
             study_state = evaluate(family.study, members)
-            family.seen, family.lattice = changes, lattice(study_state, family.verdict)
+            family.seen, family.lattice = changes, build_lattice(study_state, family.verdict)
             existing = {(point, run.spec.seed) for point, runs in study_state.runs().items() for run in runs}
             requested = {(point, seed) for point, seeds in family.study.asked.items() for seed in seeds}
             family.states = Counter(run.state for run in members)

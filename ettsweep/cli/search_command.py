@@ -130,7 +130,7 @@ def search(
 
 def _other_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     """Return a line for each study whose ranges differ from those of the search so far."""
-    from ettsweep.console import power
+    from ettsweep.powers import power
 
     def describe_box(study: "Study") -> str:
         (low_lr, low_wd), (high_lr, high_wd) = study.box

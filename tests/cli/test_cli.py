@@ -12,10 +12,11 @@ from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
-from ettsweep.console import parse_number, with_results
+from ettsweep.console import with_results
 from ettsweep.launch.cost import device_hours
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slots import hold_slot, let_go
+from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
@@ -443,7 +444,7 @@ def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call:
     (verdict,) = call(*options, "--at", "0.3333,0.6667").json
     assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 1 / 3, 2 / 3)
     done = call(*options, "--at", "0.3333,0.5", code=2)
-    assert "--at: wd is fixed at 0.6667 in asked standard, got 2^-1" in done.err
+    assert "--at: wd is fixed at 0.6666666667 in asked standard, got 2^-1" in done.err
 
 
 def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Stu
         assert chosen
         titles, orders = set(), set()
         for _ in range(5):
-            titles.add(re.search(r"not finished: 1?\d, by ([\w ]+) ─*", seen(app).replace("━", "─"))[1].strip())  # type: ignore[index]
+            titles.add(re.search(r"unfinished runs: 1?\d, by ([\w ]+) ─*", seen(app).replace("━", "─"))[1].strip())  # type: ignore[index]
             orders.add(tuple(re.findall(r"^([0-9a-f]{8}) ", seen(app), re.MULTILINE)))
             await pilot.press("s")
             await pilot.pause()

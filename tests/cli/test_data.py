@@ -140,7 +140,7 @@ def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, 
     before = files(folder / "out")
     digest = read_manifest(folder / "out").digest
     told = ettsweep(*options, code=2).stderr
-    assert f"out holds corpus {digest}, made with {how.format(folder=folder)}; runs made for it cannot go on" in told
+    assert f"out holds corpus {digest}, made with {how.format(folder=folder)}; runs that use it cannot resume" in told
     assert "ettsweep: no answer; --yes skips this question" in told
     assert files(folder / "out") == before
     ettsweep(*options, "--yes")

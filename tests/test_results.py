@@ -110,7 +110,7 @@ def test_a_folder_without_anything_has_frames_with_all_columns(loaded: Results, 
     for name in FRAMES:
         assert len(getattr(empty, name)) == 0
         assert list(getattr(empty, name).columns) == list(getattr(loaded, name).columns), name
-    with pytest.raises(InputError, match=r"results: no grid has been asked for yet, so there is nothing to draw$"):
+    with pytest.raises(InputError, match=r"results: no sweeps yet, so there is nothing to draw$"):
         empty.figures.scores()
 
 

@@ -1,7 +1,7 @@
 """The command line: each command parses, calls one function, prints, and sets the exit code.
 
-Only typer is imported here; a command imports what it needs, so that `--help` and completion start at once.
-Exit codes: 0 yes; 1 not yet, no, or the environment failed; 2 wrong usage or input.
+Only typer is imported here. Each command imports what it needs when it runs, so that `--help` and completion are fast.
+Exit codes: 0 success; 1 negative or not finished, or the environment failed; 2 wrong usage or input.
 """
 
 import contextlib
@@ -31,19 +31,22 @@ from ettsweep.errors import EttsweepError
 
 app = typer.Typer(
     name="ettsweep",
-    help="Find the best learning rate and weight decay of a Transformer, and say how sure that is.",
+    help="Find the best learning rate and weight decay for a Transformer, and how sure that is.",
     no_args_is_help=True,
+    # Rich tracebacks print local variables, which may hold secrets of an environment.
     pretty_exceptions_enable=False,
+    # Rich would read brackets in help texts, such as low:high[:step], as markup.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
+# Without this, `ettsweep --version` would fail for lack of a command.
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
-    """Print the version, where that is asked for."""
+    """Print the version for --version."""
     if version:
         print(f"ettsweep {__version__}")
         raise typer.Exit
@@ -69,7 +72,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check-scaling": theory_commands.check_scaling,
     "doctor": doctor.doctor,
 }
-"""In the order in which `--help` lists them."""
+"""Commands by name, in the order of `--help`."""
 
 for name, command in COMMANDS.items():
     app.command(name)(spread(command))
@@ -78,15 +81,16 @@ app.add_typer(data_text.app)
 
 
 def main() -> None:
-    """Run the command line; an error of ours becomes a message and an exit code."""
+    """Run the command line. An `EttsweepError` or `OSError` becomes a message and an exit code, without a traceback."""
     if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `ettsweep status | head` ends as any filter does
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `ettsweep status | head` ends quietly
+    # The shell waits for an answer at each press of the tab key.
     if completion.VARIABLE in os.environ:
         completion.quicken()
     try:
         app()
     except SystemExit as end:
-        if end.code == 130:  # typer's, for Ctrl-C
+        if end.code == 130:  # typer's exit code for Ctrl-C
             print_note("ettsweep: interrupted")
         raise
     except EttsweepError as error:
@@ -94,7 +98,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again at exit
-        told = f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}"
-        print(escape_control(told), file=sys.stderr)
+            # Standard output may be a full disk: at exit, Python would flush to it again and print a second error.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        message = f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}"
+        print(escape_control(message), file=sys.stderr)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""What a shell is offered while a command is typed: completers that typer asks. A shell waits, so each is lazy."""
+"""Shell completion: functions that typer calls for the values of an option. Imports are lazy: the shell waits."""
 
 import os
 import re
@@ -11,107 +11,113 @@ import typer
 from ettsweep.shipped_files import shipped
 
 VARIABLE = "_ETTSWEEP_COMPLETE"
-"""In which a shell's script says which shell it is, and so that it asks."""
+"""Environment variable that the shell's completion script sets, with the name of the shell."""
 
 _RUN = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Names that no shell needs quotes for; sweeps have no others."""
+"""Names that need no quotes in a shell; all sweep names are like this."""
 
+# A regular expression instead of a YAML parser, whose import would be most of the time.
 _MODEL = re.compile(r"""^model:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
 
 
 def quicken() -> None:
-    """Spare typer two imports while it completes: pydantic, to check values, and rich, to read markup in help texts."""
+    """Keep typer from importing rich, for markup in help texts, and from checking values, which imports pydantic."""
     from typer.core import TyperArgument, TyperOption
 
-    sys.modules["rich"] = None  # type: ignore[assignment]
+    sys.modules["rich"] = None  # type: ignore[assignment]  # `import rich` fails now, and typer does without
+    # Completers need only the text of the options that were typed.
     for kind in (TyperOption, TyperArgument):
         kind.process_value = lambda parameter, context, value: value  # type: ignore[assignment, method-assign]
 
 
 def sweeps(context: typer.Context) -> list[str]:
-    """Offer the sweeps of the results folder."""
+    """Return the names of the sweeps in the results folder."""
     return _names(context, "sweeps", _NAME)
 
 
 def runs(context: typer.Context) -> list[str]:
-    """Offer the runs of the results folder."""
+    """Return the ids of the runs in the results folder."""
     return _names(context, "runs", _RUN)
 
 
 def _names(context: typer.Context, kind: str, pattern: re.Pattern[str]) -> list[str]:
-    """Return what lies in a folder of the results folder, which a shell gives as it was typed."""
+    # The shell passes --results as typed: "$HOME/x" and "~/x" are not expanded yet.
     results = Path(os.path.expandvars(context.params["results"])).expanduser()
     try:
         with os.scandir(results / kind) as entries:
+            # Skip temporary and foreign files.
             return sorted(entry.name for entry in entries if pattern.fullmatch(entry.name) and entry.is_dir())
     except OSError:
         return []
 
 
 def models() -> list[str]:
-    """Offer the models that have a name."""
+    """Return the named models."""
     from ettsweep.trainer.models.registry import named_models
 
     return list(named_models())
 
 
 def tasks() -> list[str]:
-    """Offer the tasks."""
+    """Return the names of the tasks."""
     from ettsweep.trainer.tasks.registry import TASKS
 
     return list(TASKS)
 
 
 def grid_models() -> list[str]:
-    """Offer the models with one grid file, in ./grids or else among those shipped."""
+    """Return the models with exactly one grid file, in ./grids or else among those shipped."""
     grids = Counter[str]()
     for folder in (Path("grids"), shipped("grids")):
+        # Grid files in ./grids hide the shipped ones of the same model.
         grids += Counter(model for model in map(_model_of, sorted(folder.glob("*.yaml"))) if model not in grids)
+    # With several grid files for a model, --model is refused as ambiguous.
     return [model for model, count in grids.items() if model and count == 1]
 
 
 def _model_of(grid: Path) -> str:
-    """Return the model that a grid file names; nothing for one that describes it, or cannot be read."""
+    """Return the name of a grid file's model; "" if the file describes the model in full, or cannot be read."""
     try:
-        found = _MODEL.search(grid.read_text(errors="replace"))
+        match = _MODEL.search(grid.read_text(errors="replace"))
     except OSError:
         return ""
-    return found[1] if found else ""
+    return match[1] if match else ""
 
 
 def profiles() -> list[str]:
-    """Offer the launch profiles in ./launch and those shipped."""
+    """Return the launch profiles in ./launch and those shipped."""
     names = {path.stem for folder in (Path("launch"), shipped("launch")) for path in folder.glob("*.yaml")}
     return sorted(name for name in names if _NAME.fullmatch(name) and not name.endswith((".yaml", ".yml")))
 
 
 def strategies() -> list[str]:
-    """Offer the strategies that have a name."""
+    """Return the named strategies."""
     from ettsweep.strategies.strategy import STRATEGIES
 
     return list(STRATEGIES)
 
 
 def states() -> list[str]:
-    """Offer the states of runs."""
+    """Return the states of runs."""
     from ettsweep.runs.state import State
 
     return [state.value for state in State]
 
 
 def sinks() -> list[str]:
-    """Offer where metrics may go."""
+    """Return the names of the metric loggers."""
     from ettsweep.trainer.training.loggers import METRIC_LOGGERS
 
     return list(METRIC_LOGGERS)
 
 
 def samplers() -> list[str]:
-    """Offer the proposers of a search, as the help of their option lists them."""
+    """Return the samplers, as the help of --sampler lists them."""
+    # Written out, since importing the samplers would take too long.
     return ["surface", "tpe", "gp", "cmaes", "random", "qmc"]
 
 
 def pruners() -> list[str]:
-    """Offer what may stop runs of a search, as the help of its option lists it."""
+    """Return the pruners, as the help of --pruner lists them."""
     return ["none", "median", "hyperband"]

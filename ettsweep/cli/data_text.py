@@ -1,20 +1,15 @@
-"""The command data text: text becomes a corpus of tokens."""
+"""The command data text: tokenise text into a corpus."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from ettsweep.cli.options import (
-    Form,
-    Yes,
-)
+from ettsweep.cli.options import Form, Yes
 from ettsweep.cli.prompts import confirm
 from ettsweep.console import Format, print_note, print_table
 
-# --- data -----------------------------------------------------------------------------------------------------------
-
-app = typer.Typer(name="data", help="Make data ready for training.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(name="data", help="Prepare data for training.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("text")
@@ -24,31 +19,32 @@ def data_text(
         typer.Option(
             "--input",
             metavar="FILES",
-            help="Text: a .txt, .jsonl (both also .gz) or .parquet file, a folder or pattern of them, a folder of "
-            "datasets.save_to_disk, or hfds/OWNER/NAME[:SPLIT]; repeatable.",
+            help="Text: .txt, .jsonl (both also .gz) or .parquet files, as a file, folder or pattern; a folder of "
+            "datasets.save_to_disk; or hfds/OWNER/NAME[:SPLIT]; repeatable.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to; the --data of a grid.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to; pass it as --data to a grid.")],
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="GPT-2's tokenizer files, or those of another byte-level BPE.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with the files of GPT-2's or another byte-level BPE tokenizer."),
     ] = None,
     bpe_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Train a byte-level BPE of so many tokens instead.")
+        int | None, typer.Option(metavar="N", help="Train a byte-level BPE tokenizer with N tokens instead.")
     ] = None,
-    val_fraction: Annotated[float, typer.Option(help="Share of the documents that validate.")] = 0.005,
-    text_field: Annotated[str, typer.Option(help="Field of the text in JSON lines and tables.")] = "text",
+    val_fraction: Annotated[float, typer.Option(help="Fraction of the documents for validation.")] = 0.005,
+    text_field: Annotated[str, typer.Option(help="Field with the text in JSON lines and tables.")] = "text",
     documents: Annotated[
         Literal["blank-line", "line", "file"],
-        typer.Option(help="What a document is in text files: what stands between blank lines, a line, or a file."),
+        typer.Option(help="What a document is in text files: a block between blank lines, a line, or a file."),
     ] = "blank-line",
-    shard_mib: Annotated[float, typer.Option(help="Text that a process works on at a time, in MiB; up to 64.")] = 16.0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
+    shard_mib: Annotated[float, typer.Option(help="Text per shard, in MiB; at most 64.")] = 16.0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; by default one per core.")] = None,
     yes: Yes = False,
     form: Form = Format.TABLE,
 ) -> None:
-    """Tokenise text for the task `text`, on all cores; what a killed command has finished is kept.
+    """Tokenise text for the task `text`, on all cores; an interrupted command resumes.
 
-    It asks before it replaces a corpus by another, be that made otherwise or of text that has changed.
+    You are asked before an existing corpus is replaced by a different one.
     """
     from ettsweep.trainer.tasks.text.corpus_folder import corpus_there
     from ettsweep.trainer.tasks.text.corpus_manifest import Manifest
@@ -65,19 +61,23 @@ def data_text(
         tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers
     )
     check_request(request)
-    agreed: list[str] = []
+    confirmed_digests: list[str] = []
 
-    def agree(there: Manifest, why: str = "made of text that has changed since, or by another version") -> None:
-        """Ask whether a corpus may be replaced, unless that was asked before its text was tokenised."""
-        if there.digest not in agreed:
-            told = f"{out} holds corpus {there.digest}, {why}; runs made for it cannot go on without it"
-            print_note(f"{told}; another --out keeps both")
+    def confirm_replacement(
+        existing: Manifest, reason: str = "made from text that has changed since, or by another version"
+    ) -> None:
+        """Ask whether `existing` may be replaced, once per corpus."""
+        if existing.digest not in confirmed_digests:
+            warning = f"{out} holds corpus {existing.digest}, {reason}; runs that use it cannot resume without it"
+            print_note(f"{warning}; use another --out to keep both")
             confirm("replace it?", yes)
-            agreed.append(there.digest)
+            # `tokenise` asks again before it replaces the corpus: answer once.
+            confirmed_digests.append(existing.digest)
 
-    if (there := corpus_there(out)) and (how := made_otherwise(request, there)):
-        agree(there, f"made with {how}")
-    outcome = tokenise(request, agree)
+    # Ask now if the options already differ; changed text shows only after tokenising, which may take hours.
+    if (existing := corpus_there(out)) and (difference := made_otherwise(request, existing)):
+        confirm_replacement(existing, f"made with {difference}")
+    outcome = tokenise(request, confirm_replacement)
     rows = corpus_rows(outcome.manifest)
     print_table(
         rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows}

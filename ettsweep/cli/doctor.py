@@ -1,4 +1,4 @@
-"""The command doctor: what works on this machine, and whether data and memory suffice."""
+"""The command doctor: check this machine, data sets and memory."""
 
 from typing import Annotated
 
@@ -26,17 +26,17 @@ def doctor(
     model: Model = None,
     grid: Grid = None,
     set_: Sets = None,
-    task: Annotated[str | None, typer.Option(help="Task that --data is for, where no grid says so.")] = None,
-    images: Annotated[int | None, typer.Option(min=1, help="Decode no more images of --data than this.")] = None,
-    fit: Annotated[bool, typer.Option("--fit", help="Find the largest micro-batch of --model that fits here.")] = False,
+    task: Annotated[str | None, typer.Option(help="Task of --data, unless a grid defines it.")] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="Decode at most this many images of --data.")] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Find the largest micro-batch of --model that fits.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Say what works here: torch, slots, the results folder; with a SLURM profile, what it would get.
+    """Check this machine: torch, slots, the results folder; with a SLURM profile, its resources.
 
-    With --data, read all of a data set too: form and counts, each image, each shard of tokenised text. With --model and
-    --fit, try how many images go through the model at once; with --model and a SLURM profile, say whether a job has the
-    time to save it.
+    With --data, read the whole data set too: format and counts, each image, each shard of tokenised text. With --model
+    and --fit, find the largest micro-batch; with --model and a SLURM profile, check that a job has time to save a
+    checkpoint.
     """
     from ettsweep.doctor.data_check import examine_data, subject
     from ettsweep.doctor.image_check import shorten
@@ -46,22 +46,25 @@ def doctor(
     from ettsweep.study.lattice import ANYWHERE
 
     if fit and (grid is None) == (model is None):
-        raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
-    sweep_spec, meant, where = None, None, {}
+        raise InputError("--fit needs a grid: select one with --model NAME or --grid FILE")
+    sweep_spec, data_subject, data_paths = None, None, {}
     if grid or model:
+        # A check of data and memory needs no starting point: any will do.
         sweep_spec = load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE)
+        # --fit by itself does not read the data set.
         data = data_of(sweep_spec) if data is None and not fit else data
     if data is not None:
-        meant = subject(data, sweep_spec, set_ or [], task)
-        where[meant.task.kind] = data = located(data, meant.task.kind)
+        data_subject = subject(data, sweep_spec, set_ or [], task)
+        data_paths[data_subject.task.kind] = data = located(data, data_subject.task.kind)
     profile = launch or "local", launch_set or []
-    checks = examine(results, *profile, where)
-    if meant is not None and data is not None:
-        checks += examine_data(meant, data, images)
+    checks = examine(results, *profile, data_paths)
+    if data_subject is not None and data is not None:
+        checks += examine_data(data_subject, data, images)
     if sweep_spec is not None:
         checks += examine_saving(results, sweep_spec, *profile)
     if fit and sweep_spec is not None:
         checks += examine_fit(sweep_spec, *profile)
+    # Thousands of unreadable images fill a screen; CSV and JSON list them all.
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
     print_table([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)

@@ -1,4 +1,4 @@
-"""Options by which a command asks for the runs of a grid file, and what is read from them."""
+"""Options with which `grid` and `search` load a sweep from a grid file."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -16,32 +16,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GridOptions:
-    """A grid file, what is set in its place, and the sweep that it makes."""
+    """Options that select a grid file, override its values, and name the sweep."""
 
     model: Model = None
     grid: Grid = None
     strategy: Strategies = None
-    lr_range: Annotated[str | None, typer.Option(help="low:high[:step] in log2 from the centre, or fixed.")] = None
-    wd_range: Annotated[str | None, typer.Option(help="The same for wd.")] = None
+    lr_range: Annotated[
+        str | None, typer.Option(help="Range of lr: low:high[:step] in log2 from the centre, or fixed.")
+    ] = None
+    wd_range: Annotated[str | None, typer.Option(help="Range of wd, in the same form.")] = None
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2.")] = None
     set_: Sets = None
     name: Annotated[
         str | None,
         typer.Option(
             "--name",
-            help="Name of the sweep that this makes or extends; the grid file's by default.",
+            help="Name of the sweep to create or extend; by default the grid file's.",
             autocompletion=completion.sweeps,
         ),
     ] = None
-    words: Annotated[str | None, typer.Option("--note", help="A note that the sweep carries.", metavar="TEXT")] = None
+    words: Annotated[str | None, typer.Option("--note", help="Note to store with the sweep.", metavar="TEXT")] = None
 
     def request(self, judging: "VerdictOptions", otherwise: str) -> "tuple[str, SweepSpec, str]":
-        """Return the name of the sweep, what is asked of it, and a line on a seed that may be meant as a number.
+        """Return the sweep's name, its spec, and a note if --seeds N may have been meant as a number of seeds.
 
-        `otherwise` is said where neither a grid nor a model is.
+        Without --grid and --model, the error has the text `missing_message`.
 
         Raises:
-            InputError: all that is wrong with the file or the options, the name or the note.
+            InputError: The grid file, an option, the name or the note is not valid.
         """
         from ettsweep.config import parse_numbers
         from ettsweep.study.grid_file import load_request, seed_alone, which_grid
@@ -49,19 +51,20 @@ class GridOptions:
 
         path = which_grid(self.grid, self.model, otherwise)
         seeds = parse_numbers(self.seeds, "--seeds", "0,1,2")
-        asked = load_request(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
+        sweep_spec = load_request(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
         name = check_name(path.stem if self.name is None else self.name)
         if self.words is not None:
+            # Before anything is recorded.
             check_note(self.words)
-        return name, judging.of(asked), seed_alone(path, seeds)
+        return name, judging.of(sweep_spec), seed_alone(path, seeds)
 
     def refuse_beside(self, option: str) -> None:
-        """Refuse, beside an option that names a sweep, all but its strategies and a note.
+        """Check that only --strategy and --note are given beside `option`, which selects an existing sweep.
 
         Raises:
-            InputError: something else was given.
+            InputError: Another option is given.
         """
-        given: dict[str, object] = {
+        values: dict[str, object] = {
             "--grid": self.grid,
             "--model": self.model,
             "--lr-range": self.lr_range,
@@ -70,8 +73,8 @@ class GridOptions:
             "--set": self.set_,
             "--name": self.name,
         }
-        if wrong := [name for name, value in given.items() if value]:
+        if conflicting := [name for name, value in values.items() if value]:
             raise InputError(
-                f"{option} takes a sweep as it is, without {', '.join(wrong)}; to ask it for more, name its grid file "
-                f"or model, with --name"
+                f"{option} uses an existing sweep as it is: leave out {', '.join(conflicting)}; to extend it, give its "
+                f"grid file or model, with --name"
             )

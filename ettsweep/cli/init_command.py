@@ -1,4 +1,4 @@
-"""The command init: a commented grid file that runs as it is."""
+"""The command init: write a commented grid file."""
 
 import shlex
 from pathlib import Path
@@ -15,19 +15,22 @@ from ettsweep.files import chosen_by, write_atomic
 
 def init(
     model: Annotated[
-        str | None, typer.Option(help="Model name; proposed by default.", autocompletion=completion.models)
+        str | None,
+        typer.Option(help="Model name; by default one that fits the task.", autocompletion=completion.models),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Task, such as imagenet or text.", autocompletion=completion.tasks)
     ] = None,
     data: Data = None,
     strategy: Strategies = None,
-    lr_range: Annotated[str | None, typer.Option(help="low:high[:step] in log2 from the centre, or fixed.")] = None,
-    wd_range: Annotated[str | None, typer.Option(help="The same for wd.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; a name by model and task by default.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    lr_range: Annotated[
+        str | None, typer.Option(help="Range of lr: low:high[:step] in log2 from the centre, or fixed.")
+    ] = None,
+    wd_range: Annotated[str | None, typer.Option(help="Range of wd, in the same form.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; by default named after model and task.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented grid file for a first sweep; with --data, one whose model and recipe fit these data."""
+    """Write a commented grid file for a first sweep; with --data, its model and recipe fit the data set."""
     from ettsweep.study.grid_template import parse_axis, propose, write_template
     from ettsweep.study.sweep_updates import check_name
     from ettsweep.trainer.tasks.data_location import said
@@ -42,17 +45,19 @@ def init(
     path = out or Path(f"{name}.yaml")
     if path.is_dir():
         raise InputError(f"--out: {path} is a folder; name a file in it, such as {path / name}.yaml")
-    for part in (path.stem, path.name):
-        check_name(part, "--out")
+    for filename in (path.stem, path.name):  # the stem becomes the default name of the sweep
+        check_name(filename, "--out")
     text, sweep_spec = write_template(grid, path)
     with chosen_by("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):
-            raise InputError(f"{path} is there already: --force writes over it, --out FILE names another")
+            raise InputError(f"{path} exists already: --force overwrites it, --out FILE writes another file")
     runs, steps = len(sweep_spec.specs()), sweep_spec.recipe.schedule.last_step
     print_note(f"wrote {path}: {count(runs, 'run')} of {count(steps, 'step')} to begin with")
-    asked, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
+    # The printed commands can be pasted: quote the path.
+    options, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
+    # Tasks whose data set ships with the package need no --data.
     if not TASKS[kind].packaged:
-        asked += "" if said(kind, sweep_spec.data) else " --data PATH"
-        unseen = ": init has not looked at them" if data and not Path(data).exists() else ""
-        print_note(f"`ettsweep doctor {asked}` examines the data{unseen}")
-    print_note(f"`ettsweep grid {asked} --dry-run` prints the plan, `ettsweep grid {asked}` trains it")
+        options += "" if said(kind, sweep_spec.data) else " --data PATH"
+        not_read = ": init has not read them" if data and not Path(data).exists() else ""
+        print_note(f"`ettsweep doctor {options}` checks the data{not_read}")
+    print_note(f"`ettsweep grid {options} --dry-run` prints the plan, `ettsweep grid {options}` trains it")

@@ -1,4 +1,4 @@
-"""Commands on sweeps as a whole: list, rename, note, archive, unarchive."""
+"""The command group sweeps: list, rename, note, archive, unarchive."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from ettsweep.errors import CorruptError, InputError
 
 app = typer.Typer(
     name="sweeps",
-    help="List sweeps; rename, note, archive them.",
+    help="List sweeps; rename, annotate or archive them.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -30,15 +30,16 @@ Names = Annotated[
 @app.callback()
 def list_sweeps(
     context: typer.Context,
-    all_: Annotated[bool, typer.Option("--all", help="Archived ones too.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="List archived sweeps too.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """List the sweeps: what they are for, how far they are, what they cost, and their verdicts."""
+    """List the sweeps with their notes, states of runs, device hours and verdicts."""
+    # Typer runs this callback before a subcommand too; there, `sweeps --all rename` would drop --all silently.
     if context.invoked_subcommand:
         for option in ("all_", "form", "results"):
             if (source := context.get_parameter_source(option)) and source.name == "COMMANDLINE":
-                raise InputError(f"options of `sweeps {context.invoked_subcommand}` go after its name")
+                raise InputError(f"put the options of `sweeps {context.invoked_subcommand}` after its name")
         return
     from ettsweep.cli.verdict_tables import sweep_row
     from ettsweep.launch.follow import read_ledger
@@ -46,21 +47,21 @@ def list_sweeps(
     from ettsweep.study.verification import judge
 
     sweep_store, run_index = load_sweep_store(results), read_ledger(results)
-    shown = [sweep for sweep in sweep_store.named.values() if all_ or not sweep.archived]
-    rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in shown]
-    needless = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
-    print_table(
-        rows, form, [name for name in rows[0] if form is Format.CSV or not needless.get(name)] if rows else None
-    )
+    listed_sweeps = [sweep for sweep in sweep_store.named.values() if all_ or not sweep.archived]
+    rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in listed_sweeps]
+    # CSV keeps all columns, so that scripts can rely on them.
+    omitted = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
+    print_table(rows, form, [name for name in rows[0] if form is Format.CSV or not omitted.get(name)] if rows else None)
     for name, problem in sweep_store.broken.items():
         print_note(f"sweep {name} is left out: {problem}")
-    hidden = len(sweep_store.named) - len(shown)
+    hidden = len(sweep_store.named) - len(listed_sweeps)
     print_note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
+    # With nothing readable the command fails; with something, problems are only noted.
     if sweep_store.broken and not sweep_store.named:
         raise CorruptError(
-            f"{results}: {count(len(sweep_store.broken), 'sweep')} cannot be read, and there is no other"
+            f"{results}: {count(len(sweep_store.broken), 'sweep')} cannot be read, and there are no others"
         )
-    print_note("" if sweep_store.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` makes one")
+    print_note("" if sweep_store.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
 
 
 @app.command("rename")
@@ -69,11 +70,11 @@ def rename(
     new: Annotated[str, typer.Argument(metavar="NEW", show_default=False)],
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Give a sweep another name; its runs and verdicts stay as they are."""
+    """Rename a sweep; its runs and verdicts stay as they are."""
     from ettsweep.study.sweep_updates import rename_sweep
 
     rename_sweep(results, name, new)
-    print_note(f"sweep {name} is called {new} now")
+    print_note(f"sweep {name} is now called {new}")
 
 
 @app.command("note")
@@ -91,13 +92,13 @@ def set_note(
 
 @app.command("archive")
 def archive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
-    """Leave sweeps out where none is named; nothing is deleted."""
+    """Hide sweeps from commands without --sweep; nothing is deleted."""
     _archive(results, names, True)
 
 
 @app.command("unarchive")
 def unarchive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
-    """Have sweeps shown again."""
+    """Show archived sweeps again."""
     _archive(results, names, False)
 
 
@@ -106,7 +107,7 @@ def _archive(results: Path, names: list[str], archived: bool) -> None:
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import add
 
-    for sweep in load_sweep_store(results).chosen(names):  # none, where one of the names is wrong
+    for sweep in load_sweep_store(results).chosen(names):  # raises before any change if a name is wrong
         if sweep.archived != archived:
             add(results, sweep.name, SweepVersion(archived=archived))
-        print_note(f"sweep {sweep.name} is {'archived: nothing of it is deleted' if archived else 'shown again'}")
+        print_note(f"sweep {sweep.name} is {'archived; nothing is deleted' if archived else 'shown again'}")

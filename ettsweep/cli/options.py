@@ -1,4 +1,4 @@
-"""Options that commands share, alone or in groups, and what is read from them."""
+"""Options that several commands share: single options, groups of options, and the values made from them."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -33,140 +33,162 @@ Results = Annotated[Path, typer.Option("--results", envvar="ETTSWEEP_RESULTS", h
 Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", metavar="FILE")]
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="Model name; takes the one grid file for it.", autocompletion=completion.grid_models),
+    typer.Option(
+        "--model", help="Model name; uses the grid file of this model.", autocompletion=completion.grid_models
+    ),
 ]
 Strategies = Annotated[
     list[str] | None,
     typer.Option(
         "--strategy",
-        help="standard, ntk, hybrid, mup or s=0.25; repeatable.",
+        help="Scaling strategy: standard, ntk, hybrid, mup or s=0.25; repeatable.",
         autocompletion=completion.strategies,
     ),
 ]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value for any recipe field, or a centre.", metavar="KEY=VALUE")
+    list[str] | None, typer.Option("--set", help="Set a recipe field or a centre; repeatable.", metavar="KEY=VALUE")
 ]
 Launch = Annotated[
     str | None,
     typer.Option(
         "--launch",
-        help="Launch profile: a file or a name; the grid's, or local, by default.",
+        help="Launch profile: a file or a name; by default the grid's, else local.",
         autocompletion=completion.profiles,
     ),
 ]
 LaunchSets = Annotated[
-    list[str] | None, typer.Option("--launch-set", help="key=value for a profile field.", metavar="KEY=VALUE")
+    list[str] | None,
+    typer.Option("--launch-set", help="Set a field of the launch profile; repeatable.", metavar="KEY=VALUE"),
 ]
-Data = Annotated[str | None, typer.Option("--data", help="Where the data set is: a folder, or hfds/OWNER/NAME.")]
+Data = Annotated[str | None, typer.Option("--data", help="Data set: a folder, or hfds/OWNER/NAME.")]
 SweepNames = Annotated[
     list[str] | None,
     typer.Option(
         "--sweep",
         "-s",
-        help="Sweep; repeatable. Without: all that are not archived.",
+        help="Sweep name; repeatable. By default all sweeps that are not archived.",
         metavar="NAME",
         autocompletion=completion.sweeps,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
-Follow = Annotated[bool, typer.Option("--follow", help="Stay and show progress; Ctrl-C only detaches.")]
-Form = Annotated[Format, typer.Option("--format", help="How to print.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Show progress until the runs end; Ctrl-C only detaches.")]
+Form = Annotated[Format, typer.Option("--format", help="Output format.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the options of its groups in place of each parameter that is a group, a dataclass."""
-    own = inspect.signature(command).parameters.values()
-    groups: dict[str, Any] = {p.name: p.annotation for p in own if is_dataclass(p.annotation)}
+    """Return a command that typer can register, with each option group replaced by its options.
+
+    A parameter annotated with a dataclass is a group: each field becomes an option, and the wrapped command gets an
+    instance of the dataclass.
+    """
+    parameters = inspect.signature(command).parameters.values()
+    groups: dict[str, Any] = {
+        parameter.name: parameter.annotation for parameter in parameters if is_dataclass(parameter.annotation)
+    }
 
     @wraps(command)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        command(**given)
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
 
+    # Typer reads the annotations and, for the order in --help, the signature: both must list the single options.
     options = [
-        o for p in own for o in (inspect.signature(p.annotation).parameters.values() if p.name in groups else [p])
+        o
+        for parameter in parameters
+        for o in (
+            inspect.signature(parameter.annotation).parameters.values() if parameter.name in groups else [parameter]
+        )
     ]
     run.__annotations__ = {option.name: option.annotation for option in options}
+    # Keyword-only parameters may have defaults in any order.
     run.__signature__ = inspect.Signature([o.replace(kind=o.KEYWORD_ONLY) for o in options])  # type: ignore[attr-defined]
     return run
 
 
 @dataclass(frozen=True)
 class FamilyOptions:
-    """The families that a command is about; what is not given does not narrow it."""
+    """Options that select families. An option that is not given selects everything."""
 
     sweep: SweepNames = None
     model: Annotated[
         list[str] | None, typer.Option(help="Model name; repeatable.", autocompletion=completion.models)
     ] = None
     strategy: Strategies = None
-    family: Annotated[list[str] | None, typer.Option(help="Family id, or the start of one; repeatable.")] = None
+    family: Annotated[list[str] | None, typer.Option(help="Family id or a prefix of it; repeatable.")] = None
 
     def __bool__(self) -> bool:
+        # A subclass's fields count too: `retry --state failed` is a selection.
         return any(vars(self).values())
 
     @property
     def as_arguments(self) -> list[str]:
-        """The options that were given: what a command has to have that is to be about the same families."""
-        given = {"--sweep": self.sweep, "--model": self.model, "--strategy": self.strategy, "--family": self.family}
-        return [word for option, names in given.items() for word in repeated(option, names or [])]
+        """The given options as command-line arguments, so that a suggested command selects the same families."""
+        values_by_option = {
+            "--sweep": self.sweep,
+            "--model": self.model,
+            "--strategy": self.strategy,
+            "--family": self.family,
+        }
+        return [argument for option, values in values_by_option.items() for argument in repeated(option, values or [])]
 
     def load(self, results: Path) -> "SweepStore":
-        """Read all sweeps; where none is named, say which ones are left out since they cannot be read."""
+        """Read all sweeps. Unless --sweep is given, print a note for each sweep that cannot be read."""
         from ettsweep.study.sweep_store import load_sweep_store
 
         sweep_store = load_sweep_store(results)
+        # A sweep that --sweep names and that cannot be read is an error, raised by `sweeps`.
         for name, problem in {} if self.sweep else sweep_store.broken.items():
             print_note(f"sweep {name} is left out: {problem}")
         return sweep_store
 
     def sweeps(self, sweep_store: "SweepStore") -> "list[Sweep]":
-        """Return the sweeps that are meant; without a name, all that are not archived and can be read.
+        """Return the sweeps of --sweep; by default all readable ones that are not archived.
 
         Raises:
-            InputError: there is none of a name.
-            CorruptError: one that is named cannot be read.
+            InputError: No sweep has a given name.
+            CorruptError: A named sweep cannot be read.
         """
         return sweep_store.chosen(self.sweep or [])
 
     def searches(self, sweep_store: "SweepStore") -> "list[Study]":
-        """Return the searches that have been asked for and are meant.
+        """Return the selected studies, at least one.
 
         Raises:
-            InputError: there is none, or none of a model, strategy or family.
-            CorruptError: none that is meant can be read.
+            InputError: There are no sweeps yet, or no study matches all options.
+            CorruptError: No sweep can be read.
         """
-        known = [study for sweep in self.sweeps(sweep_store) for study in sweep.studies]
-        if not known:
+        studies = [study for sweep in self.sweeps(sweep_store) for study in sweep.studies]
+        if not studies:
+            # Three reasons for no studies, each with its own remedy.
             if sweep_store.named:
-                raise InputError(f"all sweeps are archived: {', '.join(sweep_store.named)}; name one with --sweep")
+                raise InputError(f"all sweeps are archived: {', '.join(sweep_store.named)}; select one with --sweep")
             if sweep_store.broken:
                 raise CorruptError("no sweep can be read")
-            raise InputError(
-                f"{sweep_store.results}: nothing was swept yet; `ettsweep grid --model vit-digits` starts a sweep"
-            )
-        self._check("search", chain.from_iterable(sweep_store.searches.values()))
-        found = self.any_searches(sweep_store)
-        if not found:
-            told = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in known)
-            given = " ".join(f"{option} {name}" for option, _, names in self._narrowing() for name in names)
-            raise InputError(f"{given}: no search that is meant is of all of it; there are: {told}")
-        return found
+            raise InputError(f"{sweep_store.results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
+        # First each option by itself: "no study has model X" says more than "no study matches all options".
+        self._check("study", chain.from_iterable(sweep_store.searches.values()))
+        selected = self.any_searches(sweep_store)
+        if not selected:
+            available = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in studies)
+            filters = " ".join(f"{option} {name}" for option, _, names in self._narrowing() for name in names)
+            raise InputError(f"{filters}: no study matches all of these; available: {available}")
+        return selected
 
     def any_searches(self, sweep_store: "SweepStore") -> "list[Study]":
-        """Return the searches that are meant, of which there may be none."""
+        """Return the selected studies; the list may be empty."""
         return self._among([study for sweep in self.sweeps(sweep_store) for study in sweep.studies])
 
     def runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> "list[Run]":
-        """Return the runs that are meant: those that belong to the sweeps and, where none is named, to none.
+        """Return the selected runs; without --sweep, runs that belong to no sweep are among them.
 
         Raises:
-            InputError: a sweep is not there, or nothing is of a model, strategy or family.
+            InputError: A sweep does not exist, or no run or study has a given model, strategy or family.
         """
         from ettsweep.study.sweep_store import belonging
 
@@ -175,69 +197,73 @@ class FamilyOptions:
         return self._among(runs)
 
     def holding(self, runs: "Sequence[Run]", sweep_store: "SweepStore") -> "list[Study]":
-        """Return the searches on whose lattices some runs lie, of the sweeps that are named or of all."""
-        meant = self.sweeps(sweep_store) if self.sweep else sweep_store.named.values()
+        """Return the studies that contain any of `runs`: those of --sweep, by default of all sweeps."""
+        sweeps = self.sweeps(sweep_store) if self.sweep else sweep_store.named.values()
         return [
             study
-            for study in chain.from_iterable(sweep.studies for sweep in meant)
+            for study in chain.from_iterable(sweep.studies for sweep in sweeps)
             if any(run.family == study.family and study.holds(run.point) for run in runs)
         ]
 
     def _narrowing(self) -> list[tuple[str, str, list[str]]]:
-        """Return each option that was given and narrows: its name, the attribute that it is about, and its values."""
+        """Return (option, attribute of a run or study, accepted values) for each given filter."""
         from ettsweep.strategies.strategy import parse_strategy, strategy_name
 
+        # "s=0.250" and "s=0.25" are one strategy: compare normalised names.
         strategies = [strategy_name(parse_strategy(name)) for name in self.strategy or []]
         options = [("model", self.model), ("strategy", strategies), ("family", self.family)]
         return [(f"--{attribute}", attribute, names) for attribute, names in options if names]
 
     def _check_runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> None:
-        """Check that there is a run, or a search for one, of each value of each option."""
-        self._check("run or search", chain(run_index.runs.values(), *sweep_store.searches.values()))
+        self._check("run or study", chain(run_index.runs.values(), *sweep_store.searches.values()))
 
-    def _check(self, what: str, there: "Iterable[Run | Study]") -> None:
-        """Check that each value of each option is that of something that is there, in whatever sweep."""
-        there = list(there)
+    def _check(self, kind: str, items: "Iterable[Run | Study]") -> None:
+        """Check that each value of each filter occurs in `items`, in any sweep; `kind` names them in the message."""
+        items = list(items)
         for option, attribute, names in self._narrowing():
-            known = sorted({getattr(run, attribute) for run in there})
+            available = sorted({getattr(member, attribute) for member in items})
             for name in names:
-                if not any(_fits(value, attribute, [name]) for value in known):
-                    told = f"there are: {', '.join(known)}" if known else "there is none yet"
-                    raise InputError(f"{option} {name}: no {what} is of it; {told}")
+                if not any(_fits(value, attribute, [name]) for value in available):
+                    hint = f"available: {', '.join(available)}" if available else "there is none yet"
+                    raise InputError(f"{option} {name}: no {kind} matches; {hint}")
 
     def _among(self, runs: Sequence[RunOrStudy]) -> list[RunOrStudy]:
-        narrowing = self._narrowing()
-        return [run for run in runs if all(_fits(getattr(run, what), what, names) for _, what, names in narrowing)]
+        filters = self._narrowing()
+        return [
+            run
+            for run in runs
+            if all(_fits(getattr(run, attribute), attribute, names) for _, attribute, names in filters)
+        ]
 
 
 def _fits(value: str, attribute: str, names: Sequence[str]) -> bool:
-    """Say whether a model, strategy or family is one of some; of a family the start will do."""
+    # Family ids are long hashes: a prefix is enough.
     return value.startswith(tuple(names)) if attribute == "family" else value in names
 
 
 @dataclass(frozen=True)
 class RunOptions(FamilyOptions):
-    """The runs that a command is about."""
+    """Options that select runs."""
 
     run: Annotated[
         list[str] | None,
-        typer.Argument(help="Runs, by id or the start of one.", show_default=False, autocompletion=completion.runs),
+        typer.Argument(help="Run ids, or prefixes of them.", show_default=False, autocompletion=completion.runs),
     ] = None
     state: Annotated[
         list[str] | None,
-        typer.Option(help="State, such as failed; repeatable.", autocompletion=completion.states),
+        typer.Option(help="State of a run, such as failed; repeatable.", autocompletion=completion.states),
     ] = None
 
     @property
     def as_arguments(self) -> list[str]:
-        """What was given but for states, which runs change."""
+        """The given options as arguments, without --state: runs may have another state when the command is typed."""
         return [*(self.run or []), *super().as_arguments]
 
     def runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> "list[Run]":
-        """Return the runs that are meant; those that are named may be of any sweep.
+        """Return the selected runs. Runs given by id may be of any sweep, archived ones too.
 
         Raises:
-            InputError: a run or a sweep is not there, nothing is of a model, strategy or family, or no such state is.
+            InputError: A run, sweep or state does not exist, or no run or study has a given model, strategy or family.
         """
         from ettsweep.runs.state import State
         from ettsweep.study.run_index import find_run
@@ -245,7 +271,9 @@ class RunOptions(FamilyOptions):
         for name in self.state or []:
             if name not in list(State):
                 raise unknown_name("state", name, [s.value for s in State])
+        # A set, since two prefixes may be of one run.
         ids = {find_run(run_index, prefix) for prefix in self.run or []}
+        # Ids select among all runs, those of archived sweeps too; broken folders have an id, but no run.
         if ids and not self.sweep:
             self._check_runs(run_index, sweep_store)
             runs = self._among([run_index.runs[run] for run in ids if run in run_index.runs])
@@ -254,32 +282,32 @@ class RunOptions(FamilyOptions):
         return [run for run in runs if not self.state or run.state in self.state]
 
     def need_some(self, all_: bool) -> None:
-        """Refuse to take all runs for meant where nothing is said."""
+        """Raise InputError if nothing is selected and --all is not given."""
         if not self and not all_:
-            raise InputError("say which runs: ids, --sweep, --family, --strategy, --model, --state or --all")
+            raise InputError("select runs: by id, --sweep, --family, --strategy, --model or --state, or with --all")
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Where runs train, where their metrics go, and where their data are."""
+    """Options on where runs train, where their metrics are logged, and where the data set is."""
 
     launch: Launch = None
     launch_set: LaunchSets = None
     log: Annotated[
         list[str] | None,
         typer.Option(
-            help="Write metrics there too: tensorboard or wandb; repeatable.",
-            metavar="SINK",
+            help="Log metrics to tensorboard or wandb too; repeatable.",
+            metavar="LOGGER",
             autocompletion=completion.sinks,
         ),
     ] = None
     data: Data = None
 
     def place(self) -> "LaunchOptions":
-        """Return what these options say.
+        """Return these options as `LaunchOptions`.
 
         Raises:
-            InputError: there is no such sink, or its package is missing.
+            InputError: A metric logger does not exist, or its package is not installed.
         """
         from ettsweep.launch.resolve import LaunchOptions
 
@@ -289,25 +317,26 @@ class TrainingOptions:
 
             for name in self.log:
                 if name not in METRIC_LOGGERS:
-                    raise unknown_name("sink", name, METRIC_LOGGERS)
+                    raise unknown_name("metric logger", name, METRIC_LOGGERS)
             check_loggers(self.log)
+            # --log is short for setting the profile's field `log`.
             sets.append(f"log=[{', '.join(self.log)}]")
         return LaunchOptions(self.launch, tuple(sets), self.data)
 
 
 @dataclass(frozen=True)
 class BudgetOptions:
-    """What a command that goes on by itself may train."""
+    """Limits on what a command may submit by itself."""
 
-    max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None
-    max_seeds: Annotated[int | None, typer.Option(min=1, help="Race with at most this many seeds a point.")] = None
+    max_runs: Annotated[int | None, typer.Option(min=0, help="Submit at most this many runs.")] = None
+    max_seeds: Annotated[int | None, typer.Option(min=1, help="Train at most this many seeds per point.")] = None
     max_hours: Annotated[float | None, typer.Option(min=0, help="Submit at most this many device hours.")] = None
 
     def budget(self, studies: "Sequence[Study]") -> "Budget":
-        """Return them as a budget for some searches.
+        """Return the limits as a budget for `studies`.
 
         Raises:
-            InputError: one asks for more seeds a point than they allow.
+            InputError: A study requires more seeds per point than --max-seeds allows.
         """
         from ettsweep.study.verification import Budget
 
@@ -316,30 +345,30 @@ class BudgetOptions:
 
 @dataclass(frozen=True)
 class VerdictOptions:
-    """How verdicts are given; what is not given here stays as the sweep has it, or the grid file."""
+    """Options of the criterion for an optimum. Those not given stay as they are in the sweep or the grid file."""
 
     rule: Annotated[
         Literal["bound", "paper"] | None,
-        typer.Option(help="What makes a point optimal: a bound, or the comparison of means. Kept in the sweep."),
+        typer.Option(help="Rule for an optimum: a confidence bound, or the paper's means. Saved in the sweep."),
     ] = None
     confidence: Annotated[
         str | None,
-        typer.Option(help="Confidence of a bound: 0.95, or 95%. Kept in the sweep.", metavar="SHARE"),
+        typer.Option(help="Confidence of the bound, such as 0.95 or 95%. Saved in the sweep.", metavar="SHARE"),
     ] = None
     margin: Annotated[
         str | None,
         typer.Option(
-            help="By how much a neighbour may be better: 0.02, or 2%, of a loss; 0.002, or 0.2%, is 0.2 points of an "
-            "accuracy. Kept in the sweep.",
+            help="By how much a neighbour may be better: for a loss, 0.02 or 2% is relative; for an accuracy, 0.002 "
+            "or 0.2% is 0.2 percentage points. Saved in the sweep.",
             metavar="SHARE",
         ),
     ] = None
 
     def stated(self) -> "CriterionOptions":
-        """Return what these options say.
+        """Return these options as `CriterionOptions`.
 
         Raises:
-            InputError: it is no confidence, or no margin.
+            InputError: The confidence or the margin is not valid.
         """
         from ettsweep.schema import validate
         from ettsweep.study.criterion import CriterionOptions
@@ -347,10 +376,11 @@ class VerdictOptions:
         try:
             return validate(CriterionOptions, vars(self), "criterion")
         except InputError as error:
+            # "criterion: margin" is the key in a grid file; here the user typed an option, --margin.
             raise InputError(str(error).replace("criterion: ", "--")) from None
 
     def of(self, sweep_spec: "SweepSpec") -> "SweepSpec":
-        """Return a grid's request with what the options say in place of what the file does."""
+        """Return a copy of `sweep_spec` whose criterion has these options in place of the grid file's."""
         from ettsweep.study.criterion import CriterionOptions
 
         return sweep_spec.model_copy(

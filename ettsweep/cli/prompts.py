@@ -1,4 +1,4 @@
-"""How commands deal with whoever typed them: progress, questions, Ctrl-C, what to type instead."""
+"""Interaction with the user: progress, confirmation, Ctrl-C, and suggested commands."""
 
 import contextlib
 import os
@@ -17,38 +17,40 @@ if TYPE_CHECKING:
 
 
 def console() -> "Console":
-    """Return the console that progress is shown on."""
+    """Return a console on standard error for progress; standard output is for results."""
     from rich.console import Console
 
-    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # a file has no edge to wrap at
+    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # do not break lines in a log file
 
 
 def has_screen() -> bool:
-    """Say whether a person sits at a terminal that can show a whole screen."""
+    """`True` if the user sits at a terminal that can show a full-screen application."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
+    # A "dumb" terminal, such as the shell of an editor, cannot move the cursor.
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
-def shell_command(*words: str) -> str:
-    """Return a command as messages have it, to be typed."""
-    return f"`{shlex.join(['ettsweep', *words])}`"
+def shell_command(*arguments: str) -> str:
+    """Return an ettsweep command in backquotes, quoted so that a shell reads it as given."""
+    return f"`{shlex.join(['ettsweep', *arguments])}`"
 
 
 def repeated(option: str, values: Iterable[str]) -> list[str]:
-    """Return an option as it is typed of several values: once for each."""
-    return [word for value in values for word in (option, value)]
+    """Return the arguments that give an option several values: `--state a --state b`."""
+    return [argument for value in values for argument in (option, value)]
 
 
-def detached(meant: Sequence[str]) -> str:
-    """Say what is to be said where somebody leaves the runs that some options mean."""
-    return f"detached; the runs go on: {shell_command('watch', *meant)} shows them"
+def detached(selection: Sequence[str]) -> str:
+    """Return the message for a user who leaves a command while its runs go on."""
+    return f"detached; the runs go on: {shell_command('watch', *selection)} shows them"
 
 
 @contextlib.contextmanager
 def detaching(follows: bool = True, code: int = 1, meant: Sequence[str] = ()) -> Iterator[None]:
-    """Have Ctrl-C leave a command that follows runs, with exit code 1, not yet: what was submitted goes on.
+    """On Ctrl-C, leave a command that follows runs with exit code `code`; the submitted runs go on.
 
-    `meant` are the options that name these runs.
+    If the command does not follow runs, Ctrl-C interrupts it as usual. The message suggests `watch` with the options
+    that selected the runs.
     """
     try:
         yield
@@ -61,40 +63,47 @@ def detaching(follows: bool = True, code: int = 1, meant: Sequence[str] = ()) ->
 
 @contextlib.contextmanager
 def retyped_with(option: str) -> Iterator[None]:
-    """Where a name is taken, say the same command with a free one."""
+    """If the sweep's name is taken, add to the error the same command with a free name for `option`."""
     try:
         yield
     except SweepNameTakenError as error:
         from ettsweep.config import hidden
 
-        words = [hidden(word) for word in sys.argv[1:]]
-        for k, word in enumerate(words):
-            if word == option or word.startswith(f"{option}="):
-                del words[k : k + 1 + (word == option)]
+        arguments = [hidden(argument) for argument in sys.argv[1:]]  # without secrets of --launch-set
+        for index, argument in enumerate(arguments):
+            if argument == option or argument.startswith(f"{option}="):
+                # "--name x" takes two arguments, "--name=x" one.
+                del arguments[index : index + 1 + (argument == option)]
                 break
         raise InputError(
-            f"{error}; for a sweep of its own:\n  {shlex.join(['ettsweep', *words, option, error.free])}"
+            f"{error}; for a separate sweep:\n  {shlex.join(['ettsweep', *arguments, option, error.free])}"
         ) from None
 
 
-def go_on(told: str) -> bool:
-    """Ask a person whether a climb may go on, given what that costs; where nobody is there, it may not."""
+def go_on(cost: str) -> bool:
+    """Ask whether to continue at this cost; `False` without a terminal, since nobody could answer."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     try:
-        return typer.confirm(f"{told}; go on?", err=True)
-    except typer.Abort:  # what the climb has found is shown all the same
+        return typer.confirm(f"{cost}; continue?", err=True)
+    except typer.Abort:  # Ctrl-C ends the search, not the command: its results so far are still shown
         print_note("")
         return False
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is done, unless --yes was said; a no ends the command."""
+    """Ask for confirmation unless --yes is given.
+
+    Raises:
+        typer.Exit: The answer is no; exit code 1.
+        InputError: There is no answer, such as without a terminal.
+    """
     if yes:
         return
     try:
-        agreed = typer.confirm(escape_control(question), err=True)
+        # On standard error, as standard output may be piped into a file.
+        confirmed = typer.confirm(escape_control(question), err=True)
     except typer.Abort:
-        raise InputError("nobody answered; --yes says yes beforehand") from None
-    if not agreed:
+        raise InputError("no answer; --yes skips this question") from None
+    if not confirmed:
         raise typer.Exit(1)

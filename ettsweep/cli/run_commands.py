@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from ettsweep.study.study import Study
     from ettsweep.study.sweep_store import SweepStore
 
-RunId = Annotated[str, typer.Argument(help="Run id, or the start of one.", autocompletion=completion.runs)]
+RunId = Annotated[str, typer.Argument(help="Run id, or a prefix of it.", autocompletion=completion.runs)]
 
+# People read the table; scripts read the keys of CSV and JSON, which must not change.
 STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
     *("run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
@@ -46,7 +47,7 @@ def status(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """List the runs with their states, as they are on disk."""
+    """List runs with their states."""
     from ettsweep.cli.run_tables import in_order, state_note, status_row, why_idle
     from ettsweep.launch.follow import read_ledger
     from ettsweep.launch.liveness import SchedulerLiveness
@@ -55,14 +56,16 @@ def status(
     from ettsweep.study.sweep_store import held_by
 
     run_index, sweep_store = read_ledger(results), chosen.load(results)
+    # Packs are counted over all runs: a selected run may train with others.
     runs, packs = chosen.runs(run_index, sweep_store), pack_sizes({r.id: r.status for r in run_index.runs.values()})
     rows = [
         status_row(r, held_by(sweep_store.searches, r.family, r.spec), packs.get(r.id))
         for r in sorted(runs, key=in_order)
     ]
     if form in (Format.TABLE, Format.MARKDOWN):
-        one = len({row["sweep"] for row in rows}) == 1
-        columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
+        # A column with one value in all rows tells nothing; CSV and JSON always have the same columns.
+        one_sweep = len({row["sweep"] for row in rows}) == 1
+        columns = [column for column in STATUS_COLUMNS if not (one_sweep and column == "sweep")]
         print_table([row | {"reason": state_note(row)} for row in rows], form, columns)
     else:
         print_table(rows, form, STATUS_KEYS)
@@ -70,17 +73,17 @@ def status(
         states = ", ".join(told_states({r.id: r.status for r in runs})) or "none"
         print_note(f"{count(len(runs), 'run')} in {results}: {states}")
         if not results.is_dir():
-            print_note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
+            print_note(f"{results.resolve()} is not a folder; --results DIR selects another one")
         vacant = SchedulerLiveness(results).vacancies([r.id for r in runs if r.state is State.QUEUED])
         if slots := ", ".join(v.slot for v in vacant if v.died):
-            print_note(f"no worker in {slots}: it died; a command that follows, or asks for the runs, starts another")
+            print_note(f"no worker in {slots}: it died; a command that follows or requests the runs starts another")
         idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
         if idle:
             waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
-            print_note(f"{waiting} for a worker: the command that asked for them starts one, and so does")
-            there = sorted({r.state.value for r in idle})
-            again = shell_command("retry", *chosen.as_arguments, *repeated("--state", there))
-            print_note(again + why_idle(results, idle))
+            print_note(f"{waiting} for a worker: the command that requested them starts one, and so does")
+            states_present = sorted({r.state.value for r in idle})
+            retry_command = shell_command("retry", *chosen.as_arguments, *repeated("--state", states_present))
+            print_note(retry_command + why_idle(results, idle))
     for name, problem in run_index.broken.items():
         print_note(f"run folder {name} is broken: {problem}")
 
@@ -90,22 +93,23 @@ def watch(
     families: FamilyOptions,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Show live what runs, how far it is, how sure verdicts are; q or Ctrl-C leaves, and the runs go on.
+    """Show live progress, verdicts and events; q or Ctrl-C leaves, and the runs go on.
 
-    At a terminal it is a screen with keys, which `?` lists. Elsewhere it prints a line now and then, until all runs
-    have ended.
+    In a terminal this is a full screen; `?` lists its keys. Elsewhere a line of progress is printed now and then, until
+    all runs have ended.
     """
     sweep_store = families.load(results)
 
+    # The screen calls this again whenever runs or sweeps have changed.
     def choose(run_index: "RunIndex", sweep_store: "SweepStore") -> "tuple[list[Run], list[Study]]":
         if not (runs := families.runs(run_index, sweep_store)):
-            raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
+            raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` starts some")
         return runs, families.any_searches(sweep_store)
 
     if has_screen():
         from ettsweep.watch.app import show_screen
 
-        families.sweeps(sweep_store)  # a wrong name is said at once
+        families.sweeps(sweep_store)  # report a wrong name before the screen opens
         sweep_status = show_screen(results, choose)
     else:
         from ettsweep.launch.follow import read_ledger
@@ -114,28 +118,27 @@ def watch(
         runs, _ = choose(read_ledger(results), sweep_store)
         monitor = ProgressMonitor(results, [r.spec for r in runs], sweep_store.searches)
         with detaching(code=0, meant=families.as_arguments):
+            # relaunch=False: watching never starts or submits anything.
             sweep_status = follow(monitor, str(results), console(), relaunch=False)
     if sweep_status is None or not sweep_status.settled:
         print_note(detached(families.as_arguments))
         return
-    if sys.stderr.isatty():  # elsewhere it was the last line already
+    if sys.stderr.isatty():  # elsewhere the summary was the last line of progress already
         print_note(sweep_status.summary())
     if sweep_status.left:
-        print_note(f"{shell_command('status', *families.as_arguments)} says what became of the others")
+        print_note(f"{shell_command('status', *families.as_arguments)} lists the runs that have not finished")
         raise typer.Exit(1)
 
 
 def logs(
     run: RunId,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Stay, and print what is logged until the run is over.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")] = False,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Print what a run logged, attempt by attempt, and why one ended without a result.
+    """Print the log of a run, attempt by attempt.
 
-    With --follow, go on until the run is over; the exit code is 0 where it is finished then.
+    With --follow, the exit code is 0 if the run has finished, else 1.
     """
     from ettsweep.launch.follow import read_ledger
     from ettsweep.runs.folder import RunDir, runs_dir
@@ -143,9 +146,10 @@ def logs(
 
     if follow:
         if attempt is not None:
-            raise InputError("--follow goes from attempt to attempt; leave out --attempt")
+            raise InputError("--follow prints all new attempts: leave out --attempt")
         _follow_log(results, intact(read_ledger(results), run))
         return
+    # A broken run folder has logs too, so only the id is needed.
     folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
     numbers = [n for n in folder.numbers() if attempt in (None, n)]
     if not numbers:
@@ -156,7 +160,6 @@ def logs(
 
 
 def _follow_log(results: Path, run: "Run") -> None:
-    """Print the log of a run while it is written, and say how the run ended."""
     from ettsweep.launch.log_follow import follow_log
     from ettsweep.launch.progress import ProgressMonitor
 
@@ -169,12 +172,12 @@ def _follow_log(results: Path, run: "Run") -> None:
 
 def show_run(
     run: RunId,
-    all_: Annotated[bool, typer.Option("--all", help="Below, all that is known of it, key by key.")] = False,
-    reproduce: Annotated[bool, typer.Option("--reproduce", help="Print the command that trains it again.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Print all fields too, one per line.")] = False,
+    reproduce: Annotated[bool, typer.Option("--reproduce", help="Print a command that trains it again.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Show one run: its losses, score, spikes, speed and attempts; other formats have all that is known of it."""
+    """Show one run: losses, score, spikes, speed and attempts. Formats other than table have all fields."""
     from ettsweep.cli.run_overview import show_overview
     from ettsweep.cli.run_tables import describe, flat, show_reproduction
     from ettsweep.launch.follow import read_ledger
@@ -190,7 +193,7 @@ def show_run(
     if form is Format.TABLE:
         show_overview(data, run_index.runs.get(run_id))
         if not all_:
-            print_note(f"`ettsweep show {run_id} --all` has all that is known of it")
+            print_note(f"`ettsweep show {run_id} --all` prints all fields")
             return
         print()
     rows = [{"key": key, "value": cell(value, key)} for key, value in flat(data)]
@@ -200,36 +203,40 @@ def show_run(
 def cancel(
     *,
     chosen: RunOptions,
-    all_: Annotated[bool, typer.Option("--all", help="All that are queued, running or interrupted.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Cancel all queued, running and interrupted runs.")] = False,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Stop runs at their next step boundary; `retry` takes them on from there."""
+    """Stop runs after their current step; `retry` resumes them from there."""
     from ettsweep.launch.cancellation import cancel as cancel_runs
     from ettsweep.launch.cancellation import cancellable
     from ettsweep.launch.follow import read_ledger
 
     chosen.need_some(all_)
     sweep_store = chosen.load(results)
-    found = chosen.runs(read_ledger(results), sweep_store)
-    runs, left = cancellable(found, [] if chosen.run else chosen.sweep or [], sweep_store)
-    for told in left:
-        print_note(told)
+    selected = chosen.runs(read_ledger(results), sweep_store)
+    # With --sweep, runs that other sweeps need too are skipped.
+    runs, skipped = cancellable(selected, [] if chosen.run else chosen.sweep or [], sweep_store)
+    for message in skipped:
+        print_note(message)
+    # A single run needs no confirmation: `retry` resumes it.
     confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
-    for told in cancel_runs(results, runs):
-        print_note(told)
-    _note_others(found if chosen.run else [], {run.id for run in runs}, "nothing to cancel")
+    for message in cancel_runs(results, runs):
+        print_note(message)
+    _note_others(selected if chosen.run else [], {run.id for run in runs}, "nothing to cancel")
 
 
 def retry(
     *,
     chosen: RunOptions,
-    all_: Annotated[bool, typer.Option("--all", help="All that failed, were cancelled, or wait for a worker.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Retry all runs that failed, were cancelled, or wait for a worker.")
+    ] = False,
     training: TrainingOptions,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Train failed, cancelled, pruned or corrupt runs again, from their last checkpoint where there is one."""
+    """Retry failed, cancelled, pruned or corrupt runs, from their last checkpoint if there is one."""
     from ettsweep.cli.run_tables import show_outcome
     from ettsweep.launch.follow import CommandContext, carry_out, read_ledger
     from ettsweep.launch.resolve import ask_again, retryable
@@ -238,10 +245,12 @@ def retry(
     chosen.need_some(all_)
     run_index, sweep_store = read_ledger(results), chosen.load(results)
     for prefix in chosen.run or []:
-        intact(run_index, prefix)
-    found = chosen.runs(run_index, sweep_store)
-    runs = retryable(found, named=bool(chosen.run), states=chosen.state or ())
+        intact(run_index, prefix)  # raises for a broken run folder, which cannot be trained
+    selected = chosen.runs(run_index, sweep_store)
+    # Pruned runs were stopped on purpose: only ids or --state pruned select them.
+    runs = retryable(selected, named=bool(chosen.run), states=chosen.state or ())
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
+    # Unless options say otherwise, runs train where their sweeps do, on the same data.
     studies = chosen.holding(runs, sweep_store)
     context = CommandContext(
         results, *training.place().of_searches(studies, sweep_store), studies=studies, tell=print_note
@@ -249,9 +258,9 @@ def retry(
     plan, alive = ask_again(runs, context, tell=print_note)
     show_outcome(carry_out(plan, context), Format.TABLE)
     for run in alive:
-        print_note(f"run {run.id} is alive: its heart beats on {run.status.where}; `ettsweep cancel {run.id}` stops it")
-    done = {p.id for p in plan.wanted} | {run.id for run in alive}
-    _note_others(found if chosen.run else [], done, "nothing to retry")
+        print_note(f"run {run.id} is still training on {run.status.where}; `ettsweep cancel {run.id}` stops it")
+    handled = {p.id for p in plan.wanted} | {run.id for run in alive}
+    _note_others(selected if chosen.run else [], handled, "nothing to retry")
 
 
 def clean(
@@ -259,11 +268,11 @@ def clean(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Remove checkpoints of finished runs, dead attempts and orphans; results stay."""
+    """Remove checkpoints of finished runs, and files that nothing uses any more; results stay."""
     from ettsweep.launch.cleanup import find_waste, remove
 
     if not results.is_dir():
-        raise InputError(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
+        raise InputError(f"{results.resolve()} is not a folder; --results DIR selects another one")
     waste = find_waste(results)
     if not dry_run:
         remove(waste)
@@ -278,12 +287,12 @@ def train(
     *,
     run: Annotated[
         str | None,
-        typer.Argument(help="A run that is there, by id.", show_default=False, autocompletion=completion.runs),
+        typer.Argument(help="Id of an existing run.", show_default=False, autocompletion=completion.runs),
     ] = None,
     model: Model = None,
     grid: Grid = None,
     spec_file: Annotated[
-        Path | None, typer.Option("--spec", metavar="FILE", help="A spec.json: train the run that it describes.")
+        Path | None, typer.Option("--spec", metavar="FILE", help="Train the run described by this spec.json.")
     ] = None,
     strategy: Annotated[
         str | None,
@@ -296,7 +305,7 @@ def train(
     training: TrainingOptions,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
+    """Train one run in the foreground. Ctrl-C saves a checkpoint; the same command resumes from it."""
     from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.follow import read_ledger
     from ettsweep.launch.resolve import ask_one
@@ -310,31 +319,33 @@ def train(
     launch_options = training.place()
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
-        given = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
-        if given:
-            raise InputError(f"--spec FILE says all of the run: {' and '.join(given)} cannot go with it")
+        conflicting = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
+        if conflicting:
+            raise InputError(f"--spec FILE describes the whole run: leave out {' and '.join(conflicting)}")
         spec = read_spec(spec_file)
     elif run is not None:
         spec = intact(read_ledger(results), run).spec
     else:
-        path = which_grid(grid, model, "say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
+        path = which_grid(grid, model, "select what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
         spec, launch_options = ask_one(path, strategy, set_ or [], lr, wd, seed, launch_options)
     profile, data = launch_options.here(spec)
     folder, account = RunDir.create(results, spec), CostEstimator(profile)
+    # insist: a run that failed or was cancelled is blocked otherwise.
     print_note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
     finished = train_in_foreground(results, spec, profile, data)
     print_note(account.after(read_ledger(results)))
     status(chosen=RunOptions(run=[spec.run_id]), results=results)
+    # Ctrl-C is the usual way to stop: the run is interrupted, not failed.
     if folder.status().state is State.INTERRUPTED:
-        print_note("stopped: the same command goes on from the last checkpoint")
+        print_note("stopped: the same command resumes from the last checkpoint")
     raise typer.Exit(0 if finished else 1)
 
 
-def _note_others(named: "list[Run]", done: Collection[str], what: str) -> None:
-    """Say of runs that were named why nothing was done about them."""
+def _note_others(requested: "list[Run]", handled: Collection[str], outcome: str) -> None:
+    """Print, for each run given by id that was not handled, its state and why."""
     from ettsweep.runs.state import State
 
-    for run in named:
-        if run.id not in done:
-            held = f"; {run.status.reason}" if run.state is State.HELD else ""
-            print_note(f"run {run.id} is {run.state}: {what}{held}")
+    for run in requested:
+        if run.id not in handled:
+            suffix = f"; {run.status.reason}" if run.state is State.HELD else ""
+            print_note(f"run {run.id} is {run.state}: {outcome}{suffix}")

@@ -1,4 +1,4 @@
-"""What commands say of plans and runs: rows of tables, JSON, and notes beside them."""
+"""Output of commands on plans and runs: table rows, JSON, and notes on standard error."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ from ettsweep.trainer.tasks.registry import task_kind
 
 
 def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """Return a row for each wanted run of some searches, with what is done about it."""
+    """Return a row for each run of a plan, with the action that the plan takes."""
     families = by_family(studies)
     actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
     return [
@@ -49,24 +49,28 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
     ]
 
 
-def plan_summary(plan: Plan, tense: str, where: str = "") -> str:
-    """Return one line of how many runs are submitted, taken on, kept or blocked."""
-    parts = []
+def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
+    """Return one line with the numbers of submitted, resumed, finished, unfinished and blocked runs.
+
+    `tense` goes before the verbs, such as "would be"; `destination` after them, such as " to SLURM as job 7".
+    """
+    phrases = []
     if plan.submit:
-        parts.append(f"{count(len(plan.submit), 'run')} {tense} submitted")
+        phrases.append(f"{count(len(plan.submit), 'run')} {tense} submitted")
     if plan.retry:
-        parts.append(f"{len(plan.retry)} {tense} taken on")
-    parts = [", ".join(parts) + where] if parts else []
+        phrases.append(f"{len(plan.retry)} {tense} resumed")
+    phrases = [", ".join(phrases) + destination] if phrases else []
     if plan.keep:
         finished = sum(p.state.finished for p in plan.keep)
-        parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+        phrases.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+    # An empty `tense` leaves two blanks in a row: split and join remove them.
     if plan.blocked:
-        parts.append(f"{len(plan.blocked)} need a decision")
-    return " ".join((", ".join(parts) or "nothing to do").split())
+        phrases.append(f"{len(plan.blocked)} need a decision")
+    return " ".join((", ".join(phrases) or "nothing to do").split())
 
 
 def show_outcome(submit_result: SubmitResult, form: Format) -> None:
-    """Print the plan of a dry run; else say what was submitted or, where it was followed, how much is finished."""
+    """Print the plan of a dry run, the numbers of submitted runs or, after --follow, of finished ones."""
     if submit_result.context.dry_run:
         show_plan(submit_result, form)
     elif submit_result.context.follows:
@@ -77,33 +81,34 @@ def show_outcome(submit_result: SubmitResult, form: Format) -> None:
 
 
 def show_plan(submit_result: SubmitResult, form: Format, *, below: bool = False) -> None:
-    """Print what a dry run would do, and what it would hand to sbatch: JSON and CSV have no room for that.
+    """Print what a dry run would do; in table format, also the scripts that it would pass to sbatch.
 
-    `below` another table, which is what was asked for.
+    With `below_table`, another table was printed before, which is the command's result: other formats print no second
+    one.
     """
     table = form is Format.TABLE
     if not below or (table and submit_result.plan.to_launch):
         print("\n" if below else "", end="")
         rows = plan_rows(submit_result.plan, submit_result.context.studies)
-        one = table and len({study.sweep for study in submit_result.context.studies}) < 2
-        print_table(rows, form, [key for key in rows[0] if not (one and key == "sweep")] if rows else None)
+        one_sweep = table and len({study.sweep for study in submit_result.context.studies}) < 2
+        print_table(rows, form, [key for key in rows[0] if not (one_sweep and key == "sweep")] if rows else None)
     for script in submit_result.scripts if table else []:
         print(f"\n{escape_control(script)}", end="")
     print_note(plan_summary(submit_result.plan, "would be"))
 
 
-def note_submitted(done: VerificationResult) -> None:
-    """Say how many runs verdicts have had submitted, if any; of those that were followed, their cost has said it."""
-    planned, submit_result = done.verification.planned, done.submit_result
-    if planned and not done.problem:
+def note_submitted(result: VerificationResult) -> None:
+    """Print how many runs were submitted for verdicts, if any. After --follow, the line on costs has said it."""
+    planned, submit_result = result.verification.planned, result.submit_result
+    if planned and not result.problem:
         if not submit_result.context.follows:
-            what = f"{count(planned, 'run')} submitted{where_to(submit_result.folders)}"
-            print_note(f"{what}; ask again when they are finished, or stay with --follow")
+            submitted = f"{count(planned, 'run')} submitted{where_to(submit_result.folders)}"
+            print_note(f"{submitted}; run this command again when they have finished, or use --follow")
         note_ended(submit_result.context.results, submit_result.plan)
 
 
 def where_to(folders: Sequence[Path]) -> str:
-    """Say where submissions went."""
+    """Return where submissions went, such as " to SLURM as job 7"; "" if there are none."""
     arrays = [array for folder in folders if (array := read_submission(folder).array())]
     if arrays:
         return f" to SLURM as job {', '.join(arrays)}"
@@ -111,50 +116,55 @@ def where_to(folders: Sequence[Path]) -> str:
 
 
 def note_ended(results: Path, plan: Plan) -> None:
-    """Say of runs that were submitted before, and never started, how that ended."""
-    never = [p for p in plan.to_launch if p.state is State.MISSING and p.reason]
-    if never:
-        print_note(f"{len(never)} of them had a job before that did not start them: {never[0].reason}")
-        ids = {p.id for p in never}
-        before = [s for s in submissions(results) if ids & set(s.runs)]
-        print_note(f"the workers' last words: {before[0].last_words()}" if len(before) > 1 else "")
+    """Print why runs of the plan that were submitted before never started."""
+    never_started = [p for p in plan.to_launch if p.state is State.MISSING and p.reason]
+    if never_started:
+        print_note(f"an earlier job did not start {len(never_started)} of them: {never_started[0].reason}")
+        ids = {p.id for p in never_started}
+        earlier = [s for s in submissions(results) if ids & set(s.runs)]
+        # The submission just made is among them: a single one has no earlier workers.
+        print_note(f"the workers' last output: {earlier[0].last_words()}" if len(earlier) > 1 else "")
 
 
 def note_left(sweep_store: SweepStore, name: str, plan: Plan) -> None:
-    """Say how many runs of a sweep nobody has submitted yet: a call may ask for a part of it."""
+    """Print how many runs of a sweep have no run folder yet: a command may request only a part of its sweep."""
     planned = {p.id for p in plan.wanted}
-    ids = {spec.run_id for spec in sweep_store.named[name].specs()} - planned
-    missing = sum(not (runs_dir(sweep_store.results) / run).is_dir() for run in ids)
+    unplanned = {spec.run_id for spec in sweep_store.named[name].specs()} - planned
+    missing = sum(not (runs_dir(sweep_store.results) / run).is_dir() for run in unplanned)
     if missing:
-        what = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
+        subject = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
         print_note(
-            f"{what}: {shell_command('verify-optimum', '--sweep', name)} submits {'it' if missing == 1 else 'them'}"
+            f"{subject}: {shell_command('verify-optimum', '--sweep', name)} submits {'it' if missing == 1 else 'them'}"
         )
 
 
 def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[str] = ()) -> None:
-    """Name the runs that a person must decide about, with what to type where no verdict has said it.
+    """Print the blocked runs, which need a decision, with the command to type unless a verdict's reason has one.
 
-    `meant` are the options that name what the command was about.
+    `selection` are the command's own options that select runs, for a suggested `status`.
     """
+    # The reasons of these verdicts already have a command for the run.
     advised = {run for v in verdicts for run in v.stuck}
-    alike: dict[tuple[State, str], list[str]] = {}
-    again = []
+    ids_by_reason: dict[tuple[State, str], list[str]] = {}
+    to_retry = []
+    # A full disk may block thousands of runs for one reason: five examples are enough.
     for p in plan.blocked[:5]:
-        alike.setdefault((p.state, p.reason), []).append(p.id)
-        told = p.reason.startswith(NO_ANSWER) or p.state is State.HELD  # then the reason says what to do
-        if not told and p.id not in advised:
-            again.append(p.id)
-    for (state, reason), ids in alike.items():
-        what = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
-        silent = "; ask again when it answers" if reason.startswith(NO_ANSWER) else ""
-        print_note(f"{what}{f': {reason}' if reason else ''}{silent}")
+        ids_by_reason.setdefault((p.state, p.reason), []).append(p.id)
+        has_advice = p.reason.startswith(NO_ANSWER) or p.state is State.HELD  # their reason says what to do
+        if not has_advice and p.id not in advised:
+            to_retry.append(p.id)
+    for (state, reason), ids in ids_by_reason.items():
+        subject = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
+        hint = "; try again when it answers" if reason.startswith(NO_ANSWER) else ""
+        print_note(f"{subject}{f': {reason}' if reason else ''}{hint}")
     if len(plan.blocked) > 5:
         states = dict.fromkeys(p.state.value for p in plan.blocked)
-        listed = shell_command("status", *meant, *repeated("--state", states))
-        print_note(f"... and {len(plan.blocked) - 5} more; {listed} lists them")
+        status_command = shell_command("status", *meant, *repeated("--state", states))
+        print_note(f"... and {len(plan.blocked) - 5} more; {status_command} lists them")
     print_note(
-        f"`ettsweep retry {' '.join(again)}` trains {'it' if len(again) == 1 else 'them'} again" if again else ""
+        f"`ettsweep retry {' '.join(to_retry)}` trains {'it' if len(to_retry) == 1 else 'them'} again"
+        if to_retry
+        else ""
     )
 
 
@@ -162,16 +172,17 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[s
 
 
 def in_order(run: Run) -> tuple[object, ...]:
-    """Return the key that sorts runs for people: model, strategy, lr, wd, seed."""
+    """Return the key for sorting runs in tables: model, strategy, lr, wd, seed."""
     spec = run.spec
+    # The standard parametrisation has no exponent; it comes first.
     s = -1.0 if spec.strategy.s is None else spec.strategy.s
     return run.model, s, spec.lr, spec.wd, spec.seed, run.id
 
 
 def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
-    """Return what `status` prints of a run of some sweeps; log2_lr and log2_wd are of the values.
+    """Return the row of a run for `status`, in which log2_lr and log2_wd are base-2 logarithms of lr and wd.
 
-    `pack` is how many its worker trains at once.
+    `pack` is the number of runs that its worker trains at once.
     """
     spec = run.spec
     return {
@@ -190,6 +201,7 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
         "progress": trained(run),
         "best_score": best_score(run),
         "reason": run.status.reason,
+        # Empty texts become null in JSON.
         "where": run.status.where or None,
         "job": run.status.job or None,
         "slot": run.status.slot or None,
@@ -199,22 +211,26 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
 
 
 def trained(run: Run) -> float:
-    """Return the share of its steps that a run has trained: one that diverged has nothing left to do, and no more."""
+    """Return the fraction of its steps that a run has trained: for a diverged run, the steps before it diverged."""
     step = as_number(run.result.get("diverged_step")) if run.result else None
     return run.status.progress if step is None else step / run.spec.schedule.last_step
 
 
 def best_score(run: Run) -> float | None:
-    """Return the best score so far: the result's, or that of the evaluations that a run in training has written."""
+    """Return the best score: of the result, or of the evaluations so far if the run has not finished."""
     if run.result is not None:
         return run.score
     attempt = run.dir.latest()
-    so_far = task_kind(run.spec.task).score.best_so_far(attempt.evaluations()) if attempt else {}
-    return so_far[max(so_far)] if so_far else None
+    best_by_step = task_kind(run.spec.task).score.best_so_far(attempt.evaluations()) if attempt else {}
+    return best_by_step[max(best_by_step)] if best_by_step else None
 
 
 def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
-    """Return all that is known of a run, broken or not, as plain data, given the searches of each family."""
+    """Return all fields of a run as JSON data: its row in `status`, folder, spec, attempts and result.
+
+    A broken run folder yields its id, state and reason.
+    """
+    # None for a broken run folder.
     run = run_index.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": run_index.broken[run_id]}
@@ -226,6 +242,7 @@ def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
         parent, step = attempt.resumed_from()
         claim = attempt.claim()
         failure = attempt.failure() or {}
+        # Files of attempts may be damaged: check types, and accept missing keys.
         owner = claim.get("process")
         attempts.append(
             {
@@ -242,41 +259,43 @@ def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
 
 
 def state_note(row: dict[str, Any]) -> str:
-    """Return in a few words where a run is, how long it still takes, and why it is in its state."""
+    """Return a short note on where a run trains, how much time is left, and the reason for its state."""
+    # Many reasons name the job already.
     job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
-    where, pack, left = "", "", ""
+    location, pack, left = "", "", ""
     if row["state"] == State.RUNNING:
-        where = f"on {row['where']}" if row["where"] else ""
+        location = f"on {row['where']}" if row["where"] else ""
         pack = f"pack of {row['pack']} on {row['slot']}" if (row["pack"] or 1) > 1 else ""
         left = f"about {format_duration(row['left_s'])} left" if row["left_s"] is not None else ""
-    return ", ".join(filter(None, [where, job, pack, left, row["reason"]]))
+    return ", ".join(filter(None, [location, job, pack, left, row["reason"]]))
 
 
 def why_idle(results: Path, idle: Sequence[Run]) -> str:
-    """Return what the workers that should have started some runs said last, or nothing."""
-    never = {run.id for run in idle if run.state is State.MISSING}
+    """Return the last output of the workers that should have started `idle` runs; "" if there were none."""
+    never_started = {run.id for run in idle if run.state is State.MISSING}
     for submission in reversed(submissions(results)):
-        if never & set(submission.runs):
-            return f"; the last workers ended so: {submission.last_words()}"
+        if never_started & set(submission.runs):
+            return f"; the last workers' output: {submission.last_words()}"
     return ""
 
 
 def show_reproduction(run: Run, form: Format) -> None:
-    """Print the command that trains a run again, and beside it why the bits could differ here."""
-    found = reproduce(run.dir, run.spec, run.result)
-    data = {"command": found.command, "commit": found.commit, "differs": found.differs}
+    """Print the command that trains a run again, and notes on what could make its result differ in bits here."""
+    reproduction = reproduce(run.dir, run.spec, run.result)
+    data = {"command": reproduction.command, "commit": reproduction.commit, "differs": reproduction.differs}
     if form is Format.TABLE:
-        print(escape_control(found.command))
+        print(escape_control(reproduction.command))
     else:
-        print_table([{**data, "differs": "; ".join(found.differs)}], form, data=data)
-    for line in (*found.notes, *(f"differs here: {line}" for line in found.differs)):
+        print_table([{**data, "differs": "; ".join(reproduction.differs)}], form, data=data)
+    for line in (*reproduction.notes, *(f"differs here: {line}" for line in reproduction.differs)):
         print_note(line)
-    if not found.differs and run.dir.numbers():
-        print_note("nothing differs here from there and then")
+    # Without attempts there is nothing to compare with.
+    if not reproduction.differs and run.dir.numbers():
+        print_note("no difference found between this environment and the one that trained the run")
 
 
 def flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return nested data as (dotted key, value) pairs."""
+    """Return nested data as (dotted key, value) pairs; members of lists of objects are numbered from 1."""
     rows: list[tuple[str, Any]] = []
     for key, value in data.items():
         if isinstance(value, dict):

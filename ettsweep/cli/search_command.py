@@ -1,4 +1,4 @@
-"""The command search: a proposer names points, and what it finds is verified."""
+"""The command search: a sampler suggests points, and the optimum that it finds is verified."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,46 +24,49 @@ def search(
     sweep: Annotated[
         str | None,
         typer.Option(
-            "--sweep", "-s", help="Search a sweep that is there.", metavar="NAME", autocompletion=completion.sweeps
+            "--sweep", "-s", help="Search an existing sweep.", metavar="NAME", autocompletion=completion.sweeps
         ),
     ] = None,
     sampler: Annotated[
         str,
         typer.Option(
-            help="Who proposes points: surface, or tpe, gp, cmaes, random, qmc of Optuna.",
+            help="Sampler: surface, or Optuna's tpe, gp, cmaes, random, qmc.",
             autocompletion=completion.samplers,
         ),
     ] = "surface",
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Points proposed for each strategy at most; 30, or all with surface.")
+        int | None,
+        typer.Option(min=1, help="Maximum number of points per strategy; by default 30; no limit with surface."),
     ] = None,
     pruner: Annotated[
         str,
         typer.Option(
-            help="Stop hopeless runs early: none, or median, hyperband of Optuna.",
+            help="Pruner that stops poor runs early: none, or Optuna's median, hyperband.",
             autocompletion=completion.pruners,
         ),
     ] = "none",
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", help="Start at the verified optimum of this strategy, or of this sweep.", metavar="STRATEGY|SWEEP"
+            "--from", help="Start from the verified optimum of this strategy or sweep.", metavar="STRATEGY|SWEEP"
         ),
     ] = None,
     unverified: Annotated[
-        bool, typer.Option("--unverified", help="Its best point will do for --from, verified or not.")
+        bool, typer.Option("--unverified", help="With --from, start from the best point even if it is not verified.")
     ] = False,
     limits: BudgetOptions,
     judging: VerdictOptions,
     training: TrainingOptions,
     dry_run: DryRun = False,
-    follow: Annotated[bool, typer.Option(help="Stay until it is verified; Ctrl-C only detaches.")] = True,
+    follow: Annotated[
+        bool, typer.Option(help="Show progress until the optimum is verified; Ctrl-C only detaches.")
+    ] = True,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Search the ranges of a grid file: propose points, train them, go on where it is worth it, verify the optimum.
+    """Search the ranges of a grid file: suggest points, train them, verify the optimum.
 
-    The same command again goes on where it was.
+    The same command resumes a search that was interrupted.
     """
     from ettsweep.cli.search_history import show_course
     from ettsweep.cli.verification_summary import show_verified
@@ -76,33 +79,36 @@ def search(
     from ettsweep.study.sweep_updates import followed
     from ettsweep.study.warm_start import starts
 
-    propose = proposer(sampler)
-    name, asked, told = _asked(grid_options, sweep, judging, results)
-    check_pruner(pruner, asked.recipe.schedule)
+    propose = proposer(sampler)  # raises for an unknown sampler before anything is read
+    name, requested_spec, seed_note = _asked(grid_options, sweep, judging, results)
+    # Also before anything is read or written.
+    check_pruner(pruner, requested_spec.recipe.schedule)
     with retyped_with("--name"):
-        sweep_spec = training.place().settle(asked, results, name)
+        sweep_spec = training.place().settle(requested_spec, results, name)
     context = CommandContext(
         results, *trained_by(sweep_spec), dry_run, console() if follow else None, "search", tell=print_note
     )
     sweep_store = load_sweep_store(results)
-    sought = SearchTarget.of(name, sweep_spec, sweep_store)
-    budget = limits.budget(sought.studies)
-    begun = starts(sought.studies, sought.sweep_store, read_ledger(results), source, unverified=unverified)
-    new = [study for study in sought.studies if not study.proposed]
-    print_note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
+    target = SearchTarget.of(name, sweep_spec, sweep_store)
+    budget = limits.budget(target.studies)
+    start_points = starts(target.studies, target.sweep_store, read_ledger(results), source, unverified=unverified)
+    new = [study for study in target.studies if not study.proposed]
+    # Starting points matter only before the first suggestion.
+    print_note("" if new or source is None else f"--from {source} is ignored: the search has already started")
+    # Creates or extends the sweep; which runs to train is decided round by round.
     _, obstacle = plan_grid(sweep_spec, context, name, grid_options.words, print_note)
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
-    print_note(told)
-    print_note(_other_ranges(sweep_store.named[name].studies if name in sweep_store.named else [], sought.studies))
-    meant = ["--sweep", name, *repeated("--strategy", grid_options.strategy or [])]
-    with detaching(meant=meant):
-        for study in sought.studies:
-            print_note(f"{study.title} starts {begun[study.key].reason}" if study.key in begun else "")
+    print_note(seed_note)
+    print_note(_other_ranges(sweep_store.named[name].studies if name in sweep_store.named else [], target.studies))
+    selection = ["--sweep", name, *repeated("--strategy", grid_options.strategy or [])]
+    with detaching(meant=selection):
+        for study in target.studies:
+            print_note(f"{study.title} starts {start_points[study.key].reason}" if study.key in start_points else "")
         with followed(results, [name] if context.follows else ()):
-            done = search_rounds(
-                sought,
+            result = search_rounds(
+                target,
                 context,
-                begun,
+                start_points,
                 budget,
                 sampler=sampler,
                 propose=propose,
@@ -110,46 +116,53 @@ def search(
                 pruner=pruner,
                 agree=go_on if follow else None,
             )
-    show_course(done.verification.studies, done.submit_result.plan.run_index, form)
-    said = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
-    how_to = [word for option, (given, default) in said.items() if given != default for word in (option, str(given))]
-    raise typer.Exit(show_verified(done, budget, form, ["search", *meant, *how_to], meant))
+    show_course(result.verification.studies, result.submit_result.plan.run_index, form)
+    search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
+    # Options at their defaults are left out, to keep the suggested command short.
+    option_arguments = [
+        argument
+        for option, (value, default) in search_options.items()
+        if value != default
+        for argument in (option, str(value))
+    ]
+    raise typer.Exit(show_verified(result, budget, form, ["search", *selection, *option_arguments], selection))
 
 
 def _other_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
-    """Say of which families the ranges are not those of the search before; nothing where all are."""
+    """Return a line for each study whose ranges differ from those of the search so far."""
     from ettsweep.powers import power
 
-    def told(study: "Study") -> str:
+    def describe_box(study: "Study") -> str:
         (low_lr, low_wd), (high_lr, high_wd) = study.box
         return f"lr from {power(low_lr)} to {power(high_lr)}, wd from {power(low_wd)} to {power(high_wd)}"
 
-    known = {study.key: study for study in before if study.box}
+    studies_before = {study.key: study for study in before if study.box}
     return "\n".join(
-        f"{study.title} is searched in other ranges from now on: {told(study)}; before, {told(known[study.key])}"
+        f"{study.title} has new search ranges: {describe_box(study)}; before, {describe_box(studies_before[study.key])}"
         for study in now
-        if study.key in known and known[study.key].box != study.box
+        if study.key in studies_before and studies_before[study.key].box != study.box
     )
 
 
 def _asked(
     grid_options: GridOptions, sweep: str | None, judging: VerdictOptions, results: Path
 ) -> "tuple[str, SweepSpec, str]":
-    """Return the name of the sweep that is searched, what is asked of it, and a line on its seeds.
+    """Return the name of the sweep to search, its spec, and a note on --seeds or "".
 
     Raises:
-        InputError: there is no such sweep, something that a sweep has cannot be changed, or it has no free axis.
+        InputError: The sweep does not exist, options beside --sweep would change it, or both of its axes are fixed.
     """
     from ettsweep.study.sweep_store import load_sweep_store
 
     if sweep is None:
-        name, sweep_spec, told = grid_options.request(
-            judging, "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"
+        name, sweep_spec, seed_note = grid_options.request(
+            judging, "select what to search with --model NAME, --grid FILE or --sweep NAME"
         )
     else:
         grid_options.refuse_beside("--sweep")
-        (found,) = load_sweep_store(results).chosen([sweep])
-        name, sweep_spec, told = sweep, judging.of(found.asked_again(grid_options.strategy or [])), ""
+        (existing,) = load_sweep_store(results).chosen([sweep])
+        name, sweep_spec, seed_note = sweep, judging.of(existing.asked_again(grid_options.strategy or [])), ""
     if sweep_spec.lr.fixed and sweep_spec.wd.fixed:
-        raise InputError("lr and wd are both fixed: there is nothing to search; give a range for one")
-    return name, sweep_spec.model_copy(update={"searched": True}), told
+        raise InputError("lr and wd are both fixed: there is nothing to search; set --lr-range or --wd-range")
+    # In a searched sweep, the sampler chooses points: the lattice is not trained as a whole.
+    return name, sweep_spec.model_copy(update={"searched": True}), seed_note

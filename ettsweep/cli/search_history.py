@@ -1,4 +1,4 @@
-"""What the command search shows at a terminal of the way to its verdicts."""
+"""The optimisation history that `search` prints at a terminal."""
 
 import sys
 import textwrap
@@ -12,41 +12,42 @@ from ettsweep.study.verification import evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
 COLUMNS = 80
-"""Of the terminal that it fits."""
+"""Width to which lines are wrapped, in characters."""
 
 
 def show_course(studies: Sequence[Study], run_index: RunIndex, form: Format) -> None:
-    """Print to a person, of each family that was searched, the best score and the runs that improved on all before."""
+    """Print each study's best score and the runs that improved on it; only as a table at a terminal."""
+    # Programs read the report's CSV files instead.
     if form is not Format.TABLE or not sys.stdout.isatty():
         return
     names = titles(studies)
     for study in studies:
-        if spent := course(evaluate(study, run_index.family(study.family))):
-            told = f"{names[study.key]}: {_told(spent, study.metric)}"
-            print(textwrap.fill(escape_control(told), COLUMNS, subsequent_indent="  "))
-            print_table(improvements(spent, study.metric.metric), form)
+        if history := course(evaluate(study, run_index.family(study.family))):
+            headline = f"{names[study.key]}: {_told(history, study.metric)}"
+            print(textwrap.fill(escape_control(headline), COLUMNS, subsequent_indent="  "))
+            print_table(improvements(history, study.metric.metric), form)
             print()
 
 
-def _told(spent: Sequence[HistoryEntry], metric: Metric) -> str:
-    """Say what the best score of a single run is, and of how many: verdicts go by means."""
-    best, proposed = spent[-1].best, sum(one.proposal is not None for one in spent)
-    told = "no score in" if best is None else f"{metric.metric} {cell(best)} in the best of"
-    return f"{told} {count(len(spent), 'run')}, {proposed} of them proposed"
+def _told(history: Sequence[HistoryEntry], metric: Metric) -> str:
+    # The best of single runs: verdicts compare means over seeds.
+    best, proposed = history[-1].best, sum(entry.proposal is not None for entry in history)
+    prefix = "no score in" if best is None else f"{metric.metric} {cell(best)} in the best of"
+    return f"{prefix} {count(len(history), 'run')}, {proposed} of them suggested"
 
 
-def improvements(spent: Sequence[HistoryEntry], metric: str) -> list[Row]:
-    """Return a row for each run that was better than all before it."""
-    before = [None, *(one.best for one in spent)]
+def improvements(history: Sequence[HistoryEntry], metric: str) -> list[Row]:
+    """Return a row for each run that was better than all runs before it."""
+    previous_best = [None, *(entry.best for entry in history)]
     return [
         {
             "run": number,
-            "proposal": one.proposal,
-            "lr": one.point.lr,
-            "wd": one.point.wd,
-            "seed": one.run.spec.seed,
-            metric: one.best,
+            "proposal": entry.proposal,
+            "lr": entry.point.lr,
+            "wd": entry.point.wd,
+            "seed": entry.run.spec.seed,
+            metric: entry.best,
         }
-        for number, one in enumerate(spent, 1)
-        if one.best != before[number - 1]
+        for number, entry in enumerate(history, 1)
+        if entry.best != previous_best[number - 1]
     ]

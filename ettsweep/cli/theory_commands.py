@@ -1,4 +1,4 @@
-"""Commands on theory: map, scales, check-scaling."""
+"""Commands on scaling theory: map, scales, check-scaling."""
 
 import signal
 from pathlib import Path
@@ -16,29 +16,37 @@ from ettsweep.files import chosen_by
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
 ModelName = Annotated[str, typer.Option(help="Model name.", autocompletion=completion.models)]
 Strategy = Annotated[
-    str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.", autocompletion=completion.strategies)
+    str,
+    typer.Option(help="Scaling strategy: standard, ntk, hybrid, mup or s=0.25.", autocompletion=completion.strategies),
 ]
-MlpFactor = Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")]
+MlpFactor = Annotated[
+    Literal["ignore", "include"], typer.Option(help="Whether factors depend on M, the ratio of MLP width to width.")
+]
 
 
 def map_(
     lr: Annotated[float, power_option("Learning rate under --from.")],
     wd: Annotated[float, power_option("Weight decay under --from.")],
-    from_: Annotated[str, typer.Option("--from", help="Strategy of lr and wd.", autocompletion=completion.strategies)],
-    to: Annotated[str, typer.Option("--to", help="Strategy to map them to.", autocompletion=completion.strategies)],
-    width: Annotated[int | None, typer.Option(min=1, help="Width n.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model name; its width.", autocompletion=completion.models)] = None,
+    from_: Annotated[
+        str, typer.Option("--from", help="Strategy that lr and wd belong to.", autocompletion=completion.strategies)
+    ],
+    to: Annotated[str, typer.Option("--to", help="Strategy to map to.", autocompletion=completion.strategies)],
+    width: Annotated[int | None, typer.Option(min=1, help="Width n of the model.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model whose width to use.", autocompletion=completion.models)
+    ] = None,
     optimizer: Optimizer = "adamw",
     form: Form = Format.TABLE,
 ) -> None:
-    """Map (lr, wd) from one scaling strategy to another by a power of the width; nothing is trained."""
+    """Convert (lr, wd) from one scaling strategy to another, by a power of the width; nothing is trained."""
     from ettsweep.schema import validate
     from ettsweep.strategies.strategy import map_point, parse_strategy
     from ettsweep.study.lattice import Centre
     from ettsweep.trainer.models.registry import model_spec
 
     if (width is None) == (model is None):
-        raise InputError("the map needs a width, from one of --width N and --model NAME")
+        raise InputError("a width is needed: give either --width N or --model NAME")
+    # The checks of a grid's centre apply: finite, positive lr.
     point = validate(Centre, {"lr": lr, "wd": wd}, "map")
     n = width or model_spec(str(model)).width
     lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
@@ -49,12 +57,12 @@ def map_(
 def scales(
     model: ModelName,
     strategy: Strategy = "ntk",
-    lr: Annotated[float | None, power_option("Learning rate, for effective ones.")] = None,
+    lr: Annotated[float | None, power_option("Learning rate; adds a column of effective learning rates.")] = None,
     optimizer: Optimizer = "adamw",
     mlp_factor: MlpFactor = "ignore",
     form: Form = Format.TABLE,
 ) -> None:
-    """Print the table of a model's parameter groups: shape, init std, learning-rate and decay factors."""
+    """Print a model's parameter groups: shape, initial std, factors of learning rate and weight decay."""
     from ettsweep.trainer.models.parameter_scales import describe_scales
 
     _need_positive(lr)
@@ -78,32 +86,34 @@ def check_scaling(
     optimizer: Optimizer = "adamw",
     mlp_factor: MlpFactor = "ignore",
     widths: Annotated[
-        str | None, typer.Option(help="Widths, such as 96,192,384,768; 8, 16, 32 and 64 times the heads by default.")
+        str | None, typer.Option(help="Widths, such as 96,192,384,768; by default 8, 16, 32 and 64 times the heads.")
     ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Blocks; the model's, at most 4 + 4 for text.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 5,
-    seeds: Annotated[int | None, typer.Option(min=3, help="Networks of each width; 3, or 12 of small ones.")] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Blocks; by default the model's, at most 4 + 4 for text.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 5,
+    seeds: Annotated[int | None, typer.Option(min=3, help="Seeds per width; by default 3, or 12 if small.")] = None,
     lr: Annotated[
         float | None,
-        power_option("Learning rate at all widths: one that moves the outputs a little, by 0.01 unless given."),
+        power_option("Learning rate at all widths; by default one that changes the outputs by about 0.01."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of check.json and the figure; in RESULTS by default.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for check.json and the figure; in RESULTS by default.")
     ] = None,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Build and train networks of several widths, and hold what they do to what theory implies for the strategy.
+    """Train networks of several widths and compare how they scale with the theory of the strategy.
 
-    A row for each block: its kernel at the widest (mean over tokens, and between samples) beside theory's; the power of
-    the width of the kernel and of the change of activations in training. A row for each parameter group: its
-    contribution to the tangent kernel at the widest; the powers of that, of the change of the outputs that its steps
-    make by themselves, of its initial std and learning-rate factor; its decay, divided by lr wd. All rows ok: exit
-    code 0.
+    One row per block: its kernel at the largest width (mean over tokens, and between samples) and the one that theory
+    predicts; the powers of the width with which the kernel and the change of activations in training scale. One row per
+    parameter group: its contribution to the tangent kernel at the largest width; the powers of that contribution, of
+    the change of the outputs by this group's steps alone, of its initial std and learning-rate factor; its decay
+    divided by lr wd. The exit code is 0 if all rows are ok.
     """
     from ettsweep.processes import blocked
 
-    with blocked(signal.SIGINT):  # which torch would lose amid its import
+    with blocked(signal.SIGINT):  # a Ctrl-C during the import of torch would be lost
         from ettsweep.theory.check_plan import CheckRequest, make_plan
         from ettsweep.theory.check_tables import leaving_nothing, make_folder, show_check, write_check
         from ettsweep.theory.measure import CPU
@@ -112,11 +122,12 @@ def check_scaling(
     from ettsweep.trainer.training.memory import available_bytes
 
     _need_positive(lr)
-    wanted = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
-    request = CheckRequest(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
+    requested_widths = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
+    request = CheckRequest(model, strategy, optimizer, mlp_factor, requested_widths or None, steps, seeds, lr, depth)
     plan = make_plan(request, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
     with chosen_by("--out", folder):
+        # Made before the check, which takes minutes: a folder that cannot be written fails at once.
         with leaving_nothing(folder):
             make_folder(folder)
             check = run_check(plan)

@@ -1,4 +1,4 @@
-"""What commands say of verdicts and of whole sweeps: rows of tables, JSON, and notes beside them."""
+"""Output of commands on verdicts and sweeps: table rows, JSON, and notes on standard error."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,49 +24,54 @@ if TYPE_CHECKING:
 
 
 NAMED = 4
-"""Points that a line names, of any number."""
+"""Points that a note lists one by one."""
 
 
 def score_note(studies: Sequence[Study]) -> str:
-    """Say which score is compared, of which models where not all have the same, and which end of it is best."""
-    words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
-    kinds: dict[Metric, dict[str, None]] = {}
+    """Return a line on the score that verdicts compare: its metric, how it is computed, and whether min or max is best.
+
+    If the studies have several metrics, there is a line for each, with its models.
+    """
+    descriptions = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
+    models_by_metric: dict[Metric, dict[str, None]] = {}
     for study in studies:
-        kinds.setdefault(study.metric, {})[study.model] = None
+        models_by_metric.setdefault(study.metric, {})[study.model] = None
     lines = []
-    for k, models in kinds.items():
-        whose = f"{', '.join(models)}: " if len(kinds) > 1 else ""
-        what = f"{words[k.metric]} along the trajectory, the mean over seeds"
-        lines.append(f"{whose}{k.metric}: {what}; {k.mode} is best")
+    for metric, models in models_by_metric.items():
+        prefix = f"{', '.join(models)}: " if len(models_by_metric) > 1 else ""
+        description = f"{descriptions[metric.metric]} along the trajectory, the mean over seeds"
+        lines.append(f"{prefix}{metric.metric}: {description}; {metric.mode} is best")
     return "\n".join(lines)
 
 
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
-    """Print a row a family, and below the table what stands in the way."""
+    """Print a row per verdict, then notes: reasons, mixed versions of ettsweep, and sweeps whose verdicts disagree."""
     data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
     _show_families([verdict_row(v) for v in verdicts], [v.study for v in verdicts], form, data)
     note_reasons(verdicts)
     names = titles([v.study for v in verdicts])
-    mixed = {v.key: found for v in verdicts if (found := mixture(v.runs))}
-    for key, (told, _) in mixed.items():
-        print_note(f"{names[key]}: {told}")
+    mixed = {v.key: mix for v in verdicts if (mix := mixture(v.runs))}
+    for key, (note, _) in mixed.items():
+        print_note(f"{names[key]}: {note}")
+    # One example is enough, however many families are mixed.
     for _, run in list(mixed.values())[:1]:
-        print_note(f"`ettsweep show {run} --reproduce` tells one version from what is here")
-    several = len({v.study.model for v in verdicts}) > 1
-    for verdict, other, why in side_by_side(verdicts):
-        here, there = (f"{v.verdict}{_at(v.point)} in {v.study.sweep}" for v in (verdict, other))
-        what = f"{verdict.study.model} {verdict.strategy}" if several else verdict.strategy
-        print_note(f"{what} is {here}, {there}: {'; '.join(why)}")
+        print_note(f"`ettsweep show {run} --reproduce` lists how one version differs from this environment")
+    several_models = len({v.study.model for v in verdicts}) > 1
+    for verdict, other, reasons in side_by_side(verdicts):
+        first, second = (f"{v.verdict}{_at(v.point)} in {v.study.sweep}" for v in (verdict, other))
+        subject = f"{verdict.study.model} {verdict.strategy}" if several_models else verdict.strategy
+        print_note(f"{subject} is {first}, {second}: {'; '.join(reasons)}")
 
 
 def note_reasons(verdicts: Sequence[Verdict]) -> None:
-    """Say what stands in the way of verdicts, once for all families that it holds for."""
+    """Print why verdicts are not "optimal", once for all families with the same reason, and caveats on bounds."""
     names = titles([v.study for v in verdicts])
-    alike: dict[str, list[str]] = {}
+    # Many families often lack the same: one note for all of them.
+    families_by_reason: dict[str, list[str]] = {}
     for v in verdicts:
         if v.verdict != "optimal":
-            alike.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
-    for reason, families in alike.items():
+            families_by_reason.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
+    for reason, families in families_by_reason.items():
         print_note(f"{', '.join(families)}: {reason}")
     for v in verdicts:
         if v.bound and v.bound.caveat:
@@ -74,40 +79,44 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
             pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
             print_note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
         if v.bound and v.bound.noise.known == "inferred":
-            print_note(f"{names[v.key]}: one seed a point: the noise is inferred from what the surface leaves over")
+            print_note(f"{names[v.key]}: one seed per point: the noise is estimated from the surface's residuals")
         if v.bound and v.bound.plateau:
             as_good = ", ".join(map(str, v.bound.plateau))
             middle = ""
             if len(v.bound.plateau) > 1 and v.bound.recommended != v.point:
-                middle = f"; in the middle of these is {v.bound.recommended}"
+                middle = f"; {v.bound.recommended} is in the middle of these"
             print_note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
 
 
 def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, data: object = None) -> None:
-    """Print a row a family, with as much of what it is as tells it from the others."""
-    several = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
-    needless = set() if several else {"family", "model"}
-    needless |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
-    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in studies}) < 2 else set()
-    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
+    """Print a row per family, leaving out identifying columns that are the same for all."""
+    # With one model, sweep and strategy identify a row; else model and family are needed.
+    ambiguous = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
+    omitted = set() if ambiguous else {"family", "model"}
+    omitted |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
+    omitted |= {"optimizer"} if len({s.base.optimizer.kind for s in studies}) < 2 else set()
+    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
     if form is Format.TABLE:
+        # Only tables omit empty columns: the columns of CSV must not vary.
         columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
     print_table([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
 
 
 def show_spikes(families: "Sequence[JudgedFamily]") -> None:
-    """Print how often the runs of each candidate spiked, over all its seeds."""
+    """Print the numbers and rates of spikes in the runs of each candidate, over all its seeds."""
     from ettsweep.report.spike_rates import occurring, spikes_of
 
-    counted = [(family.verdict, spikes_of(family.optimum)) for family in families]
-    runs, diverged, steps = (sum(getattr(s, what) for _, s in counted) for what in ("runs", "diverged", "steps"))
-    kinds = occurring(spikes for _, spikes in counted)
+    spikes_by_verdict = [(family.verdict, spikes_of(family.optimum)) for family in families]
+    runs, diverged, steps = (
+        sum(getattr(s, attribute) for _, s in spikes_by_verdict) for attribute in ("runs", "diverged", "steps")
+    )
+    kinds = occurring(spikes for _, spikes in spikes_by_verdict)
     if not kinds:
-        told = f", of which {diverged} diverged" if diverged else ""
-        print_note(f"no spikes at the candidates: {count(runs, 'run')}{told}, {steps:,} steps" if runs else "")
+        suffix = f", of which {diverged} diverged" if diverged else ""
+        print_note(f"no spikes at the candidates: {count(runs, 'run')}{suffix}, {steps:,} steps" if runs else "")
         return
     rows = []
-    for verdict, spikes in counted:
+    for verdict, spikes in spikes_by_verdict:
         row = {**_family(verdict), "runs": spikes.runs, "steps": spikes.steps}
         for kind in kinds:
             total, per_run, per_1000_steps = map(cell, spikes.rates(kind))
@@ -116,30 +125,36 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
             )
         rows.append(row)
     print()
-    _show_families(rows, [verdict.study for verdict, _ in counted], Format.TABLE)
+    _show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
 
 
-def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
-    """Say how many runs racing has saved against as many seeds at each point as the most that a compared one got.
+def note_saved(verdicts: Sequence[Verdict], extra_specs: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
+    """Print how many runs racing has saved, compared to as many seeds at all points as the point with most seeds has.
 
-    `beyond` are those that it has trained, by sweep and family; of points that are not compared, they count as well.
+    `extra_specs` are the runs that were added to the requested ones, by sweep and family. Those at points that are not
+    compared are subtracted from the savings.
     """
     saved = 0
     for v in verdicts:
-        if v.bound and v.candidate and beyond.get(v.key):
-            compared = [scored_point.point for scored_point in v.compared]
-            beside = [spec for spec in beyond.get(v.key, ()) if Point(spec.lr, spec.wd) not in {*compared, *v.outside}]
-            saved += saved_by_racing(v.counted, compared) - len(beside)
-    print_note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
+        # Without extra runs there was no race.
+        if v.bound and v.candidate and extra_specs.get(v.key):
+            compared_points = [scored_point.point for scored_point in v.compared]
+            not_compared = [
+                spec
+                for spec in extra_specs.get(v.key, ())
+                if Point(spec.lr, spec.wd) not in {*compared_points, *v.outside}
+            ]
+            saved += saved_by_racing(v.counted, compared_points) - len(not_compared)
+    print_note(f"racing saved {count(saved, 'run')} compared to equal seeds at all points" if saved > 0 else "")
 
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
-    """Name the points that were reached beyond the ranges of the grid."""
+    """Print the points outside the ranges of the grid that the search for an optimum has reached."""
     names = titles([v.study for v in verdicts])
     for v in verdicts:
         if v.outside:
             points = ", ".join(map(str, v.outside[:NAMED])) + (", ..." if len(v.outside) > NAMED else "")
-            print_note(f"{names[v.key]}: {count(len(v.outside), 'point')} beyond the ranges asked for: {points}")
+            print_note(f"{names[v.key]}: {count(len(v.outside), 'point')} outside the requested ranges: {points}")
 
 
 def _at(point: Point | None) -> str:
@@ -161,7 +176,7 @@ def _headline(v: Verdict) -> dict[str, Any]:
 
 
 def verdict_row(v: Verdict) -> dict[str, Any]:
-    """Return what the table shows of a verdict."""
+    """Return the row of a verdict; `neighbours` is filled only if some of them have no score yet."""
     fresh = [score for score in v.fresh.values() if score is not None]
     neighbours = f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}"
     return {
@@ -176,19 +191,23 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
 
 
 def _compared(v: Verdict) -> dict[str, Any]:
-    """Return what the table shows of the neighbour that comes nearest to the candidate."""
+    """Return the column on the best of the neighbours: its score, or its difference to the candidate with an error."""
+    # The paper's rule compares means, and has no errors.
     if v.study.criterion.rule == "paper":
         return {"best neighbour": v.rival and v.rival.score}
-    behind = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
-    if behind is None or v.bound is None:
+    nearest = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
+    if nearest is None or v.bound is None:
         return {"nearest neighbour": None}
-    said, where = v.study.metric.format_share, "behind" if behind.mean >= 0 else "ahead"
-    error = "" if v.bound.noise.known == "unknown" else f" ± {said(behind.error)}"
-    return {"nearest neighbour": f"{said(abs(behind.mean))}{error} {where}"}
+    format_share, direction = v.study.metric.format_share, "behind" if nearest.mean >= 0 else "ahead"
+    error = "" if v.bound.noise.known == "unknown" else f" ± {format_share(nearest.error)}"
+    return {"nearest neighbour": f"{format_share(abs(nearest.mean))}{error} {direction}"}
 
 
 def bound_json(v: Verdict) -> dict[str, Any] | None:
-    """Return what a verdict rests on, as programs read it: shares of the candidate's loss, or of all samples."""
+    """Return the bound of a verdict as JSON data.
+
+    Bound, margin and noise are relative to the candidate's loss; for accuracies, they are fractions of all samples.
+    """
     if (b := v.bound) is None:
         return None
     return {
@@ -205,7 +224,7 @@ def bound_json(v: Verdict) -> dict[str, Any] | None:
 
 
 def verdict_json(v: Verdict) -> dict[str, Any]:
-    """Return a verdict as programs read it."""
+    """Return a verdict as JSON data."""
     return {
         **_headline(v),
         "score": v.score,
@@ -215,9 +234,11 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "rule": v.study.criterion.rule,
         "confidence": v.study.criterion.confidence,
         "statement": v.statement,
+        # Keys are an interface for scripts: add to them, never rename.
         "evidence": bound_json(v),
         "neighbours": [
             {**_point(n.point), "score": n.score, "state": n.state.value, "runs": n.runs, **_worse(d)}
+            # Without a bound there is no difference for any neighbour.
             for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
         ],
         "missing": [_point(point) for point in v.missing],
@@ -241,9 +262,9 @@ def _point(point: Point) -> dict[str, float]:
 def sweep_row(
     sweep: Sweep, sweep_store: SweepStore, run_index: RunIndex, verdicts: Sequence[Verdict]
 ) -> dict[str, Any]:
-    """Return what `sweeps` shows of one: how far its runs are, device hours, verdicts.
+    """Return the row of a sweep for `sweeps`: states of its runs, device hours, verdicts.
 
-    The last change is of what was asked for or of a result, by the times of files: nothing goes by it.
+    "last change" is the newest modification time of its specs and results; it is for display only.
     """
     runs = [
         run
@@ -251,11 +272,12 @@ def sweep_row(
         for run in run_index.family(study.family)
         if sweep.name in holders(sweep_store.searches, run.family, run.spec)
     ]
+    # Requested runs without a folder count too, as missing.
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
     states = [run_index.state(run).state for run in ids]
     seconds = sum(map(cost_s, runs))
     paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
-    changed = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
+    changed_s = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
     return {
         "sweep": sweep.name,
         "note": sweep.note,
@@ -264,6 +286,6 @@ def sweep_row(
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
         "criterion": sweep.criterion.describe(sweep.metric),
-        "last change": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "last change": changed_s and datetime.fromtimestamp(changed_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "archived": sweep.archived,
     }

@@ -1,4 +1,4 @@
-"""What a command that goes on until its verdicts stand says at its end."""
+"""The output of `verify-optimum` and `search`: verdicts, and what is left to do."""
 
 from collections.abc import Sequence
 
@@ -11,37 +11,44 @@ from ettsweep.study.verification import Budget
 
 
 def show_verified(
-    done: VerificationResult, budget: Budget, form: Format, again: Sequence[str], meant: Sequence[str] = ()
+    result: VerificationResult, budget: Budget, form: Format, command: Sequence[str], selection: Sequence[str] = ()
 ) -> int:
-    """Print verdicts, what was submitted for them, and why it did not go on; return the exit code.
+    """Print verdicts, what was submitted for them, and why training stopped; return the exit code.
 
-    `again` is the command that goes on, `meant` the options that name what it is about.
+    The exit code is 0 if all verdicts are "optimal", else 1. `command` are the arguments of the command that continues,
+    `selection` the options that select its studies.
 
     Raises:
-        LaunchError: the only round could not be submitted.
+        LaunchError: The runs of the only round could not be submitted; all else is printed first.
     """
-    asked, context = done.verification, done.submit_result.context
-    show_verdicts(asked.verdicts, form)
-    note_outside(asked.verdicts)
+    verification, context = result.verification, result.submit_result.context
+    show_verdicts(verification.verdicts, form)
+    note_outside(verification.verdicts)
     if context.follows:
-        note_saved(asked.verdicts, asked.beyond)
+        note_saved(verification.verdicts, verification.beyond)
     if context.dry_run:
-        show_plan(done.submit_result, form, below=True)
+        show_plan(result.submit_result, form, below=True)
     else:
-        note_submitted(done)
-    if asked.held_back:
-        needed = f"{count(asked.held_back, 'more run')} {'is' if asked.held_back == 1 else 'are'} needed"
-        print_note(f"{needed} than {budget} allows")
-    for told in asked.stopped:
-        print_note(f"{told}: it stops here")
-    cut_short = context.follows and asked.unproposed
-    print_note(f"the search is not over: {budget} allows no further point" if cut_short and budget.stated else "")
-    more = asked.stopped or cut_short
-    print_note(f"{shell_command(*again, '--max-runs', 'N')} allows N more" if more else "")
-    if context.console is None and any(v.verdict == "unresolved" and v.bound for v in asked.verdicts):
-        print_note(f"{shell_command(*again)} trains what decides most, seed by seed; --max-runs N sets a limit")
-    note_blocked(done.submit_result.plan, asked.verdicts, meant)
-    if done.problem:
-        raise done.problem
-    print_note(score_note([v.study for v in asked.verdicts]))
-    return 0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1
+        note_submitted(result)
+    if verification.held_back:
+        needed_runs = (
+            f"{count(verification.held_back, 'more run')} {'is' if verification.held_back == 1 else 'are'} needed"
+        )
+        print_note(f"{needed_runs} than {budget} allows")
+    for reason in verification.stopped:
+        print_note(f"{reason}: stopped")
+    is_cut_short = context.follows and verification.unproposed
+    print_note(
+        f"the search is not complete: {budget} allows no further point" if is_cut_short and budget.stated else ""
+    )
+    is_limited = verification.stopped or is_cut_short
+    print_note(f"{shell_command(*command, '--max-runs', 'N')} allows N more" if is_limited else "")
+    # Without --follow, unresolved verdicts need another command.
+    if context.console is None and any(v.verdict == "unresolved" and v.bound for v in verification.verdicts):
+        print_note(f"{shell_command(*command)} trains the seeds that decide most; --max-runs N sets a limit")
+    note_blocked(result.submit_result.plan, verification.verdicts, selection)
+    # Raised last: the verdicts are valid although their runs could not be submitted.
+    if result.problem:
+        raise result.problem
+    print_note(score_note([v.study for v in verification.verdicts]))
+    return 0 if all(v.verdict == "optimal" for v in verification.verdicts) else 1

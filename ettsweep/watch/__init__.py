@@ -1,1 +1,1 @@
-"""`ettsweep watch` at a terminal: what there is to see of a results folder, look after look, and the screen for it."""
+"""The full-screen view of `ettsweep watch`: a watcher polls a results folder, an application shows it."""

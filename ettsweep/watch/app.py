@@ -1,4 +1,4 @@
-"""The screen of `ettsweep watch`: what there is to see, and keys."""
+"""The Textual application of `ettsweep watch`."""
 
 import asyncio
 import os
@@ -35,26 +35,27 @@ from ettsweep.watch.view_model import FamilyView, ViewModel
 from ettsweep.watch.watcher import Choose, Watcher
 
 DETAILS = 30
-"""Columns that the words on a family have beside its lattice, at least."""
+"""Minimum width of the details beside the lattice, in characters."""
 
 KEYS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
-"""What keys do on the screen itself."""
+"""Actions of the main screen, which are disabled while a log or a dialog covers it."""
 
 TERMINAL_S = 1.0
-"""Seconds between looks at whether there still is a terminal."""
+"""Seconds between checks whether the terminal still exists."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class WatchScreen(App[None]):
-    """One screen: families, the lattice of the one in view, runs, events.
+    """Families, the lattice of the selected family, unfinished runs, and events.
 
     Attributes:
-        sight: what was seen last; None before the first look.
-        error: why there was nothing to look at.
-        ended_by: the signal that ended it; None where a key did.
+        view: The newest view of the results folder; None before the first poll.
+        error: The error that ended the application, if any.
+        exit_signal: The signal that ended the application; None if a key did.
     """
 
+    # Textual's palette offers actions that make no sense here, such as changing the theme.
     ENABLE_COMMAND_PALETTE = False
     CSS_PATH = "screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,25 +67,26 @@ class WatchScreen(App[None]):
         Binding("C", "cancel_sweep", "cancel sweep", key_display="C"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
+        # priority: also inside dialogs and the log; Textual itself only shows a hint on ctrl+c.
         Binding("ctrl+c", "quit", show=False, priority=True, system=True),
     ]
 
-    class Seen(Message):
-        """There is something new to see."""
+    class Updated(Message):
+        """The poller has a new view."""
 
         def __init__(self, view: ViewModel) -> None:
             super().__init__()
             self.sight = view
 
-    class Said(Message):
-        """There is a line to say."""
+    class StatusText(Message):
+        """The poller reports progress or an error."""
 
         def __init__(self, text: str, bad: bool = False) -> None:
             super().__init__()
             self.text, self.bad = text, bad
 
-    class Impossible(Message):
-        """There is nothing to look at."""
+    class Failed(Message):
+        """The poller has stopped because of an error."""
 
         def __init__(self, error: Exception) -> None:
             super().__init__()
@@ -92,7 +94,7 @@ class WatchScreen(App[None]):
 
     def __init__(self, results: Path, watcher: Watcher) -> None:
         super().__init__(ansi_color=True)
-        self.theme = "ansi-dark"  # with ansi_color: the terminal's own colours, be they dark or light
+        self.theme = "ansi-dark"  # with ansi_color this uses the terminal's own colours, on dark and light backgrounds
         self.view: ViewModel | None = None
         self.error: Exception | None = None
         self.ended_by: signal.Signals | None = None
@@ -100,7 +102,7 @@ class WatchScreen(App[None]):
         self._looking = Poller(watcher, self)
         self._sort, self._reading, self._unreadable = next(iter(SORTS)), "reading ...", ""
         self._shown: dict[str, Text] = {}
-        self._drawn: tuple[object, int, int, object] = (None, 0, 0, None)  # of which family, in which room, and what
+        self._drawn: tuple[object, int, int, object] = (None, 0, 0, None)  # family, width, height, lattice
         self._beside = 0
 
     def compose(self) -> ComposeResult:
@@ -115,13 +117,15 @@ class WatchScreen(App[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Begin to look; have signals leave as `q` does, so that the terminal is as it was."""
+        """Start polling, and let signals exit as `q` does, so that the terminal is restored."""
         loop = asyncio.get_running_loop()
+        # Signal handlers can be set in the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._end, number)
         for name, title in {"families": "families", "middle": "lattice", "runs": "runs", "events": "events"}.items():
             self.query_one(f"#{name}").border_title = f" {title} "
+        # Before the first view, so that arrow keys work at once.
         self.query_one("#families").focus()
         self._draw()
         self._looking.start()
@@ -133,41 +137,44 @@ class WatchScreen(App[None]):
     def on_unmount(self) -> None:
         self._looking.stop()
 
-    # --- what the looking thread tells ------------------------------------------------------------------------------
+    # --- listener of the poller -------------------------------------------------------------------------------------
 
-    def reading(self, told: str) -> None:
-        self.post_message(self.Said(told))
+    # Called in the poller's thread: widgets may be changed in the application's thread only, hence messages.
+
+    def reading(self, message: str) -> None:
+        self.post_message(self.StatusText(message))
 
     def seen(self, view: ViewModel) -> None:
-        self.post_message(self.Seen(view))
+        self.post_message(self.Updated(view))
 
-    def unreadable(self, why: str) -> None:
-        self.post_message(self.Said(f"{why}; what is shown was there before", bad=True))
+    def unreadable(self, reason: str) -> None:
+        self.post_message(self.StatusText(f"{reason}; showing the last readable state", bad=True))
 
     def impossible(self, error: Exception) -> None:
-        self.post_message(self.Impossible(error))
+        self.post_message(self.Failed(error))
 
-    @on(Seen)
-    def _on_seen(self, message: Seen) -> None:
+    @on(Updated)
+    def _on_seen(self, message: Updated) -> None:
         self.view, self._unreadable = message.sight, ""
         self._draw()
 
-    @on(Said)
-    def _on_said(self, message: Said) -> None:
+    @on(StatusText)
+    def _on_said(self, message: StatusText) -> None:
         if message.bad:
             self._unreadable = message.text
         else:
             self._reading = message.text
         self._draw()
 
-    @on(Impossible)
-    def _on_impossible(self, message: Impossible) -> None:
+    @on(Failed)
+    def _on_impossible(self, message: Failed) -> None:
         self.error = message.error
         self.exit()
 
-    # --- what is drawn ----------------------------------------------------------------------------------------------
+    # --- drawing ----------------------------------------------------------------------------------------------------
 
     def on_resize(self, event: Resize) -> None:
+        # Only after the refresh do all widgets have their new sizes.
         self.call_after_refresh(self._draw)
 
     @on(ListView.Chosen)
@@ -175,170 +182,176 @@ class WatchScreen(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        """Have all parts show what was seen last."""
+        """Show the newest view in all panels."""
         width, view = self.size.width, self.view
-        wrong: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
+        problem_lines: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
+        # Before the first view there is a single line on the progress of reading.
         if view is None:
             self._say("head", [(self._reading, "bold"), (cell(str(self._results)), "dim")])
             self._share_out(0)
             return
-        wrong = few([*wrong, *problems(view)])
+        problem_lines = few([*problem_lines, *problems(view)])
         self._say("head", headline(view, str(self._results)))
-        self._say("problems", wrong, between="\n")
+        self._say("problems", problem_lines, between="\n")
         families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
-        nothing = "no sweep: runs by themselves" if view.runs or not view.families else ""
-        families.show([family.key for family in view.families], family_lines(view, width), nothing)
-        ordered = sorted_runs(view, self._sort)
-        none = "none is left to train"
-        runs.show([run.run.id for run in ordered], run_lines(ordered, width), none)
+        no_families = "no sweep: only single runs" if view.runs or not view.families else ""
+        families.set_lines([family.key for family in view.families], family_lines(view, width), no_families)
+        sorted_views = sorted_runs(view, self._sort)
+        no_runs = "all runs have finished"
+        runs.set_lines([run.run.id for run in sorted_views], run_lines(sorted_views, width), no_runs)
         families.border_title = f" families: {len(view.families)} "
-        runs.border_title = f" runs that are not finished: {len(ordered)}, by {self._sort} "
-        self._share_out(len(wrong))
+        runs.border_title = f" unfinished runs: {len(sorted_views)}, by {self._sort} "
+        self._share_out(len(problem_lines))
 
-    def _share_out(self, wrong: int) -> None:
-        """Give each part its lines, and draw those that depend on how many these are."""
-        view, family, height = self.view, self.family, self.size.height - 2 - wrong
-        across = self.size.width - DETAILS
-        whole = window(family.lattice, across, height // 2) if family else None
+    def _share_out(self, problem_count: int) -> None:
+        """Set the heights of all panels, and draw those whose content depends on their height."""
+        view, family, height = self.view, self.family, self.size.height - 2 - problem_count  # 2: headline and footer
+        lattice_width = self.size.width - DETAILS
+        viewport = window(family.lattice, lattice_width, height // 2) if family else None
         families, runs = (len(view.families), len(view.runs)) if view else (0, 0)
-        found = panel_heights(height, families + 1, max(whole.height if whole else 0, 7), runs + 1)
-        for name, lines in zip(("families", "middle", "runs", "events"), found, strict=True):
+        # Seven lines for the lattice even before there is one, so that panels do not jump.
+        heights = panel_heights(height, families + 1, max(viewport.height if viewport else 0, 7), runs + 1)
+        for name, lines in zip(("families", "middle", "runs", "events"), heights, strict=True):
             self.query_one(f"#{name}").styles.height = lines
         if family:
-            self._show_family(family, across, found.lattice - FRAME)
-        self._update("events", event_lines(view.events if view else (), found.events - FRAME))
+            self._show_family(family, lattice_width, heights.lattice - FRAME)
+        self._update("events", event_lines(view.events if view else (), heights.events - FRAME))
 
-    def _show_family(self, family: FamilyView, across: int, height: int) -> None:
-        """Draw the lattice of the family in view, where it is another than before, and say what is known of it."""
-        if self._drawn[:3] != (family.key, across, height) or self._drawn[3] is not family.lattice:
-            lines = drawn(family.lattice, across, height)
-            self._drawn = (family.key, across, height, family.lattice)
+    def _show_family(self, family: FamilyView, width: int, height: int) -> None:
+        """Draw the lattice of a family and its details."""
+        # Drawing a large lattice takes long: skip it unless family, size or lattice has changed.
+        if self._drawn[:3] != (family.key, width, height) or self._drawn[3] is not family.lattice:
+            lines = drawn(family.lattice, width, height)
+            self._drawn = (family.key, width, height, family.lattice)
             self._update("lattice", Text("\n").join(lines))
+            # Details get what the lattice and its margin leave.
             self._beside = self.size.width - max(map(len, lines), default=0) - 3
-            part = "" if is_whole(family.lattice, across, height) else ", a part of it"
-            self.query_one("#middle").border_title = f" {cell(family.title)}: lr across, wd up{part} "
+            suffix = "" if is_whole(family.lattice, width, height) else ", a part of it"
+            self.query_one("#middle").border_title = f" {cell(family.title)}: lr across, wd up{suffix} "
         self._update("details", family_words(family, self._beside, height))
 
     def _update(self, name: str, text: Text) -> None:
-        """Show another text, where it is another."""
+        # Static.update lays out the whole screen again, even for an equal text.
         if self._shown.get(name) != text:
             self._shown[name] = text
             self.query_one(f"#{name}", Static).update(text)
 
-    def _say(self, name: str, words: Sequence[Words], between: str = "  ") -> None:
-        self._update(name, Text(between).join(Text(text, style=style) for text, style in words))
-        self.query_one(f"#{name}").display = bool(words)
+    def _say(self, name: str, texts: Sequence[Words], between: str = "  ") -> None:
+        self._update(name, Text(between).join(Text(text, style=style) for text, style in texts))
+        self.query_one(f"#{name}").display = bool(texts)
 
     @property
     def family(self) -> FamilyView | None:
-        """The family in view."""
-        chosen = self.query_one("#families", ListView).chosen
-        found = self.view.families if self.view else ()
-        return next((family for family in found if family.key == chosen), None)
+        """The selected family."""
+        key = self.query_one("#families", ListView).selected_key
+        families = self.view.families if self.view else ()
+        return next((family for family in families if family.key == key), None)
 
     @property
     def run_in_view(self) -> Run | None:
-        """The run that is chosen."""
-        chosen = self.query_one("#runs", ListView).chosen
-        found = self.view.runs if self.view else ()
-        return next((run.run for run in found if run.run.id == chosen), None)
+        """The selected run."""
+        run_id = self.query_one("#runs", ListView).selected_key
+        run_views = self.view.runs if self.view else ()
+        return next((run.run for run in run_views if run.run.id == run_id), None)
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Have keys that are about what is seen do nothing below a log or a question."""
+        """Disable the keys of the main screen while a log or a dialog covers it."""
         return len(self.screen_stack) < 2 or action not in KEYS
 
     def action_family(self, by: int) -> None:
-        """Show the next family."""
+        """Select another family, `by` lines below."""
         self.query_one("#families", ListView).action_move(by)
 
     def action_sort(self) -> None:
-        """Sort the runs by something else."""
+        """Sort the runs by the next of `SORT_KEYS`."""
         names = list(SORTS)
         self._sort = names[(names.index(self._sort) + 1) % len(names)]
         self._draw()
 
     def action_help(self) -> None:
-        """Show what keys do, and what signs mean."""
+        """Show the help."""
         self.push_screen(HelpScreen())
 
     @on(ListView.Opened, "#runs")
     def action_log(self) -> None:
-        """Follow the log of the chosen run."""
+        """Follow the log of the selected run."""
         if (run := self.run_in_view) is None:
-            self._tell("no run is chosen")
+            self._tell("no run is selected")
             return
         self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._over(run.id)))
 
     def _over(self, run_id: str) -> bool:
-        """Say whether nothing more is logged of a run until somebody asks for it."""
+        """`True` if a run logs nothing more until it is requested again."""
         status = self.view.sweep_status.statuses.get(run_id) if self.view else None
         return status is not None and status.state.over
 
     def action_cancel_run(self) -> None:
-        """Cancel the chosen run, once somebody has agreed."""
+        """Cancel the selected run after confirmation."""
         run = self.run_in_view
         if run is None or run.state in OVER:
-            self._tell(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is chosen")
+            self._tell(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is selected")
             return
         self._ask(f"cancel run {run_title(run)}?", lambda: [run])
 
     def action_cancel_sweep(self) -> None:
-        """Cancel all runs of the sweep in view that no other one wants, once somebody has agreed."""
+        """Cancel the runs of the selected family's sweep, except those of other sweeps, after confirmation."""
         if (family := self.family) is None or self.view is None:
-            self._tell("no sweep is in view")
+            self._tell("no sweep is selected")
             return
         name, view = family.study.sweep, self.view
-        runs, left = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
+        # The result is fixed now: the runs that the question counts are the ones cancelled.
+        runs, skipped = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
         if not runs:
-            self._tell("; ".join([f"sweep {name}: nothing to cancel", *left]))
+            self._tell("; ".join([f"sweep {name}: nothing to cancel", *skipped]))
             return
-        what = "; ".join([f"cancel {count(len(runs), 'run')} of sweep {name}", *left])
-        self._ask(f"{what}?", lambda: runs)
+        request = "; ".join([f"cancel {count(len(runs), 'run')} of sweep {name}", *skipped])
+        self._ask(f"{request}?", lambda: runs)
 
     def _tell(self, text: str) -> None:
-        """Say something for some seconds."""
         self.notify(cell(text), markup=False)
 
     def _ask(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
-        def answered(yes: bool | None) -> None:
+        def on_answer(yes: bool | None) -> None:
             if yes:
+                # A daemon thread: leaving does not wait for SLURM.
                 threading.Thread(target=self._cancel, args=(runs(),), daemon=True).start()
 
-        self.push_screen(ConfirmDialog(cell(question)), answered)
+        self.push_screen(ConfirmDialog(cell(question)), on_answer)
 
     def _cancel(self, runs: Sequence[Run]) -> None:
-        """Cancel runs, off the thread of the screen: SLURM may take its time."""
+        """Cancel runs; called in a thread of its own, since SLURM may take minutes to answer."""
         try:
-            told = "; ".join(cancel(self._results, runs))
-            self.call_from_thread(self._tell, told)
+            message = "; ".join(cancel(self._results, runs))
+            # Widgets may be changed in the application's thread only.
+            self.call_from_thread(self._tell, message)
         except EttsweepError as error:
             self.call_from_thread(self._tell, str(error))
         self._looking.wake()
 
 
 def _end_with_terminal() -> None:
-    """End the process once its terminal is gone: there, Textual waits for ever for its last lines to be written."""
+    """Exit the process once its terminal is gone: Textual would wait forever to write its last lines there."""
     while os.isatty(0):
         time.sleep(TERMINAL_S)
     os._exit(128 + signal.SIGHUP)
 
 
 def show_screen(results: Path, choose: Choose) -> SweepStatus | None:
-    """Show the screen until somebody leaves it; return the runs as they were seen last, None before the first look.
+    """Run the application until the user leaves it; return the last status of the runs, None before the first poll.
 
     Raises:
-        EttsweepError: there is nothing to look at.
+        EttsweepError: No run or study matches, or the results folder cannot be read.
     """
     screen = WatchScreen(results, Watcher(results, choose, lambda: time.strftime("%H:%M:%S")))
     threading.Thread(target=_end_with_terminal, daemon=True).start()
     screen.run()
     if screen.error:
         raise screen.error
-    if screen.ended_by not in (None, signal.SIGINT):  # the terminal is as it was: now it may end as it was told to
+    if screen.ended_by not in (None, signal.SIGINT):  # the terminal is restored: let the signal end the process
         signal.signal(screen.ended_by, signal.SIG_DFL)
         os.kill(os.getpid(), screen.ended_by)
     if screen.return_code:
-        raise SystemExit(screen.return_code)  # a traceback has been printed
+        raise SystemExit(screen.return_code)  # Textual has printed a traceback
     return screen.view.sweep_status if screen.view else None

@@ -1,4 +1,4 @@
-"""Tables that fit a width: what matters less is left out first, and only the last column is ever cut."""
+"""Tables that fit a width: less important columns are dropped, and only the last one is ever truncated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ class Column:
     """A column of a table.
 
     Attributes:
-        rank: of columns for which there is no room, those of the highest rank are left out first; 0 never is.
+        align_right: Whether the column is aligned right.
+        drop_rank: If the table is too wide, columns of the highest rank are dropped first; columns of rank 0 never.
     """
 
     name: str
@@ -25,28 +26,34 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Words]], width: int) -> list[Text]:
-    """Return the lines of a table, its head first; columns in which nothing is said are left out."""
-    shown = [k for k in range(len(columns)) if columns[k].rank == 0 or any(row[k][0] for row in rows)]
+    """Return the lines of a table, its header first, each `width` characters wide.
+
+    Empty columns are left out, except those of rank 0, so that the main columns do not come and go.
+    """
+    visible = [k for k in range(len(columns)) if columns[k].rank == 0 or any(row[k][0] for row in rows)]
+    # Terminal cells, not characters: CJK characters take two.
     widths = [
         max(cell_len(text) for text in (column.name, *(row[k][0] for row in rows))) for k, column in enumerate(columns)
     ]
-    while sum(widths[k] + GAP for k in shown) - GAP > width:
-        last = max(shown, key=lambda k: (columns[k].rank, k))
+    while sum(widths[k] + GAP for k in visible) - GAP > width:
+        # Of equal ranks, the rightmost column goes first.
+        last = max(visible, key=lambda k: (columns[k].rank, k))
+        # Only indispensable columns are left: the last one is truncated.
         if columns[last].rank == 0:
             break
-        shown.remove(last)
+        visible.remove(last)
     head = [(column.name, "dim") for column in columns]
-    return [_line(columns, shown, widths, cells, width) for cells in (head, *rows)]
+    return [_line(columns, visible, widths, cells, width) for cells in (head, *rows)]
 
 
 def _line(
-    columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int], cells: Sequence[Words], width: int
+    columns: Sequence[Column], visible: Sequence[int], widths: Sequence[int], cells: Sequence[Words], width: int
 ) -> Text:
     line = Text(no_wrap=True)
-    for k in shown:
+    for k in visible:
         text, style = cells[k]
-        blank = " " * (widths[k] - cell_len(text))
+        padding = " " * (widths[k] - cell_len(text))
         line.append(" " * GAP if line else "")
-        line.append(f"{blank}{text}" if columns[k].right else f"{text}{blank}", style=style)
+        line.append(f"{padding}{text}" if columns[k].right else f"{text}{padding}", style=style)
     line.truncate(width, overflow="ellipsis", pad=True)
     return line

@@ -1,4 +1,4 @@
-"""What lies over the screen for a while: a question, the log of a run, help."""
+"""Screens on top of the main screen: confirmation, the log of a run, help."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -16,16 +16,17 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.watch.lattice_view import LEGEND, MARKED
 
 KEPT = 5000
-"""Lines of a log that are kept."""
+"""Lines of a log that can be scrolled back."""
 
 POLL_S = 0.5
 
 
 class ConfirmDialog(ModalScreen[bool]):
-    """Asks whether something is to be done."""
+    """Asks for confirmation; returns `True` for yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes"),
+        # Enter means no: cancelling runs needs a deliberate y.
         Binding("n,escape,q,enter", "dismiss(False)", "no"),
     ]
 
@@ -38,26 +39,26 @@ class ConfirmDialog(ModalScreen[bool]):
 
 
 HELP = f"""\
-tab         from the table of families to that of runs, and back
-arrows      choose a line
-n, p        the next family, the one before: its lattice is shown
-s           sort the runs by something else
-l, enter    the log of the chosen run, as it is written; q comes back
-c           cancel the chosen run, after a question
-C           cancel the sweep in view, after a question
-q, ctrl-c   leave: the runs go on
+tab         switch between the tables of families and runs
+arrows      select a line
+n, p        show the next or previous family
+s           change the order of the runs
+l, enter    follow the log of the selected run; q returns
+c           cancel the selected run, after confirmation
+C           cancel the sweep of the selected family, after confirmation
+q, ctrl-c   quit; the runs go on
 
-A lattice has a row for each wd, moved by half a cell a step, so
-that the six neighbours of a point are those that touch it. The
-lighter a score, the better. Beside a verdict, ... says that runs
-have finished since.
+The lattice has a row for each wd, shifted by half a cell per step,
+so that the six neighbours of a point touch it. Lighter colours are
+better scores. A verdict followed by ... is out of date: runs have
+finished since.
 
 {MARKED}
 """
 
 
 class HelpScreen(ModalScreen[None]):
-    """Says what keys do and what signs mean."""
+    """Explains the keys and the signs of the lattice."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
 
@@ -67,13 +68,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class LogScreen(Screen[None]):
-    """The log of a run as it is written.
-
-    Args:
-        run: its folder.
-        title: what people read of it.
-        over: says whether nothing more is to come.
-    """
+    """The log of a run as it is written, in the folder `run`; a callback says whether the run has ended."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,l", "dismiss", "back", key_display="q")]
 
@@ -90,17 +85,19 @@ class LogScreen(Screen[None]):
         self._read()
         self.set_interval(POLL_S, self._read)
 
+    # In a thread: the file system may be slow. Exclusive: two reads would mix up lines.
     @work(thread=True, exclusive=True, group="log")
     def _read(self) -> None:
-        """Read what is new; after the run is over, what is left."""
+        """Show new lines and, once the run has ended, the rest."""
         if self._ended:
             return
-        self._ended = self._over()
-        told = self._tail.more() + (self._tail.rest() if self._ended else "")
-        if told:
-            self.app.call_from_thread(self._write, told)
+        self._ended = self._over()  # before reading: lines written in between are read too
+        text = self._tail.more() + (self._tail.rest() if self._ended else "")
+        if text:
+            self.app.call_from_thread(self._write, text)
 
-    def _write(self, told: str) -> None:
+    def _write(self, text: str) -> None:
         log = self.query_one(RichLog)
-        for line in escape_control(told).splitlines()[-KEPT:]:
+        # Logs may hold control characters that would change the terminal.
+        for line in escape_control(text).splitlines()[-KEPT:]:
             log.write(Text(line))

@@ -1,4 +1,4 @@
-"""What has happened to runs and verdicts: what changed from one look to the next, and what was there at the first."""
+"""Events of runs and verdicts: changes between two polls, and what had happened before the first one."""
 
 from dataclasses import dataclass
 
@@ -9,25 +9,22 @@ from ettsweep.study.run_index import Run
 from ettsweep.study.verdict import Verdict
 
 TOLD = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD, State.PRUNED)
-"""States that are told of as a run comes into them."""
+"""States that are an event when a run enters them."""
 
 LASTING = (State.FAILED, State.DIVERGED)
-"""Those of them that are told of runs that were so at the first look."""
+"""States that are an event also for runs that were in them at the first poll."""
 
 STYLED = STYLES | {"requeued": "cyan", "spikes": "yellow", "reached": "bold green", "lost": "red"}
-"""How what happened is written."""
+"""Style of an event by its kind."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened.
+    """Something that happened to a run or to the verdict on a family.
 
-    Attributes:
-        what: in a word.
-        whose: the run, by its id, or the family.
-        told: what there is to say of it, in a line.
-        place: strategy, point and seed of a run.
-        at: the time of day at which it was seen; empty for what was there at the first look, of which none is known.
+    It has a kind, such as "failed"; a subject, the short id of a run or the title of a family; a line of text; for runs
+    their position: strategy, point and seed; and the time of day at which it was noticed, "" if it happened before the
+    first poll.
     """
 
     what: str
@@ -38,23 +35,27 @@ class Event:
 
 
 def events_of_run(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 0), at: str = "") -> list[Event]:
-    """Return what happened to a run between two looks, the first of which may not have seen it.
+    """Return what happened to a run between two polls; `before` is None if the first of them did not see the run.
 
-    `attempts` are the numbers of its last attempt at both.
+    `attempts` are the numbers of the run's last attempt at both polls.
     """
-    found: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
+    # A new attempt of a known run: its job was requeued, or another worker took it over.
     if before and 0 < attempts[0] < attempts[1]:
-        found.append(("requeued", _taken_over(now, attempts[1])))
+        events.append(("requeued", _taken_over(now, attempts[1])))
     state = now.state
     if state in (TOLD if before else LASTING) and not (before and before.state is state):
-        found.append((state.value, now.status.reason))
-    if now.result and not (before and before.result) and (told := told_spikes(now)):
-        found.append(("spikes", told))
-    return [Event(what, short_id(now), first_line(told), place(now), at) for what, told in found]
+        events.append((state.value, now.status.reason))
+    if now.result and not (before and before.result) and (text := told_spikes(now)):
+        events.append(("spikes", text))
+    return [Event(kind, short_id(now), first_line(text), place(now), at) for kind, text in events]
 
 
 def events_of_verdict(title: str, before: Verdict | None, now: Verdict, at: str) -> list[Event]:
-    """Return whether a family has come to an optimum, or to another one, or lost it; its first verdict is no event."""
+    """Return an event if a family has reached an optimum, moved to another one, or lost it.
+
+    A first verdict is no event: it says nothing about when the optimum was reached.
+    """
     if before is None or (before.verdict, before.point) == (now.verdict, now.point):
         return []
     if now.verdict in ("optimal", "tie"):
@@ -65,39 +66,40 @@ def events_of_verdict(title: str, before: Verdict | None, now: Verdict, at: str)
 
 
 def short_id(run: Run) -> str:
-    """Return as much of the id of a run as tells it from others."""
+    """Return the first 8 characters of a run's id, which are unique in practice."""
     return run.id[:8]
 
 
 def place(run: Run) -> str:
-    """Return where a run lies: strategy, point and seed."""
+    """Return strategy, point and seed of a run in one line."""
     return f"{run.strategy} {run.point} seed {run.spec.seed}"
 
 
 def run_title(run: Run) -> str:
-    """Return what people read of a run."""
+    """Return the short id and the position of a run."""
     return f"{short_id(run)} {place(run)}"
 
 
 def told_spikes(run: Run) -> str:
-    """Say how many spikes a finished run had, and where the highest was; nothing where it had none."""
-    listed = (run.result or {}).get("spike_events")
-    events = [event for event in listed if isinstance(event, dict)] if isinstance(listed, list) else []
+    """Return the number of spikes of a finished run and the step of the highest one; "" if there are none."""
+    # Results may be edited by hand: check types.
+    spikes = (run.result or {}).get("spike_events")
+    events = [event for event in spikes if isinstance(event, dict)] if isinstance(spikes, list) else []
     if not events:
         return ""
     highest = max(events, key=lambda event: number(event.get("sigmas")) or 0.0)
     sigmas = number(highest.get("sigmas"))
-    much = f" by {sigmas:.3g} sigmas" if sigmas is not None else ""
-    return f"{count(len(events), 'spike')}; {cell(highest.get('kind'))} at step {cell(highest.get('step'))}{much}"
+    size = f" by {sigmas:.3g} sigmas" if sigmas is not None else ""
+    return f"{count(len(events), 'spike')}; {cell(highest.get('kind'))} at step {cell(highest.get('step'))}{size}"
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text that says something, with nothing in it that a terminal would obey."""
+    """Return the first non-blank line of a text, without control characters."""
     return cell(next((line.strip() for line in text.split("\n") if line.strip()), ""))
 
 
 def _taken_over(run: Run, number: int) -> str:
-    """Say from where the new attempt at a run goes on."""
+    """Return the step from which a new attempt resumes, and whether SLURM requeued the job."""
     _, step = run.dir.attempt(number).resumed_from()
-    job = "its job was started again: " if run.dir.attempt(number - 1).requeued() else ""
-    return f"{job}attempt {number} goes on from {f'step {step}' if step else 'the start'}"
+    job = "its job was requeued: " if run.dir.attempt(number - 1).requeued() else ""
+    return f"{job}attempt {number} resumes from {f'step {step}' if step else 'the start'}"

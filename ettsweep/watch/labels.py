@@ -1,4 +1,4 @@
-"""What the screen says of families and runs: confidence in a few words, and in all that there is room for."""
+"""Texts on families and runs: verdicts, details, headline, problems, durations and speeds."""
 
 from collections.abc import Iterator
 
@@ -9,30 +9,30 @@ from ettsweep.study.verdict import MOST, MOST_SURE, Bound, Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 
 Words = tuple[str, str]
-"""What is said, and its style."""
+"""A text and its style."""
 
 NOT_JUDGED = "not judged yet"
 AGAIN = " ..."
-"""Follows a verdict where runs have finished since."""
+"""Suffix of a verdict that is out of date, since runs have finished after it."""
 
 
 def confidence(family: FamilyView) -> Words:
-    """Return the verdict on a family in a few words."""
+    """Return the verdict on a family as a short label."""
     if (verdict := family.verdict) is None:
         return NOT_JUDGED, "dim"
-    again = AGAIN if family.stale else ""
-    return _short(verdict) + again, STYLES.get(verdict.verdict, "")
+    suffix = AGAIN if family.stale else ""
+    return _short(verdict) + suffix, STYLES.get(verdict.verdict, "")
 
 
 def _short(verdict: Verdict) -> str:
-    bound, said = verdict.bound, verdict.study.metric.format_share
+    bound, format_share = verdict.bound, verdict.study.metric.format_share
     if verdict.verdict == "unresolved" and bound and bound.value is not None:
-        return f"unresolved: {said(bound.value)}, asked {said(bound.margin)}"
+        return f"unresolved: {format_share(bound.value)}, margin {format_share(bound.margin)}"
     return verdict.statement
 
 
 def details(family: FamilyView) -> Iterator[Words]:
-    """Yield lines on a family, the most telling first."""
+    """Yield the details of a family, line by line, the most important first."""
     yield family.title, "bold"
     verdict = family.verdict
     if verdict is None:
@@ -40,7 +40,7 @@ def details(family: FamilyView) -> Iterator[Words]:
         return
     yield verdict.statement, STYLES.get(verdict.verdict, "")
     if family.stale:
-        yield "runs have finished since: it is being judged again", "dim"
+        yield "runs have finished since; judging again", "dim"
     if point := verdict.point:
         yield f"at lr {power(point.lr)}, wd {power(point.wd)}", ""
         yield _score(verdict), ""
@@ -58,62 +58,63 @@ def _score(verdict: Verdict) -> str:
 
 
 def _bound(verdict: Verdict, bound: Bound) -> Iterator[Words]:
-    """Yield what is known by the rule of the bound: how sure it is, and what more would take."""
+    # Without an estimate of the noise, the probability means nothing.
     if bound.noise.known != "unknown":
-        sure = f"more than {100 * MOST_SURE:g}%" if bound.best > MOST_SURE else f"{100 * bound.best:.3g}%"
-        yield f"beats all {len(verdict.neighbours)} neighbours: {sure}", ""
+        probability = f"more than {100 * MOST_SURE:g}%" if bound.best > MOST_SURE else f"{100 * bound.best:.3g}%"
+        yield f"beats all {len(verdict.neighbours)} neighbours: {probability}", ""
     if bound.wide:
-        more = f"more than {MOST}" if bound.more is None else f"about {bound.more}"
-        yield f"{more} further runs would tell", "yellow"
+        further_runs = f"more than {MOST}" if bound.more is None else f"about {bound.more}"
+        yield f"{further_runs} more runs would decide", "yellow"
 
 
 def progress_bar(share: float, width: int) -> str:
-    """Return a bar that is full where a share is 1, and only there."""
+    """Return a bar of `width` characters that is full only if `share` is 1: 99.9% must not look finished."""
     full = width if share >= 1 else min(width - 1, int(share * width))
     return "━" * full + "─" * (width - full)
 
 
 def headline(view: ViewModel, results: str) -> list[Words]:
-    """Return the words of the first line: how far all is, and how long still."""
+    """Return the texts of the first line: numbers of runs, time left, results folder."""
     sweep_status = view.sweep_status
-    words = [(f"{sweep_status.done}/{count(len(sweep_status.statuses), 'run')} finished", "bold")]
+    texts = [(f"{sweep_status.done}/{count(len(sweep_status.statuses), 'run')} finished", "bold")]
     if view.ended:
-        words.append(("all runs have ended", "green" if not sweep_status.left else "yellow"))
+        texts.append(("all runs have ended", "green" if not sweep_status.left else "yellow"))
     if sweep_status.remaining_s:
-        words.append((f"about {format_duration(sweep_status.remaining_s)} left", "cyan"))
-    return [*words, (cell(results), "dim")]
+        texts.append((f"about {format_duration(sweep_status.remaining_s)} left", "cyan"))
+    return [*texts, (cell(results), "dim")]
 
 
 def problems(view: ViewModel) -> list[Words]:
-    """Return what keeps runs from being trained, and what cannot be read."""
+    """Return what keeps runs from training, and what cannot be read."""
     sweep_status = view.sweep_status
     silence = f"SLURM does not answer: {cell(sweep_status.slurm_error)}" if sweep_status.slurm_error else ""
-    told = [(cell(sweep_status.waits), "yellow"), (cell(sweep_status.idles), "yellow"), (silence, "magenta")]
-    return [(text, style) for text, style in (*told, *((text, "red") for text in view.problems)) if text]
+    texts = [(cell(sweep_status.waits), "yellow"), (cell(sweep_status.idles), "yellow"), (silence, "magenta")]
+    return [(text, style) for text, style in (*texts, *((text, "red") for text in view.problems)) if text]
 
 
 MOST_PROBLEMS = 2
-"""Problems that have a line each; of more, their number is told."""
+"""Number of problems that are shown; the last line tells how many more there are."""
 
 
-def few(wrong: list[Words]) -> list[Words]:
-    """Return the first of some problems, with how many more there are."""
-    if len(wrong) <= MOST_PROBLEMS:
-        return wrong
-    text, style = wrong[MOST_PROBLEMS - 1]
-    more = len(wrong) - MOST_PROBLEMS
-    return [*wrong[: MOST_PROBLEMS - 1], (f"(and {count(more, 'more problem')}) {text}", style)]
+def few(problem_lines: list[Words]) -> list[Words]:
+    """Return at most `MAX_PROBLEMS` problems, the last of them with the number of hidden ones."""
+    if len(problem_lines) <= MOST_PROBLEMS:
+        return problem_lines
+    text, style = problem_lines[MOST_PROBLEMS - 1]
+    hidden = len(problem_lines) - MOST_PROBLEMS
+    return [*problem_lines[: MOST_PROBLEMS - 1], (f"(and {count(hidden, 'more problem')}) {text}", style)]
 
 
 def short_duration(seconds: float) -> str:
-    """Return 75 s as 1:15, and hours before that."""
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+    """Format a duration as minutes:seconds, such as 1:15 for 75 s, or hours:minutes:seconds."""
+    total_s = round(seconds)
+    hours, minutes = total_s // 3600, total_s % 3600 // 60
+    return f"{hours}:{minutes:02}:{total_s % 60:02}" if hours else f"{minutes}:{total_s % 60:02}"
 
 
 def per_second(rate: float) -> str:
-    """Return a speed to three digits, of slow runs in steps a minute."""
+    """Format a speed in steps per second with three digits; below 0.1, in steps per minute."""
+    # "0.05/s" is harder to read than "3/min".
     if rate < 0.1:
         return f"{60 * rate:.3g}/min"
     return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"

@@ -1,4 +1,4 @@
-"""The lattice of a family as it fills in: a cell for each point that was asked for, run, or is a neighbour."""
+"""The lattice of a family as data: a cell for each requested point, point with runs, and neighbour of the candidate."""
 
 import math
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ URGENCY = (
     *(State.FAILED, State.HELD, State.UNKNOWN, State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING),
     *(State.CANCELLED, State.PRUNED, State.DIVERGED, State.DONE),
 )
-"""What is to be seen of a point whose runs are in several states: the first of these."""
+"""States by urgency: a point with runs in several states shows the first of these."""
 
 
 class Mark(StrEnum):
-    """What a point is to the verdict."""
+    """Role of a point in the verdict."""
 
     NONE = ""
     CANDIDATE = "candidate"
@@ -31,11 +31,11 @@ class Cell:
     """A point of a lattice.
 
     Attributes:
-        i, j: its steps from the centre in lr and wd; 0 along a fixed axis.
-        state: that of its runs, of several the most urgent.
-        score: the mean of those that count; None while there is none, and where one diverged.
-        finished: how many of its runs are.
-        runs: how many it has or is to have.
+        i, j: Steps from the centre in lr and wd; 0 along a fixed axis.
+        state: The most urgent state of its runs.
+        score: Mean score over seeds; None without a score, and if a run diverged.
+        finished: Number of finished runs.
+        runs: Number of existing and requested runs.
     """
 
     i: int
@@ -50,20 +50,21 @@ class Cell:
 
 @dataclass(frozen=True)
 class LatticeCells:
-    """The cells of a family, and what their scores are."""
+    """The cells of a family, and the metric of their scores."""
 
     cells: tuple[Cell, ...]
     metric: Metric
 
     @property
     def focus(self) -> Cell | None:
-        """The cell to be seen where there is no room for all: the candidate's, else one in the middle."""
+        """The cell to centre on if not all cells fit: the candidate, else the cell nearest to the centre."""
+        # i² + ij + j² is the squared distance on a hexagonal lattice.
         middle = sorted(self.cells, key=lambda cell: cell.i * cell.i + cell.i * cell.j + cell.j * cell.j)
         return next((cell for cell in self.cells if cell.mark is Mark.CANDIDATE), next(iter(middle), None))
 
 
-def lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCells:
-    """Return the lattice of a family; marks are those of a verdict, if there is one."""
+def build_lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCells:
+    """Return the lattice of a family, with the candidate and its neighbours marked if there is a verdict."""
     marks: dict[Point, Mark] = {}
     if verdict and verdict.candidate:
         marks = {scored_point.point: Mark.NEIGHBOUR for scored_point in verdict.neighbours} | {
@@ -71,18 +72,20 @@ def lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCells:
         }
     study, runs = study_state.study, study_state.runs()
     cells = []
+    # Points outside the ranges have runs, or are neighbours: all three sources are needed.
     for point in dict.fromkeys((*study.asked, *runs, *marks)):
-        states = {run.spec.seed: run.state for run in runs.get(point, ())}
-        wanted = dict.fromkeys(study.asked.get(point, ()), State.MISSING) | states or {-1: State.MISSING}
+        run_states = {run.spec.seed: run.state for run in runs.get(point, ())}
+        # A neighbour that nobody has requested has no seeds yet: one missing run stands for it.
+        state_by_seed = dict.fromkeys(study.asked.get(point, ()), State.MISSING) | run_states or {-1: State.MISSING}
         cells.append(
             Cell(
                 i=_steps(study.lr, study.base.lr, point.lr),
                 j=_steps(study.wd, study.base.wd, point.wd),
                 point=point,
-                state=min(wanted.values(), key=URGENCY.index),
+                state=min(state_by_seed.values(), key=URGENCY.index),
                 score=study_state.at(point).score,
-                finished=sum(state.finished for state in states.values()),
-                runs=len(wanted),
+                finished=sum(state.finished for state in run_states.values()),
+                runs=len(state_by_seed),
                 mark=marks.get(point, Mark.NONE),
             )
         )
@@ -94,17 +97,20 @@ def _steps(axis: Axis, centre: float, value: float) -> int:
 
 
 REACH = 3.0
-"""How many times as far from the best as the median is, the far end of the colours may be: see `shades`."""
+"""Maximum distance of the worst shade from the best score, in multiples of the median's distance; see `shades`."""
 
 
-def shades(found: LatticeCells) -> Mapping[Point, float]:
-    """Return how good each scored point is, from 1 for the best to 0.
+def shades(lattice_cells: LatticeCells) -> Mapping[Point, float]:
+    """Return a shade for each scored point, linear in the score, from 1 for the best to 0.
 
-    A few awful points would leave one shade to all others, so what is far worse than the median counts as worst.
+    A few very bad points would leave almost one shade for all others, so scores far worse than the median all get 0.
     """
-    scores = {cell.point: found.metric.rank(cell.score) for cell in found.cells if cell.score is not None}
+    scores = {
+        cell.point: lattice_cells.metric.rank(cell.score) for cell in lattice_cells.cells if cell.score is not None
+    }
     if not scores:
         return {}
+    # rank is lower for better scores, whether the metric is a loss or an accuracy.
     ranked = sorted(scores.values())
     best, median = ranked[0], ranked[len(ranked) // 2]
     width = min(ranked[-1], best + REACH * (median - best)) - best

@@ -1,6 +1,6 @@
-"""A lattice drawn with characters: a row for each wd, moved half a cell a step, so that neighbours touch.
+"""A lattice drawn with characters: a row for each wd, shifted by half a cell per step, so that neighbours touch.
 
-A cell says by a sign or by its score what it is, and by colour how good: it can be read without colours.
+A cell shows its score or a sign for its state, and by colour how good it is: it can be read without colours.
 """
 
 from collections.abc import Mapping
@@ -44,27 +44,34 @@ STATE_STYLES = {
 BRACKETS = {Mark.NONE: (" ", " "), Mark.CANDIDATE: ("[", "]"), Mark.NEIGHBOUR: ("(", ")")}
 
 COLOURS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
-"""Viridis, as in the report, the best last: it grows lighter all along, for those too who see few colours."""
+"""Viridis, as in the report, the best last. Lightness grows throughout, so colour-blind users can read it too."""
 
 WHITE_ON = 4
-"""On so many of them, the dark ones, white is read best."""
+"""The first so many colours are dark: white text is legible on them, black on the others."""
 
 
 @dataclass(frozen=True)
 class Density:
-    """Columns and lines of a cell; columns are even, for rows are moved by half of them."""
+    """Width and height of a cell in characters. The width is even, as rows are shifted by half of it."""
 
     width: int
     height: int
 
 
+# The smallest shows a sign only; from 6 characters on, scores fit.
 DENSITIES = (Density(8, 2), Density(8, 1), Density(6, 1), Density(4, 1))
-"""The roomiest first."""
+"""Sizes of cells, the largest first."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Which cells are drawn, and how: the first and last steps along both axes."""
+    """The part of a lattice that is drawn.
+
+    Attributes:
+        density: Size of a cell.
+        i, j: First and last step in lr and in wd.
+        labels: Width of the labels of wd.
+    """
 
     density: Density
     i: tuple[int, int]
@@ -81,74 +88,84 @@ class Window:
         return (self.j[1] - self.j[0] + 1) * self.density.height + 1
 
 
-def window(found: LatticeCells, width: int, height: int) -> Window | None:
-    """Return the roomiest window with all cells; where there is no room for all, one around the focus."""
-    if (focus := found.focus) is None:
+def window(lattice_cells: LatticeCells, width: int, height: int) -> Window | None:
+    """Return the window with the largest cells that holds the whole lattice, else a part of it around the focus.
+
+    `width` and `height` are the available characters and lines. Without cells there is no window.
+    """
+    if (focus := lattice_cells.focus) is None:
         return None
-    across, up = [cell.i for cell in found.cells], [cell.j for cell in found.cells]
-    i, j = (min(across), max(across)), (min(up), max(up))
-    labels = max(len(power(cell.point.wd, 3)) for cell in found.cells)
+    columns, rows = [cell.i for cell in lattice_cells.cells], [cell.j for cell in lattice_cells.cells]
+    i, j = (min(columns), max(columns)), (min(rows), max(rows))
+    labels = max(len(power(cell.point.wd, 3)) for cell in lattice_cells.cells)
     for density in DENSITIES:
-        whole = Window(density, i, j, labels)
-        if whole.width <= width and whole.height <= height:
-            return whole
+        viewport = Window(density, i, j, labels)
+        if viewport.width <= width and viewport.height <= height:
+            return viewport
+    # Rows first: each row shifts the others by half a cell, so fewer rows leave room for more columns.
     j = _around(focus.j, j, max(1, height - 1))
-    room = width - labels - 1 - (j[1] - j[0]) * density.width // 2
-    return Window(density, _around(focus.i, i, max(1, room // density.width)), j, labels)
+    cells_width = width - labels - 1 - (j[1] - j[0]) * density.width // 2
+    return Window(density, _around(focus.i, i, max(1, cells_width // density.width)), j, labels)
 
 
-def is_whole(found: LatticeCells, width: int, height: int) -> bool:
-    """Say whether all of a lattice is drawn in so much room."""
-    seen = window(found, width, height)
-    return seen is None or all(
-        seen.i[0] <= cell.i <= seen.i[1] and seen.j[0] <= cell.j <= seen.j[1] for cell in found.cells
+def is_whole(lattice_cells: LatticeCells, width: int, height: int) -> bool:
+    """`True` if the whole lattice fits `width` characters and `height` lines."""
+    viewport = window(lattice_cells, width, height)
+    return viewport is None or all(
+        viewport.i[0] <= cell.i <= viewport.i[1] and viewport.j[0] <= cell.j <= viewport.j[1]
+        for cell in lattice_cells.cells
     )
 
 
-def _around(at: int, ends: tuple[int, int], number: int) -> tuple[int, int]:
-    """Return the ends of up to so many steps around one, within the ends."""
-    first = max(ends[0], min(at - number // 2, ends[1] - number + 1))
-    return first, min(ends[1], first + number - 1)
+def _around(centre: int, bounds: tuple[int, int], number: int) -> tuple[int, int]:
+    """Return (first, last) of at most `number` steps around `centre` within `bounds`."""
+    # Shift the window rather than cut it where it would leave the bounds.
+    first = max(bounds[0], min(centre - number // 2, bounds[1] - number + 1))
+    return first, min(bounds[1], first + number - 1)
 
 
-def drawn(found: LatticeCells, width: int, height: int) -> list[Text]:
-    """Return the lines of a lattice in so much room: the highest wd first, lr below."""
-    if (seen := window(found, width, height)) is None:
+def drawn(lattice_cells: LatticeCells, width: int, height: int) -> list[Text]:
+    """Return a lattice as lines of text, the highest wd first, the labels of lr last."""
+    if (viewport := window(lattice_cells, width, height)) is None:
         return []
-    cells = {(cell.i, cell.j): cell for cell in found.cells}
-    lrs = {cell.i: power(cell.point.lr, 3) for cell in found.cells}
-    wds = {cell.j: power(cell.point.wd, 3) for cell in found.cells}
-    shade, half = shades(found), seen.density.width // 2
-    columns = range(seen.i[0], seen.i[1] + 1)
+    cells = {(cell.i, cell.j): cell for cell in lattice_cells.cells}
+    lrs = {cell.i: power(cell.point.lr, 3) for cell in lattice_cells.cells}
+    wds = {cell.j: power(cell.point.wd, 3) for cell in lattice_cells.cells}
+    shade_by_point, half = shades(lattice_cells), viewport.density.width // 2
+    columns = range(viewport.i[0], viewport.i[1] + 1)
     lines = []
-    for j in range(seen.j[1], seen.j[0] - 1, -1):
+    # From the top of the screen: the highest wd first.
+    for j in range(viewport.j[1], viewport.j[0] - 1, -1):
         row = [cells.get((i, j)) for i in columns]
-        for k in range(seen.density.height):
-            line = Text(f"{wds.get(j, '') if k == 0 else '':>{seen.labels}} ", style="dim", no_wrap=True)
-            line.append(" " * (half * (j - seen.j[0])))
+        for k in range(viewport.density.height):
+            line = Text(f"{wds.get(j, '') if k == 0 else '':>{viewport.labels}} ", style="dim", no_wrap=True)
+            # Each step in wd shifts the row by half a cell to the right.
+            line.append(" " * (half * (j - viewport.j[0])))
             for cell in row:
-                line.append_text(_cell(cell, k, seen.density, found.metric, shade))
+                line.append_text(_cell(cell, k, viewport.density, lattice_cells.metric, shade_by_point))
             lines.append(line)
-    lines.append(_axis([lrs.get(i, "") for i in columns], seen))
+    lines.append(_axis([lrs.get(i, "") for i in columns], viewport))
     return lines
 
 
-def _axis(labels: list[str], seen: Window) -> Text:
-    """Return the line of lr below the lowest row; where labels are wide, some are left out."""
-    each = -(-(max(map(len, labels)) + 1) // seen.density.width)
-    told = [label if k % each == 0 else "" for k, label in enumerate(labels)]
-    text = "".join(f"{label:^{each * seen.density.width}}" for label in told[::each])
-    if each > 1:  # each label begins where its cell does
-        text = "".join(f"{label:<{each * seen.density.width}}" for label in told[::each])
-    return Text(f"{'lr':>{seen.labels}} {text}"[: seen.width], style="dim", no_wrap=True)
+def _axis(labels: list[str], viewport: Window) -> Text:
+    """Return the line with the labels of lr; if they are wider than cells, only every second or third one."""
+    stride = -(-(max(map(len, labels)) + 1) // viewport.density.width)
+    shown_labels = [label if k % stride == 0 else "" for k, label in enumerate(labels)]
+    text = "".join(f"{label:^{stride * viewport.density.width}}" for label in shown_labels[::stride])
+    if stride > 1:  # centred over several cells, a label could not be assigned to its own
+        text = "".join(f"{label:<{stride * viewport.density.width}}" for label in shown_labels[::stride])
+    return Text(f"{'lr':>{viewport.labels}} {text}"[: viewport.width], style="dim", no_wrap=True)
 
 
-def _cell(cell: Cell | None, line: int, density: Density, metric: Metric, shade: Mapping[Point, float]) -> Text:
-    """Return a line of a cell."""
+def _cell(
+    cell: Cell | None, line: int, density: Density, metric: Metric, shade_by_point: Mapping[Point, float]
+) -> Text:
+    """Return line `line` of a cell: 0 has sign and score, 1 the numbers of finished and all runs."""
     width = density.width
     if cell is None:
         return Text(" " * width)
-    style = cell_style(cell, shade)
+    style = cell_style(cell, shade_by_point)
     if line:
         return Text.assemble((f"{f'{cell.finished}/{cell.runs}':^{width - 1}}", style), " ")
     left, right = BRACKETS[cell.mark]
@@ -157,27 +174,29 @@ def _cell(cell: Cell | None, line: int, density: Density, metric: Metric, shade:
         return Text.assemble((f"{left}{sign}{right}", style), " ")
     if width == 6:
         return Text(f"{left}{score or sign:^4}{right}", style=style)
-    sign = " " if score and cell.state is State.DONE else sign
+    sign = " " if score and cell.state is State.DONE else sign  # a score says "finished" already
     text = f"{sign}{score:>4}" if score else f"{sign:^5}"
     return Text.assemble((f"{left}{text}{right}", style), " ")
 
 
-def cell_style(cell: Cell, shade: Mapping[Point, float]) -> Style:
-    """Return how a cell looks: of a scored one its colour, of another that of its state."""
-    if cell.point not in shade:
+def cell_style(cell: Cell, shade_by_point: Mapping[Point, float]) -> Style:
+    """Return the style of a cell: the colour of its score or, without one, of its state."""
+    # Points without a score, among them diverged ones.
+    if cell.point not in shade_by_point:
         return Style.parse(STATE_STYLES.get(cell.state, "dim")) + Style(bold=cell.mark is Mark.CANDIDATE)
-    k = round((len(COLOURS) - 1) * shade[cell.point])
+    k = round((len(COLOURS) - 1) * shade_by_point[cell.point])
     colour = "#ffffff" if k < WHITE_ON else "#000000"
     return Style(color=colour, bgcolor=COLOURS[k], bold=cell.mark is Mark.CANDIDATE)
 
 
 def digits(score: float | None, metric: Metric) -> str:
-    """Return a score in four characters, an accuracy in percent; nothing where there is none."""
+    """Format a score in at most four characters, accuracies in percent; "" for None."""
     if score is None:
         return ""
     value = 100 * score if metric.metric.endswith("accuracy") else score
-    if 0.01 <= abs(value) < 9999.5 or value == 0:
+    if 0.01 <= abs(value) < 9999.5 or value == 0:  # the longest text that fits; 0.123 loses its leading zero
         texts = (f"{value:.{decimals}f}" for decimals in (3, 2, 1, 0))
         return next(short for text in texts if len(short := text[1:] if text.startswith("0.") else text) <= 4)
+    # Scientific notation for the rest: 1e-4.
     mantissa, exponent = f"{value:.0e}".split("e")
     return f"{mantissa}e{int(exponent)}"

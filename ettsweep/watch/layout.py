@@ -1,16 +1,16 @@
-"""How the lines of a screen are shared out: all parts at 24 lines, and more of each where there are more."""
+"""Heights of the panels: a terminal of 24 lines shows all of them; more lines show more of each."""
 
 from typing import NamedTuple
 
 FRAME = 1
-"""Lines that a part has above it."""
+"""Lines of the border above a panel."""
 
 LEAST_RUNS, LEAST_EVENTS = 4, 2
-"""Lines of the table of runs, its head included, and of events."""
+"""Minimum lines of the table of runs, including its header, and of the events."""
 
 
 class PanelHeights(NamedTuple):
-    """Lines of each part, what is above it included."""
+    """Lines of each panel, including the border above it."""
 
     families: int
     lattice: int
@@ -19,14 +19,16 @@ class PanelHeights(NamedTuple):
 
 
 def panel_heights(height: int, families: int, lattice: int, runs: int) -> PanelHeights:
-    """Share out lines among a table of families, a lattice, a table of runs and events, given what they would take.
+    """Divide `height` lines among the panels.
 
-    The lattice comes first, then the families; runs and events share what is left, the runs no more than they take.
+    `families`, `lattice` and `runs` are the lines that these would fill. The lattice comes first, then the families;
+    runs get up to two thirds of the rest, but no more than they fill, and events what remains.
     """
-    least = 2 * FRAME + LEAST_RUNS + LEAST_EVENTS
-    some = FRAME + min(families, 3)
-    middle = FRAME + max(3, min(lattice, height - least - some - FRAME))
-    top = FRAME + max(2, min(families, height - least - middle - FRAME))
-    left = height - top - middle
-    table = max(FRAME + LEAST_RUNS, min(FRAME + runs, 2 * left // 3))
-    return PanelHeights(top, middle, table, max(0, left - table))
+    min_below = 2 * FRAME + LEAST_RUNS + LEAST_EVENTS
+    min_families = FRAME + min(families, 3)
+    # At least three rows of the lattice, whatever else is on the screen.
+    middle = FRAME + max(3, min(lattice, height - min_below - min_families - FRAME))
+    top = FRAME + max(2, min(families, height - min_below - middle - FRAME))
+    remaining = height - top - middle
+    table = max(FRAME + LEAST_RUNS, min(FRAME + runs, 2 * remaining // 3))
+    return PanelHeights(top, middle, table, max(0, remaining - table))

@@ -1,4 +1,4 @@
-"""A list of lines of which one is chosen: with arrows, or with the mouse."""
+"""A list of lines, one of which is selected with arrow keys or the mouse."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -12,9 +12,9 @@ from textual.widget import Widget
 
 
 class ListView(Widget, can_focus=True):
-    """Shows a head and lines below it, as many as there is room for around the chosen one.
+    """Shows a header and, below it, as many lines around the selected one as fit.
 
-    A line is known by its key: it stays chosen where others come and go.
+    Lines have keys: the selected line stays selected when others come and go.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -22,16 +22,17 @@ class ListView(Widget, can_focus=True):
         Binding("down", "move(1)", show=False),
         Binding("pageup", "move(-10)", show=False),
         Binding("pagedown", "move(10)", show=False),
+        # A move stops at the first and the last line.
         Binding("home", "move(-1000000)", show=False),
         Binding("end", "move(1000000)", show=False),
         Binding("enter", "open", show=False),
     ]
 
     class Chosen(Message):
-        """Another line is chosen."""
+        """Another line is selected."""
 
     class Opened(Message):
-        """Somebody wants to see more of the line that is chosen."""
+        """The selected line was opened, with enter or a double click."""
 
         def __init__(self, listing: "ListView") -> None:
             super().__init__()
@@ -39,7 +40,7 @@ class ListView(Widget, can_focus=True):
 
         @property
         def control(self) -> "ListView":
-            """The list that it is about."""
+            """The list; lets `@on` match it by a CSS selector."""
             return self.listing
 
     def __init__(self, id: str) -> None:
@@ -47,47 +48,52 @@ class ListView(Widget, can_focus=True):
         self._head, self._lines, self._keys = Text(), list[Text](), list[object]()
         self._at, self._top, self._nothing = 0, 0, Text()
 
-    def show(self, keys: Sequence[object], lines: Sequence[Text], nothing: str = "") -> None:
-        """Show other lines, the first of which is the head; where there are none, say why."""
-        chosen = self.chosen
+    def set_lines(self, keys: Sequence[object], lines: Sequence[Text], empty_text: str = "") -> None:
+        """Replace the lines, the first of which is the header; without any lines below it, show a text instead."""
+        selected_key = self.selected_key
         if (self._keys, [self._head, *self._lines]) == (list(keys), list(lines)):
-            return
+            return  # nothing has changed: do not redraw
         self._keys, (self._head, *self._lines) = list(keys), lines
-        self._at = self._keys.index(chosen) if chosen in self._keys else max(0, min(self._at, len(self._keys) - 1))
-        self._nothing = Text(nothing, style="dim")
+        # If the selected line is gone, select the one that took its place.
+        self._at = (
+            self._keys.index(selected_key) if selected_key in self._keys else max(0, min(self._at, len(self._keys) - 1))
+        )
+        self._nothing = Text(empty_text, style="dim")
         self.refresh()
 
     @property
-    def chosen(self) -> object:
-        """The key of the line that is chosen; None where there is none."""
+    def selected_key(self) -> object:
+        """The key of the selected line; None if the list is empty."""
         return self._keys[self._at] if self._keys else None
 
     def render(self) -> RenderResult:
-        """Return the head and the lines that there is room for."""
+        """Return the header and the visible lines."""
         if not self._keys:
             return self._nothing
-        room = max(1, self.size.height - 1)
-        self._top = max(0, min(self._top, self._at, len(self._lines) - room), self._at - room + 1)
-        shown = self._lines[self._top : self._top + room]
-        chosen = self._lines[self._at]
-        shown[self._at - self._top] = (
-            Text(chosen.plain, style="reverse") if self.has_focus else Text.assemble(chosen, style="bold")
+        # Scroll no farther than needed to keep the selected line visible, and leave no blank lines at the end.
+        visible_lines = max(1, self.size.height - 1)
+        self._top = max(0, min(self._top, self._at, len(self._lines) - visible_lines), self._at - visible_lines + 1)
+        visible = self._lines[self._top : self._top + visible_lines]
+        selected = self._lines[self._at]
+        # Reverse video only with focus: it shows which table the arrow keys move in.
+        visible[self._at - self._top] = (
+            Text(selected.plain, style="reverse") if self.has_focus else Text.assemble(selected, style="bold")
         )
-        return Text("\n", no_wrap=True).join([self._head, *shown])
+        return Text("\n", no_wrap=True).join([self._head, *visible])
 
     def action_move(self, by: int) -> None:
-        """Choose another line."""
+        """Select another line, `by` lines below."""
         self._choose(self._at + by)
 
     def action_open(self) -> None:
-        """Ask for more of the line that is chosen."""
+        """Post `Opened` for the selected line."""
         if self._keys:
             self.post_message(self.Opened(self))
 
-    def _choose(self, at: int) -> None:
-        at = max(0, min(at, len(self._keys) - 1))
-        if at != self._at:
-            self._at = at
+    def _choose(self, index: int) -> None:
+        index = max(0, min(index, len(self._keys) - 1))
+        if index != self._at:
+            self._at = index
             self.refresh()
             self.post_message(self.Chosen())
 
@@ -98,6 +104,7 @@ class ListView(Widget, can_focus=True):
         self.refresh()
 
     def on_click(self, event: Click) -> None:
+        # Line 0 is the header.
         if self._keys and event.y > 0:
             self._choose(self._top + event.y - 1)
             if event.chain == 2:

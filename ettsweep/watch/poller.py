@@ -1,4 +1,4 @@
-"""The thread that looks: reading never keeps a key waiting, and leaving never waits for a read to end."""
+"""The thread that polls the results folder, so that slow reads delay neither keys nor leaving."""
 
 import threading
 from typing import Protocol
@@ -9,64 +9,67 @@ from ettsweep.watch.view_model import ViewModel
 from ettsweep.watch.watcher import Watcher
 
 LEAST_S, MOST_S = 1.5, 10.0
-"""Seconds between looks, at least and at most: many new runs take long to read, and that comes once."""
+"""Minimum and maximum seconds between polls. The maximum holds even after a poll that read many new runs."""
 
 
 class PollListener(Protocol):
-    """Who is told; from another thread than its own."""
+    """Receives the results of polls; called in the poller's thread."""
 
-    def reading(self, told: str) -> None:
-        """Hear how far the first look is."""
+    def reading(self, message: str) -> None:
+        """Receive a line on the progress of the first poll."""
 
     def seen(self, view: ViewModel) -> None:
-        """Hear what there is to see."""
+        """Receive a new view."""
 
-    def unreadable(self, why: str) -> None:
-        """Hear that a look failed; another one follows."""
+    def unreadable(self, reason: str) -> None:
+        """Receive the reason why a poll failed; the poller tries again."""
 
     def impossible(self, error: Exception) -> None:
-        """Hear that there is nothing to look at, or that this is at its end."""
+        """Receive the error that ended the poller."""
 
 
 class Poller(threading.Thread):
-    """Looks again and again until it is stopped."""
+    """Polls until it is stopped, and passes each view to a listener."""
 
-    def __init__(self, watcher: Watcher, audience: PollListener) -> None:
-        super().__init__(name="looking", daemon=True)
-        self._watcher, self._audience = watcher, audience
+    def __init__(self, watcher: Watcher, listener: PollListener) -> None:
+        # A daemon: the process may exit while a read from a hanging network file system blocks this thread.
+        super().__init__(name="poller", daemon=True)
+        self._watcher, self._audience = watcher, listener
         self._woken, self._stopped = threading.Event(), False
 
     def wake(self) -> None:
-        """Have it look now."""
+        """Poll now, without waiting for the end of the interval."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Have it look no more."""
+        """Stop after the current read; does not wait for its end."""
         self._stopped = True
         self._woken.set()
 
     def run(self) -> None:
-        """Look, judge, and rest in proportion."""
-        begun = False
+        """Poll, judge families, and wait in proportion to the time that this took."""
+        has_view = False
         while not self._stopped:
-            watch, rest = Stopwatch(), Throttle()
-            self._woken.clear()
+            stopwatch, throttle = Stopwatch(), Throttle()
+            self._woken.clear()  # before reading, so that a `wake` during the read leads to another one
             try:
                 self._audience.seen(self._watcher.look(self._audience.reading))
-                rest.begin(*(watch.read() if begun else (0.0, 0.0)))
-                begun = True
-                while not self._stopped and self._watcher.judge():  # which has rests of its own
+                # The first poll reads all runs: the next ones are much faster, so it does not count.
+                throttle.begin(*(stopwatch.read() if has_view else (0.0, 0.0)))
+                has_view = True
+                while not self._stopped and self._watcher.judge():  # each family has a throttle of its own
                     self._audience.seen(self._watcher.sight())
             except Exception as error:
-                if not self._tell(error, begun):
+                if not self._tell(error, has_view):
                     return
-            self._woken.wait(min(MOST_S, max(LEAST_S, rest.left_s)))
+            self._woken.wait(min(MOST_S, max(LEAST_S, throttle.left_s)))
 
-    def _tell(self, error: Exception, begun: bool) -> bool:
-        """Tell of an error; return whether another look may succeed."""
-        if begun and isinstance(error, OSError | EttsweepError):
-            what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-            self._audience.unreadable(what)
+    def _tell(self, error: Exception, has_view: bool) -> bool:
+        """Report an error; return `True` if another poll may succeed."""
+        # Before the first view, an error is one of the user's options or the folder: retrying would not help.
+        if has_view and isinstance(error, OSError | EttsweepError):
+            reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            self._audience.unreadable(reason)
             return True
         self._audience.impossible(error)
         return False

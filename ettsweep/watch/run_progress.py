@@ -1,4 +1,4 @@
-"""How a run in training does: its last loss, and its speed, as its attempt has written them."""
+"""Last loss and speed of a run in training, read from the files of its attempt."""
 
 import os
 
@@ -6,25 +6,26 @@ from ettsweep.files import last_line, loads, number
 from ettsweep.runs.attempt import Attempt
 
 END_BYTES = 16384
-"""Of metrics.jsonl that are read: an evaluation may have come after the last step."""
+"""Bytes read from the end of metrics.jsonl: the last line may be an evaluation, without a loss."""
 
 
 def loss_of(attempt: Attempt) -> float | None:
-    """Return the loss of the last step that was written; None before one was, and where it was not finite."""
+    """Return the loss of the last logged step; None if there is none yet, or if it is not finite."""
     try:
         with attempt.metrics_path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
-            lines = file.read().split(b"\n")[:-1]
+            lines = file.read().split(b"\n")[:-1]  # the last part is empty, or a line that is still being written
     except OSError:
         return None
+    # Find the line before parsing: parsing all of them would take long at every poll.
     last = next((line for line in reversed(lines) if b'"loss"' in line), b"{}")
     try:
-        found = loads(last)
+        record = loads(last)
     except ValueError:
         return None
-    return number(found.get("loss")) if isinstance(found, dict) else None
+    return number(record.get("loss")) if isinstance(record, dict) else None
 
 
 def speed_of(attempt: Attempt) -> float | None:
-    """Return the steps a second of the attempt so far; None before it has told."""
+    """Return the steps per second of an attempt so far; None before it has logged any."""
     return number((last_line(attempt.timings_path) or {}).get("steps_per_s"))

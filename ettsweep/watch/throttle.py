@@ -1,4 +1,4 @@
-"""Rests between looks: a screen that is open all day takes a small part of a core."""
+"""Limits the share of time spent on repeated work: a screen that is open all day uses a few percent of a core."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,37 +6,41 @@ from dataclasses import dataclass, field
 from ettsweep.launch.progress import LOOK_SHARE
 
 REST = 40
-"""Work is followed by a rest of this many times the seconds of a core that it took: drawing needs its share too."""
+"""Pause after work, in multiples of its CPU time: reading takes at most 1/40 of a core, as drawing needs some too."""
 
 
 @dataclass
 class Throttle:
-    """What follows on work that may be done again: in proportion to how long it took."""
+    """A pause in proportion to the time that the work before it took."""
 
     again_s: float = 0.0
 
     @property
     def left_s(self) -> float:
-        """Seconds until it is over."""
+        """Seconds until the pause ends."""
         return max(0.0, self.again_s - time.monotonic())
 
     @property
     def over(self) -> bool:
-        """Whether the work may be done again."""
+        """`True` if the pause is over."""
         return self.left_s == 0
 
     def begin(self, cpu_s: float, wall_s: float) -> None:
-        """Begin after so many seconds of work: what is read slowly is not read all the time either."""
+        """Start a pause after work that took `cpu_s` seconds of CPU time and `wall_s` seconds in all.
+
+        Wall time counts too, so that a slow file system is not read all the time.
+        """
         self.again_s = time.monotonic() + max(REST * cpu_s, LOOK_SHARE * wall_s)
 
 
 @dataclass
 class Stopwatch:
-    """Seconds that this thread has worked, and that have gone by, since it was made."""
+    """Measures CPU time of this thread and wall time since its creation."""
 
+    # CPU time of the thread, as drawing happens in another one.
     cpu_s: float = field(default_factory=time.thread_time)
     wall_s: float = field(default_factory=time.monotonic)
 
     def read(self) -> tuple[float, float]:
-        """Return both."""
+        """Return (CPU seconds, wall seconds)."""
         return time.thread_time() - self.cpu_s, time.monotonic() - self.wall_s

@@ -1,4 +1,4 @@
-"""What there is to see of a results folder at one instant."""
+"""The view model: all that the screen shows of a results folder at one instant."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class FamilyView:
     """A family of a sweep.
 
     Attributes:
-        states: how many of its runs are in each state, those too that nobody has made yet.
-        lattice: as it is now.
-        verdict: as it was judged last; None before that.
-        stale: whether runs have finished since.
+        states: Number of runs in each state; requested runs without a folder are missing.
+        lattice: The lattice as it is now.
+        verdict: The last verdict; None before the family is judged.
+        stale: Whether runs have finished since that verdict.
     """
 
     study: Study
@@ -37,25 +37,25 @@ class FamilyView:
 
     @property
     def runs(self) -> int:
-        """How many runs it has or is to have."""
+        """Number of existing and requested runs."""
         return sum(self.states.values())
 
     @property
     def finished(self) -> int:
-        """How many of them are finished."""
+        """Number of finished runs."""
         return sum(number for state, number in self.states.items() if state.finished)
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A run that is not finished.
+    """An unfinished run.
 
     Attributes:
-        sweep: the names of the sweeps that it belongs to.
-        loss: that of its last step.
-        steps_per_s: at which it trains.
-        pack: which runs it trains with.
-        attempt: the number of its last one; 0 before the first.
+        sweep: Names of the sweeps that the run belongs to.
+        loss: Loss of the last step.
+        steps_per_s: Training speed.
+        pack: Description of the pack in which it trains; "" if it trains alone.
+        attempt: Number of its last attempt; 0 before the first.
     """
 
     run: Run
@@ -67,19 +67,19 @@ class RunView:
 
     @property
     def step(self) -> int:
-        """How many steps it has trained."""
+        """Number of trained steps."""
         return round(self.run.status.progress * self.run.spec.schedule.last_step)
 
 
 @dataclass(frozen=True)
 class ViewModel:
-    """All of it.
+    """Families, runs, events and problems of a results folder.
 
     Attributes:
-        runs: those that are not finished, in training first, then those that need a person, then those that wait.
-        events: the last ones, the oldest first.
-        problems: what cannot be read, and what idles.
-        sweeps: of the results folder.
+        runs: Unfinished runs: first those in training, then those that need a decision, then those that wait.
+        events: The last events, the oldest first.
+        problems: Run folders and sweeps that cannot be read.
+        sweep_store: All sweeps of the folder.
     """
 
     sweep_status: SweepStatus
@@ -91,5 +91,5 @@ class ViewModel:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing runs or waits any more."""
+        """`True` if no run trains or waits any more."""
         return bool(self.sweep_status.statuses) and self.sweep_status.settled

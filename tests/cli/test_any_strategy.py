@@ -120,7 +120,7 @@ def test_commands_on_runs_narrow_to_any_s(call: Call, asked: Path, command: str)
     assert "s=0.25" not in none.out
     if command in ("verify-optimum", "seeds", "report"):
         assert none.code == 2
-        assert "--strategy s=0.75: no search is of it; there are: " in none.err
+        assert "--strategy s=0.75: no study matches; available: " in none.err
 
 
 def test_grid_and_train_start_from_the_mapped_centre(call: Call, asked: Path) -> None:

@@ -295,7 +295,7 @@ def test_watching_runs_of_which_some_will_not_finish_exits_1(results: Path, aske
     failed(results, specs[2])
     done = call("watch", "--results", results, code=1)
     assert "2/3 runs finished (1 done, 1 diverged, 1 failed)" in done.err
-    assert f"`ettsweep status --results {results}` says what became of the others" in done.err
+    assert f"`ettsweep status --results {results}` lists the runs that have not finished" in done.err
 
 
 def test_status_is_sorted_for_people(results: Path, asked: Any, call: Call) -> None:
@@ -318,9 +318,9 @@ def test_status_is_sorted_for_people(results: Path, asked: Any, call: Call) -> N
 
 def test_status_of_a_folder_that_is_not_there_asks_whether_it_is_the_right_one(call: Call, tmp_path: Path) -> None:
     done = call("status", "--results", "nowhere")
-    assert f"{tmp_path / 'nowhere'} is no folder: is this the right one? --results DIR names another" in done.err
+    assert f"{tmp_path / 'nowhere'} is not a folder; --results DIR selects another one" in done.err
     (tmp_path / "empty").mkdir()
-    assert "is no folder" not in call("status", "--results", "empty").err
+    assert "is not a folder" not in call("status", "--results", "empty").err
 
 
 def test_status_says_what_starts_runs_that_wait(results: Path, asked: Any, call: Call) -> None:
@@ -451,9 +451,9 @@ def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_p
     keep(results, load_request(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
     options = ("verify-optimum", "--dry-run", "--results", results)
     done = call(*options, "--at", "0.25,0.25", code=2)
-    assert "--at names a point of one search, and there are 2: asked vit-n8" in done.err
+    assert "--at needs a single study, but 2 are selected: asked vit-n8" in done.err
     assert "k10 standard, " in done.err
-    assert "narrow with --sweep, --strategy" in done.err
+    assert "use --sweep and --strategy" in done.err
     call(*options, "--at", "0.25,0.25", "--strategy", "standard", code=1)
 
 
@@ -498,7 +498,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
     asked([2.0, 1.0, -1])
     done = call("seeds", "--dry-run", "--results", results, "--format", "json", code=1)
     assert done.json == []
-    assert "not verified yet" in done.err
+    assert "not rerun, since not verified" in done.err
     finish(results, load_request(Path("asked.yaml")).specs()[2], 3.0)
     rows = call("seeds", "--dry-run", "--count", 2, "--results", results, "--format", "json").json
     assert [(row["lr"], row["seed"], row["action"]) for row in rows] == [(0.25, 1, "submit"), (0.25, 2, "submit")]
@@ -510,8 +510,8 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("grid", "say which grid, with one of --model NAME and --grid FILE"),
-        ("grid --model vit-digits --grid grid.yaml", "say which grid"),
+        ("grid", "select a grid with --model NAME or --grid FILE"),
+        ("grid --model vit-digits --grid grid.yaml", "select a grid"),
         ("grid --grid other.yaml", "other.yaml: no such file"),
         ("grid --grid .", ".: cannot be read"),
         ("grid --model vit-digit", "unknown model 'vit-digit'; did you mean 'vit-digits'?"),
@@ -540,37 +540,37 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("grid --grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
         ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
         ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
-        ("verify-optimum", "nothing was swept yet; `ettsweep grid --model vit-digits` starts a sweep"),
-        ("verify-optimum --results asked --strategy ntk", "--strategy ntk: no search is of it; there are: standard\n"),
+        ("verify-optimum", "no sweeps yet; `ettsweep grid --model vit-digits` starts one"),
+        ("verify-optimum --results asked --strategy ntk", "--strategy ntk: no study matches; available: standard\n"),
         ("verify-optimum --results asked --strategy nkt", "unknown strategy 'nkt'"),
-        ("verify-optimum --results asked --family zzz", "--family zzz: no search is of it; there are: "),
-        ("report --results asked --model vit-b16", "--model vit-b16: no search is of it; there are: vit-n8"),
+        ("verify-optimum --results asked --family zzz", "--family zzz: no study matches; available: "),
+        ("report --results asked --model vit-b16", "--model vit-b16: no study matches; available: vit-n8"),
         ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),
         ("verify-optimum --results asked --launch nope", "unknown launch profile 'nope'"),
-        ("seeds", "nothing was swept yet"),
-        ("report", "nothing was swept yet"),
+        ("seeds", "no sweeps yet"),
+        ("report", "no sweeps yet"),
         ("status --state finshed", "unknown state 'finshed'"),
         ("status fff", "no run starts with 'fff'"),
-        ("status --family zzz", "--family zzz: no run or search is of it; there is none yet\n"),
-        ("status --model nope", "--model nope: no run or search is of it; there is none yet\n"),
+        ("status --family zzz", "--family zzz: no run or study matches; there is none yet\n"),
+        ("status --model nope", "--model nope: no run or study matches; there is none yet\n"),
         ("status --strategy nkt", "unknown strategy 'nkt'"),
-        ("status --results asked --strategy mup", "--strategy mup: no run or search is of it; there are: standard\n"),
-        ("status --results asked --model vit-b16", "--model vit-b16: no run or search is of it; there are: vit-n8"),
-        ("watch --results asked --model vit-n9-l1-h2-p4-i8-c1-k10", "-k10: no run or search is of it; there are: vit-n8"),
-        ("cancel --results asked --strategy mup", "--strategy mup: no run or search is of it; there are: standard\n"),
-        ("clean --results gone", "gone is no folder: is this the right one? --results DIR names another"),
+        ("status --results asked --strategy mup", "--strategy mup: no run or study matches; available: standard\n"),
+        ("status --results asked --model vit-b16", "--model vit-b16: no run or study matches; available: vit-n8"),
+        ("watch --results asked --model vit-n9-l1-h2-p4-i8-c1-k10", "-k10: no run or study matches; available: vit-n8"),
+        ("cancel --results asked --strategy mup", "--strategy mup: no run or study matches; available: standard\n"),
+        ("clean --results gone", "gone is not a folder; --results DIR selects another one"),
         ("show fff", "no run starts with 'fff'"),
         ("logs fff", "no run starts with 'fff'"),
         ("watch", "no runs to watch"),
-        ("cancel", "say which runs"),
+        ("cancel", "select runs: "),
         ("cancel fff", "no run starts with 'fff'"),
-        ("retry", "say which runs"),
+        ("retry", "select runs: "),
         ("retry --all --launch nope", "unknown launch profile 'nope'"),
-        ("train", "say what to train"),
+        ("train", "select what to train"),
         ("train fff", "no run starts with 'fff'"),
         ("train --grid grid.yaml --lr -1", "lr: input should be greater than 0, got -1"),
         ("train --grid grid.yaml --wd inf", "wd: input should be a finite number"),
-        ("map --lr 1 --wd 1 --from standard --to ntk", "the map needs a width, from one of --width N and --model NAME"),
+        ("map --lr 1 --wd 1 --from standard --to ntk", "a width is needed: give either --width N or --model NAME"),
         ("map --lr 1 --wd 1 --from standard --to ntk --model vit", "unknown model 'vit'"),
         ("map --lr 1 --wd 1 --from nkt --to ntk --width 8", "unknown strategy 'nkt'"),
         ("map --lr -1 --wd -1 --from ntk --to mup --width 8", "map: lr: input should be greater than 0, got -1.0"),
@@ -653,7 +653,7 @@ def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results:
     before = files(results)
     for command in ("cancel", "retry"):
         done = call(command, "--all", "--results", results, code=2)
-        assert "nobody answered; --yes says yes beforehand" in done.err
+        assert "no answer; --yes skips this question" in done.err
     assert files(results) == before
 
 
@@ -786,7 +786,7 @@ def test_doctor_compiles_where_a_profile_asks_for_it(
 
 def test_a_sink_that_is_not_known_is_refused_before_anything_is_submitted(tmp_path: Path, results: Path) -> None:
     done = ettsweep("grid", "--model", "vit-digits", "--log", "paper", "--results", results, code=2, cwd=tmp_path)
-    assert done.stderr == "ettsweep: unknown sink 'paper'. Known: tensorboard, wandb\n"
+    assert done.stderr == "ettsweep: unknown metric logger 'paper'. Known: tensorboard, wandb\n"
     assert not results.exists()
 
 

@@ -143,8 +143,8 @@ def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, 
     before = files(folder / "out")
     digest = read_manifest(folder / "out").digest
     told = ettsweep(*options, code=2).stderr
-    assert f"out holds corpus {digest}, made with {how.format(folder=folder)}; runs made for it cannot go on" in told
-    assert "ettsweep: nobody answered; --yes says yes beforehand" in told
+    assert f"out holds corpus {digest}, made with {how.format(folder=folder)}; runs that use it cannot resume" in told
+    assert "ettsweep: no answer; --yes skips this question" in told
     assert files(folder / "out") == before
     ettsweep(*options, "--yes")
     assert read_manifest(folder / "out").digest != digest or "--documents" in options
@@ -158,9 +158,9 @@ def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -
     with (folder / "a.jsonl").open("a") as text:
         text.write(changed)
     told = ettsweep(*SMALL, code=2).stderr
-    assert f"out holds corpus {old.digest}, made of text that has changed since" in told
-    assert "another --out keeps both" in told
-    assert "ettsweep: nobody answered; --yes says yes beforehand" in told
+    assert f"out holds corpus {old.digest}, made from text that has changed since" in told
+    assert "use another --out to keep both" in told
+    assert "ettsweep: no answer; --yes skips this question" in told
     assert before.items() <= files(folder / "out").items()
     assert open_corpus(folder / "out").digest == old.digest
     told = ettsweep(*SMALL, "--yes").stderr

@@ -58,7 +58,7 @@ def test_the_template_for_each_task_is_one_that_grid_takes(task: str, call: Call
     if task == "text":  # whose runs are bound to the text at hand
         assert "no text given; pass --data DIR" in call(*plan, code=1).err
     else:
-        assert "sweep mine would be made" in call(*plan).err
+        assert "sweep mine would be created" in call(*plan).err
 
 
 @pytest.mark.parametrize("model", named_models())
@@ -151,12 +151,12 @@ def test_data_that_are_not_there_or_are_others_are_refused(call: Call, tmp_path:
 def test_a_file_that_is_there_is_written_over_only_when_that_is_said(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("kept")
-    assert "mine.yaml is there already: --force writes over it" in call("init", "--out", path, code=2).err
+    assert "mine.yaml exists already: --force overwrites it" in call("init", "--out", path, code=2).err
     assert path.read_text() == "kept"
     call("init", "--out", path, "--force")
     assert load_request(path).recipe == load_request(SHIPPED / "vit-digits.yaml").recipe
     assert "wrote vit-digits.yaml" in call("init").err
-    assert "vit-digits.yaml is there already" in call("init", code=2).err
+    assert "vit-digits.yaml exists already" in call("init", code=2).err
 
 
 def test_a_folder_that_is_not_there_is_told(call: Call) -> None:
@@ -201,7 +201,7 @@ def test_what_is_written_for_text_of_ones_own_fits_it_and_trains(
     sweep_spec = load_request(path)
     assert sweep_spec.recipe.model_dump()["model"]["vocabulary"] == 408
     assert sweep_spec.data == str(tmp_path / "out")
-    assert "sweep mine would be made" in call("grid", "--grid", "mine.yaml", "--dry-run").err
+    assert "sweep mine would be created" in call("grid", "--grid", "mine.yaml", "--dry-run").err
     sets = (*SMALL, "batch_size=4", "schedule.total_steps=6", "schedule.warmup_steps=0", "schedule.eval_every=3")
     assert len(trained(path, results, *sets)) == 2
 

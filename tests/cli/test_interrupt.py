@@ -75,7 +75,7 @@ def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_comm
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "interrupted" in out
-    assert err.endswith("stopped: the same command goes on from the last checkpoint\n")
+    assert err.endswith("stopped: the same command resumes from the last checkpoint\n")
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     (run,) = runs_in(results)
     assert run.status().state is State.DONE

@@ -154,7 +154,7 @@ def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path
     assert (
         "w8 standard: runs of different versions are compared: 2 trained by ettsweep 0.9, code aaaa, "
         f"{specs[1].run_id} by ettsweep 0.9, code bbbb (there torch was 2.a, is 2.b)\n"
-        f"`ettsweep show {specs[1].run_id} --reproduce --results {results}` tells" in told
+        f"`ettsweep show {specs[1].run_id} --reproduce --results {results}` lists" in told
     )
     (verdict,) = verdicts(call, results).values()
     assert {"version": "ettsweep 0.9, code bbbb", "runs": [specs[1].run_id]} in verdict["versions"]
@@ -302,7 +302,7 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
 def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, ask: Ask) -> None:
     ask("w8")
     done = call("sweeps", "--results", results, "archive", "w8", code=2)
-    assert "options of `sweeps archive` go after its name" in done.err
+    assert "put the options of `sweeps archive` after its name" in done.err
     assert not load_sweep_store(results).named["w8"].archived
 
 
@@ -312,7 +312,7 @@ def test_what_is_asked_for_of_an_archived_sweep_can_be_seen(
     ask("w8", lambda spec: 1 + abs(spec.lr - 0.25), seeds=[0, 1])
     call("sweeps", "archive", "w8", "--results", results)
     done = call("verify-optimum", "--results", results, code=2)
-    assert "all sweeps are archived: w8; name one with --sweep" in done.err
+    assert "all sweeps are archived: w8; select one with --sweep" in done.err
     done = call("grid", "--grid", "w8.yaml", "--note", "again", "--results", results)
     assert "sweep w8 is changed, and no longer archived" in done.err
     assert verdicts(call, results).keys() == {"w8"}
@@ -464,14 +464,14 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
         rounds = [line.split(":")[0] for line in done.err.splitlines() if " trains " in line]
         assert rounds == ["this round trains 1 run", "the next trains 1 run", "the next trains 1 run"]
         assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in done.err
-        assert "device hours: it stops here\n`ettsweep verify-optimum --follow --max-runs N" in done.err
+        assert "device hours: stopped\n`ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
-        asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "\x04"})
-        assert "it stops here" in asked, "nothing is lost where the question is not answered"
-        asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "n"})
+        asked = at_a_terminal("verify-optimum", *follow, answers={"continue? [y/N]": "\x04"})
+        assert ": stopped" in asked, "nothing is lost where the question is not answered"
+        asked = at_a_terminal("verify-optimum", *follow, answers={"continue? [y/N]": "n"})
         assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in asked
-        assert "it stops here" in asked
+        assert ": stopped" in asked
         assert len(runs_in(results)) == 6
         call("verify-optimum", *follow, "--max-runs", 2, code=1)
         assert len(runs_in(results)) == 8

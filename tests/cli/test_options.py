@@ -38,9 +38,9 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
     assert chosen(model=["vit-n16-l1-h2-p4-i8-c1-k10"]) == {wide.run_id}
     assert chosen(state=[State.CANCELLED]) == {wide.run_id}
     assert chosen(state=[State.CANCELLED], strategy=["standard"]) == set()
-    with pytest.raises(InputError, match="--family zzz: no run or search is of it; there are: "):
+    with pytest.raises(InputError, match="--family zzz: no run or study matches; available: "):
         chosen(family=["zzz"])
-    with pytest.raises(InputError, match="--model nope: no run or search is of it; there are: "):
+    with pytest.raises(InputError, match="--model nope: no run or study matches; available: "):
         chosen(run=[ntk.run_id], model=["nope"])
     with pytest.raises(InputError, match="unknown strategy 'nkt'; did you mean 'ntk'"):
         chosen(strategy=["nkt"])
@@ -57,8 +57,6 @@ def test_options_that_nothing_fits_together_are_named(tmp_path: Path, call: Call
         keep(results, sweep_spec)
     model = "vit-n8-l1-h2-p4-i8-c1-k10"
     told = call("verify-optimum", "--model", model, "--strategy", "ntk", "--results", results, code=2).err
-    assert told.startswith(
-        f"ettsweep: --model {model} --strategy ntk: no search that is meant is of all of it; there are: "
-    )
+    assert told.startswith(f"ettsweep: --model {model} --strategy ntk: no study matches all of these; available: ")
     assert f"a {model} standard (" in told
     assert "b vit-n16-l1-h2-p4-i8-c1-k10 ntk (" in told

@@ -74,7 +74,7 @@ def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results:
     told = "; 6 more runs, about 0.06 device hours, would tell: 2 more seeds of the candidate and its neighbours;"
     assert told in done.json[0]["reason"]
     assert "by the paper's comparison of means it is optimal" in done.json[0]["reason"]
-    assert "trains what decides most, seed by seed" in done.err
+    assert "trains the seeds that decide most" in done.err
 
 
 def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results: Path, ask: Ask) -> None:
@@ -137,7 +137,7 @@ def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, ask: 
     ("budget", "told"),
     [
         (("--max-hours", 0), "than --max-hours 0 allows"),
-        (("--max-runs", 0), "it stops here"),
+        (("--max-runs", 0), ": stopped"),
     ],
 )
 def test_a_budget_that_is_spent_trains_nothing(

@@ -101,7 +101,7 @@ def test_a_diverged_run_says_at_which_step(last: float | None, told: str, result
     seen = shown(results, spec)
     assert seen["state"] == ["diverged: at step 3"]
     assert seen["loss"] == [told]
-    assert seen["best"] == ["no score: it counts as worse than all that have one"]
+    assert seen["best"] == ["no score: it ranks below all runs that have one"]
 
 
 def test_one_step_is_enough(results: Path, spec: RunSpec) -> None:

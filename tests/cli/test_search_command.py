@@ -271,9 +271,9 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
         ("--grid w8.yaml --from standard", "--from standard: this is the strategy being searched"),
         ("--grid w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: this is the strategy being searched"),
         ("--grid w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
-        ("--sweep w8 --lr-range=-1:1", "--sweep takes a sweep as it is, without --lr-range"),
+        ("--sweep w8 --lr-range=-1:1", "--sweep uses an existing sweep as it is: leave out --lr-range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),
-        ("", "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"),
+        ("", "select what to search with --model NAME, --grid FILE or --sweep NAME"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(
@@ -308,7 +308,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     call(*asked, "--trials", 1, "--max-runs", 1, code=1)
     assert proposed(results)["ntk"] == [5.0]
     again = call(*asked, "--trials", 2, "--dry-run", code=None)
-    assert "--from standard is not looked at: the search has begun" in again.err
+    assert "--from standard is ignored: the search has already started" in again.err
     (study,) = (study for study in load_sweep_store(results).named["w8"].studies if study.strategy == "ntk")
     assert study.start == Point(5.0, 0.01)
     assert call(*asked[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(

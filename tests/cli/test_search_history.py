@@ -47,7 +47,7 @@ def made(results: Path, base: RunSpec, proposed: int = 4) -> Study:
 def test_runs_that_improved_are_listed_with_their_proposals(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = shown(results, made(results, digits_spec(None)), monkeypatch)
     title, head, *rows = (line.split() for line in told.splitlines() if line)
-    assert " ".join(title) == "vit-digits standard: best_loss 0.4 in the best of 5 runs, 4 of them proposed"
+    assert " ".join(title) == "vit-digits standard: best_loss 0.4 in the best of 5 runs, 4 of them suggested"
     assert head == ["run", "proposal", "lr", "wd", "seed", "best_loss"]
     assert rows == [
         ["1", "1", "2^-6", "2^-1", "0", "0.9"],
@@ -92,7 +92,7 @@ def test_nothing_is_shown_where_the_output_is_no_terminal(results: Path, capsys:
 def test_all_diverged_is_said(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = searched(digits_spec(None), STEPS[:1])
     finish_at(results, study, (0, 0), 9.0, ended_s=1, diverged=True)
-    assert "no score in 1 run, 1 of them proposed" in shown(results, study, monkeypatch)
+    assert "no score in 1 run, 1 of them suggested" in shown(results, study, monkeypatch)
 
 
 @pytest.mark.usefixtures("process")

@@ -87,7 +87,7 @@ def test_lr_and_wd_are_powers_of_two_where_they_are_shown_otherwise(call: Call, 
 def test_what_is_neither_a_number_nor_a_power_is_refused(option: str, call: Call) -> None:
     given = {"--lr": "1", "--wd": "1", "--from": "ntk", "--to": "mup", "--width": "8"} | {option: "2^x"}
     done = call("map", *(word for pair in given.items() for word in pair), code=2)
-    assert f"Invalid value for '{option}': '2^x' is no number, such as 0.01 or 2^-6" in done.err
+    assert f"Invalid value for '{option}': '2^x' is not a number; expected something like 0.01 or 2^-6" in done.err
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
             done = call(*command.split(), "--results", results, code=code)
         assert told in done.err
         assert done.err.count("had not been asked for") == 1
-        assert (f"not verified yet, so not rerun: {names}\n" in done.err) == command.startswith("seeds")
+        assert (f"not rerun, since not verified: {names}\n" in done.err) == command.startswith("seeds")
     done = call("verify-optimum", "--dry-run", "-s", "two", "--results", results, code=1)
     assert "two standard, two ntk: edge: 6 of 6" in done.err, "of one model, its sweep tells enough"
     specs = [spec for name in ("one", "two") for spec in load_request(Path(f"{name}.yaml")).specs()]

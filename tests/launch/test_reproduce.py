@@ -68,7 +68,7 @@ def test_the_command_typed_elsewhere_trains_the_same_run_bit_for_bit(tmp_path: P
     attempt.record_provenance(provenance())
     shown = ettsweep("show", run.id, "--results", "results", "--reproduce", cwd=results.parent)
     (line,) = shown.stdout.splitlines()
-    assert "nothing differs here" in shown.stderr
+    assert "no difference found" in shown.stderr
     grid.unlink()
     shell(line, tmp_path / "elsewhere")
     (again,) = runs_in(tmp_path / "elsewhere" / f"reproduced-{run.id}")
@@ -295,13 +295,13 @@ def test_a_run_is_shown_with_its_job_and_code_but_not_the_diff(results: Path, sp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "vit-digits"), "--spec FILE says all of the run: --model cannot go with it"),
-        (("--grid", "grid.yaml"), "--grid cannot go with it"),
-        (("abc",), "a run id cannot go with it"),
-        (("--strategy", "ntk"), "--strategy cannot go with it"),
-        (("--lr", 1, "--wd", 1), "--lr and --wd cannot go with it"),
-        (("--seed", 0), "--seed cannot go with it"),
-        (("--set", "batch_size=8"), "--set cannot go with it"),
+        (("--model", "vit-digits"), "--spec FILE describes the whole run: leave out --model"),
+        (("--grid", "grid.yaml"), "leave out --grid"),
+        (("abc",), "leave out a run id"),
+        (("--strategy", "ntk"), "leave out --strategy"),
+        (("--lr", 1, "--wd", 1), "leave out --lr and --wd"),
+        (("--seed", 0), "leave out --seed"),
+        (("--set", "batch_size=8"), "leave out --set"),
         ((), "spec.json: no such file"),
     ],
 )

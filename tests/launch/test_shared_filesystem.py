@@ -314,12 +314,12 @@ def test_retry_believes_the_heart_of_another_host(hosts: list[Host], make_spec: 
     wait_for(lambda: run.attempt(1).checkpoint_path.exists(), "a checkpoint")
     retry = ["retry", run.id, "--yes", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
     told = _ettsweep(hosts[0], retry)
-    assert "its heart beats on node1" in told
+    assert "still training on node1" in told
     assert run.numbers() == [1]
     worker.kill()
     worker.communicate()
     told = _ettsweep(hosts[0], retry)
-    assert "1 taken on" in told, told
+    assert "1 resumed" in told, told
 
 
 def _ettsweep(host: Host, command: list[str]) -> str:

@@ -302,7 +302,7 @@ def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
     cluster.wait_state(lost.job_id(), "FAILED")
     (row,) = look(results, "interrupted").values()
     assert row["reason"] == f"job {lost.job_id()} failed (NonZeroExitCode)"
-    assert "1 taken on" in ettsweep(*asked).stderr
+    assert "1 resumed" in ettsweep(*asked).stderr
     wait_for_the_end(results)
     assert RunDir(lost.run).numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
@@ -357,7 +357,7 @@ def test_nothing_is_concluded_while_the_controller_is_away(
         assert rows[first.run.name]["where"] == node_of(first)
         follow.wait_for("(2 unknown)")
         assert follow.says(f"SLURM does not answer: squeue: {NO_CONTROLLER}")
-        grid_submits_nothing(results, asked, f"{NO_CONTROLLER}; ask again when it answers", code=1)
+        grid_submits_nothing(results, asked, f"{NO_CONTROLLER}; try again when it answers", code=1)
     wait_for(RunDir(first.run).result, "the end of a run whose controller is away")
     assert look(results, "done", "unknown")[first.run.name]["state"] == "done"
     assert follow.process.poll() is None
@@ -515,11 +515,11 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
     retry = ("retry", lost.run.name, "--results", results)
     with beating(lost):
         refused = ettsweep(*retry)
-    assert f"run {lost.run.name} is alive: its heart beats on gone" in refused.stderr
+    assert f"run {lost.run.name} is still training on gone" in refused.stderr
     assert (RunDir(lost.run).numbers(), len(submission_folders(results))) == ([1], 1)
     taken = ettsweep(*retry)
     assert f"run {lost.run.name}: {why}; watching its heartbeat" in taken.stderr
-    assert "1 taken on" in taken.stderr
+    assert "1 resumed" in taken.stderr
     wait_for_the_end(results)
     assert RunDir(lost.run).numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
@@ -599,7 +599,7 @@ def test_a_job_that_is_requeued_and_held_is_replaced_by_cancel_and_retry(
     assert f"is held: nothing to retry; {reason}" in refused.stderr
     cancelled = ettsweep("cancel", first.run.name, "--results", results)
     assert_said(cancelled, "1 run cancelled")
-    assert "1 taken on" in ettsweep("retry", first.run.name, "--results", results).stderr
+    assert "1 resumed" in ettsweep("retry", first.run.name, "--results", results).stderr
     wait_for(RunDir(first.run).result, "the end of a run whose first job is held")
     assert sorted(row["state"] for row in look(results, "done", "held").values()) == ["done", "held"]
     assert lineage(RunDir(first.run).attempt(2)) == [2, 1]
@@ -718,7 +718,7 @@ def test_a_results_folder_that_fills_up_costs_no_run(
         read_all_json(results)
     ballast.unlink()
     again = ettsweep("retry", lost.run.name, "--results", results) if left else ettsweep(*asked)
-    assert "1 taken on" in again.stderr
+    assert "1 resumed" in again.stderr
     wait_for_the_end(results)
     assert RunDir(lost.run).numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]

@@ -113,7 +113,7 @@ def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Stu
         assert chosen
         titles, orders = set(), set()
         for _ in range(5):
-            titles.add(re.search(r"not finished: 1?\d, by ([\w ]+) ─*", seen(app).replace("━", "─"))[1].strip())  # type: ignore[index]
+            titles.add(re.search(r"unfinished runs: 1?\d, by ([\w ]+) ─*", seen(app).replace("━", "─"))[1].strip())  # type: ignore[index]
             orders.add(tuple(re.findall(r"^([0-9a-f]{8}) ", seen(app), re.MULTILINE)))
             await pilot.press("s")
             await pilot.pause()
@@ -215,7 +215,7 @@ def test_a_run_that_is_over_cannot_be_cancelled(results: Path) -> None:
 def test_help_says_what_keys_do(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         await pilot.press("question_mark")
-        await until(pilot, lambda: "cancel the chosen run, after a question" in seen(app))
+        await until(pilot, lambda: "cancel the selected run, after confirmation" in seen(app))
         assert "● finished" in seen(app)
         assert "⊘ cancelled" in seen(app)
         await pilot.press("escape")
@@ -243,7 +243,7 @@ def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: py
             assert "not judged yet" in seen(app)
             for key in ("l", "c", "s", "n", "tab", "enter"):  # there is no run
                 await pilot.press(key)
-            assert "no run is chosen" in seen(app)
+            assert "no run is selected" in seen(app)
 
     asyncio.run(run())
 

@@ -48,7 +48,7 @@ def test_what_happens_between_looks_is_told_with_the_time(results: Path) -> None
         failing.run_id[:8]: ("failed", "RuntimeError: out of luck", NOON),
         diverging.run_id[:8]: ("diverged", "at step 81", NOON),
         cancelled.run_id[:8]: ("cancelled", "", NOON),
-        requeued.run_id[:8]: ("requeued", "attempt 2 goes on from step 60", NOON),
+        requeued.run_id[:8]: ("requeued", "attempt 2 resumes from step 60", NOON),
     }
     assert watch.look().events == events, "each is told once"
 

@@ -143,7 +143,7 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
     wait_until_gone(follower)
     assert status(results)[run.id]["state"] == "interrupted"
 
-    assert "1 taken on" in ettsweep(*command).stderr
+    assert "1 resumed" in ettsweep(*command).stderr
     wait_for(run.attempt(2).path.exists, "the second attempt")
     leader, follower = at_work(run.attempt(2))
     tell(follower, signal.SIGKILL, leader)
@@ -174,7 +174,7 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
     wait_until_gone(leader, follower)
     assert run.attempt(2).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
     wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")
-    assert "1 taken on" in ettsweep(*sharded).stderr
+    assert "1 resumed" in ettsweep(*sharded).stderr
     wait_for_results(results, 1)
     assert run.numbers() == [1, 2, 3]
     assert 25 <= run.attempt(2).resumed_from()[1] < run.attempt(3).resumed_from()[1]
@@ -202,7 +202,7 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
 def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results: Path, calm: Path) -> None:
     for number, which in enumerate((0, 1), 1):
         told = ettsweep(*command).stderr
-        assert number == 1 or "1 taken on" in told
+        assert number == 1 or "1 resumed" in told
         (run,) = runs_in(results)
         wait_for(run.attempt(number).path.exists, f"attempt {number}")
         processes = at_work(run.attempt(number))

@@ -226,7 +226,7 @@ def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, resu
         {"kind": "interrupted", "reason": "terminated", "details": ""},
     )
     last_step = max(line["step"] for line in stopped.history())
-    assert "1 taken on" in ettsweep(*grid(), *ONE_SLOT).stderr
+    assert "1 resumed" in ettsweep(*grid(), *ONE_SLOT).stderr
     wait_for_results(results, 1)
     assert RunDir(stopped.run).attempt(2).resumed_from() == (1, last_step)
     assert_as_if_undisturbed(RunDir(stopped.run))

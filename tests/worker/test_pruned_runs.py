@@ -79,7 +79,7 @@ def test_a_pruned_run_stops_at_a_step_and_goes_on_by_name_in_the_same_numbers(gr
     left = ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
     assert "nothing to do" in left.stderr, "what was stopped on purpose is not meant by all"
     stopped = max(line["step"] for line in attempt.history())
-    assert "1 taken on" in ettsweep("retry", run.id, *ONE_SLOT, "--results", results).stderr
+    assert "1 resumed" in ettsweep("retry", run.id, *ONE_SLOT, "--results", results).stderr
     wait_for_results(results, 2)
     assert run.attempt(2).resumed_from() == (1, stopped)
     assert_as_if_undisturbed(run)
@@ -118,7 +118,7 @@ def test_pruned_runs_can_be_cancelled_and_are_retried_by_their_state(grid: Ask, 
     run, _, worker = prune_in_training(results)
     os.kill(worker, signal.SIGKILL)
     wait_until_pruned(results, run)
-    assert "1 taken on" in ettsweep("retry", "--state", "pruned", *ONE_SLOT, "--results", results).stderr
+    assert "1 resumed" in ettsweep("retry", "--state", "pruned", *ONE_SLOT, "--results", results).stderr
     wait_for_results(results, 1)
     run.result_path.unlink()
     assert run.prune(25, WHY)

@@ -450,7 +450,7 @@ def test_a_job_ends_with_any_of_its_workers_and_the_next_command_goes_on(
     cluster.wait_state(job, "FAILED")
     (row,) = wait_for_state(results, "interrupted").values()
     assert row["job"] == job
-    assert "1 taken on" in ettsweep(*command).stderr
+    assert "1 resumed" in ettsweep(*command).stderr
     wait_until_done(results)
     assert_resumed(only_run(results), 50)
     assert_all_as_if_together(results, trained_together)
@@ -565,7 +565,7 @@ def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
     job = f"{array(results)}_0"
     cluster.run("scancel", job)
     hold.wait(place="saved")
-    assert "taken on" not in ettsweep(*command).stderr
+    assert "resumed" not in ettsweep(*command).stderr
     assert len(submissions(results)) == 1
     hold.let_go()
     rows = wait_for_state(results, "cancelled")
@@ -889,7 +889,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     stopped = last_step(first, 1)
     assert HELD_STEP <= stopped < STEPS
     assert "1 need a decision" in ettsweep(*command).stderr
-    assert "1 taken on" in ettsweep("retry", first.id, "--launch", tmp_path / "slurm.yaml", "--results", results).stderr
+    assert "1 resumed" in ettsweep("retry", first.id, "--launch", tmp_path / "slurm.yaml", "--results", results).stderr
     wait_until_done(results)
     assert_resumed(first, stopped)
     assert (len(first.numbers()), second.numbers()) == (2, [1])
@@ -941,7 +941,7 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
         asked = ettsweep(*cancel, code=1, stdin=no)
         assert "cancel 3 runs?" in asked.stdout + asked.stderr
     with answer(tmp_path, "") as nothing:
-        assert "--yes says yes beforehand" in ettsweep(*cancel, code=2, stdin=nothing).stderr
+        assert "--yes skips this question" in ettsweep(*cancel, code=2, stdin=nothing).stderr
     assert pending(cluster) == ours | others
     assert {row["state"] for row in status(results).values()} == {"queued"}
 

@@ -18,15 +18,15 @@ def cancellable(runs: Sequence[Run], names: Sequence[str], sweep_store: SweepSto
 
     Of the sweeps that are named, those are meant that no other one wants; without names, all are.
     """
-    found = [run for run in runs if run.state not in OVER]
+    unfinished = [run for run in runs if run.state not in OVER]
     if not names:
-        return found, []
-    free, left = spared(found, names, sweep_store)
-    told = []
-    for name, number in left.items():
-        alone = f"{count(number, 'run')} {'is' if number == 1 else 'are'} left alone"
-        told.append(f"{alone}: sweep {name} wants {'it' if number == 1 else 'them'} too")
-    return free, told
+        return unfinished, []
+    free, shared = spared(unfinished, names, sweep_store)
+    notes = []
+    for name, number in shared.items():
+        sentence = f"{count(number, 'run')} {'is' if number == 1 else 'are'} left alone"
+        notes.append(f"{sentence}: sweep {name} wants {'it' if number == 1 else 'them'} too")
+    return free, notes
 
 
 def cancel(results: Path, runs: Sequence[Run]) -> Iterator[str]:

@@ -28,36 +28,36 @@ def find_waste(results: Path) -> list[Waste]:
     """Return what `clean` removes; nothing that a live worker could touch is in it."""
     liveness = SchedulerLiveness(results)
     folders = {folder: readable(folder) for folder in submission_folders(results)}
-    live = {folder for folder, submission in folders.items() if submission and liveness.live(submission)}
-    found = []
+    live_folders = {folder for folder, submission in folders.items() if submission and liveness.live(submission)}
+    waste = []
     for path in sorted(runs_dir(results).glob("*")):
         if path.is_dir() and is_run_id(path.name):
-            found += list(_of_run(RunDir(path), liveness, bool(live)))
+            waste += list(_of_run(RunDir(path), liveness, bool(live_folders)))
     for folder, submission in folders.items():
         # What has left runs unfinished tells how: SLURM knows why its jobs ended.
-        if folder not in live and not (submission and submission.kind == "slurm" and submission.unfinished()):
-            found.append(_waste(folder, "submission that has ended"))
+        if folder not in live_folders and not (submission and submission.kind == "slurm" and submission.unfinished()):
+            waste.append(_waste(folder, "submission that has ended"))
     for path in sorted(sweeps_dir(results).glob("*/follower-*.json")):
         follower = Process.from_json(json_or_empty(path))
         if follower and follower.liveness() == "dead":
-            found.append(_waste(path, "note of a command that has ended"))
-    if not live:
-        found += [_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
-    return found + [_waste(path, reason) for path, reason in _unused_code(results, liveness).items()]
+            waste.append(_waste(path, "note of a command that has ended"))
+    if not live_folders:
+        waste += [_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
+    return waste + [_waste(path, reason) for path, reason in _unused_code(results, liveness).items()]
 
 
 def _unused_code(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
     return unused(results, {Path(s.code).name for s in submissions(results) if s.code and liveness.live(s)})
 
 
-def _of_run(run: RunDir, liveness: SchedulerLiveness, live: bool) -> Iterator[Waste]:
+def _of_run(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iterator[Waste]:
     status = run.status(liveness)
-    if not live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
+    if not any_live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
         yield _waste(run.path, "no run: neither spec.json nor attempts")
         return
     if status.state in (State.RUNNING, State.UNKNOWN):
         return
-    if not live:
+    if not any_live:
         for temporary in sorted(
             [*run.path.glob(".*.tmp"), *run.path.glob("attempts/.*.tmp"), *run.path.glob("attempts/*/.*.tmp")]
         ):

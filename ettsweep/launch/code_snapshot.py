@@ -37,15 +37,15 @@ def take_snapshot(results: Path) -> Path:
     files = snapshot_files(package_dir())
     name = digest(files)
     code = code_dir(results.resolve())
-    taker = hashlib.sha256(dumps(process().to_json()).encode()).hexdigest()[:16]
+    owner_id = hashlib.sha256(dumps(process().to_json()).encode()).hexdigest()[:16]
     with storage_errors(code):
         code.mkdir(parents=True, exist_ok=True)
-    write_atomic(code / f".{name}.{taker}.json", dumps({"process": process().to_json()}))
+    write_atomic(code / f".{name}.{owner_id}.json", dumps({"process": process().to_json()}))
     folder = code / name
     if folder.is_dir():
         _mend(folder, files)
     else:
-        _write(code / f".{name}.{taker}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name})
+        _write(code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name})
     return folder
 
 
@@ -102,23 +102,23 @@ def _mend(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def unused(results: Path, submitted: Collection[str]) -> dict[Path, str]:
     """Return what can be removed, with the reason; live submissions train from the snapshots called `submitted`."""
-    takers = sorted(code_dir(results).glob(".*.json"))
-    live = [path.name for path in takers if _may_live(path)]
+    owner_notes = sorted(code_dir(results).glob(".*.json"))
+    live = [path.name for path in owner_notes if _may_live(path)]
     paths = {}
     for snapshot in snapshots(results):
         if snapshot.name not in submitted and not any(name.startswith(f".{snapshot.name}.") for name in live):
             paths[snapshot] = "snapshot that no live submission uses"
-    paths |= {path: "note of a submission that has ended" for path in takers if path.name not in live}
+    paths |= {path: "note of a submission that has ended" for path in owner_notes if path.name not in live}
     for temporary in sorted(code_dir(results).glob(".[!.]*.tmp")):
         if not any(temporary.name.startswith(name.removesuffix("json")) for name in live):
             paths[temporary] = "left by a kill"
     return paths
 
 
-def _may_live(taker: Path) -> bool:
+def _may_live(note: Path) -> bool:
     """Say whether a process that took a snapshot still lives, or may do so where it cannot be seen."""
     try:
-        owner = Process.from_json(read_json(taker).get("process"))
+        owner = Process.from_json(read_json(note).get("process"))
     except FileNotFoundError:
         return False
     except CorruptError:

@@ -53,20 +53,20 @@ class Devices:
         if not isinstance(profile, LocalProfile):
             return cls("cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus, fewer=True)
         slots = profile.resolve()
-        known = gpu_names() if slots[0].device == "cuda" else {}
-        names = frozenset(known.get(slot.gpu or "", "") for slot in slots)
-        where = slots[0].device, profile.devices_per_run, slots[0].threads
-        return cls(*where, names if all(names) else frozenset(), len(slots), fewer=profile.threads == "auto")
+        names_by_uuid = gpu_names() if slots[0].device == "cuda" else {}
+        names = frozenset(names_by_uuid.get(slot.gpu or "", "") for slot in slots)
+        first_fields = slots[0].device, profile.devices_per_run, slots[0].threads
+        return cls(*first_fields, names if all(names) else frozenset(), len(slots), fewer=profile.threads == "auto")
 
     def trained(self, result: Json) -> bool:
         """Say whether a result says that it is of such devices."""
-        where, how = result.get("environment") or {}, result.get("execution") or {}
-        if str(where.get("device")).partition(":")[0] != self.kind or how.get("processes") != self.each:
+        environment, execution = result.get("environment") or {}, result.get("execution") or {}
+        if str(environment.get("device")).partition(":")[0] != self.kind or execution.get("processes") != self.each:
             return False
         if self.kind == "cpu":
-            threads = where.get("threads")  # `auto` gives small models fewer
+            threads = environment.get("threads")  # `auto` gives small models fewer
             return threads == self.threads or (self.fewer and isinstance(threads, int) and threads < self.threads)
-        return not self.names or where.get("device_name") in self.names
+        return not self.names or environment.get("device_name") in self.names
 
 
 @dataclass
@@ -77,9 +77,9 @@ class MeasuredTime:
     device_s: float = 0.0
     shares: float = 0.0
 
-    def add(self, device_s: float, share: float) -> None:
+    def add(self, device_s: float, fraction: float) -> None:
         """Count one more."""
-        self.runs, self.device_s, self.shares = self.runs + 1, self.device_s + device_s, self.shares + share
+        self.runs, self.device_s, self.shares = self.runs + 1, self.device_s + device_s, self.shares + fraction
 
 
 class TrainingTimes:
@@ -88,19 +88,19 @@ class TrainingTimes:
     def __init__(self, run_index: RunIndex, devices: Devices | None = None) -> None:
         self._timed: dict[Hashable, MeasuredTime] = defaultdict(MeasuredTime)
         for run in run_index.runs.values():
-            device_s, share = cost_s(run), _share_trained(run)
-            if run.result and device_s and share and (devices is None or devices.trained(run.result)):
-                self._timed[run.spec.recipe_key].add(device_s, share)
+            device_s, fraction = cost_s(run), _share_trained(run)
+            if run.result and device_s and fraction and (devices is None or devices.trained(run.result)):
+                self._timed[run.spec.recipe_key].add(device_s, fraction)
 
-    def of(self, planned: PlannedRun, share: float = 1.0) -> float | None:
+    def of(self, planned: PlannedRun, fraction: float = 1.0) -> float | None:
         """Return the device seconds of a share of a run's steps; None where none of its kind was timed."""
         timed = self._timed.get(planned.spec.recipe_key)
-        return None if timed is None else share * timed.device_s / timed.shares
+        return None if timed is None else fraction * timed.device_s / timed.shares
 
     def total_s(self, planned: Iterable[PlannedRun]) -> float | None:
         """Return the device seconds of some whole runs; None where one is of a kind that was not timed."""
-        found = [self.of(p) for p in planned]
-        return None if None in found else sum(seconds or 0.0 for seconds in found)
+        device_seconds = [self.of(p) for p in planned]
+        return None if None in device_seconds else sum(seconds or 0.0 for seconds in device_seconds)
 
     def runs(self, planned: Iterable[PlannedRun]) -> int:
         """Return how many finished runs were timed that are of the kind of one of these."""
@@ -158,13 +158,13 @@ class CostEstimator:
     def _cost_s(self, run: Run) -> float:
         """Return the device seconds that a run without a result has had since it was planned."""
         latest = run.dir.latest()
-        progress, there = run.status.progress, 1 - self._left[run.id]
-        return latest.spent().device_s * max(0.0, 1 - there / progress) if latest and progress else 0.0
+        progress, fraction_before = run.status.progress, 1 - self._left[run.id]
+        return latest.spent().device_s * max(0.0, 1 - fraction_before / progress) if latest and progress else 0.0
 
     def before(self, plan: Plan) -> str:
         """Return a line on the runs of a plan that no earlier one has started; empty where there are none."""
         runs = plan.run_index.runs
-        first = self._there is None
+        is_first = self._there is None
         if self._there is None:
             self._there = tuple(runs[p.id] for p in plan.keep if p.state.finished)
         new = [p for p in plan.to_launch if p.id not in self._left]
@@ -173,10 +173,10 @@ class CostEstimator:
         self._left |= {p.id: share_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
         head = f"{count(len(new), 'run')} to train"
         if self.rounds:
-            head = f"{'this round' if first else 'the next'} trains {count(len(new), 'run')}"
-        told = ": ".join(filter(None, [head, self._price(new, plan.run_index, tersely=not first)]))
-        mixed = [p for p in new if p.id in runs and self._mixes(runs[p.id].dir)]
-        return f"{told}; {len(mixed)} of them {MIXED}" if mixed else told
+            head = f"{'this round' if is_first else 'the next'} trains {count(len(new), 'run')}"
+        line = ": ".join(filter(None, [head, self._price(new, plan.run_index, tersely=not is_first)]))
+        switching = [p for p in new if p.id in runs and self._mixes(runs[p.id].dir)]
+        return f"{line}; {len(switching)} of them {MIXED}" if switching else line
 
     def _mixes(self, run: RunDir) -> bool:
         """Say whether a run was begun exact and may go on in a stack that need not be."""
@@ -190,58 +190,58 @@ class CostEstimator:
         except InputError:
             return ""  # it is for another machine
         training_times = TrainingTimes(run_index, devices)
-        found = {p.id: s for p in planned if (s := training_times.of(p, self._left[p.id])) is not None}
-        if not found:
+        estimates = {p.id: s for p in planned if (s := training_times.of(p, self._left[p.id])) is not None}
+        if not estimates:
             return ""
-        told = f"about {device_hours(sum(found.values()))}"
-        if len(found) < len(planned):
-            told += f" for {len(found)} of them"
+        text = f"about {device_hours(sum(estimates.values()))}"
+        if len(estimates) < len(planned):
+            text += f" for {len(estimates)} of them"
         else:
-            told += self._wall(list(found.values()), devices)
+            text += self._wall(list(estimates.values()), devices)
         if tersely:
-            return told
+            return text
         timed = training_times.runs(planned)
-        return f"{told} ({count(timed, 'run')} of the kind {'was' if timed == 1 else 'were'} timed)"
+        return f"{text} ({count(timed, 'run')} of the kind {'was' if timed == 1 else 'were'} timed)"
 
     def _wall(self, device_s: Sequence[float], devices: Devices) -> str:
         """Return how long some runs take one beside the other; a scheduler without a bound decides it itself."""
         profile = self.profile
         if isinstance(profile, LocalProfile):
             at_once = min(len(device_s), devices.slots)
-            where = f"on {count(at_once, 'slot')}"
+            placement = f"on {count(at_once, 'slot')}"
         elif profile.max_parallel:
             jobs = min(profile.max_parallel, -(-len(device_s) // profile.runs_per_job))
             at_once = jobs * profile.runs_at_once
-            where = f"with {count(jobs, 'job')} at a time"
+            placement = f"with {count(jobs, 'job')} at a time"
         else:
             return ""
         wall_s = until_free([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
-        return f", {format_duration(wall_s)} {where}"
+        return f", {format_duration(wall_s)} {placement}"
 
     def after(self, run_index: RunIndex) -> str:
         """Return a line on what the runs have cost, and on what those saved that were finished before."""
         ended = [run for run_id in self._left if (run := run_index.runs.get(run_id))]
         trained, stopped = ([run for run in ended if run.state in states] for states in (TRAINED, STOPPED))
-        told = []
+        sentences = []
         if trained or stopped:
             device_s = sum(self._left[run.id] * cost_s(run) for run in trained) + sum(map(self._cost_s, stopped))
-            what = count(len(self._left), "run")
-            what = what if len(trained) == len(self._left) else f"{len(trained)} of {what}"
+            label = count(len(self._left), "run")
+            label = label if len(trained) == len(self._left) else f"{len(trained)} of {label}"
             states = count_states(run.state for run in stopped)
-            what = ", ".join([f"{what} trained", *(f"{number} {state}" for state, number in states.items())])
-            what += _packed(trained)
-            told.append(f"{what}: {device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}")
+            label = ", ".join([f"{label} trained", *(f"{number} {state}" for state, number in states.items())])
+            label += _packed(trained)
+            sentences.append(f"{label}: {device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}")
         if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
-            were = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
-            told.append(f"{were}: {device_hours(sum(map(cost_s, self._there)))} saved")
-        return "; ".join(told)
+            kept_runs = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
+            sentences.append(f"{kept_runs}: {device_hours(sum(map(cost_s, self._there)))} saved")
+        return "; ".join(sentences)
 
 
 def _packed(trained: Iterable[Run]) -> str:
     """Return how many of finished runs were trained together with others, and with how many; "" for none."""
     executions = [run.result.get("execution") or {} for run in trained if run.result]
-    packs = [size for how in executions if (size := how.get("pack") or 1) > 1]
-    fast = ", fast" if any(how.get("pack_mode") == "fast" for how in executions) else ""
+    packs = [size for execution in executions if (size := execution.get("pack") or 1) > 1]
+    fast = ", fast" if any(execution.get("pack_mode") == "fast" for execution in executions) else ""
     return f", {len(packs)} of them in packs of up to {max(packs)}{fast}" if packs else ""
 
 
@@ -256,12 +256,12 @@ def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
     trained = [run for run in runs if run.result or run.state is State.PRUNED]
     finished = [run for run in trained if run.result]
     pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
-    told = f"{count(len(finished), 'finished run')}{pruned}: {device_hours(sum(map(cost_s, trained)))}"
+    line = f"{count(len(finished), 'finished run')}{pruned}: {device_hours(sum(map(cost_s, trained)))}"
     shared = [(run, sweeps) for run in finished if (sweeps := asking(run, searches)) > 1]
     if shared:
         saved_s = sum((sweeps - 1) * cost_s(run) for run, sweeps in shared)
-        told += f"; {len(shared)} of them for several sweeps: {device_hours(saved_s)} saved"
-    return told
+        line += f"; {len(shared)} of them for several sweeps: {device_hours(saved_s)} saved"
+    return line
 
 
 def asking(run: Run, searches: Searches) -> int:

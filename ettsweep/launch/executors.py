@@ -117,8 +117,8 @@ class ArrayExecutor(SlurmExecutor):
 
     def _sourced(self) -> list[str]:
         """Return what reads the variables, which are not in the script: it is shown, and SLURM may archive it."""
-        read = f". {shlex.quote(str(self._variables_path))} || exit"
-        return [f"{read}  # {', '.join(self._variables)}"] if self._variables else []
+        source = f". {shlex.quote(str(self._variables_path))} || exit"
+        return [f"{source}  # {', '.join(self._variables)}"] if self._variables else []
 
     @classmethod
     def affinity(cls) -> int:
@@ -170,12 +170,14 @@ def sbatch(script: str) -> list[str]:
     sbatch prefers variables to what the script says, and hands those of a job that it is called from on to the new
     one.
     """
-    told = {line.removeprefix("#SBATCH --").partition("=")[0] for line in script.splitlines() if "#SBATCH --" in line}
-    told |= OURS  # `requeue` is said, and SBATCH_NO_REQUEUE would win
-    said = {_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in told}
+    options = {
+        line.removeprefix("#SBATCH --").partition("=")[0] for line in script.splitlines() if "#SBATCH --" in line
+    }
+    options |= OURS  # `requeue` is said, and SBATCH_NO_REQUEUE would win
+    variables = {_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in options}
     inherited = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_", "PMI_")
-    kept = {"SLURM_CONF", "SLURM_JWT"}
-    hidden = [name for name in os.environ if name in said or (name.startswith(inherited) and name not in kept)]
+    exempt = {"SLURM_CONF", "SLURM_JWT"}
+    hidden = [name for name in os.environ if name in variables or (name.startswith(inherited) and name not in exempt)]
     return ["env", *(f"--unset={name}" for name in sorted(hidden)), "sbatch"]
 
 
@@ -183,9 +185,9 @@ _VARIABLES = {"array": "SBATCH_ARRAY_INX", "time": "SBATCH_TIMELIMIT", "mem": "S
 """Variables of sbatch that are not called as the option is."""
 
 
-def code_environment(code: str, rest: object) -> dict[str, str]:
+def code_environment(code: str, python_path: object) -> dict[str, str]:
     """Return the variables with which Python imports the package from a snapshot, and all else as before."""
     if not code:
         return {}
-    path = os.pathsep.join([code, *([str(rest)] if rest else [])])
+    path = os.pathsep.join([code, *([str(python_path)] if python_path else [])])
     return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe: the folder that it starts in does not come first

@@ -106,8 +106,8 @@ def carry_out(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], 
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers end without having started a run.
     """
-    account = CostEstimator(context.profile, rounds=replan is not None)
-    context.tell(account.before(plan))
+    cost_estimator = CostEstimator(context.profile, rounds=replan is not None)
+    context.tell(cost_estimator.before(plan))
     vacancies = SchedulerLiveness(context.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
         context.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
@@ -115,9 +115,9 @@ def carry_out(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], 
     context.tell(fill_all(vacancies))
     if context.console is None:
         return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
-    last = _follow_rounds(plan, context, context.console, replan, account)
-    context.tell(account.after(last.run_index))
-    return SubmitResult(last, context)
+    last_plan = _follow_rounds(plan, context, context.console, replan, cost_estimator)
+    context.tell(cost_estimator.after(last_plan.run_index))
+    return SubmitResult(last_plan, context)
 
 
 def _follow_rounds(
@@ -125,7 +125,7 @@ def _follow_rounds(
     context: CommandContext,
     console: "Console",
     replan: Callable[[RunIndex], Plan] | None,
-    account: CostEstimator,
+    cost_estimator: CostEstimator,
 ) -> Plan:
     """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
 
@@ -134,44 +134,44 @@ def _follow_rounds(
     """
     if not plan.wanted:
         return plan
-    everything = [p.spec for p in plan.wanted]
+    all_specs = [p.spec for p in plan.wanted]
     monitor = ProgressMonitor(context.results, searches=by_family(context.studies))
-    most = LOCAL_TRIES if isinstance(context.profile, LocalProfile) else SLURM_TRIES
-    tries: Counter[tuple[str, int]] = Counter()
+    max_submissions = LOCAL_TRIES if isinstance(context.profile, LocalProfile) else SLURM_TRIES
+    submission_counts: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
-    replacer = WorkerRespawner(RELAUNCH_S, context.tell)
+    respawner = WorkerRespawner(RELAUNCH_S, context.tell)
     while True:
         # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
-        watched = [p.spec for p in plan.to_launch + plan.keep] if replan else everything
+        watched = [p.spec for p in plan.to_launch + plan.keep] if replan else all_specs
         monitor.watch(watched)
-        listed = _attempts(context.results, plan)
+        attempts = _attempts(context.results, plan)
         if submitted := _submit_patiently(plan, context, console):
             folders = submitted
-            tries.update(listed)
-        follow(monitor, context.title, console, heed=_heed(context.pruner, replacer, monitor, plan.run_index))
+            submission_counts.update(attempts)
+        follow(monitor, context.title, console, heed=_heed(context.pruner, respawner, monitor, plan.run_index))
         run_index = read_ledger(context.results)
         startable = [spec for spec in watched if run_index.state(spec.run_id).state is not State.PRUNED]
-        left = _attempts(context.results, make_plan(startable, run_index))
-        if left and all(tries[run] >= most for run in left):
-            words = read_submission(folders[0]).last_words()
-            raise LaunchError(f"the workers ended without starting a run: {words}")
-        plan = replan(run_index) if replan else make_plan(everything, run_index)
+        startable_attempts = _attempts(context.results, make_plan(startable, run_index))
+        if startable_attempts and all(submission_counts[run] >= max_submissions for run in startable_attempts):
+            last_output = read_submission(folders[0]).last_words()
+            raise LaunchError(f"the workers ended without starting a run: {last_output}")
+        plan = replan(run_index) if replan else make_plan(all_specs, run_index)
         if not plan.under_way:
             return plan
-        context.tell(account.before(plan))
+        context.tell(cost_estimator.before(plan))
 
 
 def _heed(
-    pruner: Pruner | None, replacer: WorkerRespawner, monitor: ProgressMonitor, run_index: RunIndex
+    pruner: Pruner | None, respawner: WorkerRespawner, monitor: ProgressMonitor, run_index: RunIndex
 ) -> Callable[[SweepStatus], None]:
     """Return what stops hopeless runs at each look of a round, given all runs before it, and replaces dead workers."""
 
-    def heed(sweep_status: SweepStatus) -> None:
+    def on_poll(sweep_status: SweepStatus) -> None:
         if pruner:
             pruner.prune(monitor.specs, sweep_status.statuses, run_index)
-        replacer.look(sweep_status.vacancies)
+        respawner.look(sweep_status.vacancies)
 
-    return heed
+    return on_poll
 
 
 def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
@@ -234,22 +234,24 @@ def verify_rounds(
         InputError: `at` lies off a fixed axis.
     """
 
-    def device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
+    def estimate_device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
         return TrainingTimes(run_index).total_s(planned)
 
-    most = 1 if context.dry_run else at_once(context.profile, [study.base.task for study in studies])
-    asking = Verification(studies, at, budget, tell, agree, device_s, most, context.follows, searching)
+    parallel_runs = 1 if context.dry_run else at_once(context.profile, [study.base.task for study in studies])
+    verification = Verification(
+        studies, at, budget, tell, agree, estimate_device_s, parallel_runs, context.follows, searching
+    )
     if prune:
-        context = replace(context, pruner=prune(asking.proposals))
-    plan = asking.plan(read_ledger(context.results))
+        context = replace(context, pruner=prune(verification.proposals))
+    plan = verification.plan(read_ledger(context.results))
     if not plan.under_way and context.follows:
-        return VerificationResult(asking, SubmitResult(plan, context))
+        return VerificationResult(verification, SubmitResult(plan, context))
     try:
-        return VerificationResult(asking, carry_out(plan, context, asking.plan))
+        return VerificationResult(verification, carry_out(plan, context, verification.plan))
     except LaunchError as problem:
         if context.follows:
             raise
-        return VerificationResult(asking, SubmitResult(plan, context), problem)
+        return VerificationResult(verification, SubmitResult(plan, context), problem)
 
 
 def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:

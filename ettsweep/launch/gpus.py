@@ -12,10 +12,10 @@ def gpu_bytes() -> int:
     """Return the memory of the largest GPU of this machine; 0 where the driver tells of none."""
     query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+        output = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
-    return 2**20 * max((int(mib) for mib in told.split() if mib.isdigit()), default=0)
+    return 2**20 * max((int(mib) for mib in output.split() if mib.isdigit()), default=0)
 
 
 def gpu_names() -> dict[str, str]:
@@ -32,14 +32,16 @@ def visible_gpus() -> list[str]:
 
     A UUID names the same card whatever CUDA_VISIBLE_DEVICES is, so that all commands meet at one slot.
     """
-    found = list(gpu_names())
+    uuids = list(gpu_names())
     if "CUDA_VISIBLE_DEVICES" not in os.environ:
-        return found
-    named = [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    seen = [
-        found[int(gpu)] if gpu.isdigit() and int(gpu) < len(found) else gpu for gpu in named if gpu not in ("", "-1")
+        return uuids
+    requested = [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    visible = [
+        uuids[int(gpu)] if gpu.isdigit() and int(gpu) < len(uuids) else gpu
+        for gpu in requested
+        if gpu not in ("", "-1")
     ]
-    return list(dict.fromkeys(seen))  # CUDA refuses one that is named twice, and a worker would wait for itself
+    return list(dict.fromkeys(visible))  # CUDA refuses one that is named twice, and a worker would wait for itself
 
 
 def mps_runs() -> bool:

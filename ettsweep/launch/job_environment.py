@@ -14,8 +14,8 @@ def _check(value: object) -> object:
     """Refuse what is no variable, in words without a value."""
     if not isinstance(value, dict):
         raise ValueError("names with their values are expected, such as {OMP_PLACES: cores}")
-    if wrong := [words for name, given in value.items() if (words := _wrong(name, given))]:
-        raise ValueError("; ".join(wrong))
+    if problems := [problem for name, entry in value.items() if (problem := _wrong(name, entry))]:
+        raise ValueError("; ".join(problems))
     return value
 
 

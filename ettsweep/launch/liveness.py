@@ -51,31 +51,33 @@ class SchedulerLiveness:
         life = process.liveness()
         if job and process.boot_id != boot_id():
             life = "unknown"  # nodes of two clusters can have the same name: SLURM knows
-        where = str(job.get("node") or process.host)
+        host = str(job.get("node") or process.host)
         if life != "unknown":
-            return Owner(life, where)
+            return Owner(life, host)
         if job:
             submission = self._by_folder.get(str(attempt.claim().get("submission")))
-            return self._owner_by_slurm(attempt, job, submission, where)
-        return Owner(self._slurm_cache.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
+            return self._owner_by_slurm(attempt, job, submission, host)
+        return Owner(self._slurm_cache.pulse(attempt), host, f"claimed on {host}, which cannot be asked from here")
 
-    def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, where: str) -> Owner:
+    def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, host: str) -> Owner:
         if problem := self._problem(str(job.get("cluster", "")), submission.user if submission else None):
             # A beating heart is proof of life; one that stands still proves nothing while SLURM may know better.
-            beats = self._slurm_cache.pulse(attempt) == "alive"
-            return Owner("alive" if beats else "unknown", where, "" if beats else problem)
+            is_beating = self._slurm_cache.pulse(attempt) == "alive"
+            return Owner("alive" if is_beating else "unknown", host, "" if is_beating else problem)
         task = self._slurm_cache.tasks.get(str(job.get("id")))
         if task is None or (submission and submission.name != task.name):  # numbers can come again, names cannot
-            return Owner("dead", where)
+            return Owner("dead", host)
         restart = job.get("restart")
-        mine = restart if isinstance(restart, int) else 0
-        if mine != task.restarts:  # a later copy of the job has been started; or this answer is older than the claim
-            return Owner("dead" if mine < task.restarts else "alive", where)
+        claimed_restart = restart if isinstance(restart, int) else 0
+        if (
+            claimed_restart != task.restarts
+        ):  # a later copy of the job has been started; or this answer is older than the claim
+            return Owner("dead" if claimed_restart < task.restarts else "alive", host)
         if task.over:
-            return Owner("dead", where)
+            return Owner("dead", host)
         # One that waits with the same count was asked about before it started.
-        known = task.active or task.waiting
-        return Owner("alive" if known else "unknown", where, f"SLURM says that job {task.id} is {task.state}")
+        is_listed = task.active or task.waiting
+        return Owner("alive" if is_listed else "unknown", host, f"SLURM says that job {task.id} is {task.state}")
 
     def _problem(self, cluster: str, user: str | None) -> str:
         """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
@@ -85,12 +87,12 @@ class SchedulerLiveness:
         if self._slurm_cache.silence:
             return f"{NO_ANSWER}: {self._slurm_cache.silence}"
         try:
-            here = slurm.cluster()
+            local_cluster = slurm.cluster()
         except SlurmUnavailableError as error:
             self._slurm_cache.silence = str(error)
             return f"{NO_ANSWER}: {error}"
-        if cluster != here:
-            return f"cluster {cluster} cannot be asked from here, which is {here}"
+        if cluster != local_cluster:
+            return f"cluster {cluster} cannot be asked from here, which is {local_cluster}"
         if user in (None, str(os.getuid())):
             return ""
         hidden = slurm.hides_jobs_of_others() or user not in slurm.known_users([str(user)])
@@ -100,9 +102,9 @@ class SchedulerLiveness:
 
     def job_status(self, run_id: str) -> Status | None:
         """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
-        found = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
+        statuses = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
         rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
-        return min(found, key=lambda told: rank.get(told.state, 3) if told else 3, default=None)
+        return min(statuses, key=lambda status: rank.get(status.state, 3) if status else 3, default=None)
 
     def _of(self, submission: Submission, run_id: str) -> Status | None:
         if submission.kind == "local":
@@ -123,9 +125,9 @@ class SchedulerLiveness:
         if task is None or task.name != submission.name:  # numbers can come again, names cannot
             return self._forgotten(submission, index, id_)
         if task.held:
-            why = task.reason or task.state
-            by = " by an administrator" if why == "JobHeldAdmin" else ""
-            return Status(State.HELD, f"{why}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
+            reason = task.reason or task.state
+            by = " by an administrator" if reason == "JobHeldAdmin" else ""
+            return Status(State.HELD, f"{reason}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
         if task.waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
             if re.search(r"TimeLimit|WallDuration", task.reason):
@@ -134,8 +136,8 @@ class SchedulerLiveness:
         if task.active:
             if submission.all_leaving(index, task.restarts):
                 return Status(State.INTERRUPTED, f"job {id_} is ending", job=id_)
-            doing = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
-            return Status(State.QUEUED, f"its job {doing}", job=id_)
+            activity = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
+            return Status(State.QUEUED, f"its job {activity}", job=id_)
         return _ended(task) if task.over else Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
 
     def _has_workers(self, submission: Submission) -> bool:
@@ -158,8 +160,8 @@ class SchedulerLiveness:
         """
         if self._slurm_cache.no_history:
             return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.no_history}", job=id_)
-        told = (*self._slurm_cache.ended.values(), *self._slurm_cache.tasks.values())
-        siblings = any(task.name == submission.name for task in told)
+        tasks = (*self._slurm_cache.ended.values(), *self._slurm_cache.tasks.values())
+        siblings = any(task.name == submission.name for task in tasks)
         if siblings and not submission.said_by(f"{index}-0"):
             return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
         return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
@@ -169,7 +171,7 @@ class SchedulerLiveness:
 
         With them comes why some could not be asked for.
         """
-        found, problems = [], []
+        job_ids, problems = [], []
         for submission in self._slurm:
             if not set(cancelled) & set(submission.runs):
                 continue
@@ -180,33 +182,33 @@ class SchedulerLiveness:
             for index in dict.fromkeys(map(submission.task_of, submission.runs)):
                 task = self._slurm_cache.tasks.get(f"{array}_{index}")
                 runs = submission.run_dirs(submission.runs_of(index))
-                ours = task and task.name == submission.name and task.waiting
-                if ours and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
-                    found.append(f"{array}_{index}")
-        return found, problems
+                is_waiting_job = task and task.name == submission.name and task.waiting
+                if is_waiting_job and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
+                    job_ids.append(f"{array}_{index}")
+        return job_ids, problems
 
     def at_once(self, runs: Collection[str]) -> int:
         """Return how many workers can train some of these runs now: those that have their slots, and those of jobs."""
-        found, wanted = 0, set(runs)
+        workers, run_ids = 0, set(runs)
         for submission in self._submissions:
-            if wanted.isdisjoint(submission.runs):
+            if run_ids.isdisjoint(submission.runs):
                 continue
             if submission.kind == "local":
-                found += submission.at_work()
+                workers += submission.at_work()
             elif not self._problem(submission.cluster, submission.user):
                 jobs = [
                     t for t in self._slurm_cache.tasks.values() if t.name == submission.name and t.state == "RUNNING"
                 ]
-                found += len(jobs) * submission.runs_at_once
-        return found
+                workers += len(jobs) * submission.runs_at_once
+        return workers
 
     def vacancies(self, queued: Collection[str]) -> list[VacantSlot]:
         """Return the slots of this machine whose workers died while others live, no more than runs wait for them."""
-        found, waiting = [], set(queued)
+        slots, waiting = [], set(queued)
         for submission in self._submissions:
-            if submission.kind == "local" and (wait := len(waiting.intersection(submission.runs))):
-                found += sorted(submission.vacancies(), key=lambda vacancy: not vacancy.died)[:wait]
-        return found
+            if submission.kind == "local" and (waiting_count := len(waiting.intersection(submission.runs))):
+                slots += sorted(submission.vacancies(), key=lambda vacancy: not vacancy.died)[:waiting_count]
+        return slots
 
     def live(self, submission: Submission) -> bool:
         """Say whether a submission has workers, or will have, or may have: then nothing of it is waste."""

@@ -32,35 +32,41 @@ def fill(vacancy: VacantSlot) -> bool:
     """
     submission, slot = vacancy.submission, vacancy.slot
     path = submission.words_path(slot)
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    moved_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
         try:
-            path.rename(aside)  # of several commands that see the dead worker, one takes its words away
+            path.rename(moved_path)  # of several commands that see the dead worker, one takes its words away
         except FileNotFoundError:
             if vacancy.died:
                 return False
         try:
-            speaker = Process.from_json(json_or_empty(aside).get("process"))
-            if speaker and speaker.liveness() != "dead":  # another command was faster than that
+            last_worker = Process.from_json(json_or_empty(moved_path).get("process"))
+            if last_worker and last_worker.liveness() != "dead":  # another command was faster than that
                 return False
-            started = process(SlotExecutor(submission.path, submission.code).start(slot))
-            aside.unlink(missing_ok=True)
+            new_worker = process(SlotExecutor(submission.path, submission.code).start(slot))
+            moved_path.unlink(missing_ok=True)
         except OSError as error:
             raise LaunchError(f"{submission.path}: worker could not be started: {error}") from error
         finally:
             with contextlib.suppress(FileNotFoundError):
-                aside.rename(path)
-    names = (str(one.get("name")) for one in submission.slots)
-    workers = [started if name == slot else worker for name, worker in zip(names, submission.workers(), strict=False)]
-    told = [worker.to_json() if worker else None for worker in workers]
-    write_atomic(submission.path / "workers.json", dumps({"workers": told}))
+                moved_path.rename(path)
+    names = (str(slot_json.get("name")) for slot_json in submission.slots)
+    workers = [
+        new_worker if name == slot else worker for name, worker in zip(names, submission.workers(), strict=False)
+    ]
+    workers_json = [worker.to_json() if worker else None for worker in workers]
+    write_atomic(submission.path / "workers.json", dumps({"workers": workers_json}))
     return True
 
 
 def fill_all(vacancies: Collection[VacantSlot]) -> str:
     """Start a worker in each slot; return a line on how many were, or an empty one."""
-    started = sum(map(fill, vacancies))
-    return f"{count(started, 'idle slot')} {'has' if started == 1 else 'have'} a new worker" if started else ""
+    worker_count = sum(map(fill, vacancies))
+    return (
+        f"{count(worker_count, 'idle slot')} {'has' if worker_count == 1 else 'have'} a new worker"
+        if worker_count
+        else ""
+    )
 
 
 @dataclass
@@ -84,11 +90,11 @@ class WorkerRespawner:
     def look(self, vacancies: Collection[VacantSlot]) -> None:
         """Look at the slots that are vacant at this instant, and fill those that have been for long enough."""
         now_s = self.clock()
-        found = {(v.submission.path, v.slot): v for v in vacancies if v.died}
-        self._since = {key: self._since.get(key, now_s) for key in found}
-        due = [key for key in found if now_s - self._since[key] >= self.after_s and self._filled[key] < MOST]
+        vacant = {(v.submission.path, v.slot): v for v in vacancies if v.died}
+        self._since = {key: self._since.get(key, now_s) for key in vacant}
+        due = [key for key in vacant if now_s - self._since[key] >= self.after_s and self._filled[key] < MOST]
         self._filled.update(due)
         try:
-            self.tell(fill_all([found[key] for key in due]))
+            self.tell(fill_all([vacant[key] for key in due]))
         except (LaunchError, StorageError) as error:  # the others go on
             self.tell(str(error))

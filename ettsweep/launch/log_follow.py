@@ -22,16 +22,16 @@ class LogFollower:
 
     def more(self) -> str:
         """Return whole lines that are new, under the number of their attempt."""
-        told = ""
+        text = ""
         for number in [number for number in self._run.numbers() if number >= self._number]:
             if number > self._number:
-                told += self.rest() + f"== attempt {number}\n"
+                text += self.rest() + f"== attempt {number}\n"
                 self._number, self._offset = number, 0
             data = self._unread()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._offset += len(whole)
-            told += whole.decode(errors="replace")
-        return told
+            lines = data[: data.rfind(b"\n") + 1]
+            self._offset += len(lines)
+            text += lines.decode(errors="replace")
+        return text
 
     def rest(self) -> str:
         """Return what else an attempt has said that is over, and why it ended where it ended badly."""
@@ -62,30 +62,30 @@ def follow_log(
         say: takes what was logged.
         tell: takes a line on what the run waits for, whenever that changes.
     """
-    tail, waited = LogFollower(run), ""
+    follower, last_wait_message = LogFollower(run), ""
     while True:
         began_s = time.monotonic()
         status = monitor.look().statuses[run.id]
-        looked_s = time.monotonic() - began_s
-        say(tail.more())  # after the look: of a run that is over, it is all
+        polled_s = time.monotonic() - began_s
+        say(follower.more())  # after the look: of a run that is over, it is all
         if status.state.over:
-            _hear_out(run, tail, say)
-            say(tail.rest())
+            _hear_out(run, follower, say)
+            say(follower.rest())
             return status
-        waits = "" if status.state is State.RUNNING else _waits(run.id, status)
-        if waits != waited:
-            tell(waits)
-            waited = waits
-        time.sleep(max(POLL_S, LOOK_SHARE * looked_s))
+        wait_message = "" if status.state is State.RUNNING else _waits(run.id, status)
+        if wait_message != last_wait_message:
+            tell(wait_message)
+            last_wait_message = wait_message
+        time.sleep(max(POLL_S, LOOK_SHARE * polled_s))
 
 
-def _hear_out(run: RunDir, tail: LogFollower, say: Callable[[str], None]) -> None:
+def _hear_out(run: RunDir, follower: LogFollower, say: Callable[[str], None]) -> None:
     """Pass on what the owner of a run that is over still logs, until the owner is gone."""
-    attempt, until_s = run.latest(), time.monotonic() + LAST_WORDS_S
-    while attempt and attempt.liveness() != "dead" and time.monotonic() < until_s:
+    attempt, deadline_s = run.latest(), time.monotonic() + LAST_WORDS_S
+    while attempt and attempt.liveness() != "dead" and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-        say(tail.more())
-    say(tail.more())
+        say(follower.more())
+    say(follower.more())
 
 
 def _waits(run_id: str, status: Status) -> str:

@@ -131,9 +131,9 @@ class LocalProfile(Profile):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if isinstance(self.devices, list) and (twice := [n for n in self.devices if self.devices.count(n) > 1]):
+        if isinstance(self.devices, list) and (repeated := [n for n in self.devices if self.devices.count(n) > 1]):
             raise ValueError(
-                f"devices: GPU {twice[0]} is named twice; workers_per_device=2 has two workers share each GPU"
+                f"devices: GPU {repeated[0]} is named twice; workers_per_device=2 has two workers share each GPU"
             )
         if self.workers_per_device > 1 and self.slots != "auto":
             raise ValueError("slots and workers_per_device both say how many workers there are: give one of them")
@@ -147,12 +147,15 @@ class LocalProfile(Profile):
         Raises:
             InputError: there are not as many devices as a run is to have, or not the GPUs that are named.
         """
-        singles, k = self._devices(), self.devices_per_run
-        if len(singles) < k:
-            more = "" if self.slots == "auto" else f" (slots={self.slots}; {k} are needed)"
-            more = more if singles[0].device == "cuda" else f" (on the CPU: slots={k})"
-            raise InputError(f"devices_per_run: {k} are asked for, and there are {len(singles)}{more}")
-        groups = [singles[first : first + k] for first in range(0, len(singles) - k + 1, k)]
+        singles, devices_per_run = self._devices(), self.devices_per_run
+        if len(singles) < devices_per_run:
+            hint = "" if self.slots == "auto" else f" (slots={self.slots}; {devices_per_run} are needed)"
+            hint = hint if singles[0].device == "cuda" else f" (on the CPU: slots={devices_per_run})"
+            raise InputError(f"devices_per_run: {devices_per_run} are asked for, and there are {len(singles)}{hint}")
+        groups = [
+            singles[first : first + devices_per_run]
+            for first in range(0, len(singles) - devices_per_run + 1, devices_per_run)
+        ]
         return [replace(first, others=tuple(others)) for first, *others in groups]
 
     def room(self) -> tuple[int, str]:
@@ -168,43 +171,46 @@ class LocalProfile(Profile):
         Raises:
             InputError: there are.
         """
-        total, most = cores(), memory_bytes()
-        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), total * CROWD)
-        limits["slots"] = min(limits["slots"], max(total, most // WORKER_BYTES))
-        wrong = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
-        if wrong:
-            here = f"this machine has {count(total, 'core')} and {most / GIB:.0f} GiB"
+        core_count, memory = cores(), memory_bytes()
+        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), core_count * CROWD)
+        limits["slots"] = min(limits["slots"], max(core_count, memory // WORKER_BYTES))
+        exceeded = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
+        if exceeded:
+            machine = f"this machine has {count(core_count, 'core')} and {memory / GIB:.0f} GiB"
             raise InputError.of(
-                f"{name}: {getattr(self, name)} are too many: {here}; {limit} at most" for name, limit in wrong.items()
+                f"{name}: {getattr(self, name)} are too many: {machine}; {limit} at most"
+                for name, limit in exceeded.items()
             )
 
     def _devices(self) -> list[Slot]:
-        total = cores()
+        core_count = cores()
         gpus = [] if self.devices == "cpu" else visible_gpus()
         if isinstance(self.devices, list):
-            if absent := [number for number in self.devices if number >= len(gpus)]:
+            if missing := [worker_count for worker_count in self.devices if worker_count >= len(gpus)]:
                 raise InputError(
-                    f"devices: there is no GPU {absent[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
+                    f"devices: there is no GPU {missing[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
                 )
-            gpus = [gpus[number] for number in self.devices]
-        each = self.workers_per_device
-        number = (len(gpus) * each or total) if self.slots == "auto" else self.slots
-        threads = max(1, total // number) if self.threads == "auto" else self.threads
+            gpus = [gpus[worker_count] for worker_count in self.devices]
+        workers_per_gpu = self.workers_per_device
+        worker_count = (len(gpus) * workers_per_gpu or core_count) if self.slots == "auto" else self.slots
+        threads = max(1, core_count // worker_count) if self.threads == "auto" else self.threads
         if not gpus:
-            if each > 1:
-                raise InputError(f"workers_per_device: there is no GPU here; slots={each * total} is for the CPU")
-            return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(number)]
-        if self.devices_per_run > 1 and number > len(gpus):
-            shared = f"{number} workers cannot share {count(len(gpus), 'GPU')}"
+            if workers_per_gpu > 1:
+                raise InputError(
+                    f"workers_per_device: there is no GPU here; slots={workers_per_gpu * core_count} is for the CPU"
+                )
+            return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(worker_count)]
+        if self.devices_per_run > 1 and worker_count > len(gpus):
+            shared = f"{worker_count} workers cannot share {count(len(gpus), 'GPU')}"
             raise InputError(f"slots: {shared} where devices_per_run is {self.devices_per_run}")
-        return [_on_gpu(gpus, k, number, threads) for k in range(number)]
+        return [_on_gpu(gpus, k, worker_count, threads) for k in range(worker_count)]
 
 
-def _on_gpu(gpus: Sequence[str], k: int, number: int, threads: int) -> Slot:
+def _on_gpu(gpus: Sequence[str], worker: int, worker_count: int, threads: int) -> Slot:
     """Return the slot of one of so many workers, which are spread over GPUs as evenly as can be."""
-    gpu, before = gpus[k % len(gpus)], k // len(gpus)
-    sharers = len(range(k % len(gpus), number, len(gpus)))
-    name = f"gpu-{gpu.replace('/', '_')}" + (f".{before + 1}" if before else "")
+    gpu, rank_on_gpu = gpus[worker % len(gpus)], worker // len(gpus)
+    sharers = len(range(worker % len(gpus), worker_count, len(gpus)))
+    name = f"gpu-{gpu.replace('/', '_')}" + (f".{rank_on_gpu + 1}" if rank_on_gpu else "")
     return Slot(name, "cuda", gpu, threads, sharers)
 
 
@@ -287,9 +293,11 @@ class SlurmProfile(Profile):
         for option in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
                 raise ValueError(f"sbatch: {option!r} is no long option of sbatch, such as mail-type")
-            if own := [field for known, field in OWN_FIELDS.items() if known.startswith(option)]:
-                raise ValueError(f"sbatch: {option} has a field of its own: {own[0]}")
-            if any(known.startswith(option) for known in OURS):  # sbatch takes the beginning of an option for it
+            if fields := [field for sbatch_option, field in OWN_FIELDS.items() if sbatch_option.startswith(option)]:
+                raise ValueError(f"sbatch: {option} has a field of its own: {fields[0]}")
+            if any(
+                sbatch_option.startswith(option) for sbatch_option in OURS
+            ):  # sbatch takes the beginning of an option for it
                 raise ValueError(f"sbatch: {option} is set by ettsweep itself")
         return self
 
@@ -334,19 +342,19 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     data = read_yaml(path)
     for override in overrides:
         _set(data, override)
-    where = with_sets(str(path), overrides, "--launch-set")
+    source = with_sets(str(path), overrides, "--launch-set")
     kind = data.get("kind", "local")
-    alien = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
-    if "kind" not in data and alien:
-        raise InputError(f"{where}: kind: is required; `kind: slurm` has {', '.join(alien)}")
+    slurm_only = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
+    if "kind" not in data and slurm_only:
+        raise InputError(f"{source}: kind: is required; `kind: slurm` has {', '.join(slurm_only)}")
     if not isinstance(kind, str) or kind not in PROFILES:
-        raise InputError(f"{where}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
+        raise InputError(f"{source}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
     for other, schema in PROFILES.items():
-        if wrong := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
-            raise InputError(f"{where}: {', '.join(wrong)}: unknown key of kind {kind}; `kind: {other}` has it")
-    profile = validate(PROFILES[kind], data, where)
+        if misplaced := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
+            raise InputError(f"{source}: {', '.join(misplaced)}: unknown key of kind {kind}; `kind: {other}` has it")
+    profile = validate(PROFILES[kind], data, source)
     if isinstance(profile, LocalProfile):
-        with located(where):
+        with located(source):
             profile.check_counts()
     return profile
 
@@ -358,14 +366,14 @@ def _set(data: dict[str, Any], override: str) -> None:
             f"name a profile that has it with --launch"
         )
     key, value = split_override(override, "--launch-set", "slots=4", rf"{NAME}(\..+)?")
-    first, _, rest = key.partition(".")
-    if not rest:
+    first, _, subkey = key.partition(".")
+    if not subkey:
         data[first] = value
         return
     inner = data.setdefault(first, {})
     if not isinstance(inner, dict):
         raise InputError(f"--launch-set {hidden(override)}: {first} has no parts; {first}=value sets it")
-    inner[rest] = value
+    inner[subkey] = value
 
 
 def find_profile(name: str) -> Path:

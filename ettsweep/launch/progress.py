@@ -56,8 +56,8 @@ class SweepStatus:
     @property
     def settled(self) -> bool:
         """Whether nothing is queued or running any more, and that is certain."""
-        moving = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if self.slurm_error else []))
-        return not any(s.state in moving for s in self.statuses.values())
+        active_states = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if self.slurm_error else []))
+        return not any(s.state in active_states for s in self.statuses.values())
 
     @property
     def idle(self) -> bool:
@@ -81,8 +81,8 @@ class SweepStatus:
         if State.RUNNING in states:
             return ""
         waiting = [s for s in self.statuses.values() if s.state in (State.QUEUED, State.HELD)]
-        told = list(dict.fromkeys(s.reason for s in waiting if s.reason))
-        return " ".join([*told[:1], *([f"(and {len(told) - 1} more reasons)"] if len(told) > 1 else [])])
+        reasons = list(dict.fromkeys(s.reason for s in waiting if s.reason))
+        return " ".join([*reasons[:1], *([f"(and {len(reasons) - 1} more reasons)"] if len(reasons) > 1 else [])])
 
     @property
     def idles(self) -> str:
@@ -94,19 +94,19 @@ class SweepStatus:
         """Return one line: how many of all are finished, the states, and how long still."""
         states = ", ".join(told_states(self.statuses))
         left = f"; about {format_duration(self.remaining_s)} left" if self.remaining_s else ""
-        waits = "".join(f"; {why}" for why in (self.waits, self.idles) if why)
-        silence = f"; {NO_ANSWER}: {self.slurm_error}" if self.slurm_error else ""
-        return f"{self.done}/{count(len(self.statuses), 'run')} finished ({states}){left}{waits}{silence}"
+        wait_reasons = "".join(f"; {reason}" for reason in (self.waits, self.idles) if reason)
+        slurm_note = f"; {NO_ANSWER}: {self.slurm_error}" if self.slurm_error else ""
+        return f"{self.done}/{count(len(self.statuses), 'run')} finished ({states}){left}{wait_reasons}{slurm_note}"
 
 
 def format_duration(seconds: float) -> str:
     """Return 75 s as `1 min 15 s`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    whole_s = round(seconds)
+    if whole_s < 60:
+        return f"{whole_s} s"
+    if whole_s < 3600:
+        return f"{whole_s // 60} min {whole_s % 60} s"
+    return f"{whole_s // 3600} h {whole_s % 3600 // 60} min"
 
 
 class ProgressMonitor:
@@ -115,7 +115,7 @@ class ProgressMonitor:
     def __init__(self, results: Path, specs: Sequence[RunSpec] = (), searches: Searches | None = None) -> None:
         self._results = results
         self._searches = searches or {}
-        self.several = len({study.sweep for found in self._searches.values() for study in found}) > 1
+        self.several = len({study.sweep for studies in self._searches.values() for study in studies}) > 1
         self._finished: dict[str, Status] = {}
         self._slurm_cache = SlurmCache()
         self._pace = TimeLeftEstimator()
@@ -156,51 +156,63 @@ def picture(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> 
     from rich.text import Text
 
     statuses = sweep_status.statuses
-    head = Table.grid(padding=(0, 1))
+    header = Table.grid(padding=(0, 1))
     progress = sum(s.progress for s in statuses.values())
     left = f"about {format_duration(sweep_status.remaining_s)} left" if sweep_status.remaining_s else ""
-    bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
-    head.add_row(
+    progress_bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
+    header.add_row(
         Text(cell(title), style="bold"),
-        bar,
+        progress_bar,
         f"{sweep_status.done}/{count(len(statuses), 'run')}",
         Text(left, style="cyan"),
     )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    named = ["sweep"] if monitor.several else []
-    models = len({model_name(spec.model) for spec in monitor.specs.values()}) > 1
-    named += ["model"] if models else []
+    name_columns = ["sweep"] if monitor.several else []
+    has_several_models = len({model_name(spec.model) for spec in monitor.specs.values()}) > 1
+    name_columns += ["model"] if has_several_models else []
     sizes = pack_sizes(statuses)
     packs = {run: pack_of(statuses[run], size) for run, size in sizes.items()}
-    packed = ["pack"] if any(packs.values()) else []
-    for column in ("run", *named, "strategy", "lr", "wd", "seed", "state", "step", "left", *packed, "where"):
+    pack_column = ["pack"] if any(packs.values()) else []
+    for column in (
+        "run",
+        *name_columns,
+        "strategy",
+        "lr",
+        "wd",
+        "seed",
+        "state",
+        "step",
+        "left",
+        *pack_column,
+        "where",
+    ):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
-    shown = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
-    shown += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
-    if len(shown) < SHOWN:  # then there is room to say what the next ones wait for
+    row_ids = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
+    row_ids += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
+    if len(row_ids) < SHOWN:  # then there is room to say what the next ones wait for
         queued = {s.reason: run_id for run_id, s in reversed(statuses.items()) if s.state is State.QUEUED and s.reason}
-        shown += reversed(queued.values())
-    for run_id in shown[:SHOWN]:
+        row_ids += reversed(queued.values())
+    for run_id in row_ids[:SHOWN]:
         spec, status = monitor.specs[run_id], statuses[run_id]
-        last = spec.schedule.last_step
+        last_step = spec.schedule.last_step
         state = Text(status.state, style=STYLES.get(status.state, "dim"))
         point = (power(spec.lr), power(spec.wd), str(spec.seed))
-        step = f"{round(status.progress * last)}/{last}"
+        step = f"{round(status.progress * last_step)}/{last_step}"
         left = format_duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
-        place = " ".join(filter(None, [status.where, status.job, status.reason]))
-        told = [monitor.sweeps(spec)] if monitor.several else []
-        told += [model_name(spec.model)] if models else []
-        told = [run_id, *told, strategy_name(spec.strategy.s)]
-        below = status.reason == sweep_status.waits  # then it need not be told in full
-        where = Text(cell(place), overflow="ellipsis", no_wrap=below)
-        pack = [Text(cell(packs.get(run_id, "")))] if packed else []
-        table.add_row(*map(Text, map(cell, told)), *point, state, step, left, *pack, where)
-    foot = Text("  ".join(told_states(statuses)), style="dim")
-    for why in filter(None, (sweep_status.waits, sweep_status.idles)):
-        foot.append(f"  {cell(why)}", style="yellow")
+        location = " ".join(filter(None, [status.where, status.job, status.reason]))
+        names = [monitor.sweeps(spec)] if monitor.several else []
+        names += [model_name(spec.model)] if has_several_models else []
+        names = [run_id, *names, strategy_name(spec.strategy.s)]
+        is_in_footer = status.reason == sweep_status.waits  # then it need not be told in full
+        location_cell = Text(cell(location), overflow="ellipsis", no_wrap=is_in_footer)
+        pack_cell = [Text(cell(packs.get(run_id, "")))] if pack_column else []
+        table.add_row(*map(Text, map(cell, names)), *point, state, step, left, *pack_cell, location_cell)
+    footer = Text("  ".join(told_states(statuses)), style="dim")
+    for reason in filter(None, (sweep_status.waits, sweep_status.idles)):
+        footer.append(f"  {cell(reason)}", style="yellow")
     if sweep_status.slurm_error:
-        foot.append(f"  {NO_ANSWER}: {cell(sweep_status.slurm_error)}", style="magenta")
-    return Group(head, table, foot) if shown else Group(head, foot)
+        footer.append(f"  {NO_ANSWER}: {cell(sweep_status.slurm_error)}", style="magenta")
+    return Group(header, table, footer) if row_ids else Group(header, footer)
 
 
 def follow(
@@ -223,7 +235,7 @@ def follow(
         while True:
             began_s = time.monotonic()
             sweep_status = monitor.look()
-            looked_s = time.monotonic() - began_s
+            poll_s = time.monotonic() - began_s
             if screen:
                 screen.update(picture(monitor, sweep_status, title), refresh=True)
             elif sweep_status.settled or time.monotonic() - printed_s >= LINE_EVERY_S:
@@ -236,4 +248,4 @@ def follow(
                 busy_s = time.monotonic()
             elif relaunch and time.monotonic() - busy_s >= RELAUNCH_S:
                 return sweep_status
-            time.sleep(max(POLL_S, LOOK_SHARE * looked_s))
+            time.sleep(max(POLL_S, LOOK_SHARE * poll_s))

@@ -56,13 +56,13 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
 
 def versions(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Group finished runs by the version and the code of ettsweep that trained them, as their attempts say."""
-    found: dict[str, list[Run]] = {}
+    groups: dict[str, list[Run]] = {}
     for run in runs:
         attempt = _trainer(run.dir, run.result)
-        known = facts(attempt) if attempt else {}
-        code = f", code {known['code'][:8]}" if known.get("code") else ""
-        found.setdefault(f"ettsweep {known.get('ettsweep', 'of an unrecorded version')}{code}", []).append(run)
-    return found
+        recorded = facts(attempt) if attempt else {}
+        code = f", code {recorded['code'][:8]}" if recorded.get("code") else ""
+        groups.setdefault(f"ettsweep {recorded.get('ettsweep', 'of an unrecorded version')}{code}", []).append(run)
+    return groups
 
 
 def mixture(runs: Iterable[Run]) -> tuple[str, str] | None:
@@ -70,23 +70,23 @@ def mixture(runs: Iterable[Run]) -> tuple[str, str] | None:
 
     With them comes what else could change bits between the two, and the id of one of them.
     """
-    (most, alike), *others = sorted(versions(runs).items(), key=lambda group: -len(group[1])) or [("", [])]
-    told = []
+    (majority, majority_runs), *others = sorted(versions(runs).items(), key=lambda group: -len(group[1])) or [("", [])]
+    descriptions = []
     for name, members in others:
         ids = ", ".join(run.id for run in members[:3]) + (f" and {len(members) - 3} more" if len(members) > 3 else "")
-        differs = "; ".join(differences(_circumstances(alike[0]), _circumstances(members[0])))
-        told.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
-    if not told:
+        differs = "; ".join(differences(_circumstances(majority_runs[0]), _circumstances(members[0])))
+        descriptions.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
+    if not descriptions:
         return None
-    words = f"runs of different versions are compared: {len(alike)} trained by {most}, {', '.join(told)}"
-    return words, others[0][1][0].id
+    warning = f"runs of different versions are compared: {len(majority_runs)} trained by {majority}, {', '.join(descriptions)}"
+    return warning, others[0][1][0].id
 
 
 def _circumstances(run: Run) -> Json:
     """Return what could change the bits of a finished run, but for the code."""
     attempt = _trainer(run.dir, run.result)
-    known = facts(attempt) if attempt else {}
-    return {key: value for key, value in known.items() if key not in ("ettsweep", "code")}
+    recorded = facts(attempt) if attempt else {}
+    return {key: value for key, value in recorded.items() if key not in ("ettsweep", "code")}
 
 
 def _trainer(run: RunDir, result: Json | None) -> Attempt | None:
@@ -94,23 +94,23 @@ def _trainer(run: RunDir, result: Json | None) -> Attempt | None:
     return run.attempt(result["attempts"]) if result and result.get("attempts") else run.latest()
 
 
-def _command(run: RunDir, claim: Json, how: Json) -> str:
+def _command(run: RunDir, claim: Json, execution: Json) -> str:
     """Return the command that trains a run anew, from any folder, as an attempt with this claim and execution did."""
-    words = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
+    command = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
     settings = []
-    if isinstance(threads := how.get("threads", claim.get("threads")), int):
+    if isinstance(threads := execution.get("threads", claim.get("threads")), int):
         settings.append(f"threads={threads}")
-    processes = int(how.get("processes") or 1)
+    processes = int(execution.get("processes") or 1)
     if "device" in claim:
         gpus = f"devices={list(range(processes))}"
         settings += [f"slots={processes}", "devices=cpu"] if claim["device"] == "cpu" else [gpus]
     settings += [f"devices_per_run={processes}"] if processes > 1 else []
     for key in ("micro_batch", "compile", "activation_checkpointing", "sharded"):
-        if how.get(key) is not None:
-            settings.append(f"{key}={str(how[key]).lower()}")
+        if execution.get(key) is not None:
+            settings.append(f"{key}={str(execution[key]).lower()}")
     for setting in settings:
-        words += ["--launch-set", setting]
-    return shlex.join(words)
+        command += ["--launch-set", setting]
+    return shlex.join(command)
 
 
 def facts(attempt: Attempt) -> Json:
@@ -129,17 +129,23 @@ def facts_here(device: str) -> Json:
         "print(json.dumps(environment(torch.device('cuda' if cuda else 'cpu'))))"
     )
     env = {**os.environ, "PYTHONSAFEPATH": "1"}  # a folder named torch in the current one is not meant
-    done = subprocess.run([sys.executable, "-c", code, device], env=env, capture_output=True, text=True, check=False)
+    completed = subprocess.run(
+        [sys.executable, "-c", code, device], env=env, capture_output=True, text=True, check=False
+    )
     environment: Json = dict.fromkeys(FACTS, "unknown: torch cannot be imported")
-    if done.returncode == 0:
-        environment = json.loads(done.stdout.splitlines()[-1])
+    if completed.returncode == 0:
+        environment = json.loads(completed.stdout.splitlines()[-1])
     origin = provenance()
     return {**origin["packages"], **{key: environment.get(key) for key in FACTS}, "code": origin["code"]}
 
 
-def differences(then: Json, now: Json) -> list[str]:
+def differences(recorded: Json, current: Json) -> list[str]:
     """Return a line for each fact that is no longer the same."""
-    return [f"{key} was {was}, is {now.get(key) or 'absent'}" for key, was in then.items() if now.get(key) != was]
+    return [
+        f"{key} was {recorded_value}, is {current.get(key) or 'absent'}"
+        for key, recorded_value in recorded.items()
+        if current.get(key) != recorded_value
+    ]
 
 
 def _code_notes(attempt: Attempt) -> Iterator[str]:
@@ -150,24 +156,24 @@ def _code_notes(attempt: Attempt) -> Iterator[str]:
     if not origin:
         yield "its code was not recorded"
     elif not git:
-        why = f" ({origin['problem']})" if origin.get("problem") else ""
-        yield f"its code: ettsweep {origin['packages'].get('ettsweep')}, in no git repository{why}"
+        problem = f" ({origin['problem']})" if origin.get("problem") else ""
+        yield f"its code: ettsweep {origin['packages'].get('ettsweep')}, in no git repository{problem}"
     elif not git["dirty"]:
         yield f"its code: `git checkout {git['commit']}`"
     else:
-        how = shlex.join(["python3", "-c", WRITE_DIFF, str(path)])
+        print_diff = shlex.join(["python3", "-c", WRITE_DIFF, str(path)])
         yield f"its code: commit {git['commit']} with changes, which are in {path}; in a clone of the repository:"
-        yield f"  git checkout {git['commit']} && {how} | git apply"
+        yield f"  git checkout {git['commit']} && {print_diff} | git apply"
         if git["diff_truncated"]:
             yield "  the recorded changes are not whole: binary files, or more than 1 MiB"
 
 
 def _resumed(attempt: Attempt) -> Iterator[str]:
     """Say where a resumed run went on under other circumstances than before: that, nothing reproduces."""
-    before, (_, step) = attempt.parent(), attempt.resumed_from()
-    if before and before.claim():
-        yield from _resumed(before)
-        then = {**facts(before), "threads": before.claim().get("threads"), **before.execution()}
-        now = {**facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
-        for line in differences(then, now):
+    previous, (_, step) = attempt.parent(), attempt.resumed_from()
+    if previous and previous.claim():
+        yield from _resumed(previous)
+        previous_facts = {**facts(previous), "threads": previous.claim().get("threads"), **previous.execution()}
+        resumed_facts = {**facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
+        for line in differences(previous_facts, resumed_facts):
             yield f"attempt {attempt.number} went on at step {step} where {line}: no run from the start repeats that"

@@ -49,10 +49,12 @@ class LaunchOptions:
         if self.launch is not None:
             launch = str(Path(self.launch).resolve()) if Path(self.launch).is_file() else self.launch
             sets = ()  # another profile does not inherit what was set in the first
-        last = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # of a key, the last counts
+        last_by_key = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # of a key, the last counts
         data = self.data or sweep_spec.data
-        where = located(data, sweep_spec.recipe.task.kind) if data else None
-        return sweep_spec.model_copy(update={"launch": launch, "launch_set": tuple(last.values()), "data": where})
+        data_path = located(data, sweep_spec.recipe.task.kind) if data else None
+        return sweep_spec.model_copy(
+            update={"launch": launch, "launch_set": tuple(last_by_key.values()), "data": data_path}
+        )
 
     def settle(self, sweep_spec: SweepSpec, results: Path, name: str) -> SweepSpec:
         """Return a grid's request for the data at hand; it trains where the options say, else where the sweep does.
@@ -65,21 +67,21 @@ class LaunchOptions:
             DataMissingError: its runs are bound to data that are not there.
         """
         sweep_store = load_sweep_store(results)
-        known = [sweep_store.named[name]] if name in sweep_store.named else sweep_store.chosen()
-        ways = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in known)}
-        if len(ways) == 1:
-            launch, sets = ways.pop()
+        sweeps = [sweep_store.named[name]] if name in sweep_store.named else sweep_store.chosen()
+        profiles = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in sweeps)}
+        if len(profiles) == 1:
+            launch, sets = profiles.pop()
             sweep_spec = sweep_spec.model_copy(update={"launch": launch, "launch_set": sets})
         if name in sweep_store.named and sweep_spec.data is None:
-            sweep_spec = sweep_spec.model_copy(update={"data": known[0].sweep_specs[-1].data})
-        settled = with_corpus(self.of(sweep_spec))
+            sweep_spec = sweep_spec.model_copy(update={"data": sweeps[0].sweep_specs[-1].data})
+        resolved = with_corpus(self.of(sweep_spec))
         try:
-            agreeing(sweep_store, name, settled)
+            agreeing(sweep_store, name, resolved)
         except SweepNameTakenError:
-            profile, _ = trained_by(settled)
-            check_room([study.base for study in settled.searches()], profile)
+            profile, _ = trained_by(resolved)
+            check_room([study.base for study in resolved.searches()], profile)
             raise
-        return settled
+        return resolved
 
     def of_searches(
         self, studies: Sequence[Study], sweep_store: SweepStore, *, dry_run: bool = False
@@ -90,29 +92,31 @@ class LaunchOptions:
             InputError: the sweeps train in different places, so a choice is needed.
             DataMissingError: a data set of theirs is not there.
         """
-        ways: dict[tuple[str, tuple[str, ...]], str] = {}
+        sweep_by_profile: dict[tuple[str, tuple[str, ...]], str] = {}
         data: dict[str, str] = {}
         missing: dict[str, list[str]] = {}
         for sweep in sweep_store.chosen(list({study.sweep for study in studies})) if studies else ():
-            placed = self.of(sweep.sweep_specs[-1])
-            ways.setdefault((placed.launch, placed.launch_set), sweep.name)
-            if placed.data:
-                data[placed.recipe.task.kind] = placed.data
+            resolved = self.of(sweep.sweep_specs[-1])
+            sweep_by_profile.setdefault((resolved.launch, resolved.launch_set), sweep.name)
+            if resolved.data:
+                data[resolved.recipe.task.kind] = resolved.data
             if dry_run:
                 continue
             try:
-                check_data(placed.recipe.task, placed.recipe.model, placed.data)
+                check_data(resolved.recipe.task, resolved.recipe.model, resolved.data)
             except DataMissingError as error:
-                missing.setdefault(str(error), []).append(f"{sweep.name} ({model_name(placed.recipe.model)})")
+                missing.setdefault(str(error), []).append(f"{sweep.name} ({model_name(resolved.recipe.model)})")
         if missing:
-            raise DataMissingError("\n".join(f"sweep {', '.join(names)}: {why}" for why, names in missing.items()))
-        if len(ways) > 1:
-            where = [(sweep, "with", name, *map(hidden, sets)) for (name, sets), sweep in ways.items()]
-            told = "; ".join(map(" ".join, where))
-            raise InputError(
-                f"these sweeps were launched differently ({told}); choose with --launch, or narrow them with --sweep"
+            raise DataMissingError(
+                "\n".join(f"sweep {', '.join(names)}: {problem}" for problem, names in missing.items())
             )
-        name, sets = next(iter(ways), (self.launch or "local", self.launch_set))
+        if len(sweep_by_profile) > 1:
+            choices = [(sweep, "with", name, *map(hidden, sets)) for (name, sets), sweep in sweep_by_profile.items()]
+            listing = "; ".join(map(" ".join, choices))
+            raise InputError(
+                f"these sweeps were launched differently ({listing}); choose with --launch, or narrow them with --sweep"
+            )
+        name, sets = next(iter(sweep_by_profile), (self.launch or "local", self.launch_set))
         return load_profile(name, sets), data
 
     def here(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
@@ -140,8 +144,8 @@ def located(data: str, task: str) -> str:
         InputError: the task has its data from a package.
     """
     if TASKS[task].packaged:
-        own = "; for text of your own: --set task=text" if task == "pydoc" else ""
-        raise InputError(f"--data: task {task} has its data from a package, and reads no other{own}")
+        hint = "; for text of your own: --set task=text" if task == "pydoc" else ""
+        raise InputError(f"--data: task {task} has its data from a package, and reads no other{hint}")
     return resolve(data)
 
 
@@ -185,8 +189,8 @@ def plan_grid(
         DataMissingError: the data are not there, or not those that the runs need.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
-    wanted = sweep_spec.specs() or [study.base for study in sweep_spec.searches()]
-    plan = make_plan(wanted, read_ledger(context.results))
+    specs = sweep_spec.specs() or [study.base for study in sweep_spec.searches()]
+    plan = make_plan(specs, read_ledger(context.results))
     task, model = sweep_spec.recipe.task, sweep_spec.recipe.model
     check_room([planned.spec for planned in plan.to_launch], context.profile)
     try:
@@ -223,8 +227,8 @@ def ask_seeds(studies: Sequence[Study], results: Path, count: int) -> tuple[Plan
 
 def retryable(runs: Sequence[Run], *, named: bool, states: Collection[str] = ()) -> list[Run]:
     """Return those of some runs that can be trained again; more of them where a person has named each, or its state."""
-    meant = BY_NAME if named else (*WAITING, *({State.PRUNED} & set(states)))
-    return [run for run in runs if run.state in meant]
+    states_to_retry = BY_NAME if named else (*WAITING, *({State.PRUNED} & set(states)))
+    return [run for run in runs if run.state in states_to_retry]
 
 
 def ask_again(runs: Sequence[Run], context: CommandContext, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:

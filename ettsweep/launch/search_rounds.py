@@ -41,8 +41,8 @@ class SearchTarget:
     def reread(self, studies: Sequence[Study]) -> Sequence[Study]:
         """Return the same searches as their sweep has them by now; as they were where it is gone."""
         sweep = load_sweep_store(self.sweep_store.results).named.get(self.name)
-        known = {study.family: study for study in sweep.studies} if sweep else {}
-        return [known.get(study.family, study) for study in studies]
+        stored = {study.family: study for study in sweep.studies} if sweep else {}
+        return [stored.get(study.family, study) for study in studies]
 
 
 def search_rounds(
@@ -63,15 +63,15 @@ def search_rounds(
     for each family, and `pruner` of what stops hopeless runs, or none. `agree` is asked, with what the next round would
     cost, whether a climb may go on that far; None: no.
     """
-    studies, recorded = sought.studies, not context.dry_run
-    searching = Suggester(
+    studies, is_recorded = sought.studies, not context.dry_run
+    suggester = Suggester(
         sampler,
         propose,
         trials,
         starts,
         {study.key for study in studies if sought.sweep.searched_out(study.strategy, sampler)},
-        reread=sought.reread if recorded else lambda studies: studies,
-        keep=partial(record, context.results) if recorded else lambda sweep, suggestions: None,
+        reread=sought.reread if is_recorded else lambda studies: studies,
+        keep=partial(record, context.results) if is_recorded else lambda sweep, suggestions: None,
         tell=context.tell,
     )
     return verify_rounds(
@@ -80,7 +80,7 @@ def search_rounds(
         budget=budget,
         tell=context.tell if context.console else None,
         agree=agree,
-        searching=searching,
+        searching=suggester,
         prune=None if pruner == "none" else partial(_pruner, context, pruner, sought),
     )
 

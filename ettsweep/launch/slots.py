@@ -35,8 +35,8 @@ def slot_dir() -> Path:
     folder = slots_path()
     with storage_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
-    info = folder.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise StorageError(f"{folder}: belongs to another user; remove it, or set {SLOTS_ENV} to a folder of yours")
     return folder
 
@@ -52,18 +52,18 @@ def hold_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
 
     It is held for runs of a results folder, and says so. With `wait`, wait until no other process has it.
     """
-    held: Lock = []
+    descriptors: Lock = []
     slot_dir()
     for path in lock_paths(slot):
-        held.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         try:
-            fcntl.flock(held[-1], fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptors[-1], fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            os.close(held.pop())
-            let_go(held)
+            os.close(descriptors.pop())
+            let_go(descriptors)
             return None
-        _say(held[-1], dumps({"process": process().to_json(), "results": str(results.resolve())}))
-    return held
+        _say(descriptors[-1], dumps({"process": process().to_json(), "results": str(results.resolve())}))
+    return descriptors
 
 
 def let_go(lock: Lock) -> None:
@@ -75,7 +75,7 @@ def let_go(lock: Lock) -> None:
 
 def lock_paths(slot: Slot) -> list[Path]:
     """Return the lock files of a slot in one order, so that no two processes wait for each other."""
-    return [slots_path() / f"{name}.lock" for name in sorted({one.name for one in (slot, *slot.others)})]
+    return [slots_path() / f"{name}.lock" for name in sorted({member.name for member in (slot, *slot.others)})]
 
 
 def _say(descriptor: int, text: str) -> None:
@@ -107,7 +107,7 @@ class HeldSlot:
 
 def held(paths: Iterable[Path]) -> list[HeldSlot]:
     """Return those of some locks that are held, with who holds each."""
-    return [found for path in paths if (found := _holder(path))]
+    return [holder for path in paths if (holder := _holder(path))]
 
 
 def _holder(path: Path) -> HeldSlot | None:
@@ -120,10 +120,10 @@ def _holder(path: Path) -> HeldSlot | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         with contextlib.suppress(ValueError, AttributeError):
-            told = loads(os.pread(descriptor, 4096, 0))
-            owner = Process.from_json(told.get("process"))
+            content = loads(os.pread(descriptor, 4096, 0))
+            owner = Process.from_json(content.get("process"))
             if owner and owner.liveness() != "dead":
-                return HeldSlot(path.stem, owner, str(told.get("results")))
+                return HeldSlot(path.stem, owner, str(content.get("results")))
         return HeldSlot(path.stem)
     finally:
         os.close(descriptor)

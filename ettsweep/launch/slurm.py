@@ -96,7 +96,7 @@ def ask(*command: str) -> str:
     env = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
     env["SLURM_BITSTR_LEN"] = "0"  # sacct would cut lists of tasks short
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -113,17 +113,17 @@ def ask(*command: str) -> str:
     except OSError as error:
         raise SlurmUnavailableError(f"{command[0]}: {error.strerror}") from None
     # squeue complains of a user that it does not know, prints no jobs, and exits 0.
-    if done.returncode or re.search(r"^\w+: error: ", done.stderr, re.MULTILINE):
-        raise SlurmUnavailableError(f"{command[0]}: {words(done.stderr) or f'exit code {done.returncode}'}")
-    return done.stdout
+    if completed.returncode or re.search(r"^\w+: error: ", completed.stderr, re.MULTILINE):
+        raise SlurmUnavailableError(f"{command[0]}: {words(completed.stderr) or f'exit code {completed.returncode}'}")
+    return completed.stdout
 
 
 def words(stderr: str) -> str:
     """Return SLURM's own words, without the names of its functions before each line."""
-    names = r"^(\w+(?: error)?: )?(?:error: |fatal: )*(?:slurm\w*: )*"
-    lines = [re.sub(names, "", line).strip() for line in stderr.splitlines()]
-    told = list(dict.fromkeys(line for line in lines if line))
-    return "; ".join(told[:MANY]) + (f"; and {len(told) - MANY} more" if len(told) > MANY else "")
+    prefix = r"^(\w+(?: error)?: )?(?:error: |fatal: )*(?:slurm\w*: )*"
+    lines = [re.sub(prefix, "", line).strip() for line in stderr.splitlines()]
+    messages = list(dict.fromkeys(line for line in lines if line))
+    return "; ".join(messages[:MANY]) + (f"; and {len(messages) - MANY} more" if len(messages) > MANY else "")
 
 
 MANY = 4
@@ -133,15 +133,15 @@ MANY = 4
 def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
     """Return the jobs of some users, by their numbers, that the controller knows, also those that ended minutes ago."""
     fields = ("JobArrayID", "Name", "State", "Reason", "NodeList", "StartTime", "RestartCnt")
-    wanted = ",".join(f"{field}:|" for field in fields)
-    text = ask("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", wanted)
-    found = {}
+    output_format = ",".join(f"{field}:|" for field in fields)
+    text = ask("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", output_format)
+    tasks = {}
     for line in text.splitlines():
-        parts = [part.strip() for part in line.split("|")]
-        if len(parts) < len(fields):
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) < len(fields):
             continue
-        id_, name, state, reason, node, start, restarts = parts[: len(fields)]
-        found[id_] = ArrayTask(
+        id_, name, state, reason, node, start, restarts = cells[: len(fields)]
+        tasks[id_] = ArrayTask(
             id=id_,
             name=name,
             state=_word(state),
@@ -150,7 +150,7 @@ def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
             start="" if start in ("N/A", "Unknown", "NONE") else start,
             restarts=int(restarts) if restarts.isdigit() else 0,
         )
-    return found
+    return tasks
 
 
 def _word(state: str) -> str:
@@ -163,21 +163,21 @@ def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
 
     fields = "JobID,JobName,State,ExitCode,NodeList"
     text = ask("sacct", "-n", "-P", "-X", "-j", ",".join(arrays), "-o", fields)
-    found = {}
+    tasks = {}
     for line in text.splitlines():
-        parts = line.split("|")
-        if len(parts) < 5 or "." in parts[0]:
+        cells = line.split("|")
+        if len(cells) < 5 or "." in cells[0]:
             continue
         try:
-            ids = read_job_id(parts[0])
+            ids = read_job_id(cells[0])
         except ValueError:
             continue
-        for main, *bounds in ids:  # tasks that never started are told together: 12_[3-9]
-            numbers = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
-            for number in numbers:
-                task = f"{main}{number}"
-                found[task] = ArrayTask(task, parts[1], _word(parts[2]), f"exit code {parts[3]}", parts[4])
-    return found
+        for array, *bounds in ids:  # tasks that never started are told together: 12_[3-9]
+            suffixes = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
+            for suffix in suffixes:
+                task_id = f"{array}{suffix}"
+                tasks[task_id] = ArrayTask(task_id, cells[1], _word(cells[2]), f"exit code {cells[3]}", cells[4])
+    return tasks
 
 
 @cache
@@ -194,11 +194,11 @@ def hides_jobs_of_others() -> bool:
 
 def known_users(users: Iterable[str]) -> list[str]:
     """Return those of some user numbers that this machine knows, and its own: of another, squeue will not hear."""
-    found = {str(os.getuid())}
+    user_ids = {str(os.getuid())}
     for user in users:
         with contextlib.suppress(KeyError, ValueError):
-            found.add(str(pwd.getpwuid(int(user)).pw_uid))
-    return sorted(found)
+            user_ids.add(str(pwd.getpwuid(int(user)).pw_uid))
+    return sorted(user_ids)
 
 
 def cluster() -> str:
@@ -223,13 +223,13 @@ def cancel(ids: Iterable[str]) -> None:
 
 def ranges(indices: Iterable[int]) -> str:
     """Return 0, 1, 2, 5 as `0-2,5`, as SLURM writes the tasks of an array."""
-    found: list[list[int]] = []
+    intervals: list[list[int]] = []
     for index in sorted(indices):
-        if found and index == found[-1][1] + 1:
-            found[-1][1] = index
+        if intervals and index == intervals[-1][1] + 1:
+            intervals[-1][1] = index
         else:
-            found.append([index, index])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+            intervals.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals)
 
 
 def requeue(job: str) -> bool:
@@ -253,8 +253,8 @@ def under_repair() -> bool:
 def preempted(job: str) -> bool | None:
     """Say whether a job that has been told to end is making room for another, and not cancelled; None: no answer."""
     try:
-        told = ask("scontrol", "--oneliner", "show", "job", job)
+        output = ask("scontrol", "--oneliner", "show", "job", job)
     except SlurmUnavailableError:
         return None
-    fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", told))
+    fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", output))
     return fields.get("JobState") == "RUNNING" and fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown")

@@ -55,18 +55,18 @@ class SlurmCache:
         """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
         # The name of a submission is there before sbatch is asked, its number before a job of it claims a run.
         recorded = {s.name: s.array() for s in submissions}
-        known, now_s = recorded.items() <= self.recorded.items(), self.clock()
-        if known and now_s < self.again_s:
+        all_covered, now_s = recorded.items() <= self.recorded.items(), self.clock()
+        if all_covered and now_s < self.again_s:
             return
-        before = self._ours(submissions), self.silence
+        previous = self._ours(submissions), self.silence
         try:
             self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in submissions})), ""
         except SlurmUnavailableError as error:
             self.tasks, self.silence = {}, str(error)
         self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
         self.arrays |= {name: array for name, array in recorded.items() if array}
-        same = known and before == (self._ours(submissions), self.silence)
-        self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
+        unchanged = all_covered and previous == (self._ours(submissions), self.silence)
+        self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if unchanged else ASK_FIRST_S
         self.recorded, self.again_s = recorded, now_s + self.wait_s
 
     def _ours(self, submissions: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
@@ -84,8 +84,8 @@ class SlurmCache:
             self.history_again_s = now_s + ASK_LAST_S
             try:
                 arrays = sorted(self.arrays[s.name] for s in submissions if s.name in self.arrays and s.unfinished())
-                told = slurm.history(arrays) if arrays else {}
-                self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
+                tasks = slurm.history(arrays) if arrays else {}
+                self.ended |= {id_: task for id_, task in tasks.items() if not task.active and not task.waiting}
                 self.no_history = ""
             except SlurmUnavailableError as error:
                 self.no_history = f"why is not known: {error}"
@@ -94,16 +94,16 @@ class SlurmCache:
     def pulse(self, attempt: Attempt) -> Life:
         """Say whether the heart of an attempt's owner has been seen to beat, or to stand still for too long."""
         count, now_s = attempt.heartbeat(), self.clock()
-        last, since_s, beaten = self.beats.get(attempt.path, (count, now_s, False))
+        last, since_s, has_beaten = self.beats.get(attempt.path, (count, now_s, False))
         if count != last:
-            last, since_s, beaten = count, now_s, True
-        self.beats[attempt.path] = (last, since_s, beaten)
+            last, since_s, has_beaten = count, now_s, True
+        self.beats[attempt.path] = (last, since_s, has_beaten)
         interval_s = attempt.heartbeat_s()
         if interval_s is None:
             return "unknown"  # it was never promised to beat
         if now_s - since_s >= BEATS * interval_s:
             return "dead"
-        return "alive" if beaten else "unknown"
+        return "alive" if has_beaten else "unknown"
 
 
 def watch_pulses(runs: Sequence[RunDir]) -> set[str]:

@@ -73,10 +73,10 @@ class Submission:
 
     def workers(self) -> list[Process | None]:
         """Return the processes that were started for local workers; before they are, the submitter stands for each."""
-        started = json_or_empty(self.path / "workers.json").get("workers")
-        if not isinstance(started, list):
+        workers = json_or_empty(self.path / "workers.json").get("workers")
+        if not isinstance(workers, list):
             return [self.submitter] * len(self.slots)
-        return [Process.from_json(worker) for worker in started]
+        return [Process.from_json(worker) for worker in workers]
 
     def live_workers(self) -> list[Process]:
         """Return the local workers that still look for runs, or may do so where they cannot be seen.
@@ -88,13 +88,13 @@ class Submission:
 
     def live_slots(self) -> list[tuple[Process, Json, Json]]:
         """Return the same local workers with their slots, and what each says of itself."""
-        found = []
-        for slot, job in zip(self.slots, self.workers(), strict=False):
-            said = self.said_by(str(slot.get("name")))
-            worker = Process.from_json(said.get("process")) or job
-            if worker and not said.get("leaving") and worker.liveness() != "dead":
-                found.append((worker, slot, said))
-        return found
+        live = []
+        for slot, starter in zip(self.slots, self.workers(), strict=False):
+            report = self.said_by(str(slot.get("name")))
+            worker = Process.from_json(report.get("process")) or starter
+            if worker and not report.get("leaving") and worker.liveness() != "dead":
+                live.append((worker, slot, report))
+        return live
 
     def vacancies(self) -> list["VacantSlot"]:
         """Return the slots whose workers are dead, while others of this submission live and may need help.
@@ -105,30 +105,32 @@ class Submission:
         with contextlib.suppress(OSError):
             if self.path.stat().st_uid != os.getuid():
                 return []
-        found = []
-        for slot, job in zip(self.slots, self.workers(), strict=False):
-            said = self.said_by(name := str(slot.get("name")))
-            worker = Process.from_json(said.get("process")) or job
+        slots = []
+        for slot, starter in zip(self.slots, self.workers(), strict=False):
+            report = self.said_by(name := str(slot.get("name")))
+            worker = Process.from_json(report.get("process")) or starter
             if worker and worker.liveness() == "dead":
-                found.append(VacantSlot(self, name, died=bool(said.get("claimed") and not said.get("leaving"))))
-        return found if self.live_workers() else []
+                slots.append(VacantSlot(self, name, died=bool(report.get("claimed") and not report.get("leaving"))))
+        return slots if self.live_workers() else []
 
     def at_work(self) -> int:
         """Return how many local workers have their slots, and so may each train a run."""
-        return sum(bool(said) and not said.get("waits") for _, _, said in self.live_slots())
+        return sum(bool(report) and not report.get("waits") for _, _, report in self.live_slots())
 
     def waits_for(self) -> str:
         """Say which slots local workers wait for, and who has them; empty where a worker does not wait for one."""
-        told = []
-        for worker, slot, said in self.live_slots():
-            if not isinstance(locks := said.get("waits"), list):
+        locations = []
+        for worker, slot, report in self.live_slots():
+            if not isinstance(locks := report.get("waits"), list):
                 return ""
             if worker.liveness() == "unknown":
-                told.append(f"slot {slot.get('name')} of {worker.host}")
+                locations.append(f"slot {slot.get('name')} of {worker.host}")
             else:
-                told += [str(lock) for lock in held(Path(str(path)) for path in locks) if lock.process != worker][:1]
-        more = f", or one of {len(told) - 1} more" if len(told) > 1 else ""
-        return f"waits for {told[0]}{more}" if told else ""
+                locations += [str(lock) for lock in held(Path(str(path)) for path in locks) if lock.process != worker][
+                    :1
+                ]
+        suffix = f", or one of {len(locations) - 1} more" if len(locations) > 1 else ""
+        return f"waits for {locations[0]}{suffix}" if locations else ""
 
     # --- SLURM ------------------------------------------------------------------------------------------------------
 
@@ -176,11 +178,11 @@ class Submission:
 
     def all_leaving(self, index: int, restarts: int) -> bool:
         """Say whether all workers of a task have taken their last look at their list in this life of the job."""
-        return all(said.get("leaving") for said in self._said_in(index, restarts))
+        return all(report.get("leaving") for report in self._said_in(index, restarts))
 
     def all_saved(self, index: int, restarts: int) -> bool:
         """Say whether all workers of a task have nothing to lose any more in this life of the job."""
-        return all(said.get("leaving") or said.get("saved") for said in self._said_in(index, restarts))
+        return all(report.get("leaving") or report.get("saved") for report in self._said_in(index, restarts))
 
     @property
     def workers_per_job(self) -> int:
@@ -194,8 +196,8 @@ class Submission:
         return max(1, min(self.runs_per_job, together))
 
     def _said_in(self, index: int, restarts: int) -> list[Json]:
-        said = [self.said_by(f"{index}-{rank}") for rank in range(self.workers_per_job)]
-        return [s if s.get("restart") == restarts else {} for s in said]
+        reports = [self.said_by(f"{index}-{rank}") for rank in range(self.workers_per_job)]
+        return [report if report.get("restart") == restarts else {} for report in reports]
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -211,8 +213,8 @@ class Submission:
         """Return the last line that a worker wrote, and where the rest is."""
         for path in sorted(self.path.glob("*_log.out")):
             for line in reversed(path.read_text(errors="replace").splitlines()):
-                if (words := line.strip()) and not words.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
-                    return f"{words} (all of it: {path})"
+                if (text := line.strip()) and not text.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
+                    return f"{text} (all of it: {path})"
         return f"without a word, as if killed (their output: {self.path})"
 
 
@@ -252,7 +254,7 @@ def read_submission(folder: Path) -> Submission:
         profile=profile if isinstance(profile, dict) else {},
         submitter=Process.from_json(content.get("submitter")),
         code=str(content.get("code") or ""),
-        data={str(task): str(where) for task, where in data.items()} if isinstance(data, dict) else {},
+        data={str(task): str(location) for task, location in data.items()} if isinstance(data, dict) else {},
         slots=[slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else [],
         name=str(content.get("name") or ""),
         user=str(content.get("user") or ""),
@@ -271,7 +273,7 @@ def next_name(results: Path) -> str:
 
 def _number(folder: Path) -> int:
     """Return the number of a submission; a folder of another name counts as older."""
-    return int(found[1]) if (found := _NUMBERED.fullmatch(folder.name)) else 0
+    return int(match[1]) if (match := _NUMBERED.fullmatch(folder.name)) else 0
 
 
 _NUMBERED = re.compile(r"([0-9]+)-[0-9a-f]{8}")

@@ -68,9 +68,9 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
         except LaunchError as error:
             if not folders:
                 raise
-            done = sum(len(a.planned) for a in arrays[: len(folders)])
-            told = f"{done} of {len(plan.to_launch)} runs were submitted, and then: {error}"
-            raise type(error)(told) from None
+            submitted_count = sum(len(a.planned) for a in arrays[: len(folders)])
+            message = f"{submitted_count} of {len(plan.to_launch)} runs were submitted, and then: {error}"
+            raise type(error)(message) from None
     return folders
 
 
@@ -82,14 +82,14 @@ def _content(results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, 
 
         code = str(take_snapshot(results.resolve()))
     kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].packaged)
-    found = {kind: where for kind in kinds if (where := said(kind, data.get(kind)))}
+    locations = {kind: location for kind in kinds if (location := said(kind, data.get(kind)))}
     return {
         "kind": profile.kind,
         "runs": [p.id for p in planned],
         "profile": profile.model_dump(mode="json"),
         "submitter": process().to_json(),
         "code": code,
-        "data": {kind: resolve(where) for kind, where in found.items() if not profile.names(data_env(kind))},
+        "data": {kind: resolve(location) for kind, location in locations.items() if not profile.names(data_env(kind))},
     }
 
 
@@ -132,11 +132,11 @@ class Array:
         """What people read of its jobs, such as vit-b16-ntk."""
         models = dict.fromkeys(model_name(p.spec.model) for p in self.planned)
         strategies = dict.fromkeys(strategy_name(p.spec.strategy.s) for p in self.planned)
-        words = [
+        parts = [
             next(iter(models)) if len(models) == 1 else "sweep",
             next(iter(strategies)) if len(strategies) == 1 else f"{len(strategies)}-strategies",
         ]
-        return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:60]
+        return re.sub(r"[^\w.=-]+", "_", "-".join(parts))[:60]
 
 
 def _arrays(results: Path, planned: Sequence[PlannedRun], profile: SlurmProfile, max_tasks: int) -> list[Array]:
@@ -144,10 +144,13 @@ def _arrays(results: Path, planned: Sequence[PlannedRun], profile: SlurmProfile,
     if "%" in str(folder := unnamed(results)):
         raise InputError(f"{folder}: SLURM gives % in a path a meaning of its own; --results names another folder")
     size = max_tasks * profile.runs_per_job
-    parts = [planned[first : first + size] for first in range(0, len(planned), size)]
-    most = profile.max_parallel and max(1, profile.max_parallel // len(parts))
-    tasks = [-(-len(part) // profile.runs_per_job) for part in parts]
-    return [Array(part, count, min(count, most or count)) for part, count in zip(parts, tasks, strict=True)]
+    chunks = [planned[first : first + size] for first in range(0, len(planned), size)]
+    max_parallel = profile.max_parallel and max(1, profile.max_parallel // len(chunks))
+    task_counts = [-(-len(chunk) // profile.runs_per_job) for chunk in chunks]
+    return [
+        Array(chunk, task_count, min(task_count, max_parallel or task_count))
+        for chunk, task_count in zip(chunks, task_counts, strict=True)
+    ]
 
 
 def _max_array_size() -> int:
@@ -165,8 +168,13 @@ def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProf
     from ettsweep.launch.executors import ArrayExecutor
 
     name = f"{array.name}.{uuid.uuid4().hex[:8]}"
-    own = {"runs": [p.id for p in array.planned], "cluster": slurm.cluster(), "user": str(os.getuid()), "name": name}
-    submission = _record(results, content | own)
+    array_content = {
+        "runs": [p.id for p in array.planned],
+        "cluster": slurm.cluster(),
+        "user": str(os.getuid()),
+        "name": name,
+    }
+    submission = _record(results, content | array_content)
     executor = ArrayExecutor(submission.path, profile, name, array.tasks, array.parallel, submission.code)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
@@ -180,24 +188,24 @@ def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProf
     return submission.path
 
 
-def _after_failure(submission: Submission, told: str) -> str:
+def _after_failure(submission: Submission, message: str) -> str:
     """Return the array that sbatch made although it failed, by its name.
 
     Raises:
         LaunchError: there is none, and nothing is left behind.
         UnansweredError: SLURM does not say.
     """
-    lost = LOST.search(told)
+    connection_lost = LOST.search(message)
     with contextlib.suppress(SlurmUnavailableError):
         for task in slurm.queue([submission.user]).values():
             if task.name == submission.name:
                 return task.id.partition("_")[0]
-        if not lost:
+        if not connection_lost:
             shutil.rmtree(submission.path, ignore_errors=True)
-            raise LaunchError(f"sbatch refuses: {told}")
+            raise LaunchError(f"sbatch refuses: {message}")
     # A controller that was too busy to answer can accept the jobs minutes later: what was written for them stays.
     submission.record_silence()
-    raise SubmissionUnknownError(f"sbatch: {told}; the next command looks whether the jobs were made")
+    raise SubmissionUnknownError(f"sbatch: {message}; the next command looks whether the jobs were made")
 
 
 def unnamed(results: Path) -> Path:
@@ -216,12 +224,12 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     except SlurmUnavailableError:
         max_tasks = len(plan.to_launch)  # whoever looks at the script where there is no SLURM sees one array
     code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
-    found = []
+    texts = []
     for array in _arrays(results, plan.to_launch, profile, max_tasks):
         name = f"{array.name}.XXXXXXXX"
         executor = ArrayExecutor(unnamed(results), profile, name, array.tasks, array.parallel, code)
-        found.append(executor.script())
-    return found
+        texts.append(executor.script())
+    return texts
 
 
 def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
@@ -233,9 +241,9 @@ def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
     """
     if not plan.to_launch:
         return
-    least = min(planned.spec.batch_size for planned in plan.to_launch)
-    if least < profile.devices_per_run:
-        raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {least}")
+    smallest_batch = min(planned.spec.batch_size for planned in plan.to_launch)
+    if smallest_batch < profile.devices_per_run:
+        raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {smallest_batch}")
     if isinstance(profile, LocalProfile):
         profile.resolve()
     check_room([planned.spec for planned in plan.to_launch], profile)
@@ -249,9 +257,9 @@ def check_room(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
     Raises:
         InputError: one is.
     """
-    room = profile.room()
+    memory = profile.room()
     for model, optimizer in dict.fromkeys((spec.model, spec.optimizer) for spec in specs):
-        check_size(model, optimizer, *room)
+        check_size(model, optimizer, *memory)
 
 
 def would_start(script: str) -> str:
@@ -266,12 +274,12 @@ def would_start(script: str) -> str:
         raise SlurmNotInstalledError("sbatch is not on this machine; `--launch local` trains here")
     command, wait_s = [*sbatch(script), "--test-only"], slurm.ANSWER_S
     try:
-        done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=wait_s, check=False)
+        completed = subprocess.run(command, input=script, capture_output=True, text=True, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:
         raise SlurmUnavailableError(f"sbatch gave no answer in {wait_s:.0f} s") from None
-    told = slurm.words(done.stderr)
-    if done.returncode and LOST.search(told):
-        raise SlurmUnavailableError(f"sbatch: {told}")
-    if done.returncode and not ("configuration is not available" in told and slurm.under_repair()):
-        raise LaunchError(f"sbatch refuses: {told}")
-    return told
+    message = slurm.words(completed.stderr)
+    if completed.returncode and LOST.search(message):
+        raise SlurmUnavailableError(f"sbatch: {message}")
+    if completed.returncode and not ("configuration is not available" in message and slurm.under_repair()):
+        raise LaunchError(f"sbatch refuses: {message}")
+    return message

@@ -23,10 +23,10 @@ class TimeLeftEstimator:
     def __init__(self) -> None:
         self._finished: dict[Hashable, tuple[float, float]] = defaultdict(lambda: NOTHING)
 
-    def finished(self, spec: RunSpec, seconds: float, share: float) -> None:
+    def finished(self, spec: RunSpec, seconds: float, fraction: float) -> None:
         """Take note of a run that took a worker so long, and ended after a share of its steps, 0 to 1."""
-        before, shares = self._finished[spec.recipe_key]
-        self._finished[spec.recipe_key] = before + seconds, shares + share
+        total_s, fractions = self._finished[spec.recipe_key]
+        self._finished[spec.recipe_key] = total_s + seconds, fractions + fraction
 
     def learn(self, spec: RunSpec, result: Json) -> None:
         """Take note of a finished run, as its result tells of it."""
@@ -45,15 +45,15 @@ class TimeLeftEstimator:
         for run, s in running.items():
             if s.slot_left_s is not None and 0 < s.progress < 1:
                 kind = specs[run].recipe_key
-                seconds, shares = spent.get(kind, NOTHING)
-                spent[kind] = seconds + s.slot_left_s * s.progress / (1 - s.progress), shares + s.progress
+                seconds, fractions = spent.get(kind, NOTHING)
+                spent[kind] = seconds + s.slot_left_s * s.progress / (1 - s.progress), fractions + s.progress
         left: dict[str, float] = {}
         for run, s in active.items():
-            seconds, shares = spent.get(specs[run].recipe_key, NOTHING)
+            seconds, fractions = spent.get(specs[run].recipe_key, NOTHING)
             if s.state is State.RUNNING and s.slot_left_s is not None:
                 left[run] = s.slot_left_s
-            elif shares:
-                left[run] = (1 - s.progress) * seconds / shares
+            elif fractions:
+                left[run] = (1 - s.progress) * seconds / fractions
             else:
                 return None
         busy: dict[Hashable, float] = defaultdict(float)
@@ -71,9 +71,9 @@ def slot_s(result: Json) -> float | None:
 
 def until_free(running: Iterable[float], waiting: Iterable[float], at_once: int) -> float:
     """Return when the last of some jobs ends that take so long, if each that waits starts as soon as one has ended."""
-    ends = list(running)
-    ends += [0.0] * (at_once - len(ends))
-    heapq.heapify(ends)
+    end_times = list(running)
+    end_times += [0.0] * (at_once - len(end_times))
+    heapq.heapify(end_times)
     for seconds in waiting:
-        heapq.heapreplace(ends, ends[0] + seconds)
-    return max(ends)
+        heapq.heapreplace(end_times, end_times[0] + seconds)
+    return max(end_times)

@@ -24,8 +24,8 @@ def cancellable(runs: Sequence[Run], names: Sequence[str], sweep_store: SweepSto
     free, shared = spared(unfinished, names, sweep_store)
     notes = []
     for name, number in shared.items():
-        sentence = f"{count(number, 'run')} {'is' if number == 1 else 'are'} left alone"
-        notes.append(f"{sentence}: sweep {name} wants {'it' if number == 1 else 'them'} too")
+        sentence = f"{count(number, 'run')} {'is' if number == 1 else 'are'} kept"
+        notes.append(f"{sentence}: sweep {name} needs {'it' if number == 1 else 'them'} too")
     return free, notes
 
 

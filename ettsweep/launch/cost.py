@@ -1,4 +1,4 @@
-"""What runs will cost, and what they did cost: only from what was measured of runs of their kind on such devices."""
+"""Estimated and actual cost of runs, only from measured times of runs of the same recipe on the same devices."""
 
 import time
 from collections import defaultdict
@@ -25,15 +25,15 @@ from ettsweep.study.sweep_store import Searches
 
 @dataclass(frozen=True)
 class Devices:
-    """What a run trains on, as far as it changes how long that takes.
+    """The devices that train a run, as far as they change its duration.
 
     Attributes:
         kind: cpu or cuda.
-        each: how many train a run together.
-        threads: of each on the CPU.
-        names: what the GPUs are; empty where that is not known.
-        slots: of this machine; 0 where a scheduler has the devices.
-        fewer: whether a run may take fewer threads.
+        each: number of devices that train one run together.
+        threads: threads per device on the CPU.
+        names: models of the GPUs; empty if unknown.
+        slots: slots of this machine; 0 if a scheduler assigns the devices.
+        fewer: a run may have used fewer threads than `threads`.
     """
 
     kind: str
@@ -45,12 +45,13 @@ class Devices:
 
     @classmethod
     def of(cls, profile: AnyProfile) -> "Devices":
-        """Return what a profile trains a run on.
+        """Return the devices on which a profile trains a run.
 
         Raises:
-            InputError: it is for this machine, and there are no such devices.
+            InputError: it is a local profile, and this machine lacks its devices.
         """
         if not isinstance(profile, LocalProfile):
+            # The scheduler may place jobs on any GPU model, so none is required.
             return cls("cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus, fewer=True)
         slots = profile.resolve()
         names_by_uuid = gpu_names() if slots[0].device == "cuda" else {}
@@ -59,31 +60,35 @@ class Devices:
         return cls(*first_fields, names if all(names) else frozenset(), len(slots), fewer=profile.threads == "auto")
 
     def trained(self, result: Json) -> bool:
-        """Say whether a result says that it is of such devices."""
+        """`True` if a result was computed on such devices."""
         environment, execution = result.get("environment") or {}, result.get("execution") or {}
         if str(environment.get("device")).partition(":")[0] != self.kind or execution.get("processes") != self.each:
             return False
         if self.kind == "cpu":
             threads = environment.get("threads")  # `auto` gives small models fewer
             return threads == self.threads or (self.fewer and isinstance(threads, int) and threads < self.threads)
+        # Unknown GPU models match all: a rough estimate is better than none.
         return not self.names or environment.get("device_name") in self.names
 
 
 @dataclass
 class MeasuredTime:
-    """Finished runs of a kind: how many, their device seconds, and the shares of their steps that these took."""
+    """Sums over finished runs of one recipe: number of runs, device seconds, and fractions of their steps trained."""
 
     runs: int = 0
     device_s: float = 0.0
     shares: float = 0.0
 
     def add(self, device_s: float, fraction: float) -> None:
-        """Count one more."""
+        """Add a run."""
         self.runs, self.device_s, self.shares = self.runs + 1, self.device_s + device_s, self.shares + fraction
 
 
 class TrainingTimes:
-    """How many device seconds runs take by kind, from the finished ones of a ledger; with `devices`, those of such."""
+    """Device seconds per run of each recipe, estimated from the finished runs on disk.
+
+    With `devices`, only runs trained on such devices count.
+    """
 
     def __init__(self, run_index: RunIndex, devices: Devices | None = None) -> None:
         self._timed: dict[Hashable, MeasuredTime] = defaultdict(MeasuredTime)
@@ -93,22 +98,23 @@ class TrainingTimes:
                 self._timed[run.spec.recipe_key].add(device_s, fraction)
 
     def of(self, planned: PlannedRun, fraction: float = 1.0) -> float | None:
-        """Return the device seconds of a share of a run's steps; None where none of its kind was timed."""
+        """Return the device seconds of a fraction of a run's steps; None if no run of its recipe was timed."""
         timed = self._timed.get(planned.spec.recipe_key)
+        # Diverged runs ended early: dividing by the trained fractions gives the seconds of a full run.
         return None if timed is None else fraction * timed.device_s / timed.shares
 
     def total_s(self, planned: Iterable[PlannedRun]) -> float | None:
-        """Return the device seconds of some whole runs; None where one is of a kind that was not timed."""
+        """Return the device seconds of complete runs; None if the recipe of one of them was not timed."""
         device_seconds = [self.of(p) for p in planned]
         return None if None in device_seconds else sum(seconds or 0.0 for seconds in device_seconds)
 
     def runs(self, planned: Iterable[PlannedRun]) -> int:
-        """Return how many finished runs were timed that are of the kind of one of these."""
+        """Return the number of timed runs that share a recipe with the planned ones."""
         return sum(self._timed[kind].runs for kind in {p.spec.recipe_key for p in planned})
 
 
 def _share_trained(run: Run) -> float:
-    """Return the share of its steps that a finished run has trained: one that diverged ends early."""
+    """Return the fraction of its steps that a finished run trained; a diverged run ends early."""
     if run.state is State.DONE:
         return 1.0
     steps = number(run.result.get("steps")) if run.result else None
@@ -116,34 +122,38 @@ def _share_trained(run: Run) -> float:
 
 
 def share_left(run: RunDir) -> float:
-    """Return the share of its steps that a run has yet to train, after the last attempt that has saved."""
+    """Return the fraction of its steps that a run still has to train after its last checkpoint."""
     saved = _last_saved(run)
     return 1 - saved.progress() if saved else 1.0
 
 
 def _last_saved(run: RunDir) -> Attempt | None:
-    """Return the attempt that a run would go on from."""
+    """Return the attempt from which a run would resume."""
+    # The latest attempt may have died before its first checkpoint: then an earlier one is resumed.
     attempts = map(run.attempt, reversed(run.numbers()))
     return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
 
 
 TRAINED = (State.DONE, State.DIVERGED)
 STOPPED = (State.PRUNED, State.FAILED, State.CANCELLED)
-"""States of runs that have had device time, and get no more of it by themselves."""
+"""States of runs that used device time and will not continue by themselves."""
 
-MIXED = "began in pack_mode exact and may go on fast, rounded otherwise from there on; pack_mode=exact keeps them exact"
-"""What is said of interrupted runs before they do; their logs say where they have."""
+MIXED = (
+    "began with pack_mode=exact and may resume in fast packs, which round differently; pack_mode=exact keeps them exact"
+)
+"""Ends the note on runs that would resume in another pack mode; their logs say at which step they did."""
 
 # --- before and after -----------------------------------------------------------------------------------------------
 
 
 @dataclass
 class CostEstimator:
-    """What the runs of a command will cost, as each plan of it is carried out, and what they have cost at its end.
+    """Describe what the runs of a command will cost, plan by plan, and at the end what they have cost.
 
     Attributes:
-        profile: that they train by.
-        rounds: whether the plan is one round of several.
+        profile: launch profile of the runs.
+        rounds: each plan is one of several rounds.
+        clock: monotonic seconds.
     """
 
     profile: AnyProfile
@@ -156,20 +166,23 @@ class CostEstimator:
         self._began_s = self.clock()
 
     def _cost_s(self, run: Run) -> float:
-        """Return the device seconds that a run without a result has had since it was planned."""
+        """Return the device seconds that an unfinished run has used since it was planned."""
         latest = run.dir.latest()
         progress, fraction_before = run.status.progress, 1 - self._left[run.id]
+        # Progress counts from step 0: the part before the plan was paid by an earlier command.
         return latest.spent().device_s * max(0.0, 1 - fraction_before / progress) if latest and progress else 0.0
 
     def before(self, plan: Plan) -> str:
-        """Return a line on the runs of a plan that no earlier one has started; empty where there are none."""
+        """Return a line on the cost of a plan's runs that no earlier plan launched; empty if there are none."""
         runs = plan.run_index.runs
         is_first = self._there is None
+        # Only the first plan counts: what later ones keep was trained by this command.
         if self._there is None:
             self._there = tuple(runs[p.id] for p in plan.keep if p.state.finished)
         new = [p for p in plan.to_launch if p.id not in self._left]
         if not new:
             return ""
+        # Recorded before training: afterwards the checkpoint no longer says where the run began.
         self._left |= {p.id: share_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
         head = f"{count(len(new), 'run')} to train"
         if self.rounds:
@@ -179,12 +192,12 @@ class CostEstimator:
         return f"{line}; {len(switching)} of them {MIXED}" if switching else line
 
     def _mixes(self, run: RunDir) -> bool:
-        """Say whether a run was begun exact and may go on in a stack that need not be."""
+        """`True` if a run has an exact checkpoint and may continue in a fast pack."""
         saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
         return saved is not None and saved.execution().get("pack_mode") != "fast"
 
     def _price(self, planned: Sequence[PlannedRun], run_index: RunIndex, *, tersely: bool) -> str:
-        """Return the device hours of some runs, their wall time where it is known, and how many were timed."""
+        """Return the device hours of runs, their wall time if known, and on how many runs the estimate is based."""
         try:
             devices = Devices.of(self.profile)
         except InputError:
@@ -201,10 +214,10 @@ class CostEstimator:
         if tersely:
             return text
         timed = training_times.runs(planned)
-        return f"{text} ({count(timed, 'run')} of the kind {'was' if timed == 1 else 'were'} timed)"
+        return f"{text} (measured on {count(timed, 'run')} of the same kind)"
 
     def _wall(self, device_s: Sequence[float], devices: Devices) -> str:
-        """Return how long some runs take one beside the other; a scheduler without a bound decides it itself."""
+        """Return the wall time of runs that train in parallel; empty if only the scheduler decides how many do."""
         profile = self.profile
         if isinstance(profile, LocalProfile):
             at_once = min(len(device_s), devices.slots)
@@ -215,11 +228,12 @@ class CostEstimator:
             placement = f"with {count(jobs, 'job')} at a time"
         else:
             return ""
+        # Device seconds are summed over the devices of a run, which work in parallel.
         wall_s = until_free([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
         return f", {format_duration(wall_s)} {placement}"
 
     def after(self, run_index: RunIndex) -> str:
-        """Return a line on what the runs have cost, and on what those saved that were finished before."""
+        """Return a line on what the launched runs have cost, and what runs that were finished before have saved."""
         ended = [run for run_id in self._left if (run := run_index.runs.get(run_id))]
         trained, stopped = ([run for run in ended if run.state in states] for states in (TRAINED, STOPPED))
         sentences = []
@@ -232,13 +246,15 @@ class CostEstimator:
             label += _packed(trained)
             sentences.append(f"{label}: {device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}")
         if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
-            kept_runs = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
+            kept_runs = (
+                f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} finished already"
+            )
             sentences.append(f"{kept_runs}: {device_hours(sum(map(cost_s, self._there)))} saved")
         return "; ".join(sentences)
 
 
 def _packed(trained: Iterable[Run]) -> str:
-    """Return how many of finished runs were trained together with others, and with how many; "" for none."""
+    """Return how many finished runs were trained in packs, and the largest size; empty if none was."""
     executions = [run.result.get("execution") or {} for run in trained if run.result]
     packs = [size for execution in executions if (size := execution.get("pack") or 1) > 1]
     fast = ", fast" if any(execution.get("pack_mode") == "fast" for execution in executions) else ""
@@ -249,9 +265,13 @@ def _packed(trained: Iterable[Run]) -> str:
 
 
 def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
-    """Return a line on what finished runs have cost, and on what those saved that several sweeps ask for.
+    """Return a line on what finished runs have cost, and what sharing runs between sweeps has saved.
 
-    They would have been trained once for each. `searches` are those of all sweeps, by family.
+    A run that several sweeps requested would otherwise have been trained once for each.
+
+    Args:
+        runs: the runs to sum over.
+        searches: studies of all sweeps, by family.
     """
     trained = [run for run in runs if run.result or run.state is State.PRUNED]
     finished = [run for run in trained if run.result]
@@ -265,17 +285,17 @@ def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
 
 
 def asking(run: Run, searches: Searches) -> int:
-    """Return how many sweeps ask for a run."""
+    """Return the number of sweeps that requested a run."""
     return len({s.sweep for s in searches.get(run.family, ()) if s.asks(run.point, run.spec.seed)})
 
 
 def saved_by_racing(counted: Mapping[Point, int], compared: Iterable[Point]) -> int:
-    """Return how many more runs a family would have taken with one number of seeds for all of its points.
+    """Return how many more runs a family would have needed with the same number of seeds at all points.
 
-    That number is the most that a compared point got; where other points got more, the answer may be negative.
+    That number is the maximum over the compared points; if other points have more seeds, the result may be negative.
 
     Args:
-        counted: number of runs that count, by point.
+        counted: number of counted runs at each point.
         compared: the candidate and its neighbours.
     """
     seeds = max((counted.get(point, 0) for point in compared), default=0)

@@ -1,4 +1,4 @@
-"""Rounds: a plan is carried out; followed, it is submitted, waited for and made anew until nothing is left to do."""
+"""Follow a plan: submit it, wait for its runs, and plan again until nothing is left to do."""
 
 import time
 from collections import Counter
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
-"""Seconds between attempts to submit to a scheduler that does not answer."""
+"""Shortest and longest wait between attempts to submit while the scheduler does not answer; doubled each time."""
 
 ARRAY = 16
-"""Runs that a race submits to a scheduler at once, where its profile does not say how many train at a time."""
+"""Runs that racing submits to a scheduler at once if the profile does not limit how many train in parallel."""
 
 LOCAL_TRIES, SLURM_TRIES = 1, 3
-"""Submissions of a run, without its being started, after which a command gives up: a cluster may have a bad node."""
+"""Submissions of a run that never starts before a command gives up; more on a cluster, which may have a bad node."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,15 @@ class CommandContext:
     """How a command carries out its plan.
 
     Attributes:
-        data: where data sets are, by kind of task, as far as somebody has said it.
-        console: stay, and show on it how far the runs are; None leaves them to the background.
-        title: put before what is shown.
-        searches: those of the sweeps that its runs are for, where they are to be named.
-        tell: takes a line on what the runs will cost and, where they are followed, one on what they have cost.
-        pruner: stops hopeless runs where they are followed; None lets all train to their end.
+        results: the results folder.
+        profile: launch profile of the runs.
+        data: paths of data sets by kind of task, as far as given.
+        dry_run: only show what would be submitted.
+        console: follow the runs, with their progress on this console; None leaves them in the background.
+        title: shown before the progress.
+        studies: studies of the sweeps that the runs belong to, if these are to be named.
+        tell: receives a line on what the runs will cost, and one on what they have cost if they are followed.
+        pruner: stops hopeless runs while they are followed; None trains all to their end.
     """
 
     results: Path
@@ -65,7 +68,7 @@ class CommandContext:
 
     @property
     def follows(self) -> bool:
-        """Whether the command stays until its runs are finished."""
+        """`True` if the command waits until its runs are finished."""
         return self.console is not None and not self.dry_run
 
 
@@ -74,9 +77,10 @@ class SubmitResult:
     """What became of a plan.
 
     Attributes:
-        plan: what was submitted or, in a dry run, would be; where it was followed, what is left of it.
-        folders: the submissions, where it was not followed.
-        scripts: what a dry run would hand to sbatch.
+        plan: what was submitted, or would be in a dry run; if it was followed, what is left of it.
+        context: the context that it was carried out in.
+        folders: the submissions, if it was not followed.
+        scripts: what a dry run would pass to sbatch.
     """
 
     plan: Plan
@@ -86,28 +90,32 @@ class SubmitResult:
 
     @property
     def sound(self) -> bool:
-        """Whether runs that were waited for are finished; else, of none is unknown what became of it."""
+        """`True` if all followed runs are finished; if they were not followed, if no run's state is unknown."""
         if self.context.follows:
             return not (self.plan.blocked or self.plan.to_launch)
         return self.context.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
 
 
 def read_ledger(results: Path) -> RunIndex:
-    """Read all runs, with what their owners and submissions say."""
+    """Read all runs on disk, with the states that their owners and submissions imply."""
     return load_run_index(results, SchedulerLiveness(results))
 
 
 def carry_out(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
-    """Say what a plan will cost and submit it, or only show what would be; where `how` says so, follow it to its end.
+    """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
 
-    `replan` makes the plan of the next round from what is on disk; by default it is for the same runs.
+    Args:
+        plan: the runs to launch and to keep.
+        context: how to carry it out.
+        replan: makes the plan of the next round from the runs on disk; by default for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.
-        LaunchError: no worker could be started, or workers end without having started a run.
+        LaunchError: no worker could be started, or workers ended without starting a run.
     """
     cost_estimator = CostEstimator(context.profile, rounds=replan is not None)
     context.tell(cost_estimator.before(plan))
+    # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
     vacancies = SchedulerLiveness(context.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
         context.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
@@ -127,13 +135,13 @@ def _follow_rounds(
     replan: Callable[[RunIndex], Plan] | None,
     cost_estimator: CostEstimator,
 ) -> Plan:
-    """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
+    """Submit, wait and plan again until no run is left that a worker could take; return the last plan.
 
-    A worker that dies is replaced; a run whose attempts keep dying becomes failed, and a pruner stops none twice, so
-    this ends.
+    This ends: a dead worker is replaced, but a run whose attempts keep dying fails, and no run is pruned twice.
     """
     if not plan.wanted:
         return plan
+    # Of all requested runs: one that is blocked now may become startable later.
     all_specs = [p.spec for p in plan.wanted]
     monitor = ProgressMonitor(context.results, searches=by_family(context.studies))
     max_submissions = LOCAL_TRIES if isinstance(context.profile, LocalProfile) else SLURM_TRIES
@@ -141,15 +149,17 @@ def _follow_rounds(
     folders: Sequence[Path] = ()
     respawner = WorkerRespawner(RELAUNCH_S, context.tell)
     while True:
-        # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
+        # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
         watched = [p.spec for p in plan.to_launch + plan.keep] if replan else all_specs
         monitor.watch(watched)
         attempts = _attempts(context.results, plan)
         if submitted := _submit_patiently(plan, context, console):
             folders = submitted
+            # Counted per attempt number: a run that did start has a new number, and so a new budget.
             submission_counts.update(attempts)
         follow(monitor, context.title, console, heed=_heed(context.pruner, respawner, monitor, plan.run_index))
         run_index = read_ledger(context.results)
+        # A pruned run counts as ended here: launching it again would undo the pruning.
         startable = [spec for spec in watched if run_index.state(spec.run_id).state is not State.PRUNED]
         startable_attempts = _attempts(context.results, make_plan(startable, run_index))
         if startable_attempts and all(submission_counts[run] >= max_submissions for run in startable_attempts):
@@ -164,7 +174,7 @@ def _follow_rounds(
 def _heed(
     pruner: Pruner | None, respawner: WorkerRespawner, monitor: ProgressMonitor, run_index: RunIndex
 ) -> Callable[[SweepStatus], None]:
-    """Return what stops hopeless runs at each look of a round, given all runs before it, and replaces dead workers."""
+    """Return a callback that prunes hopeless runs and replaces dead workers at each poll of a round."""
 
     def on_poll(sweep_status: SweepStatus) -> None:
         if pruner:
@@ -175,12 +185,12 @@ def _heed(
 
 
 def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
-    """Return the runs that are to be launched, each with the number of its attempts so far."""
+    """Return each run to launch, with the number of its attempts so far."""
     return [(p.id, len(RunDir(runs_dir(results) / p.id).numbers())) for p in plan.to_launch]
 
 
 def _submit_patiently(plan: Plan, context: CommandContext, console: "Console") -> Sequence[Path]:
-    """Submit a plan; wait for a scheduler that does not answer, as long as the command is left running."""
+    """Submit a plan; while the scheduler does not answer, wait and try again."""
     wait_s = RETRY_FIRST_S
     while True:
         try:
@@ -191,7 +201,7 @@ def _submit_patiently(plan: Plan, context: CommandContext, console: "Console") -
         except SlurmNotInstalledError:
             raise
         except SlurmUnavailableError as error:
-            console.out(escape_control(f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s"), highlight=False)
+            console.out(escape_control(f"{NO_ANSWER}: {error}; retrying in {wait_s:.0f} s"), highlight=False)
             time.sleep(wait_s)
             wait_s = min(RETRY_LAST_S, 2 * wait_s)
 
@@ -204,8 +214,9 @@ class VerificationResult:
     """What became of a verification.
 
     Attributes:
-        outcome: what became of its last plan.
-        problem: why its only round could not be submitted; its verdicts stand all the same.
+        verification: has the verdicts.
+        submit_result: result of its last plan.
+        problem: why its only round could not be submitted; its verdicts are valid all the same.
     """
 
     verification: Verification
@@ -224,14 +235,20 @@ def verify_rounds(
     searching: SuggestionSource | None = None,
     prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
 ) -> VerificationResult:
-    """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
+    """Judge each study and submit the runs that its verdict lacks: one round, or all rounds if the context follows.
 
-    With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
-    `tell` takes a line for each step of a climb; `searching` names points; `prune` returns what may stop runs, given
-    what tells which were merely proposed.
+    Args:
+        studies: the studies to judge.
+        context: how to carry out the plans.
+        at: judge this point instead of each study's best; followed, the climb starts there.
+        budget: limits the runs of a climb.
+        tell: receives a line for each step of a climb.
+        agree: asks the user whether a climb may continue, given what the next round would cost.
+        searching: suggests points.
+        prune: makes the pruner, given a function that returns the ids of runs that were only suggested.
 
     Raises:
-        InputError: `at` lies off a fixed axis.
+        InputError: `at` differs from the study on a fixed axis.
     """
 
     def estimate_device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
@@ -251,11 +268,12 @@ def verify_rounds(
     except LaunchError as problem:
         if context.follows:
             raise
+        # Unfollowed, the verdicts of runs that are finished are worth showing in spite of the error.
         return VerificationResult(verification, SubmitResult(plan, context), problem)
 
 
 def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
-    """Return how many runs of some tasks a profile trains at a time; where the scheduler alone decides, `ARRAY`."""
+    """Return how many runs a profile trains in parallel; a default if only the scheduler decides."""
     if isinstance(profile, LocalProfile):
         return len(profile.resolve()) * min((profile.together(task) for task in tasks), default=1)
     return (profile.max_parallel or ARRAY) * profile.runs_per_job

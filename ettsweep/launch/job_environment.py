@@ -21,9 +21,9 @@ def _check(value: object) -> object:
 
 def _wrong(name: object, value: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        return f"{str(name).partition('=')[0]!r} is no name of a variable"
+        return f"{str(name).partition('=')[0]!r} is not a variable name"
     if isinstance(value, float):
-        return f"{name}: YAML reads another number than is written; put quotes around what is meant"
+        return f"{name}: YAML may not read this number as it is written; put it in quotes"
     if not isinstance(value, str | int) or not (value == "" or str(value).isprintable()):
         return f"{name}: a word or a number on one line is expected"
     return ""

@@ -1,6 +1,7 @@
-"""The outlook of runs: who lives, and which jobs list a run, from processes, SLURM and heartbeats, in that order.
+"""Liveness of runs: which owners are alive, and which jobs will take a run.
 
-What was asked is passed from one look to the next in a `Memory`; here it is concluded from.
+Processes of this host are asked first, then SLURM, then heartbeats. SLURM's answers are kept in a `SlurmCache` between
+polls; here they are only interpreted.
 """
 
 import os
@@ -21,7 +22,7 @@ NO_ANSWER = "SLURM does not answer"
 
 
 class SchedulerLiveness:
-    """What can be known of the runs of a results folder at one instant; built anew for each look."""
+    """Liveness of the runs in a results folder at one instant; built anew for each poll."""
 
     def __init__(self, results: Path, slurm_cache: SlurmCache | None = None) -> None:
         self._slurm_cache = slurm_cache or SlurmCache()
@@ -38,13 +39,14 @@ class SchedulerLiveness:
 
     @property
     def slurm_error(self) -> str:
-        """Why SLURM, which some unfinished runs depend on, does not answer; empty if it does or is not needed."""
+        """Why SLURM does not answer, if unfinished runs depend on it; otherwise empty."""
         return self._slurm_cache.silence if self._asked else ""
 
     # --- owners -----------------------------------------------------------------------------------------------------
 
     def owner(self, attempt: Attempt) -> Owner:
-        """Say whether the owner of an attempt that has not ended lives."""
+        """Return whether the owner of an unfinished attempt is alive."""
+        # The process itself is the best evidence, then SLURM; heartbeats are the last resort.
         process, job = attempt.owner(), attempt.job()
         if process is None:
             return Owner(attempt.liveness(), reason="its claim cannot be seen from here yet")
@@ -52,6 +54,7 @@ class SchedulerLiveness:
         if job and process.boot_id != boot_id():
             life = "unknown"  # nodes of two clusters can have the same name: SLURM knows
         host = str(job.get("node") or process.host)
+        # A process on this host, in this boot: the kernel knows.
         if life != "unknown":
             return Owner(life, host)
         if job:
@@ -82,6 +85,7 @@ class SchedulerLiveness:
     def _problem(self, cluster: str, user: str | None) -> str:
         """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
         if not self._asked:
+            # Asked at most once per instance, so that all runs are judged by the same answer.
             self._slurm_cache.ask(self._slurm)
             self._asked = True
         if self._slurm_cache.silence:
@@ -95,14 +99,19 @@ class SchedulerLiveness:
             return f"cluster {cluster} cannot be asked from here, which is {local_cluster}"
         if user in (None, str(os.getuid())):
             return ""
+        # Jobs that squeue hides would look as if they had ended.
         hidden = slurm.hides_jobs_of_others() or user not in slurm.known_users([str(user)])
-        return f"SLURM shows nothing here of the jobs of user {user}" if hidden else ""
+        return f"SLURM does not show the jobs of user {user} here" if hidden else ""
 
     # --- prospects --------------------------------------------------------------------------------------------------
 
     def job_status(self, run_id: str) -> Status | None:
-        """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
+        """Return the status of a run that nobody trains, from the submissions that list it; None if none says anything.
+
+        A job that will take the run takes precedence, then the newest submission.
+        """
         statuses = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
+        # `min` keeps the first of equal rank, which is the newest submission.
         rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
         return min(statuses, key=lambda status: rank.get(status.state, 3) if status else 3, default=None)
 
@@ -115,6 +124,7 @@ class SchedulerLiveness:
         if problem := self._problem(submission.cluster, submission.user):
             return Status(State.UNKNOWN, problem)
         slurm_cache, index = self._slurm_cache, submission.task_of(run_id)
+        # Neither recorded nor in squeue: sbatch is running, or the submitter died before it ran.
         array = slurm_cache.arrays.get(submission.name)
         if array is None:
             if submission.being_submitted() == "alive" or submission.array():  # recorded after SLURM was asked
@@ -130,10 +140,12 @@ class SchedulerLiveness:
             return Status(State.HELD, f"{reason}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
         if task.waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
+            # Such a job exceeds a limit of its partition or QOS, and waits for ever.
             if re.search(r"TimeLimit|WallDuration", task.reason):
-                start = "never starts so: `cancel` it, lower time_min, `retry`"
+                start = "can never start: `cancel` it, lower time_min, then `retry`"
             return Status(State.QUEUED, ", ".join(filter(None, [task.reason, start])), job=id_)
         if task.active:
+            # Its workers take no more runs, so this job is no reason to wait.
             if submission.all_leaving(index, task.restarts):
                 return Status(State.INTERRUPTED, f"job {id_} is ending", job=id_)
             activity = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
@@ -141,9 +153,9 @@ class SchedulerLiveness:
         return _ended(task) if task.over else Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
 
     def _has_workers(self, submission: Submission) -> bool:
-        """Say whether a local submission has workers, or may have some on a host that cannot be seen.
+        """`True` if a local submission has workers, or may have some on a host that cannot be seen from here.
 
-        Who owned an attempt that `retry` gave up is given up with it: it would keep its whole list queued for ever.
+        An unreachable owner that `retry` has given up does not count: it would keep the whole list queued for ever.
         """
         workers = submission.live_workers()
         if not workers or any(worker.liveness() != "unknown" for worker in workers):
@@ -153,10 +165,10 @@ class SchedulerLiveness:
         return any(worker not in given_up for worker in workers)
 
     def _forgotten(self, submission: Submission, index: int, id_: str) -> Status:
-        """Say what became of a task that neither the controller nor the accounting tells of.
+        """Return the status of a task that neither the controller nor the accounting database knows.
 
-        Of a single task that is cancelled while it waits, SLURM keeps nothing at all; of one that has started, the
-        accounting does, and the worker has left its own words.
+        SLURM keeps nothing about a single task that is cancelled while it waits. A task that has started leaves a record
+        in the accounting database, and its worker a report.
         """
         if self._slurm_cache.no_history:
             return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.no_history}", job=id_)
@@ -167,9 +179,9 @@ class SchedulerLiveness:
         return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
 
     def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the ids of our jobs that wait in SLURM for nothing but cancelled runs or finished ones.
+        """Return the ids of jobs that wait in SLURM only for cancelled or finished runs.
 
-        With them comes why some could not be asked for.
+        Also return the reasons why SLURM could not be asked about other jobs.
         """
         job_ids, problems = [], []
         for submission in self._slurm:
@@ -182,13 +194,14 @@ class SchedulerLiveness:
             for index in dict.fromkeys(map(submission.task_of, submission.runs)):
                 task = self._slurm_cache.tasks.get(f"{array}_{index}")
                 runs = submission.run_dirs(submission.runs_of(index))
+                # A job that still has an unfinished run of another sweep stays.
                 is_waiting_job = task and task.name == submission.name and task.waiting
                 if is_waiting_job and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
                     job_ids.append(f"{array}_{index}")
         return job_ids, problems
 
     def at_once(self, runs: Collection[str]) -> int:
-        """Return how many workers can train some of these runs now: those that have their slots, and those of jobs."""
+        """Return how many workers can train some of these runs now: local ones with a slot, and those of running jobs."""
         workers, run_ids = 0, set(runs)
         for submission in self._submissions:
             if run_ids.isdisjoint(submission.runs):
@@ -203,7 +216,7 @@ class SchedulerLiveness:
         return workers
 
     def vacancies(self, queued: Collection[str]) -> list[VacantSlot]:
-        """Return the slots of this machine whose workers died while others live, no more than runs wait for them."""
+        """Return slots of this machine whose workers died while others live, at most as many as there are queued runs."""
         slots, waiting = [], set(queued)
         for submission in self._submissions:
             if submission.kind == "local" and (waiting_count := len(waiting.intersection(submission.runs))):
@@ -211,7 +224,7 @@ class SchedulerLiveness:
         return slots
 
     def live(self, submission: Submission) -> bool:
-        """Say whether a submission has workers, or will have, or may have: then nothing of it is waste."""
+        """`True` if a submission has workers, will have, or may have: then nothing of it may be deleted."""
         if submission.kind == "local":
             return self._has_workers(submission)
         if self._problem(submission.cluster, submission.user):
@@ -236,12 +249,12 @@ def _ended(task: slurm.ArrayTask) -> Status:
 
 
 def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
-    """Cancel the jobs in SLURM that have not started and would find only cancelled and finished runs; return their ids.
+    """Cancel the SLURM jobs that have not started and would find only cancelled or finished runs; return their ids.
 
-    Jobs that run are left to their workers, which see the cancellation and save first.
+    Running jobs are left to their workers, which see the cancellation and save first.
 
     Raises:
-        LaunchError: SLURM does not answer; the runs are cancelled all the same.
+        SlurmUnavailableError: SLURM does not answer; the runs are cancelled all the same.
     """
     jobs, problems = SchedulerLiveness(results).waiting(cancelled)
     if jobs:

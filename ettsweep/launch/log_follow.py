@@ -92,5 +92,5 @@ def _waits(run_id: str, status: Status) -> str:
     """Say what a run that is not in training waits for."""
     reason = f": {status.reason}" if status.reason else ""
     if status.state in (State.INTERRUPTED, State.MISSING):
-        return f"run {run_id} is {status.state}{reason}; it waits for a worker, which `ettsweep retry {run_id}` sends"
+        return f"run {run_id} is {status.state}{reason}; it waits for a worker: `ettsweep retry {run_id}` starts one"
     return f"run {run_id} is {status.state}{reason}; its log follows once it trains"

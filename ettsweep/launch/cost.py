@@ -29,11 +29,11 @@ class Devices:
 
     Attributes:
         kind: cpu or cuda.
-        each: number of devices that train one run together.
+        per_run: number of devices that train one run together.
         threads: threads per device on the CPU.
-        names: models of the GPUs; empty if unknown.
+        gpu_models: models of the GPUs; empty if unknown.
         slots: slots of this machine; 0 if a scheduler assigns the devices.
-        fewer: a run may have used fewer threads than `threads`.
+        allow_fewer_threads: a run may have used fewer threads than `threads`.
     """
 
     kind: str
@@ -152,7 +152,7 @@ class CostEstimator:
 
     Attributes:
         profile: launch profile of the runs.
-        rounds: each plan is one of several rounds.
+        in_rounds: each plan is one of several rounds.
         clock: monotonic seconds.
     """
 

@@ -52,7 +52,7 @@ class CommandContext:
         console: follow the runs, with their progress on this console; None leaves them in the background.
         title: shown before the progress.
         studies: studies of the sweeps that the runs belong to, if these are to be named.
-        tell: receives a line on what the runs will cost, and one on what they have cost if they are followed.
+        notify: receives a line on what the runs will cost, and one on what they have cost if they are followed.
         pruner: stops hopeless runs while they are followed; None trains all to their end.
     """
 

@@ -54,7 +54,7 @@ class SchedulerLiveness:
         if job and process.boot_id != boot_id():
             life = "unknown"  # nodes of two clusters can have the same name: SLURM knows
         host = str(job.get("node") or process.host)
-        # A process on this host, in this boot: the kernel knows.
+        # The process can be seen from here: nobody else need be asked.
         if life != "unknown":
             return Owner(life, host)
         if job:
@@ -167,8 +167,8 @@ class SchedulerLiveness:
     def _forgotten(self, submission: Submission, index: int, id_: str) -> Status:
         """Return the status of a task that neither the controller nor the accounting database knows.
 
-        SLURM keeps nothing about a single task that is cancelled while it waits. A task that has started leaves a record
-        in the accounting database, and its worker a report.
+        SLURM keeps nothing about a single task that is cancelled while it waits. A task that has started is in the
+        accounting database, and its worker has left a report.
         """
         if self._slurm_cache.no_history:
             return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.no_history}", job=id_)
@@ -201,7 +201,7 @@ class SchedulerLiveness:
         return job_ids, problems
 
     def at_once(self, runs: Collection[str]) -> int:
-        """Return how many workers can train some of these runs now: local ones with a slot, and those of running jobs."""
+        """Return how many workers (with a slot here, or in a running job) can train some of these runs now."""
         workers, run_ids = 0, set(runs)
         for submission in self._submissions:
             if run_ids.isdisjoint(submission.runs):
@@ -216,7 +216,7 @@ class SchedulerLiveness:
         return workers
 
     def vacancies(self, queued: Collection[str]) -> list[VacantSlot]:
-        """Return slots of this machine whose workers died while others live, at most as many as there are queued runs."""
+        """Return this machine's slots whose workers died while others live, at most one for each queued run."""
         slots, waiting = [], set(queued)
         for submission in self._submissions:
             if submission.kind == "local" and (waiting_count := len(waiting.intersection(submission.runs))):

@@ -46,7 +46,7 @@ class SweepStatus:
         statuses: by run id.
         remaining_s: estimated seconds until all are finished; None if nothing runs, or no run was timed yet.
         slurm_error: why SLURM does not answer; empty if it does or is not needed.
-        vacancies: slots of this machine whose workers died while runs wait for them.
+        vacant_slots: slots of this machine whose workers died while runs wait for them.
     """
 
     statuses: dict[str, Status]

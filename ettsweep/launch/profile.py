@@ -354,7 +354,7 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     data = read_yaml(path)
     for override in overrides:
         _set(data, override)
-        source = with_sets(str(path), overrides, "--launch-set")
+    source = with_sets(str(path), overrides, "--launch-set")
     kind = data.get("kind", "local")
     # Without `kind` the profile counts as local, and each SLURM field would be reported as an unknown key.
     slurm_only = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))

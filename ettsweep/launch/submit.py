@@ -140,12 +140,12 @@ class Array:
         """Job name shown to users, such as vit-b16-ntk."""
         models = dict.fromkeys(model_name(p.spec.model) for p in self.planned)
         strategies = dict.fromkeys(strategy_name(p.spec.strategy.s) for p in self.planned)
-        parts = [
+        components = [
             next(iter(models)) if len(models) == 1 else "sweep",
             next(iter(strategies)) if len(strategies) == 1 else f"{len(strategies)}-strategies",
         ]
         # `submit` appends a unique suffix; squeue shows the beginning.
-        return re.sub(r"[^\w.=-]+", "_", "-".join(parts))[:60]
+        return re.sub(r"[^\w.=-]+", "_", "-".join(components))[:60]
 
 
 def _arrays(results: Path, planned: Sequence[PlannedRun], profile: SlurmProfile, max_tasks: int) -> list[Array]:

@@ -106,7 +106,7 @@ def remove(waste: list[Waste]) -> None:
             continue
         results = item.path.parent.parent
         if item.path.parent == code_dir(results) and item.path not in _unused_code(results, SchedulerLiveness(results)):
-            continue  # taken since it was found
+            continue  # a submission uses it again
         with storage_errors(item.path):
             if item.path.is_dir() and not item.path.is_symlink():
                 shutil.rmtree(item.path)

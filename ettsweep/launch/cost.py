@@ -65,7 +65,7 @@ class Devices:
         if str(environment.get("device")).partition(":")[0] != self.kind or execution.get("processes") != self.each:
             return False
         if self.kind == "cpu":
-            threads = environment.get("threads")  # `auto` gives small models fewer
+            threads = environment.get("threads")  # `auto` gives small models fewer threads
             return threads == self.threads or (self.fewer and isinstance(threads, int) and threads < self.threads)
         # Unknown GPU models match all: a rough estimate is better than none.
         return not self.names or environment.get("device_name") in self.names
@@ -159,7 +159,7 @@ class CostEstimator:
     profile: AnyProfile
     rounds: bool = False
     clock: Callable[[], float] = time.monotonic
-    _left: dict[str, float] = field(default_factory=dict)  # of each run, the share that was to be trained
+    _left: dict[str, float] = field(default_factory=dict)  # by run id: fraction of its steps to train
     _there: tuple[Run, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -201,7 +201,7 @@ class CostEstimator:
         try:
             devices = Devices.of(self.profile)
         except InputError:
-            return ""  # it is for another machine
+            return ""  # a local profile of another machine
         training_times = TrainingTimes(run_index, devices)
         estimates = {p.id: s for p in planned if (s := training_times.of(p, self._left[p.id])) is not None}
         if not estimates:
@@ -245,11 +245,10 @@ class CostEstimator:
             label = ", ".join([f"{label} trained", *(f"{number} {state}" for state, number in states.items())])
             label += _packed(trained)
             sentences.append(f"{label}: {device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}")
-        if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
-            kept_runs = (
-                f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} finished already"
-            )
-            sentences.append(f"{kept_runs}: {device_hours(sum(map(cost_s, self._there)))} saved")
+        # A round always keeps the runs of its candidate: that is no saving.
+        if (reused := self._there) and not self.rounds:
+            subject = f"{count(len(reused), 'run')} {'was' if len(reused) == 1 else 'were'} finished already"
+            sentences.append(f"{subject}: {device_hours(sum(map(cost_s, reused)))} saved")
         return "; ".join(sentences)
 
 

@@ -67,7 +67,7 @@ class SlotExecutor(LocalExecutor):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        output.rename(JobPaths(self.folder, str(worker.pid)).stdout)  # by the number that is only known now
+        output.rename(JobPaths(self.folder, str(worker.pid)).stdout)
         return worker.pid
 
 
@@ -110,9 +110,9 @@ class ArrayExecutor(SlurmExecutor):
                 # A failed setup command ends the job, instead of training without the module or data.
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
-            # srun does not take it from sbatch since SLURM 22.05, and would bind each worker to one CPU.
-            # Where sbatch was told to export nothing, srun would keep what the script exports from the workers.
-            # Where the workers train together, all of them end with the first that fails: the others wait for it.
+            # Since SLURM 22.05 srun does not inherit --cpus-per-task, and would bind each worker to one CPU.
+            # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
+            # Workers that train a run together must end with the first that fails: they would wait for it for ever.
             srun_args=[
                 f"--cpus-per-task={profile.cpus}",
                 "--export=ALL",
@@ -167,7 +167,7 @@ class ArrayExecutor(SlurmExecutor):
 
 def worker_command(python: str, folder: Path) -> str:
     """Return the shell command that starts a worker of a submission."""
-    # -P: without it Python would look for the package in the folder that the worker is started from.
+    # Without -P Python would import an `ettsweep` from the folder in which the worker starts.
     return f"{python} -u -P -m ettsweep.worker {shlex.quote(str(folder))}"
 
 
@@ -197,4 +197,4 @@ def code_environment(code: str, python_path: object) -> dict[str, str]:
     if not code:
         return {}
     path = os.pathsep.join([code, *([str(python_path)] if python_path else [])])
-    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe: the folder that it starts in does not come first
+    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe path: the working folder must not come first

@@ -197,7 +197,7 @@ def _submit_patiently(plan: Plan, context: CommandContext, console: "Console") -
             return submit(context.results, plan, context.profile, context.data)
         except SubmissionUnknownError as error:
             console.out(escape_control(str(error)), highlight=False)
-            return ()  # what it lists counts as unknown until SLURM answers
+            return ()  # its runs count as unknown until SLURM answers
         except SlurmNotInstalledError:
             raise
         except SlurmUnavailableError as error:

@@ -52,9 +52,9 @@ class SchedulerLiveness:
             return Owner(attempt.liveness(), reason="its claim cannot be seen from here yet")
         life = process.liveness()
         if job and process.boot_id != boot_id():
-            life = "unknown"  # nodes of two clusters can have the same name: SLURM knows
+            life = "unknown"  # nodes of two clusters can have the same name: ask SLURM
         host = str(job.get("node") or process.host)
-        # The process can be seen from here: nobody else need be asked.
+        # The process can be seen from here: no need to ask SLURM.
         if life != "unknown":
             return Owner(life, host)
         if job:
@@ -64,21 +64,20 @@ class SchedulerLiveness:
 
     def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, host: str) -> Owner:
         if problem := self._problem(str(job.get("cluster", "")), submission.user if submission else None):
-            # A beating heart is proof of life; one that stands still proves nothing while SLURM may know better.
+            # A heartbeat proves life; its absence proves nothing, as SLURM may know better.
             is_beating = self._slurm_cache.pulse(attempt) == "alive"
             return Owner("alive" if is_beating else "unknown", host, "" if is_beating else problem)
         task = self._slurm_cache.tasks.get(str(job.get("id")))
-        if task is None or (submission and submission.name != task.name):  # numbers can come again, names cannot
+        if task is None or (submission and submission.name != task.name):  # SLURM reuses ids; names are unique
             return Owner("dead", host)
         restart = job.get("restart")
         claimed_restart = restart if isinstance(restart, int) else 0
-        if (
-            claimed_restart != task.restarts
-        ):  # a later copy of the job has been started; or this answer is older than the claim
+        # A later start of the job exists, or this answer is older than the claim.
+        if claimed_restart != task.restarts:
             return Owner("dead" if claimed_restart < task.restarts else "alive", host)
         if task.over:
             return Owner("dead", host)
-        # One that waits with the same count was asked about before it started.
+        # A waiting task with the same restart count: squeue was asked before it started.
         is_listed = task.active or task.waiting
         return Owner("alive" if is_listed else "unknown", host, f"SLURM says that job {task.id} is {task.state}")
 
@@ -124,15 +123,15 @@ class SchedulerLiveness:
         if problem := self._problem(submission.cluster, submission.user):
             return Status(State.UNKNOWN, problem)
         slurm_cache, index = self._slurm_cache, submission.task_of(run_id)
-        # Neither recorded nor in squeue: sbatch is running, or the submitter died before it ran.
+        # None if neither recorded nor in squeue: sbatch still runs, or the submitter died before it ran.
         array = slurm_cache.arrays.get(submission.name)
         if array is None:
-            if submission.being_submitted() == "alive" or submission.array():  # recorded after SLURM was asked
+            if submission.being_submitted() == "alive" or submission.array():  # or recorded after squeue was asked
                 return Status(State.QUEUED, "being submitted")
             return Status(State.INTERRUPTED, "its submission was cut short")
         id_ = f"{array}_{index}"
         task = slurm_cache.tasks.get(id_) or slurm_cache.history(id_, self._slurm)
-        if task is None or task.name != submission.name:  # numbers can come again, names cannot
+        if task is None or task.name != submission.name:  # SLURM reuses ids; names are unique
             return self._forgotten(submission, index, id_)
         if task.held:
             reason = task.reason or task.state

@@ -70,7 +70,7 @@ def follow_log(
         began_s = time.monotonic()
         status = monitor.look().statuses[run.id]
         polled_s = time.monotonic() - began_s
-        say(follower.more())  # after the look: of a run that is over, it is all
+        say(follower.more())  # after the poll: if the run is over, its log is complete
         if status.state.over:
             _hear_out(run, follower, say)
             say(follower.rest())

@@ -293,7 +293,7 @@ class SlurmProfile(Profile):
                 f"devices_per_run: a job has {self.nodes * self.workers} workers (nodes x gpus), which train a run "
                 f"each (1) or one run together ({self.nodes * self.workers}), got {self.devices_per_run}"
             )
-        early_s = 60 if self.time_min > 1 else 0  # by which SLURM may be early
+        early_s = 60 if self.time_min > 1 else 0  # SLURM may signal this much earlier
         if self.warn_s + early_s >= 60 * self.time_min:
             raise ValueError(
                 f"warn_s: {self.warn_s} s before the end of a job of {self.time_min} min may be before its start"
@@ -307,9 +307,8 @@ class SlurmProfile(Profile):
                 raise ValueError(f"sbatch: {option!r} is not a long option of sbatch, such as mail-type")
             if fields := [field for sbatch_option, field in OWN_FIELDS.items() if sbatch_option.startswith(option)]:
                 raise ValueError(f"sbatch: {option} is set by the profile's field {fields[0]}")
-            if any(
-                sbatch_option.startswith(option) for sbatch_option in OURS
-            ):  # sbatch takes the beginning of an option for it
+            # sbatch accepts any unique prefix of an option.
+            if any(sbatch_option.startswith(option) for sbatch_option in OURS):
                 raise ValueError(f"sbatch: {option} is set by ettsweep itself")
         return self
 

@@ -98,7 +98,8 @@ class SweepStatus:
         left = f"; about {format_duration(self.remaining_s)} left" if self.remaining_s else ""
         wait_reasons = "".join(f"; {reason}" for reason in (self.waits, self.idles) if reason)
         slurm_note = f"; {NO_ANSWER}: {self.slurm_error}" if self.slurm_error else ""
-        return f"{self.done}/{count(len(self.statuses), 'run')} finished ({states}){left}{wait_reasons}{slurm_note}"
+        finished = f"{self.done}/{count(len(self.statuses), 'run')} finished ({states})"
+        return f"{finished}{left}{wait_reasons}{slurm_note}"
 
 
 def format_duration(seconds: float) -> str:
@@ -139,7 +140,7 @@ class ProgressMonitor:
         statuses = {}
         for run_id in self.specs:
             run = RunDir(runs_dir(self._results) / run_id)
-            # A finished run never changes: reading it once keeps polls of large sweeps cheap.
+            # A finished run stays so: reading it once keeps polls of large sweeps cheap.
             status = self._finished.get(run_id) or run.status(liveness)
             if status.state.finished and run_id not in self._finished:
                 self._finished[run_id] = status
@@ -266,7 +267,7 @@ def follow(
             heed(sweep_status)
             if not sweep_status.idle:
                 busy_s = time.monotonic()
-            # Not at once: a worker that has just ended a run may take the waiting one.
+            # Not at once: another worker may still take the waiting run.
             elif relaunch and time.monotonic() - busy_s >= RELAUNCH_S:
                 return sweep_status
             time.sleep(max(POLL_S, LOOK_SHARE * poll_s))

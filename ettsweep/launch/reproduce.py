@@ -140,13 +140,13 @@ def facts(attempt: Attempt) -> Json:
 
 def facts_here(device: str) -> Json:
     """Return the same facts about this machine for a device: cpu, or a GPU, of which the first is taken."""
-    # In a process of its own, as `doctor` does: a broken torch is a difference, not the end of the command.
+    # In a subprocess, as `doctor` does: a broken torch is a difference, and must not end this command.
     code = (
         "import json, sys, torch; from ettsweep.trainer.training.run import environment;"
         "cuda = sys.argv[1] != 'cpu' and torch.cuda.is_available();"
         "print(json.dumps(environment(torch.device('cuda' if cuda else 'cpu'))))"
     )
-    env = {**os.environ, "PYTHONSAFEPATH": "1"}  # a folder named torch in the current one is not meant
+    env = {**os.environ, "PYTHONSAFEPATH": "1"}  # do not import a folder named torch in the current one
     completed = subprocess.run(
         [sys.executable, "-c", code, device], env=env, capture_output=True, text=True, check=False
     )

@@ -48,8 +48,8 @@ class LaunchOptions:
         launch, sets = sweep_spec.launch, sweep_spec.launch_set
         if self.launch is not None:
             launch = str(Path(self.launch).resolve()) if Path(self.launch).is_file() else self.launch
-            sets = ()  # another profile does not inherit what was set in the first
-        last_by_key = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # of a key, the last counts
+            sets = ()  # overrides of the old profile do not apply to the new one
+        last_by_key = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # the last of a key wins
         data = self.data or sweep_spec.data
         data_path = located(data, sweep_spec.recipe.task.kind) if data else None
         return sweep_spec.model_copy(
@@ -259,10 +259,10 @@ def ask_again(runs: Sequence[Run], context: CommandContext, tell: Callable[[str]
     unknown = [run for run in runs if run.state is State.UNKNOWN]
     for run in unknown:
         tell(f"run {run.id}: {run.status.reason}; watching its heartbeat")
-    # A heart that still beats proves life where neither the process nor SLURM can be asked.
+    # A beating heart proves life where neither the process nor SLURM can be asked.
     beating = watch_pulses([run.dir for run in unknown])
     alive = [run for run in unknown if run.id in beating]
-    run_index = read_ledger(context.results)  # a person may have thought for long
+    run_index = read_ledger(context.results)  # runs may have changed while the user decided
     chosen = [run for run in runs if run.id not in beating and run_index.state(run.id).state is run.state]
     specs, ids = [run.spec for run in chosen], {run.id for run in chosen}
     # Before any run is reset: an error must leave all of them as they were.

@@ -112,7 +112,7 @@ def ask(*command: str) -> str:
         raise SlurmUnavailableError(f"{command[0]} gave no answer in {ANSWER_S:.0f} s") from None
     except OSError as error:
         raise SlurmUnavailableError(f"{command[0]}: {error.strerror}") from None
-    # squeue complains of a user that it does not know, prints no jobs, and exits 0.
+    # For an unknown user squeue prints an error and no jobs, and exits 0.
     if completed.returncode or re.search(r"^\w+: error: ", completed.stderr, re.MULTILINE):
         raise SlurmUnavailableError(f"{command[0]}: {words(completed.stderr) or f'exit code {completed.returncode}'}")
     return completed.stdout
@@ -175,7 +175,7 @@ def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
             ids = read_job_id(cells[0])
         except ValueError:
             continue
-        for array, *bounds in ids:  # tasks that never started are told together: 12_[3-9]
+        for array, *bounds in ids:  # tasks that never started share a line: 12_[3-9]
             suffixes = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
             for suffix in suffixes:
                 task_id = f"{array}{suffix}"
@@ -218,10 +218,10 @@ def cancel(ids: Iterable[str]) -> None:
         arrays.setdefault(array, []).append(int(index))
     for array, indices in arrays.items():
         try:
-            # No --state=PENDING: with a filter, scancel takes all waiting tasks of an array for one.
+            # No --state=PENDING: with a filter, scancel treats all waiting tasks of an array as one.
             ask("scancel", f"{array}_[{ranges(indices)}]")
         except SlurmUnavailableError as error:
-            if "Invalid job id" not in str(error):  # it has started or ended since squeue was asked
+            if "Invalid job id" not in str(error):  # it has ended since squeue was asked
                 raise
 
 
@@ -241,7 +241,7 @@ def requeue(job: str) -> bool:
     try:
         ask("scontrol", "requeue", job)
     except SlurmUnavailableError as error:
-        return "pending execution" in str(error)  # it has been asked for already
+        return "pending execution" in str(error)  # already requeued
     return True
 
 

@@ -53,7 +53,7 @@ class SlurmCache:
 
     def ask(self, submissions: Sequence[Submission]) -> None:
         """Query the jobs of submissions, if the wait is over or the last query did not cover all of them."""
-        # The name of a submission is there before sbatch is asked, its number before a job of it claims a run.
+        # A submission is named before sbatch runs, and its array id is recorded before a job of it claims a run.
         recorded = {s.name: s.array() for s in submissions}
         # A submission that was recorded since the last query makes its answer too old.
         all_covered, now_s = recorded.items() <= self.recorded.items(), self.clock()
@@ -64,7 +64,7 @@ class SlurmCache:
             self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in submissions})), ""
         except SlurmUnavailableError as error:
             self.tasks, self.silence = {}, str(error)
-        # Found by name first: a submitter that was killed has recorded no id.
+        # By name too: a submitter that was killed has recorded no id.
         self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
         self.arrays |= {name: array for name, array in recorded.items() if array}
         unchanged = all_covered and previous == (self._ours(submissions), self.silence)
@@ -106,7 +106,7 @@ class SlurmCache:
         self.beats[attempt.path] = (last, since_s, has_beaten)
         interval_s = attempt.heartbeat_s()
         if interval_s is None:
-            return "unknown"  # it was never promised to beat
+            return "unknown"  # this owner promised no heartbeat
         if now_s - since_s >= BEATS * interval_s:
             return "dead"
         return "alive" if has_beaten else "unknown"

@@ -193,7 +193,7 @@ def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProf
     submission = _record(results, content | array_content)
     executor = ArrayExecutor(submission.path, profile, name, array.tasks, array.parallel, submission.code)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints its errors
             number = executor.start()
     except (FailedJobError, FailedSubmissionError) as error:
         # sbatch may fail after the controller has accepted the jobs.
@@ -221,7 +221,7 @@ def _after_failure(submission: Submission, message: str) -> str:
         if not connection_lost:
             shutil.rmtree(submission.path, ignore_errors=True)
             raise LaunchError(f"sbatch refuses: {message}")
-    # A controller that was too busy to answer can accept the jobs minutes later: what was written for them stays.
+    # A busy controller can accept the jobs minutes later: their submission must stay.
     submission.record_silence()
     raise SubmissionUnknownError(f"sbatch: {message}; the next command looks whether the jobs were made")
 
@@ -240,7 +240,7 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     try:
         max_tasks = _max_array_size()
     except SlurmUnavailableError:
-        max_tasks = len(plan.to_launch)  # whoever looks at the script where there is no SLURM sees one array
+        max_tasks = len(plan.to_launch)  # without SLURM, show one array
     code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
     texts = []
     for array in _arrays(results, plan.to_launch, profile, max_tasks):

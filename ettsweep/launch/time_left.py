@@ -70,7 +70,9 @@ class TimeLeftEstimator:
 def slot_s(result: Json) -> float | None:
     """Return the worker seconds of a finished run: its wall time, or its share of it if it was packed."""
     wall_s, device_s = number(result.get("wall_s")), number(result.get("device_s"))
-    return wall_s if wall_s is None or device_s is None else min(wall_s, device_s)  # of several devices a run has all
+    return (
+        wall_s if wall_s is None or device_s is None else min(wall_s, device_s)
+    )  # device_s is summed over devices, which a worker has all
 
 
 def until_free(running: Iterable[float], waiting: Iterable[float], at_once: int) -> float:

@@ -632,7 +632,7 @@ def test_an_option_of_sbatch_is_no_command_of_setup() -> None:
 
 @pytest.mark.parametrize("value", ["1.10", "1e3", "0.0"])
 def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value: str) -> None:
-    assert "mine.yaml with --launch-set environment.VERSION=***: environment: VERSION: YAML reads " in refusal(
+    assert "mine.yaml with --launch-set environment.VERSION=***: environment: VERSION: YAML may not read " in refusal(
         f"environment.VERSION={value}"
     )
     assert slurm(f"environment.VERSION='{value}'").environment == {"VERSION": value}

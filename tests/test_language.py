@@ -191,7 +191,6 @@ def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, resu
 
 def test_data_for_a_task_that_reads_none_is_refused(tmp_path: Path, results: Path) -> None:
     asked = ("grid", "--model", "encdec-tiny", "--data", tmp_path, "--results", results)
-    assert (
-        "--data: task pydoc has its data from a package, and reads no other; for text of your own: --set task=text"
-        in (ettsweep(*asked, code=2).stderr)
+    assert "--data: task pydoc has its data from a package, and reads no other; for your own text: --set task=text" in (
+        ettsweep(*asked, code=2).stderr
     )

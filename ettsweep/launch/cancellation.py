@@ -1,4 +1,4 @@
-"""Cancelling runs: which of some can be, and what that does."""
+"""Cancel runs."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,36 +10,40 @@ from ettsweep.study.run_index import Run
 from ettsweep.study.sweep_store import SweepStore, spared
 
 OVER = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
-"""States in which there is nothing to cancel."""
+"""States of runs that have nothing to cancel."""
 
 
 def cancellable(runs: Sequence[Run], names: Sequence[str], sweep_store: SweepStore) -> tuple[list[Run], list[str]]:
-    """Return which of some runs can be cancelled, and a line for each other sweep whose runs are left alone.
+    """Return the runs that can be cancelled, and a line for each other sweep that keeps some of them.
 
-    Of the sweeps that are named, those are meant that no other one wants; without names, all are.
+    Args:
+        runs: the selected runs.
+        names: names of the sweeps to cancel; only their runs that no other sweep needs are cancelled. Empty for all.
+        sweep_store: all sweeps.
     """
-    found = [run for run in runs if run.state not in OVER]
+    unfinished = [run for run in runs if run.state not in OVER]
     if not names:
-        return found, []
-    free, left = spared(found, names, sweep_store)
-    told = []
-    for name, number in left.items():
-        alone = f"{count(number, 'run')} {'is' if number == 1 else 'are'} left alone"
-        told.append(f"{alone}: sweep {name} wants {'it' if number == 1 else 'them'} too")
-    return free, told
+        return unfinished, []
+    free, shared = spared(unfinished, names, sweep_store)
+    notes = []
+    for name, number in shared.items():
+        sentence = f"{count(number, 'run')} {'is' if number == 1 else 'are'} kept"
+        notes.append(f"{sentence}: sweep {name} needs {'it' if number == 1 else 'them'} too")
+    return free, notes
 
 
 def cancel(results: Path, runs: Sequence[Run]) -> Iterator[str]:
-    """Cancel runs and withdraw the jobs that would find only such ones; yield what has been done, line by line.
+    """Cancel runs and withdraw SLURM jobs that would find only cancelled runs; yield a line for each step.
 
     Raises:
         StorageError: a run folder cannot be written.
-        LaunchError: SLURM does not answer; the runs are cancelled all the same.
+        SlurmUnavailableError: SLURM does not answer; the runs are cancelled all the same.
     """
     for run in runs:
         run.dir.cancel()
     yield f"{count(len(runs), 'run')} cancelled"
     if running := sum(run.state is State.RUNNING for run in runs):
         yield f"{running} of them {'stops at its' if running == 1 else 'stop at their'} next step, with a checkpoint"
+    # Last: without an answer of SLURM the runs must be cancelled all the same.
     if jobs := withdraw(results, {run.id for run in runs}):
         yield f"{count(len(jobs), 'waiting job')} withdrawn from SLURM"

@@ -1,4 +1,4 @@
-"""What can be thrown away: checkpoints of finished runs, dead attempts, orphans, ended submissions."""
+"""Clean-up: find and remove checkpoints of finished runs, dead attempts, orphans and ended submissions."""
 
 import contextlib
 import shutil
@@ -17,7 +17,13 @@ from ettsweep.runs.state import State
 
 @dataclass(frozen=True)
 class Waste:
-    """A file or folder that nothing needs any more, with the reason and its size in bytes."""
+    """A file or folder that nothing needs any more.
+
+    Attributes:
+        path: the file or folder.
+        reason: why it can go.
+        size: in bytes.
+    """
 
     path: Path
     reason: str
@@ -25,39 +31,41 @@ class Waste:
 
 
 def find_waste(results: Path) -> list[Waste]:
-    """Return what `clean` removes; nothing that a live worker could touch is in it."""
+    """Return what `clean` removes; it contains nothing that a live worker could touch."""
     liveness = SchedulerLiveness(results)
     folders = {folder: readable(folder) for folder in submission_folders(results)}
-    live = {folder for folder, submission in folders.items() if submission and liveness.live(submission)}
-    found = []
+    live_folders = {folder for folder, submission in folders.items() if submission and liveness.live(submission)}
+    waste = []
     for path in sorted(runs_dir(results).glob("*")):
+        # Only folders that ettsweep names so: users may keep their own beside them.
         if path.is_dir() and is_run_id(path.name):
-            found += list(_of_run(RunDir(path), liveness, bool(live)))
+            waste += list(_of_run(RunDir(path), liveness, bool(live_folders)))
     for folder, submission in folders.items():
-        # What has left runs unfinished tells how: SLURM knows why its jobs ended.
-        if folder not in live and not (submission and submission.kind == "slurm" and submission.unfinished()):
-            found.append(_waste(folder, "submission that has ended"))
+        # An ended submission with unfinished runs is still needed to ask SLURM why its jobs ended.
+        if folder not in live_folders and not (submission and submission.kind == "slurm" and submission.unfinished()):
+            waste.append(_waste(folder, "submission that has ended"))
     for path in sorted(sweeps_dir(results).glob("*/follower-*.json")):
         follower = Process.from_json(json_or_empty(path))
         if follower and follower.liveness() == "dead":
-            found.append(_waste(path, "note of a command that has ended"))
-    if not live:
-        found += [_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
-    return found + [_waste(path, reason) for path, reason in _unused_code(results, liveness).items()]
+            waste.append(_waste(path, "note of a command that has ended"))
+    # Temporary files may belong to a live worker, and cannot be told apart.
+    if not live_folders:
+        waste += [_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
+    return waste + [_waste(path, reason) for path, reason in _unused_code(results, liveness).items()]
 
 
 def _unused_code(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
     return unused(results, {Path(s.code).name for s in submissions(results) if s.code and liveness.live(s)})
 
 
-def _of_run(run: RunDir, liveness: SchedulerLiveness, live: bool) -> Iterator[Waste]:
+def _of_run(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iterator[Waste]:
     status = run.status(liveness)
-    if not live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
+    if not any_live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
         yield _waste(run.path, "no run: neither spec.json nor attempts")
         return
     if status.state in (State.RUNNING, State.UNKNOWN):
         return
-    if not live:
+    if not any_live:
         for temporary in sorted(
             [*run.path.glob(".*.tmp"), *run.path.glob("attempts/.*.tmp"), *run.path.glob("attempts/*/.*.tmp")]
         ):
@@ -68,6 +76,7 @@ def _of_run(run: RunDir, liveness: SchedulerLiveness, live: bool) -> Iterator[Wa
             if attempt.has_checkpoint():
                 yield _waste(attempt.checkpoint_path, "checkpoint of a pruned run")
     if status.state.finished:
+        # The last attempt has the metrics and logs of the result.
         for attempt in attempts[:-1]:
             yield _waste(attempt.path, "attempt of a finished run that another one finished")
         if attempts and attempts[-1].has_checkpoint():
@@ -78,24 +87,26 @@ def _waste(path: Path, reason: str) -> Waste:
     members = [path] if path.is_file() else path.rglob("*")
     size = 0
     for member in members:
+        # Files may vanish meanwhile: the size is only informative.
         with contextlib.suppress(OSError):
             size += member.lstat().st_size
     return Waste(path, reason, size)
 
 
 def remove(waste: list[Waste]) -> None:
-    """Remove what `find_waste` found.
+    """Remove what `find_waste` returned, except what is in use again.
 
     Raises:
-        StorageError: the folder cannot be written.
+        StorageError: a file or folder cannot be removed.
     """
     for item in waste:
+        # Time has passed since `find_waste`, perhaps for the user's answer: check again.
         submission = readable(item.path)
         if submission and SchedulerLiveness(submission.results).live(submission):
             continue
         results = item.path.parent.parent
         if item.path.parent == code_dir(results) and item.path not in _unused_code(results, SchedulerLiveness(results)):
-            continue  # taken since it was found
+            continue  # a submission uses it again
         with storage_errors(item.path):
             if item.path.is_dir() and not item.path.is_symlink():
                 shutil.rmtree(item.path)

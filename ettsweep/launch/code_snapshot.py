@@ -1,13 +1,13 @@
-"""Snapshots: copies of the code made at submission, so that editing files does not change queued runs.
+"""Code snapshots: copies of the code made at submission, so that edits do not change queued runs.
 
     code/<digest>/
       ettsweep/           the package, with the grids that ship with it in _data/
       provenance.json     where that code came from
-    code/.<digest>.<taker>.json           a process that took the snapshot, and may be about to submit from it
-    code/.<digest>.<taker>.<token>.tmp    one in the making
+    code/.<digest>.<owner>.json           a process that took the snapshot, and may be about to submit from it
+    code/.<digest>.<owner>.<token>.tmp    a snapshot being written
 
-The digest is over relative paths and contents: equal code is copied once. `<digest>/` goes first on PYTHONPATH. Launch
-profiles are not copied: a worker needs none but its submission's, and they may hold secrets.
+The digest covers relative paths and contents, so equal code is copied once. `<digest>/` comes first on PYTHONPATH.
+Launch profiles are not copied: a worker needs only its submission's, and they may hold secrets.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from ettsweep.shipped_files import shipped
 
 
 def take_snapshot(results: Path) -> Path:
-    """Copy the imported package into the results folder, unless equal code is there already; return where it is.
+    """Copy the imported package into the results folder unless it has an equal copy; return the path of the snapshot.
 
-    `clean` leaves it alone as long as this process lives; after that, as long as a live submission names it.
+    `clean` keeps it while this process lives, and after that while a live submission uses it.
 
     Raises:
         StorageError: the results folder cannot be written.
@@ -37,25 +37,30 @@ def take_snapshot(results: Path) -> Path:
     files = snapshot_files(package_dir())
     name = digest(files)
     code = code_dir(results.resolve())
-    taker = hashlib.sha256(dumps(process().to_json()).encode()).hexdigest()[:16]
+    owner_id = hashlib.sha256(dumps(process().to_json()).encode()).hexdigest()[:16]
     with storage_errors(code):
         code.mkdir(parents=True, exist_ok=True)
-    write_atomic(code / f".{name}.{taker}.json", dumps({"process": process().to_json()}))
+    # Before the copy: from here on `clean` in another process leaves the snapshot alone.
+    write_atomic(code / f".{name}.{owner_id}.json", dumps({"process": process().to_json()}))
     folder = code / name
     if folder.is_dir():
         _mend(folder, files)
     else:
-        _write(code / f".{name}.{taker}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name})
+        _write(code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name})
     return folder
 
 
 def snapshots(results: Path) -> list[Path]:
-    """Return all snapshots."""
+    """Return the paths of all snapshots."""
     return sorted(path for path in code_dir(results).glob("*") if path.is_dir() and not path.name.startswith("."))
 
 
 def snapshot_files(package: Path) -> dict[str, bytes]:
-    """Return the content of each file of a snapshot by its path below the package."""
+    """Return the contents of a snapshot by path relative to the package.
+
+    Raises:
+        LaunchError: a file cannot be read.
+    """
     try:
         files = code_files(package)
         for path in sorted(shipped("grids").glob("*.yaml")):
@@ -66,7 +71,7 @@ def snapshot_files(package: Path) -> dict[str, bytes]:
 
 
 def _write(temporary: Path, folder: Path, files: Mapping[str, bytes], origin: Json) -> None:
-    """Make a snapshot appear in one rename; where another process was faster, its equal one stays."""
+    """Write a snapshot and move it into place in one rename; if another process was faster, keep its equal copy."""
     package = temporary / "ettsweep"
     with storage_errors(folder):
         try:
@@ -74,6 +79,7 @@ def _write(temporary: Path, folder: Path, files: Mapping[str, bytes], origin: Js
                 path = package / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
+                # Synced before the rename: after a crash a snapshot is complete or absent.
                 sync(path)
             (temporary / PROVENANCE_FILE).write_text(json.dumps(origin, indent=1) + "\n")
             sync(temporary / PROVENANCE_FILE)
@@ -85,11 +91,12 @@ def _write(temporary: Path, folder: Path, files: Mapping[str, bytes], origin: Js
 
 
 def _mend(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write anew what was edited in a snapshot, or purged: sites delete files that nobody has read for weeks."""
+    """Rewrite files of a snapshot that were edited or purged: some sites delete files that were not read for weeks."""
     for name, content in files.items():
         path = folder / "ettsweep" / name
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            # Untouched files keep their times: running workers may be importing them.
             if path.is_file() and path.read_bytes() == content:
                 continue
         write_atomic(path, content)
@@ -101,24 +108,29 @@ def _mend(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def unused(results: Path, submitted: Collection[str]) -> dict[Path, str]:
-    """Return what can be removed, with the reason; live submissions train from the snapshots called `submitted`."""
-    takers = sorted(code_dir(results).glob(".*.json"))
-    live = [path.name for path in takers if _may_live(path)]
+    """Return the files and folders that can be removed, with the reason for each.
+
+    Args:
+        results: the results folder.
+        submitted: names of the snapshots from which live submissions train.
+    """
+    owner_notes = sorted(code_dir(results).glob(".*.json"))
+    live = [path.name for path in owner_notes if _may_live(path)]
     paths = {}
     for snapshot in snapshots(results):
         if snapshot.name not in submitted and not any(name.startswith(f".{snapshot.name}.") for name in live):
             paths[snapshot] = "snapshot that no live submission uses"
-    paths |= {path: "note of a submission that has ended" for path in takers if path.name not in live}
+    paths |= {path: "note of a submission that has ended" for path in owner_notes if path.name not in live}
     for temporary in sorted(code_dir(results).glob(".[!.]*.tmp")):
         if not any(temporary.name.startswith(name.removesuffix("json")) for name in live):
             paths[temporary] = "left by a kill"
     return paths
 
 
-def _may_live(taker: Path) -> bool:
-    """Say whether a process that took a snapshot still lives, or may do so where it cannot be seen."""
+def _may_live(note: Path) -> bool:
+    """`True` if the process of a note is alive, or may be on a host that cannot be seen from here."""
     try:
-        owner = Process.from_json(read_json(taker).get("process"))
+        owner = Process.from_json(read_json(note).get("process"))
     except FileNotFoundError:
         return False
     except CorruptError:

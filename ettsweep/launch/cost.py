@@ -1,4 +1,4 @@
-"""What runs will cost, and what they did cost: only from what was measured of runs of their kind on such devices."""
+"""Estimated and actual cost of runs, only from measured times of runs of the same recipe on the same devices."""
 
 import time
 from collections import defaultdict
@@ -25,15 +25,15 @@ from ettsweep.study.sweep_store import Searches
 
 @dataclass(frozen=True)
 class Devices:
-    """What a run trains on, as far as it changes how long that takes.
+    """The devices that train a run, as far as they change its duration.
 
     Attributes:
         kind: cpu or cuda.
-        each: how many train a run together.
-        threads: of each on the CPU.
-        names: what the GPUs are; empty where that is not known.
-        slots: of this machine; 0 where a scheduler has the devices.
-        fewer: whether a run may take fewer threads.
+        per_run: number of devices that train one run together.
+        threads: threads per device on the CPU.
+        gpu_models: models of the GPUs; empty if unknown.
+        slots: slots of this machine; 0 if a scheduler assigns the devices.
+        allow_fewer_threads: a run may have used fewer threads than `threads`.
     """
 
     kind: str
@@ -45,70 +45,76 @@ class Devices:
 
     @classmethod
     def of(cls, profile: AnyProfile) -> "Devices":
-        """Return what a profile trains a run on.
+        """Return the devices on which a profile trains a run.
 
         Raises:
-            InputError: it is for this machine, and there are no such devices.
+            InputError: it is a local profile, and this machine lacks its devices.
         """
         if not isinstance(profile, LocalProfile):
+            # The scheduler may place jobs on any GPU model, so none is required.
             return cls("cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus, fewer=True)
         slots = profile.resolve()
-        known = gpu_names() if slots[0].device == "cuda" else {}
-        names = frozenset(known.get(slot.gpu or "", "") for slot in slots)
-        where = slots[0].device, profile.devices_per_run, slots[0].threads
-        return cls(*where, names if all(names) else frozenset(), len(slots), fewer=profile.threads == "auto")
+        names_by_uuid = gpu_names() if slots[0].device == "cuda" else {}
+        names = frozenset(names_by_uuid.get(slot.gpu or "", "") for slot in slots)
+        first_fields = slots[0].device, profile.devices_per_run, slots[0].threads
+        return cls(*first_fields, names if all(names) else frozenset(), len(slots), fewer=profile.threads == "auto")
 
     def trained(self, result: Json) -> bool:
-        """Say whether a result says that it is of such devices."""
-        where, how = result.get("environment") or {}, result.get("execution") or {}
-        if str(where.get("device")).partition(":")[0] != self.kind or how.get("processes") != self.each:
+        """`True` if a result was computed on such devices."""
+        environment, execution = result.get("environment") or {}, result.get("execution") or {}
+        if str(environment.get("device")).partition(":")[0] != self.kind or execution.get("processes") != self.each:
             return False
         if self.kind == "cpu":
-            threads = where.get("threads")  # `auto` gives small models fewer
+            threads = environment.get("threads")  # `auto` gives small models fewer threads
             return threads == self.threads or (self.fewer and isinstance(threads, int) and threads < self.threads)
-        return not self.names or where.get("device_name") in self.names
+        # Unknown GPU models match all: a rough estimate is better than none.
+        return not self.names or environment.get("device_name") in self.names
 
 
 @dataclass
 class MeasuredTime:
-    """Finished runs of a kind: how many, their device seconds, and the shares of their steps that these took."""
+    """Sums over finished runs of one recipe: number of runs, device seconds, and fractions of their steps trained."""
 
     runs: int = 0
     device_s: float = 0.0
     shares: float = 0.0
 
-    def add(self, device_s: float, share: float) -> None:
-        """Count one more."""
-        self.runs, self.device_s, self.shares = self.runs + 1, self.device_s + device_s, self.shares + share
+    def add(self, device_s: float, fraction: float) -> None:
+        """Add a run."""
+        self.runs, self.device_s, self.shares = self.runs + 1, self.device_s + device_s, self.shares + fraction
 
 
 class TrainingTimes:
-    """How many device seconds runs take by kind, from the finished ones of a ledger; with `devices`, those of such."""
+    """Device seconds per run of each recipe, estimated from the finished runs on disk.
+
+    With `devices`, only runs trained on such devices count.
+    """
 
     def __init__(self, run_index: RunIndex, devices: Devices | None = None) -> None:
         self._timed: dict[Hashable, MeasuredTime] = defaultdict(MeasuredTime)
         for run in run_index.runs.values():
-            device_s, share = cost_s(run), _share_trained(run)
-            if run.result and device_s and share and (devices is None or devices.trained(run.result)):
-                self._timed[run.spec.recipe_key].add(device_s, share)
+            device_s, fraction = cost_s(run), _share_trained(run)
+            if run.result and device_s and fraction and (devices is None or devices.trained(run.result)):
+                self._timed[run.spec.recipe_key].add(device_s, fraction)
 
-    def of(self, planned: PlannedRun, share: float = 1.0) -> float | None:
-        """Return the device seconds of a share of a run's steps; None where none of its kind was timed."""
+    def of(self, planned: PlannedRun, fraction: float = 1.0) -> float | None:
+        """Return the device seconds of a fraction of a run's steps; None if no run of its recipe was timed."""
         timed = self._timed.get(planned.spec.recipe_key)
-        return None if timed is None else share * timed.device_s / timed.shares
+        # Diverged runs ended early: dividing by the trained fractions gives the seconds of a full run.
+        return None if timed is None else fraction * timed.device_s / timed.shares
 
     def total_s(self, planned: Iterable[PlannedRun]) -> float | None:
-        """Return the device seconds of some whole runs; None where one is of a kind that was not timed."""
-        found = [self.of(p) for p in planned]
-        return None if None in found else sum(seconds or 0.0 for seconds in found)
+        """Return the device seconds of complete runs; None if the recipe of one of them was not timed."""
+        device_seconds = [self.of(p) for p in planned]
+        return None if None in device_seconds else sum(seconds or 0.0 for seconds in device_seconds)
 
     def runs(self, planned: Iterable[PlannedRun]) -> int:
-        """Return how many finished runs were timed that are of the kind of one of these."""
+        """Return the number of timed runs that share a recipe with the planned ones."""
         return sum(self._timed[kind].runs for kind in {p.spec.recipe_key for p in planned})
 
 
 def _share_trained(run: Run) -> float:
-    """Return the share of its steps that a finished run has trained: one that diverged ends early."""
+    """Return the fraction of its steps that a finished run trained; a diverged run ends early."""
     if run.state is State.DONE:
         return 1.0
     steps = number(run.result.get("steps")) if run.result else None
@@ -116,132 +122,141 @@ def _share_trained(run: Run) -> float:
 
 
 def share_left(run: RunDir) -> float:
-    """Return the share of its steps that a run has yet to train, after the last attempt that has saved."""
+    """Return the fraction of its steps that a run still has to train after its last checkpoint."""
     saved = _last_saved(run)
     return 1 - saved.progress() if saved else 1.0
 
 
 def _last_saved(run: RunDir) -> Attempt | None:
-    """Return the attempt that a run would go on from."""
+    """Return the attempt from which a run would resume."""
+    # The latest attempt may have died before its first checkpoint: then an earlier one is resumed.
     attempts = map(run.attempt, reversed(run.numbers()))
     return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
 
 
 TRAINED = (State.DONE, State.DIVERGED)
 STOPPED = (State.PRUNED, State.FAILED, State.CANCELLED)
-"""States of runs that have had device time, and get no more of it by themselves."""
+"""States of runs that used device time and will not continue by themselves."""
 
-MIXED = "began in pack_mode exact and may go on fast, rounded otherwise from there on; pack_mode=exact keeps them exact"
-"""What is said of interrupted runs before they do; their logs say where they have."""
+MIXED = (
+    "began with pack_mode=exact and may resume in fast packs, which round differently; pack_mode=exact keeps them exact"
+)
+"""Ends the note on runs that would resume in another pack mode; their logs say at which step they did."""
 
 # --- before and after -----------------------------------------------------------------------------------------------
 
 
 @dataclass
 class CostEstimator:
-    """What the runs of a command will cost, as each plan of it is carried out, and what they have cost at its end.
+    """Describe what the runs of a command will cost, plan by plan, and at the end what they have cost.
 
     Attributes:
-        profile: that they train by.
-        rounds: whether the plan is one round of several.
+        profile: launch profile of the runs.
+        in_rounds: each plan is one of several rounds.
+        clock: monotonic seconds.
     """
 
     profile: AnyProfile
     rounds: bool = False
     clock: Callable[[], float] = time.monotonic
-    _left: dict[str, float] = field(default_factory=dict)  # of each run, the share that was to be trained
+    _left: dict[str, float] = field(default_factory=dict)  # by run id: fraction of its steps to train
     _there: tuple[Run, ...] | None = None
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
 
     def _cost_s(self, run: Run) -> float:
-        """Return the device seconds that a run without a result has had since it was planned."""
+        """Return the device seconds that an unfinished run has used since it was planned."""
         latest = run.dir.latest()
-        progress, there = run.status.progress, 1 - self._left[run.id]
-        return latest.spent().device_s * max(0.0, 1 - there / progress) if latest and progress else 0.0
+        progress, fraction_before = run.status.progress, 1 - self._left[run.id]
+        # Progress counts from step 0: the part before the plan was paid by an earlier command.
+        return latest.spent().device_s * max(0.0, 1 - fraction_before / progress) if latest and progress else 0.0
 
     def before(self, plan: Plan) -> str:
-        """Return a line on the runs of a plan that no earlier one has started; empty where there are none."""
+        """Return a line on the cost of a plan's runs that no earlier plan launched; empty if there are none."""
         runs = plan.run_index.runs
-        first = self._there is None
+        is_first = self._there is None
+        # Only the first plan counts: what later ones keep was trained by this command.
         if self._there is None:
             self._there = tuple(runs[p.id] for p in plan.keep if p.state.finished)
         new = [p for p in plan.to_launch if p.id not in self._left]
         if not new:
             return ""
+        # Recorded before training: afterwards the checkpoint no longer says where the run began.
         self._left |= {p.id: share_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
         head = f"{count(len(new), 'run')} to train"
         if self.rounds:
-            head = f"{'this round' if first else 'the next'} trains {count(len(new), 'run')}"
-        told = ": ".join(filter(None, [head, self._price(new, plan.run_index, tersely=not first)]))
-        mixed = [p for p in new if p.id in runs and self._mixes(runs[p.id].dir)]
-        return f"{told}; {len(mixed)} of them {MIXED}" if mixed else told
+            head = f"{'this round' if is_first else 'the next'} trains {count(len(new), 'run')}"
+        line = ": ".join(filter(None, [head, self._price(new, plan.run_index, tersely=not is_first)]))
+        switching = [p for p in new if p.id in runs and self._mixes(runs[p.id].dir)]
+        return f"{line}; {len(switching)} of them {MIXED}" if switching else line
 
     def _mixes(self, run: RunDir) -> bool:
-        """Say whether a run was begun exact and may go on in a stack that need not be."""
+        """`True` if a run has an exact checkpoint and may continue in a fast pack."""
         saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
         return saved is not None and saved.execution().get("pack_mode") != "fast"
 
     def _price(self, planned: Sequence[PlannedRun], run_index: RunIndex, *, tersely: bool) -> str:
-        """Return the device hours of some runs, their wall time where it is known, and how many were timed."""
+        """Return the device hours of runs, their wall time if known, and on how many runs the estimate is based."""
         try:
             devices = Devices.of(self.profile)
         except InputError:
-            return ""  # it is for another machine
+            return ""  # a local profile of another machine
         training_times = TrainingTimes(run_index, devices)
-        found = {p.id: s for p in planned if (s := training_times.of(p, self._left[p.id])) is not None}
-        if not found:
+        estimates = {p.id: s for p in planned if (s := training_times.of(p, self._left[p.id])) is not None}
+        if not estimates:
             return ""
-        told = f"about {device_hours(sum(found.values()))}"
-        if len(found) < len(planned):
-            told += f" for {len(found)} of them"
+        text = f"about {device_hours(sum(estimates.values()))}"
+        if len(estimates) < len(planned):
+            text += f" for {len(estimates)} of them"
         else:
-            told += self._wall(list(found.values()), devices)
+            text += self._wall(list(estimates.values()), devices)
         if tersely:
-            return told
+            return text
         timed = training_times.runs(planned)
-        return f"{told} ({count(timed, 'run')} of the kind {'was' if timed == 1 else 'were'} timed)"
+        return f"{text} (measured on {count(timed, 'run')} of the same kind)"
 
     def _wall(self, device_s: Sequence[float], devices: Devices) -> str:
-        """Return how long some runs take one beside the other; a scheduler without a bound decides it itself."""
+        """Return the wall time of runs that train in parallel; empty if only the scheduler decides how many do."""
         profile = self.profile
         if isinstance(profile, LocalProfile):
             at_once = min(len(device_s), devices.slots)
-            where = f"on {count(at_once, 'slot')}"
+            placement = f"on {count(at_once, 'slot')}"
         elif profile.max_parallel:
             jobs = min(profile.max_parallel, -(-len(device_s) // profile.runs_per_job))
             at_once = jobs * profile.runs_at_once
-            where = f"with {count(jobs, 'job')} at a time"
+            placement = f"with {count(jobs, 'job')} at a time"
         else:
             return ""
+        # Device seconds are summed over the devices of a run, which work in parallel.
         wall_s = until_free([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
-        return f", {format_duration(wall_s)} {where}"
+        return f", {format_duration(wall_s)} {placement}"
 
     def after(self, run_index: RunIndex) -> str:
-        """Return a line on what the runs have cost, and on what those saved that were finished before."""
+        """Return a line on what the launched runs have cost, and what runs that were finished before have saved."""
         ended = [run for run_id in self._left if (run := run_index.runs.get(run_id))]
         trained, stopped = ([run for run in ended if run.state in states] for states in (TRAINED, STOPPED))
-        told = []
+        sentences = []
         if trained or stopped:
             device_s = sum(self._left[run.id] * cost_s(run) for run in trained) + sum(map(self._cost_s, stopped))
-            what = count(len(self._left), "run")
-            what = what if len(trained) == len(self._left) else f"{len(trained)} of {what}"
+            label = count(len(self._left), "run")
+            label = label if len(trained) == len(self._left) else f"{len(trained)} of {label}"
             states = count_states(run.state for run in stopped)
-            what = ", ".join([f"{what} trained", *(f"{number} {state}" for state, number in states.items())])
-            what += _packed(trained)
-            told.append(f"{what}: {device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}")
-        if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
-            were = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
-            told.append(f"{were}: {device_hours(sum(map(cost_s, self._there)))} saved")
-        return "; ".join(told)
+            label = ", ".join([f"{label} trained", *(f"{number} {state}" for state, number in states.items())])
+            label += _packed(trained)
+            sentences.append(f"{label}: {device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}")
+        # A round always keeps the runs of its candidate: that is no saving.
+        if (reused := self._there) and not self.rounds:
+            subject = f"{count(len(reused), 'run')} {'was' if len(reused) == 1 else 'were'} finished already"
+            sentences.append(f"{subject}: {device_hours(sum(map(cost_s, reused)))} saved")
+        return "; ".join(sentences)
 
 
 def _packed(trained: Iterable[Run]) -> str:
-    """Return how many of finished runs were trained together with others, and with how many; "" for none."""
+    """Return how many finished runs were trained in packs, and the largest size; empty if none was."""
     executions = [run.result.get("execution") or {} for run in trained if run.result]
-    packs = [size for how in executions if (size := how.get("pack") or 1) > 1]
-    fast = ", fast" if any(how.get("pack_mode") == "fast" for how in executions) else ""
+    packs = [size for execution in executions if (size := execution.get("pack") or 1) > 1]
+    fast = ", fast" if any(execution.get("pack_mode") == "fast" for execution in executions) else ""
     return f", {len(packs)} of them in packs of up to {max(packs)}{fast}" if packs else ""
 
 
@@ -249,33 +264,37 @@ def _packed(trained: Iterable[Run]) -> str:
 
 
 def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
-    """Return a line on what finished runs have cost, and on what those saved that several sweeps ask for.
+    """Return a line on what finished runs have cost, and what sharing runs between sweeps has saved.
 
-    They would have been trained once for each. `searches` are those of all sweeps, by family.
+    A run that several sweeps requested would otherwise have been trained once for each.
+
+    Args:
+        runs: the runs to sum over.
+        searches: studies of all sweeps, by family.
     """
     trained = [run for run in runs if run.result or run.state is State.PRUNED]
     finished = [run for run in trained if run.result]
     pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
-    told = f"{count(len(finished), 'finished run')}{pruned}: {device_hours(sum(map(cost_s, trained)))}"
+    line = f"{count(len(finished), 'finished run')}{pruned}: {device_hours(sum(map(cost_s, trained)))}"
     shared = [(run, sweeps) for run in finished if (sweeps := asking(run, searches)) > 1]
     if shared:
         saved_s = sum((sweeps - 1) * cost_s(run) for run, sweeps in shared)
-        told += f"; {len(shared)} of them for several sweeps: {device_hours(saved_s)} saved"
-    return told
+        line += f"; {len(shared)} of them for several sweeps: {device_hours(saved_s)} saved"
+    return line
 
 
 def asking(run: Run, searches: Searches) -> int:
-    """Return how many sweeps ask for a run."""
+    """Return the number of sweeps that requested a run."""
     return len({s.sweep for s in searches.get(run.family, ()) if s.asks(run.point, run.spec.seed)})
 
 
 def saved_by_racing(counted: Mapping[Point, int], compared: Iterable[Point]) -> int:
-    """Return how many more runs a family would have taken with one number of seeds for all of its points.
+    """Return how many more runs a family would have needed with the same number of seeds at all points.
 
-    That number is the most that a compared point got; where other points got more, the answer may be negative.
+    That number is the maximum over the compared points; if other points have more seeds, the result may be negative.
 
     Args:
-        counted: number of runs that count, by point.
+        counted: number of counted runs at each point.
         compared: the candidate and its neighbours.
     """
     seeds = max((counted.get(point, 0) for point in compared), default=0)

@@ -1,4 +1,4 @@
-"""submitit's executors, made to start workers: on this machine, and as an array of SLURM."""
+"""submitit's executors, adapted to start workers: on this machine, and as a SLURM array."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ from ettsweep.launch.job_environment import exports
 from ettsweep.launch.profile import OURS, SlurmProfile
 
 HOLD = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
-"""Keeps a warning that comes before the worker listens until it does; else it would end it, and the job."""
+"""Shell command that blocks SIGUSR2 until the worker handles it; a warning before that would kill the job."""
 
 AFTERWARDS = """code=$?
 # A worker that could not ask SLURM to start this job again has left a note.
@@ -33,14 +33,16 @@ for pause in 0 5 15 30; do
 done
 exit $code
 """
-"""End of the batch script: it has scontrol where a container has not, and some patience with a silent controller."""
+"""End of the batch script, which requeues the job if its worker could not.
+
+Outside a container there is scontrol, and the script can retry while the controller does not answer."""
 
 
 class SlotExecutor(LocalExecutor):
-    """Starts the workers of a submission on this machine, each in a session of its own.
+    """Starts the workers of a submission on this machine, each in its own session.
 
-    So neither Ctrl-C nor a closed terminal reaches them. submitit's own controllers would end with either, keep the
-    GPUs from all but one, and stand beside each worker for as long as it lives.
+    So neither Ctrl-C nor a closed terminal stops them. submitit's own controllers would stop on either, give the GPUs
+    to one job only, and keep a process beside each worker.
     """
 
     def __init__(self, folder: Path, code: str = "") -> None:
@@ -48,12 +50,13 @@ class SlotExecutor(LocalExecutor):
         self._environment = os.environ | code_environment(code, os.environ.get("PYTHONPATH"))
 
     def start(self, slot: str) -> int:
-        """Start the worker of a slot and return its process number.
+        """Start the worker of a slot and return its process id.
 
         Raises:
             OSError: it cannot be started.
         """
         command = f"{worker_command(self.python, self.folder)} --slot {shlex.quote(slot)}"
+        # The output needs a file before the process id that names it exists.
         output = self.folder / f"{uuid.uuid4().hex}_log.out"
         with output.open("ab") as log:
             worker = subprocess.Popen(
@@ -64,17 +67,17 @@ class SlotExecutor(LocalExecutor):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        output.rename(JobPaths(self.folder, str(worker.pid)).stdout)  # by the number that is only known now
+        output.rename(JobPaths(self.folder, str(worker.pid)).stdout)
         return worker.pid
 
 
 class ArrayExecutor(SlurmExecutor):
     """submitit's batch script and submission, for an array whose tasks are workers.
 
-    A worker reads what it is to do from the submission's folder. submitit would hand it a pickled function under the
-    number of the job, which is written only after sbatch has answered: a submitter killed in between would leave an
-    array behind that can do nothing. And a worker handles signals by itself: submitit's handler counts any signal to
-    a job of ten minutes or less as a time-out.
+    A worker reads its runs from the submission's folder. submitit would pickle a function under the job id, which
+    exists only after sbatch has answered: a submitter killed in between would leave an array that can do nothing.
+    A worker also handles signals itself: submitit's handler takes any signal to a job of ten minutes or less for a
+    time-out.
     """
 
     def __init__(self, folder: Path, profile: SlurmProfile, name: str, tasks: int, parallel: int, code: str = ""):
@@ -93,19 +96,23 @@ class ArrayExecutor(SlurmExecutor):
             ntasks_per_node=profile.workers,
             cpus_per_task=profile.cpus,
             gpus_per_node=profile.gpus or None,
+            # Megabytes, since sbatch takes no fractions.
             mem=None if profile.mem_gb is None else f"{round(1024 * profile.mem_gb)}M",
+            # SIGUSR2 to the worker, warn_s before the time limit.
             signal_delay_s=profile.warn_s,
             array_parallelism=parallel,
+            # One output file per job: an error stands beside the lines that led to it.
             stderr_to_stdout=True,
             wckey=None,
             setup=[
                 HOLD,
                 *self._sourced(),
+                # A failed setup command ends the job, instead of training without the module or data.
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
-            # srun does not take it from sbatch since SLURM 22.05, and would bind each worker to one CPU.
-            # Where sbatch was told to export nothing, srun would keep what the script exports from the workers.
-            # Where the workers train together, all of them end with the first that fails: the others wait for it.
+            # Since SLURM 22.05 srun does not inherit --cpus-per-task, and would bind each worker to one CPU.
+            # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
+            # Workers that train a run together must end with the first that fails: they would wait for it for ever.
             srun_args=[
                 f"--cpus-per-task={profile.cpus}",
                 "--export=ALL",
@@ -116,13 +123,13 @@ class ArrayExecutor(SlurmExecutor):
         self.parameters["map_count"] = tasks
 
     def _sourced(self) -> list[str]:
-        """Return what reads the variables, which are not in the script: it is shown, and SLURM may archive it."""
-        read = f". {shlex.quote(str(self._variables_path))} || exit"
-        return [f"{read}  # {', '.join(self._variables)}"] if self._variables else []
+        """Return the shell line that reads the variables; the script itself is shown, and SLURM may archive it."""
+        source = f". {shlex.quote(str(self._variables_path))} || exit"
+        return [f"{source}  # {', '.join(self._variables)}"] if self._variables else []
 
     @classmethod
     def affinity(cls) -> int:
-        """Let the script be shown where there is no SLURM."""
+        """Return a positive affinity, so that scripts can be shown without SLURM."""
         return 2
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
@@ -132,7 +139,7 @@ class ArrayExecutor(SlurmExecutor):
 
     @property
     def command(self) -> str:
-        """What srun starts."""
+        """Command that srun starts."""
         return f"$hold {worker_command(self.python, self.folder)}"
 
     def script(self) -> str:
@@ -140,17 +147,17 @@ class ArrayExecutor(SlurmExecutor):
         return str(self._make_submission_file_text(self.command, ""))
 
     def start(self) -> str:
-        """Run sbatch and return the number of the array.
+        """Run sbatch and return the id of the array.
 
         Raises:
             StorageError: the variables cannot be written.
-            submitit.core.utils.FailedJobError: sbatch refuses, with its words.
+            submitit.core.utils.FailedJobError: sbatch refuses; the message has its own.
         """
         self.keep_variables()
         return str(self._submit_command(self.command).job_id)
 
     def keep_variables(self) -> None:
-        """Write the variables where the script reads them, for the eyes of its owner."""
+        """Write the variables to a file that only its owner can read."""
         if self._variables:
             write_atomic(self._variables_path, exports(self._variables), private=True)
 
@@ -159,33 +166,35 @@ class ArrayExecutor(SlurmExecutor):
 
 
 def worker_command(python: str, folder: Path) -> str:
-    """Return the command that starts a worker of a submission, with a command that starts Python."""
-    # -P: without it Python would look for the package in the folder that the worker is started from.
+    """Return the shell command that starts a worker of a submission."""
+    # Without -P Python would import an `ettsweep` from the folder in which the worker starts.
     return f"{python} -u -P -m ettsweep.worker {shlex.quote(str(folder))}"
 
 
 def sbatch(script: str) -> list[str]:
-    """Return the command that submits a script, and means what the script says.
+    """Return the command that submits a script so that the script's own options apply.
 
-    sbatch prefers variables to what the script says, and hands those of a job that it is called from on to the new
-    one.
+    sbatch prefers SBATCH_* variables to the script's options, and passes variables of a surrounding job to the new one.
     """
-    told = {line.removeprefix("#SBATCH --").partition("=")[0] for line in script.splitlines() if "#SBATCH --" in line}
-    told |= OURS  # `requeue` is said, and SBATCH_NO_REQUEUE would win
-    said = {_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in told}
+    options = {
+        line.removeprefix("#SBATCH --").partition("=")[0] for line in script.splitlines() if "#SBATCH --" in line
+    }
+    options |= OURS  # the script has --requeue, and SBATCH_NO_REQUEUE would win
+    variables = {_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in options}
     inherited = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_", "PMI_")
-    kept = {"SLURM_CONF", "SLURM_JWT"}
-    hidden = [name for name in os.environ if name in said or (name.startswith(inherited) and name not in kept)]
+    # Without these sbatch would not find or not authenticate to its controller.
+    exempt = {"SLURM_CONF", "SLURM_JWT"}
+    hidden = [name for name in os.environ if name in variables or (name.startswith(inherited) and name not in exempt)]
     return ["env", *(f"--unset={name}" for name in sorted(hidden)), "sbatch"]
 
 
 _VARIABLES = {"array": "SBATCH_ARRAY_INX", "time": "SBATCH_TIMELIMIT", "mem": "SBATCH_MEM_PER_NODE"}
-"""Variables of sbatch that are not called as the option is."""
+"""Input variables of sbatch whose names differ from their options."""
 
 
-def code_environment(code: str, rest: object) -> dict[str, str]:
-    """Return the variables with which Python imports the package from a snapshot, and all else as before."""
+def code_environment(code: str, python_path: object) -> dict[str, str]:
+    """Return the variables that make Python import the package from a snapshot; none without a snapshot."""
     if not code:
         return {}
-    path = os.pathsep.join([code, *([str(rest)] if rest else [])])
-    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe: the folder that it starts in does not come first
+    path = os.pathsep.join([code, *([str(python_path)] if python_path else [])])
+    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe path: the working folder must not come first

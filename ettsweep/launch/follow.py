@@ -1,4 +1,4 @@
-"""Rounds: a plan is carried out; followed, it is submitted, waited for and made anew until nothing is left to do."""
+"""Follow a plan: submit it, wait for its runs, and plan again until nothing is left to do."""
 
 import time
 from collections import Counter
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
-"""Seconds between attempts to submit to a scheduler that does not answer."""
+"""Shortest and longest wait between attempts to submit while the scheduler does not answer; doubled each time."""
 
 ARRAY = 16
-"""Runs that a race submits to a scheduler at once, where its profile does not say how many train at a time."""
+"""Runs that racing submits to a scheduler at once if the profile does not limit how many train in parallel."""
 
 LOCAL_TRIES, SLURM_TRIES = 1, 3
-"""Submissions of a run, without its being started, after which a command gives up: a cluster may have a bad node."""
+"""Submissions of a run that never starts before a command gives up; more on a cluster, which may have a bad node."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,15 @@ class CommandContext:
     """How a command carries out its plan.
 
     Attributes:
-        data: where data sets are, by kind of task, as far as somebody has said it.
-        console: stay, and show on it how far the runs are; None leaves them to the background.
-        title: put before what is shown.
-        searches: those of the sweeps that its runs are for, where they are to be named.
-        tell: takes a line on what the runs will cost and, where they are followed, one on what they have cost.
-        pruner: stops hopeless runs where they are followed; None lets all train to their end.
+        results: the results folder.
+        profile: launch profile of the runs.
+        data: paths of data sets by kind of task, as far as given.
+        dry_run: only show what would be submitted.
+        console: follow the runs, with their progress on this console; None leaves them in the background.
+        title: shown before the progress.
+        studies: studies of the sweeps that the runs belong to, if these are to be named.
+        notify: receives a line on what the runs will cost, and one on what they have cost if they are followed.
+        pruner: stops hopeless runs while they are followed; None trains all to their end.
     """
 
     results: Path
@@ -65,7 +68,7 @@ class CommandContext:
 
     @property
     def follows(self) -> bool:
-        """Whether the command stays until its runs are finished."""
+        """`True` if the command waits until its runs are finished."""
         return self.console is not None and not self.dry_run
 
 
@@ -74,9 +77,10 @@ class SubmitResult:
     """What became of a plan.
 
     Attributes:
-        plan: what was submitted or, in a dry run, would be; where it was followed, what is left of it.
-        folders: the submissions, where it was not followed.
-        scripts: what a dry run would hand to sbatch.
+        plan: what was submitted, or would be in a dry run; if it was followed, what is left of it.
+        context: the context that it was carried out in.
+        folders: the submissions, if it was not followed.
+        scripts: what a dry run would pass to sbatch.
     """
 
     plan: Plan
@@ -86,28 +90,32 @@ class SubmitResult:
 
     @property
     def sound(self) -> bool:
-        """Whether runs that were waited for are finished; else, of none is unknown what became of it."""
+        """`True` if all followed runs are finished; if they were not followed, if no run's state is unknown."""
         if self.context.follows:
             return not (self.plan.blocked or self.plan.to_launch)
         return self.context.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
 
 
 def read_ledger(results: Path) -> RunIndex:
-    """Read all runs, with what their owners and submissions say."""
+    """Read all runs on disk, with the states that their owners and submissions imply."""
     return load_run_index(results, SchedulerLiveness(results))
 
 
 def carry_out(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
-    """Say what a plan will cost and submit it, or only show what would be; where `how` says so, follow it to its end.
+    """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
 
-    `replan` makes the plan of the next round from what is on disk; by default it is for the same runs.
+    Args:
+        plan: the runs to launch and to keep.
+        context: how to carry it out.
+        replan: makes the plan of the next round from the runs on disk; by default for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.
-        LaunchError: no worker could be started, or workers end without having started a run.
+        LaunchError: no worker could be started, or workers ended without starting a run.
     """
-    account = CostEstimator(context.profile, rounds=replan is not None)
-    context.tell(account.before(plan))
+    cost_estimator = CostEstimator(context.profile, rounds=replan is not None)
+    context.tell(cost_estimator.before(plan))
+    # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
     vacancies = SchedulerLiveness(context.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
         context.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
@@ -115,9 +123,9 @@ def carry_out(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], 
     context.tell(fill_all(vacancies))
     if context.console is None:
         return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
-    last = _follow_rounds(plan, context, context.console, replan, account)
-    context.tell(account.after(last.run_index))
-    return SubmitResult(last, context)
+    last_plan = _follow_rounds(plan, context, context.console, replan, cost_estimator)
+    context.tell(cost_estimator.after(last_plan.run_index))
+    return SubmitResult(last_plan, context)
 
 
 def _follow_rounds(
@@ -125,73 +133,75 @@ def _follow_rounds(
     context: CommandContext,
     console: "Console",
     replan: Callable[[RunIndex], Plan] | None,
-    account: CostEstimator,
+    cost_estimator: CostEstimator,
 ) -> Plan:
-    """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
+    """Submit, wait and plan again until no run is left that a worker could take; return the last plan.
 
-    A worker that dies is replaced; a run whose attempts keep dying becomes failed, and a pruner stops none twice, so
-    this ends.
+    This ends: a dead worker is replaced, but a run whose attempts keep dying fails, and no run is pruned twice.
     """
     if not plan.wanted:
         return plan
-    everything = [p.spec for p in plan.wanted]
+    # Of all requested runs: one that is blocked now may become startable later.
+    all_specs = [p.spec for p in plan.wanted]
     monitor = ProgressMonitor(context.results, searches=by_family(context.studies))
-    most = LOCAL_TRIES if isinstance(context.profile, LocalProfile) else SLURM_TRIES
-    tries: Counter[tuple[str, int]] = Counter()
+    max_submissions = LOCAL_TRIES if isinstance(context.profile, LocalProfile) else SLURM_TRIES
+    submission_counts: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
-    replacer = WorkerRespawner(RELAUNCH_S, context.tell)
+    respawner = WorkerRespawner(RELAUNCH_S, context.tell)
     while True:
-        # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
-        watched = [p.spec for p in plan.to_launch + plan.keep] if replan else everything
+        # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
+        watched = [p.spec for p in plan.to_launch + plan.keep] if replan else all_specs
         monitor.watch(watched)
-        listed = _attempts(context.results, plan)
+        attempts = _attempts(context.results, plan)
         if submitted := _submit_patiently(plan, context, console):
             folders = submitted
-            tries.update(listed)
-        follow(monitor, context.title, console, heed=_heed(context.pruner, replacer, monitor, plan.run_index))
+            # Counted per attempt number: a run that did start has a new number, and so a new budget.
+            submission_counts.update(attempts)
+        follow(monitor, context.title, console, heed=_heed(context.pruner, respawner, monitor, plan.run_index))
         run_index = read_ledger(context.results)
+        # A pruned run counts as ended here: launching it again would undo the pruning.
         startable = [spec for spec in watched if run_index.state(spec.run_id).state is not State.PRUNED]
-        left = _attempts(context.results, make_plan(startable, run_index))
-        if left and all(tries[run] >= most for run in left):
-            words = read_submission(folders[0]).last_words()
-            raise LaunchError(f"the workers ended without starting a run: {words}")
-        plan = replan(run_index) if replan else make_plan(everything, run_index)
+        startable_attempts = _attempts(context.results, make_plan(startable, run_index))
+        if startable_attempts and all(submission_counts[run] >= max_submissions for run in startable_attempts):
+            last_output = read_submission(folders[0]).last_words()
+            raise LaunchError(f"the workers ended without starting a run: {last_output}")
+        plan = replan(run_index) if replan else make_plan(all_specs, run_index)
         if not plan.under_way:
             return plan
-        context.tell(account.before(plan))
+        context.tell(cost_estimator.before(plan))
 
 
 def _heed(
-    pruner: Pruner | None, replacer: WorkerRespawner, monitor: ProgressMonitor, run_index: RunIndex
+    pruner: Pruner | None, respawner: WorkerRespawner, monitor: ProgressMonitor, run_index: RunIndex
 ) -> Callable[[SweepStatus], None]:
-    """Return what stops hopeless runs at each look of a round, given all runs before it, and replaces dead workers."""
+    """Return a callback that prunes hopeless runs and replaces dead workers at each poll of a round."""
 
-    def heed(sweep_status: SweepStatus) -> None:
+    def on_poll(sweep_status: SweepStatus) -> None:
         if pruner:
             pruner.prune(monitor.specs, sweep_status.statuses, run_index)
-        replacer.look(sweep_status.vacancies)
+        respawner.look(sweep_status.vacancies)
 
-    return heed
+    return on_poll
 
 
 def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
-    """Return the runs that are to be launched, each with the number of its attempts so far."""
+    """Return each run to launch, with the number of its attempts so far."""
     return [(p.id, len(RunDir(runs_dir(results) / p.id).numbers())) for p in plan.to_launch]
 
 
 def _submit_patiently(plan: Plan, context: CommandContext, console: "Console") -> Sequence[Path]:
-    """Submit a plan; wait for a scheduler that does not answer, as long as the command is left running."""
+    """Submit a plan; while the scheduler does not answer, wait and try again."""
     wait_s = RETRY_FIRST_S
     while True:
         try:
             return submit(context.results, plan, context.profile, context.data)
         except SubmissionUnknownError as error:
             console.out(escape_control(str(error)), highlight=False)
-            return ()  # what it lists counts as unknown until SLURM answers
+            return ()  # its runs count as unknown until SLURM answers
         except SlurmNotInstalledError:
             raise
         except SlurmUnavailableError as error:
-            console.out(escape_control(f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s"), highlight=False)
+            console.out(escape_control(f"{NO_ANSWER}: {error}; retrying in {wait_s:.0f} s"), highlight=False)
             time.sleep(wait_s)
             wait_s = min(RETRY_LAST_S, 2 * wait_s)
 
@@ -204,8 +214,9 @@ class VerificationResult:
     """What became of a verification.
 
     Attributes:
-        outcome: what became of its last plan.
-        problem: why its only round could not be submitted; its verdicts stand all the same.
+        verification: has the verdicts.
+        submit_result: result of its last plan.
+        problem: why its only round could not be submitted; its verdicts are valid all the same.
     """
 
     verification: Verification
@@ -224,36 +235,45 @@ def verify_rounds(
     searching: SuggestionSource | None = None,
     prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
 ) -> VerificationResult:
-    """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
+    """Judge each study and submit the runs that its verdict lacks: one round, or all rounds if the context follows.
 
-    With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
-    `tell` takes a line for each step of a climb; `searching` names points; `prune` returns what may stop runs, given
-    what tells which were merely proposed.
+    Args:
+        studies: the studies to judge.
+        context: how to carry out the plans.
+        at: judge this point instead of each study's best; followed, the climb starts there.
+        budget: limits the runs of a climb.
+        tell: receives a line for each step of a climb.
+        agree: asks the user whether a climb may continue, given what the next round would cost.
+        searching: suggests points.
+        prune: makes the pruner, given a function that returns the ids of runs that were only suggested.
 
     Raises:
-        InputError: `at` lies off a fixed axis.
+        InputError: `at` differs from the study on a fixed axis.
     """
 
-    def device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
+    def estimate_device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
         return TrainingTimes(run_index).total_s(planned)
 
-    most = 1 if context.dry_run else at_once(context.profile, [study.base.task for study in studies])
-    asking = Verification(studies, at, budget, tell, agree, device_s, most, context.follows, searching)
+    parallel_runs = 1 if context.dry_run else at_once(context.profile, [study.base.task for study in studies])
+    verification = Verification(
+        studies, at, budget, tell, agree, estimate_device_s, parallel_runs, context.follows, searching
+    )
     if prune:
-        context = replace(context, pruner=prune(asking.proposals))
-    plan = asking.plan(read_ledger(context.results))
+        context = replace(context, pruner=prune(verification.proposals))
+    plan = verification.plan(read_ledger(context.results))
     if not plan.under_way and context.follows:
-        return VerificationResult(asking, SubmitResult(plan, context))
+        return VerificationResult(verification, SubmitResult(plan, context))
     try:
-        return VerificationResult(asking, carry_out(plan, context, asking.plan))
+        return VerificationResult(verification, carry_out(plan, context, verification.plan))
     except LaunchError as problem:
         if context.follows:
             raise
-        return VerificationResult(asking, SubmitResult(plan, context), problem)
+        # Unfollowed, the verdicts of runs that are finished are worth showing in spite of the error.
+        return VerificationResult(verification, SubmitResult(plan, context), problem)
 
 
 def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
-    """Return how many runs of some tasks a profile trains at a time; where the scheduler alone decides, `ARRAY`."""
+    """Return how many runs a profile trains in parallel; a default if only the scheduler decides."""
     if isinstance(profile, LocalProfile):
         return len(profile.resolve()) * min((profile.together(task) for task in tasks), default=1)
     return (profile.max_parallel or ARRAY) * profile.runs_per_job

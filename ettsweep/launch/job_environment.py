@@ -1,4 +1,4 @@
-"""Variables of a job: their values may be secrets, and are neither shown nor kept but in one file of their owner's."""
+"""Environment variables of jobs. Their values may be secrets: they are stored in one private file, and never shown."""
 
 import re
 import shlex
@@ -11,19 +11,20 @@ from ettsweep.config import HIDDEN
 
 
 def _check(value: object) -> object:
-    """Refuse what is no variable, in words without a value."""
+    """Reject invalid variables, with messages that do not contain their values."""
     if not isinstance(value, dict):
         raise ValueError("names with their values are expected, such as {OMP_PLACES: cores}")
-    if wrong := [words for name, given in value.items() if (words := _wrong(name, given))]:
-        raise ValueError("; ".join(wrong))
+    if problems := [problem for name, entry in value.items() if (problem := _wrong(name, entry))]:
+        raise ValueError("; ".join(problems))
     return value
 
 
 def _wrong(name: object, value: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        return f"{str(name).partition('=')[0]!r} is no name of a variable"
+        return f"{str(name).partition('=')[0]!r} is not a variable name"
+    # 1.10 would become 1.1, and 1e3 become 1000.0.
     if isinstance(value, float):
-        return f"{name}: YAML reads another number than is written; put quotes around what is meant"
+        return f"{name}: YAML may not read this number as it is written; put it in quotes"
     if not isinstance(value, str | int) or not (value == "" or str(value).isprintable()):
         return f"{name}: a word or a number on one line is expected"
     return ""
@@ -35,11 +36,11 @@ Variables = Annotated[
     PlainSerializer(lambda variables: dict.fromkeys(variables, HIDDEN)),
     Field(repr=False),
 ]
-"""Values by name; written as plain data, or shown, it has the names alone."""
+"""Values by name; serialised or printed, it shows the names only."""
 
 
 def exports(variables: Mapping[str, str | int]) -> str:
-    """Return lines with which a shell hands variables to what it starts."""
-    # What YAML read as true was written so, and not as Python says it.
+    """Return shell lines that export variables."""
+    # YAML's `true` must not become Python's `True`.
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in variables.items()}
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in texts.items())

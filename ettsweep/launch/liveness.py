@@ -1,6 +1,7 @@
-"""The outlook of runs: who lives, and which jobs list a run, from processes, SLURM and heartbeats, in that order.
+"""Liveness of runs: which owners are alive, and which jobs will take a run.
 
-What was asked is passed from one look to the next in a `Memory`; here it is concluded from.
+Processes of this host are asked first, then SLURM, then heartbeats. SLURM's answers are kept in a `SlurmCache` between
+polls; here they are only interpreted.
 """
 
 import os
@@ -21,7 +22,7 @@ NO_ANSWER = "SLURM does not answer"
 
 
 class SchedulerLiveness:
-    """What can be known of the runs of a results folder at one instant; built anew for each look."""
+    """Liveness of the runs in a results folder at one instant; built anew for each poll."""
 
     def __init__(self, results: Path, slurm_cache: SlurmCache | None = None) -> None:
         self._slurm_cache = slurm_cache or SlurmCache()
@@ -38,71 +39,80 @@ class SchedulerLiveness:
 
     @property
     def slurm_error(self) -> str:
-        """Why SLURM, which some unfinished runs depend on, does not answer; empty if it does or is not needed."""
+        """Why SLURM does not answer, if unfinished runs depend on it; otherwise empty."""
         return self._slurm_cache.silence if self._asked else ""
 
     # --- owners -----------------------------------------------------------------------------------------------------
 
     def owner(self, attempt: Attempt) -> Owner:
-        """Say whether the owner of an attempt that has not ended lives."""
+        """Return whether the owner of an unfinished attempt is alive."""
+        # The process itself is the best evidence, then SLURM; heartbeats are the last resort.
         process, job = attempt.owner(), attempt.job()
         if process is None:
             return Owner(attempt.liveness(), reason="its claim cannot be seen from here yet")
         life = process.liveness()
         if job and process.boot_id != boot_id():
-            life = "unknown"  # nodes of two clusters can have the same name: SLURM knows
-        where = str(job.get("node") or process.host)
+            life = "unknown"  # nodes of two clusters can have the same name: ask SLURM
+        host = str(job.get("node") or process.host)
+        # The process can be seen from here: no need to ask SLURM.
         if life != "unknown":
-            return Owner(life, where)
+            return Owner(life, host)
         if job:
             submission = self._by_folder.get(str(attempt.claim().get("submission")))
-            return self._owner_by_slurm(attempt, job, submission, where)
-        return Owner(self._slurm_cache.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
+            return self._owner_by_slurm(attempt, job, submission, host)
+        return Owner(self._slurm_cache.pulse(attempt), host, f"claimed on {host}, which cannot be asked from here")
 
-    def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, where: str) -> Owner:
+    def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, host: str) -> Owner:
         if problem := self._problem(str(job.get("cluster", "")), submission.user if submission else None):
-            # A beating heart is proof of life; one that stands still proves nothing while SLURM may know better.
-            beats = self._slurm_cache.pulse(attempt) == "alive"
-            return Owner("alive" if beats else "unknown", where, "" if beats else problem)
+            # A heartbeat proves life; its absence proves nothing, as SLURM may know better.
+            is_beating = self._slurm_cache.pulse(attempt) == "alive"
+            return Owner("alive" if is_beating else "unknown", host, "" if is_beating else problem)
         task = self._slurm_cache.tasks.get(str(job.get("id")))
-        if task is None or (submission and submission.name != task.name):  # numbers can come again, names cannot
-            return Owner("dead", where)
+        if task is None or (submission and submission.name != task.name):  # SLURM reuses ids; names are unique
+            return Owner("dead", host)
         restart = job.get("restart")
-        mine = restart if isinstance(restart, int) else 0
-        if mine != task.restarts:  # a later copy of the job has been started; or this answer is older than the claim
-            return Owner("dead" if mine < task.restarts else "alive", where)
+        claimed_restart = restart if isinstance(restart, int) else 0
+        # A later start of the job exists, or this answer is older than the claim.
+        if claimed_restart != task.restarts:
+            return Owner("dead" if claimed_restart < task.restarts else "alive", host)
         if task.over:
-            return Owner("dead", where)
-        # One that waits with the same count was asked about before it started.
-        known = task.active or task.waiting
-        return Owner("alive" if known else "unknown", where, f"SLURM says that job {task.id} is {task.state}")
+            return Owner("dead", host)
+        # A waiting task with the same restart count: squeue was asked before it started.
+        is_listed = task.active or task.waiting
+        return Owner("alive" if is_listed else "unknown", host, f"SLURM says that job {task.id} is {task.state}")
 
     def _problem(self, cluster: str, user: str | None) -> str:
         """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
         if not self._asked:
+            # Asked at most once per instance, so that all runs are judged by the same answer.
             self._slurm_cache.ask(self._slurm)
             self._asked = True
         if self._slurm_cache.silence:
             return f"{NO_ANSWER}: {self._slurm_cache.silence}"
         try:
-            here = slurm.cluster()
+            local_cluster = slurm.cluster()
         except SlurmUnavailableError as error:
             self._slurm_cache.silence = str(error)
             return f"{NO_ANSWER}: {error}"
-        if cluster != here:
-            return f"cluster {cluster} cannot be asked from here, which is {here}"
+        if cluster != local_cluster:
+            return f"cluster {cluster} cannot be asked from here, which is {local_cluster}"
         if user in (None, str(os.getuid())):
             return ""
+        # Jobs that squeue hides would look as if they had ended.
         hidden = slurm.hides_jobs_of_others() or user not in slurm.known_users([str(user)])
-        return f"SLURM shows nothing here of the jobs of user {user}" if hidden else ""
+        return f"SLURM does not show the jobs of user {user} here" if hidden else ""
 
     # --- prospects --------------------------------------------------------------------------------------------------
 
     def job_status(self, run_id: str) -> Status | None:
-        """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
-        found = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
+        """Return the status of a run that nobody trains, from the submissions that list it; None if none says anything.
+
+        A job that will take the run takes precedence, then the newest submission.
+        """
+        statuses = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
+        # `min` keeps the first of equal rank, which is the newest submission.
         rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
-        return min(found, key=lambda told: rank.get(told.state, 3) if told else 3, default=None)
+        return min(statuses, key=lambda status: rank.get(status.state, 3) if status else 3, default=None)
 
     def _of(self, submission: Submission, run_id: str) -> Status | None:
         if submission.kind == "local":
@@ -113,35 +123,38 @@ class SchedulerLiveness:
         if problem := self._problem(submission.cluster, submission.user):
             return Status(State.UNKNOWN, problem)
         slurm_cache, index = self._slurm_cache, submission.task_of(run_id)
+        # None if neither recorded nor in squeue: sbatch still runs, or the submitter died before it ran.
         array = slurm_cache.arrays.get(submission.name)
         if array is None:
-            if submission.being_submitted() == "alive" or submission.array():  # recorded after SLURM was asked
+            if submission.being_submitted() == "alive" or submission.array():  # or recorded after squeue was asked
                 return Status(State.QUEUED, "being submitted")
             return Status(State.INTERRUPTED, "its submission was cut short")
         id_ = f"{array}_{index}"
         task = slurm_cache.tasks.get(id_) or slurm_cache.history(id_, self._slurm)
-        if task is None or task.name != submission.name:  # numbers can come again, names cannot
+        if task is None or task.name != submission.name:  # SLURM reuses ids; names are unique
             return self._forgotten(submission, index, id_)
         if task.held:
-            why = task.reason or task.state
-            by = " by an administrator" if why == "JobHeldAdmin" else ""
-            return Status(State.HELD, f"{why}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
+            reason = task.reason or task.state
+            by = " by an administrator" if reason == "JobHeldAdmin" else ""
+            return Status(State.HELD, f"{reason}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
         if task.waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
+            # Such a job exceeds a limit of its partition or QOS, and waits for ever.
             if re.search(r"TimeLimit|WallDuration", task.reason):
-                start = "never starts so: `cancel` it, lower time_min, `retry`"
+                start = "can never start: `cancel` it, lower time_min, then `retry`"
             return Status(State.QUEUED, ", ".join(filter(None, [task.reason, start])), job=id_)
         if task.active:
+            # Its workers take no more runs, so this job is no reason to wait.
             if submission.all_leaving(index, task.restarts):
                 return Status(State.INTERRUPTED, f"job {id_} is ending", job=id_)
-            doing = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
-            return Status(State.QUEUED, f"its job {doing}", job=id_)
+            activity = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
+            return Status(State.QUEUED, f"its job {activity}", job=id_)
         return _ended(task) if task.over else Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
 
     def _has_workers(self, submission: Submission) -> bool:
-        """Say whether a local submission has workers, or may have some on a host that cannot be seen.
+        """`True` if a local submission has workers, or may have some on a host that cannot be seen from here.
 
-        Who owned an attempt that `retry` gave up is given up with it: it would keep its whole list queued for ever.
+        An unreachable owner that `retry` has given up does not count: it would keep the whole list queued for ever.
         """
         workers = submission.live_workers()
         if not workers or any(worker.liveness() != "unknown" for worker in workers):
@@ -151,25 +164,25 @@ class SchedulerLiveness:
         return any(worker not in given_up for worker in workers)
 
     def _forgotten(self, submission: Submission, index: int, id_: str) -> Status:
-        """Say what became of a task that neither the controller nor the accounting tells of.
+        """Return the status of a task that neither the controller nor the accounting database knows.
 
-        Of a single task that is cancelled while it waits, SLURM keeps nothing at all; of one that has started, the
-        accounting does, and the worker has left its own words.
+        SLURM keeps nothing about a single task that is cancelled while it waits. A task that has started is in the
+        accounting database, and its worker has left a report.
         """
         if self._slurm_cache.no_history:
             return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.no_history}", job=id_)
-        told = (*self._slurm_cache.ended.values(), *self._slurm_cache.tasks.values())
-        siblings = any(task.name == submission.name for task in told)
+        tasks = (*self._slurm_cache.ended.values(), *self._slurm_cache.tasks.values())
+        siblings = any(task.name == submission.name for task in tasks)
         if siblings and not submission.said_by(f"{index}-0"):
             return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
         return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
 
     def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the ids of our jobs that wait in SLURM for nothing but cancelled runs or finished ones.
+        """Return the ids of jobs that wait in SLURM only for cancelled or finished runs.
 
-        With them comes why some could not be asked for.
+        Also return the reasons why SLURM could not be asked about other jobs.
         """
-        found, problems = [], []
+        job_ids, problems = [], []
         for submission in self._slurm:
             if not set(cancelled) & set(submission.runs):
                 continue
@@ -180,36 +193,37 @@ class SchedulerLiveness:
             for index in dict.fromkeys(map(submission.task_of, submission.runs)):
                 task = self._slurm_cache.tasks.get(f"{array}_{index}")
                 runs = submission.run_dirs(submission.runs_of(index))
-                ours = task and task.name == submission.name and task.waiting
-                if ours and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
-                    found.append(f"{array}_{index}")
-        return found, problems
+                # A job that still has an unfinished run of another sweep stays.
+                is_waiting_job = task and task.name == submission.name and task.waiting
+                if is_waiting_job and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
+                    job_ids.append(f"{array}_{index}")
+        return job_ids, problems
 
     def at_once(self, runs: Collection[str]) -> int:
-        """Return how many workers can train some of these runs now: those that have their slots, and those of jobs."""
-        found, wanted = 0, set(runs)
+        """Return how many workers (with a slot here, or in a running job) can train some of these runs now."""
+        workers, run_ids = 0, set(runs)
         for submission in self._submissions:
-            if wanted.isdisjoint(submission.runs):
+            if run_ids.isdisjoint(submission.runs):
                 continue
             if submission.kind == "local":
-                found += submission.at_work()
+                workers += submission.at_work()
             elif not self._problem(submission.cluster, submission.user):
                 jobs = [
                     t for t in self._slurm_cache.tasks.values() if t.name == submission.name and t.state == "RUNNING"
                 ]
-                found += len(jobs) * submission.runs_at_once
-        return found
+                workers += len(jobs) * submission.runs_at_once
+        return workers
 
     def vacancies(self, queued: Collection[str]) -> list[VacantSlot]:
-        """Return the slots of this machine whose workers died while others live, no more than runs wait for them."""
-        found, waiting = [], set(queued)
+        """Return this machine's slots whose workers died while others live, at most one for each queued run."""
+        slots, waiting = [], set(queued)
         for submission in self._submissions:
-            if submission.kind == "local" and (wait := len(waiting.intersection(submission.runs))):
-                found += sorted(submission.vacancies(), key=lambda vacancy: not vacancy.died)[:wait]
-        return found
+            if submission.kind == "local" and (waiting_count := len(waiting.intersection(submission.runs))):
+                slots += sorted(submission.vacancies(), key=lambda vacancy: not vacancy.died)[:waiting_count]
+        return slots
 
     def live(self, submission: Submission) -> bool:
-        """Say whether a submission has workers, or will have, or may have: then nothing of it is waste."""
+        """`True` if a submission has workers, will have, or may have: then nothing of it may be deleted."""
         if submission.kind == "local":
             return self._has_workers(submission)
         if self._problem(submission.cluster, submission.user):
@@ -234,12 +248,12 @@ def _ended(task: slurm.ArrayTask) -> Status:
 
 
 def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
-    """Cancel the jobs in SLURM that have not started and would find only cancelled and finished runs; return their ids.
+    """Cancel the SLURM jobs that have not started and would find only cancelled or finished runs; return their ids.
 
-    Jobs that run are left to their workers, which see the cancellation and save first.
+    Running jobs are left to their workers, which see the cancellation and save first.
 
     Raises:
-        LaunchError: SLURM does not answer; the runs are cancelled all the same.
+        SlurmUnavailableError: SLURM does not answer; the runs are cancelled all the same.
     """
     jobs, problems = SchedulerLiveness(results).waiting(cancelled)
     if jobs:

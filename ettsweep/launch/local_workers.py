@@ -1,7 +1,7 @@
-"""Replacing local workers that died while others of their submission live: else their slots would idle until these end.
+"""Respawn local workers that died while others of their submission live; their slots would stay idle until these end.
 
-A new worker is given the same list and the same slot. Claims are exclusive, and so is a slot: one worker too many waits
-for it, finds nothing left and ends.
+A new worker gets the same list and the same slot. Claims and slots are exclusive: a superfluous worker waits for the
+slot, finds no run left and ends.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from ettsweep.launch.submissions import VacantSlot
 from ettsweep.processes import Process, process
 
 MOST = 2
-"""New workers that a command that follows gives to a slot."""
+"""Most new workers that a following command starts in a slot."""
 
 
 def fill(vacancy: VacantSlot) -> bool:
-    """Start a worker in a slot whose worker is dead; return False where another command was faster.
+    """Start a worker in the slot of a dead one; return False if another command was faster.
 
     Raises:
         LaunchError: it could not be started.
@@ -32,47 +32,56 @@ def fill(vacancy: VacantSlot) -> bool:
     """
     submission, slot = vacancy.submission, vacancy.slot
     path = submission.words_path(slot)
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    moved_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
         try:
-            path.rename(aside)  # of several commands that see the dead worker, one takes its words away
+            path.rename(moved_path)  # a rename succeeds in only one of several commands that see the dead worker
         except FileNotFoundError:
             if vacancy.died:
                 return False
         try:
-            speaker = Process.from_json(json_or_empty(aside).get("process"))
-            if speaker and speaker.liveness() != "dead":  # another command was faster than that
+            last_worker = Process.from_json(json_or_empty(moved_path).get("process"))
+            if last_worker and last_worker.liveness() != "dead":  # another command has started it already
                 return False
-            started = process(SlotExecutor(submission.path, submission.code).start(slot))
-            aside.unlink(missing_ok=True)
+            new_worker = process(SlotExecutor(submission.path, submission.code).start(slot))
+            # Only now: the new worker writes a report of its own.
+            moved_path.unlink(missing_ok=True)
         except OSError as error:
             raise LaunchError(f"{submission.path}: worker could not be started: {error}") from error
         finally:
             with contextlib.suppress(FileNotFoundError):
-                aside.rename(path)
-    names = (str(one.get("name")) for one in submission.slots)
-    workers = [started if name == slot else worker for name, worker in zip(names, submission.workers(), strict=False)]
-    told = [worker.to_json() if worker else None for worker in workers]
-    write_atomic(submission.path / "workers.json", dumps({"workers": told}))
+                # Without a new worker the dead one's report returns, so that its slot still counts as vacant.
+                moved_path.rename(path)
+    names = (str(slot_json.get("name")) for slot_json in submission.slots)
+    workers = [
+        new_worker if name == slot else worker for name, worker in zip(names, submission.workers(), strict=False)
+    ]
+    workers_json = [worker.to_json() if worker else None for worker in workers]
+    write_atomic(submission.path / "workers.json", dumps({"workers": workers_json}))
     return True
 
 
 def fill_all(vacancies: Collection[VacantSlot]) -> str:
-    """Start a worker in each slot; return a line on how many were, or an empty one."""
-    started = sum(map(fill, vacancies))
-    return f"{count(started, 'idle slot')} {'has' if started == 1 else 'have'} a new worker" if started else ""
+    """Start a worker in each slot; return a line on how many were started, empty for none."""
+    worker_count = sum(map(fill, vacancies))
+    return (
+        f"{count(worker_count, 'idle slot')} {'has' if worker_count == 1 else 'have'} a new worker"
+        if worker_count
+        else ""
+    )
 
 
 @dataclass
 class WorkerRespawner:
-    """Replaces workers that die while their runs are followed, look after look.
+    """Replaces workers that die while their runs are followed.
 
-    A worker that dies before it has claimed a run is not replaced, and no slot gets more than `MOST`: on a broken
+    A worker that died before it claimed a run is not replaced, and no slot gets more than `MAX_RESPAWNS`: on a broken
     device each would cost a run.
 
     Attributes:
         after_s: seconds for which a slot must have been vacant.
-        tell: takes a line on what was done.
+        notify: receives a line on what was done.
+        clock: monotonic seconds.
     """
 
     after_s: float
@@ -82,13 +91,15 @@ class WorkerRespawner:
     _filled: Counter[tuple[Path, str]] = field(default_factory=Counter)
 
     def look(self, vacancies: Collection[VacantSlot]) -> None:
-        """Look at the slots that are vacant at this instant, and fill those that have been for long enough."""
+        """Start workers in those of the vacant slots that have been vacant for long enough."""
         now_s = self.clock()
-        found = {(v.submission.path, v.slot): v for v in vacancies if v.died}
-        self._since = {key: self._since.get(key, now_s) for key in found}
-        due = [key for key in found if now_s - self._since[key] >= self.after_s and self._filled[key] < MOST]
+        vacant = {(v.submission.path, v.slot): v for v in vacancies if v.died}
+        # A slot that has a worker again loses its time, so it starts afresh if that one dies.
+        self._since = {key: self._since.get(key, now_s) for key in vacant}
+        due = [key for key in vacant if now_s - self._since[key] >= self.after_s and self._filled[key] < MOST]
+        # Counted before the start: a slot whose worker cannot be started must not be tried for ever.
         self._filled.update(due)
         try:
-            self.tell(fill_all([found[key] for key in due]))
-        except (LaunchError, StorageError) as error:  # the others go on
+            self.tell(fill_all([vacant[key] for key in due]))
+        except (LaunchError, StorageError) as error:  # the other workers continue
             self.tell(str(error))

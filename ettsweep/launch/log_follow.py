@@ -1,4 +1,4 @@
-"""The log of a run as it is written, attempt after attempt, until the run is over."""
+"""Follow the log of a run while it is written, attempt after attempt, until the run is over."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, Status
 
 LAST_WORDS_S = 2.0
-"""Seconds at most in which an owner that lives on may log how a run ended: it has others to train."""
+"""Most seconds to wait for the last log lines of a run that is over: its owner may live on to train others."""
 
 
 class LogFollower:
-    """Reads what a run has logged since the last time."""
+    """Reads what was added to a run's log since the last read."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -21,20 +21,22 @@ class LogFollower:
         self._offset = 0
 
     def more(self) -> str:
-        """Return whole lines that are new, under the number of their attempt."""
-        told = ""
+        """Return the new complete lines, with a heading for each new attempt."""
+        text = ""
         for number in [number for number in self._run.numbers() if number >= self._number]:
             if number > self._number:
-                told += self.rest() + f"== attempt {number}\n"
+                # A new attempt: the previous one has ended, so nothing more comes.
+                text += self.rest() + f"== attempt {number}\n"
                 self._number, self._offset = number, 0
             data = self._unread()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._offset += len(whole)
-            told += whole.decode(errors="replace")
-        return told
+            # A line still being written waits for the next read, as it may end within a UTF-8 character.
+            lines = data[: data.rfind(b"\n") + 1]
+            self._offset += len(lines)
+            text += lines.decode(errors="replace")
+        return text
 
     def rest(self) -> str:
-        """Return what else an attempt has said that is over, and why it ended where it ended badly."""
+        """Return the unread rest of an ended attempt's log, and why the attempt failed if it did."""
         if not self._number:
             return ""
         text = self._unread().decode(errors="replace")
@@ -45,6 +47,7 @@ class LogFollower:
     def _unread(self) -> bytes:
         try:
             with self._run.attempt(self._number).log_path.open("rb") as file:
+                # By bytes, not characters: decoding starts anew with each read.
                 file.seek(self._offset)
                 return file.read()
         except OSError:
@@ -54,43 +57,43 @@ class LogFollower:
 def follow_log(
     monitor: ProgressMonitor, run: RunDir, say: Callable[[str], None], tell: Callable[[str], None]
 ) -> Status:
-    """Pass on what a run logs until it is finished, or has failed or been stopped; return its status then.
+    """Pass on a run's log until the run is finished, failed or stopped; return its status.
 
     Args:
-        monitor: looks at the run.
-        run: whose log it is.
-        say: takes what was logged.
-        tell: takes a line on what the run waits for, whenever that changes.
+        monitor: polls the run.
+        run: folder of the run.
+        say: receives new log text.
+        tell: receives a line on what the run waits for, whenever that changes.
     """
-    tail, waited = LogFollower(run), ""
+    follower, last_wait_message = LogFollower(run), ""
     while True:
         began_s = time.monotonic()
         status = monitor.look().statuses[run.id]
-        looked_s = time.monotonic() - began_s
-        say(tail.more())  # after the look: of a run that is over, it is all
+        polled_s = time.monotonic() - began_s
+        say(follower.more())  # after the poll: if the run is over, its log is complete
         if status.state.over:
-            _hear_out(run, tail, say)
-            say(tail.rest())
+            _hear_out(run, follower, say)
+            say(follower.rest())
             return status
-        waits = "" if status.state is State.RUNNING else _waits(run.id, status)
-        if waits != waited:
-            tell(waits)
-            waited = waits
-        time.sleep(max(POLL_S, LOOK_SHARE * looked_s))
+        wait_message = "" if status.state is State.RUNNING else _waits(run.id, status)
+        if wait_message != last_wait_message:
+            tell(wait_message)
+            last_wait_message = wait_message
+        time.sleep(max(POLL_S, LOOK_SHARE * polled_s))
 
 
-def _hear_out(run: RunDir, tail: LogFollower, say: Callable[[str], None]) -> None:
-    """Pass on what the owner of a run that is over still logs, until the owner is gone."""
-    attempt, until_s = run.latest(), time.monotonic() + LAST_WORDS_S
-    while attempt and attempt.liveness() != "dead" and time.monotonic() < until_s:
+def _hear_out(run: RunDir, follower: LogFollower, say: Callable[[str], None]) -> None:
+    """Pass on what the owner of an ended run still logs, until the owner is dead or `FINAL_LINES_S` have passed."""
+    attempt, deadline_s = run.latest(), time.monotonic() + LAST_WORDS_S
+    while attempt and attempt.liveness() != "dead" and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-        say(tail.more())
-    say(tail.more())
+        say(follower.more())
+    say(follower.more())
 
 
 def _waits(run_id: str, status: Status) -> str:
-    """Say what a run that is not in training waits for."""
+    """Return a line on what a run that is not in training waits for."""
     reason = f": {status.reason}" if status.reason else ""
     if status.state in (State.INTERRUPTED, State.MISSING):
-        return f"run {run_id} is {status.state}{reason}; it waits for a worker, which `ettsweep retry {run_id}` sends"
+        return f"run {run_id} is {status.state}{reason}; it waits for a worker: `ettsweep retry {run_id}` starts one"
     return f"run {run_id} is {status.state}{reason}; its log follows once it trains"

@@ -1,4 +1,4 @@
-"""Launch profiles: where and how runs train, which never changes their numbers."""
+"""Launch profiles: on which machines, with how many workers and how runs train. They never change a run's results."""
 
 import os
 import re
@@ -24,12 +24,14 @@ from ettsweep.trainer.tasks.registry import task_kind
 
 @dataclass(frozen=True)
 class Slot:
-    """A share of a machine that one worker trains on: a GPU, or its part of one, or some CPU threads.
-
-    With `others`, several such, which train a run together.
+    """A share of a machine for one worker: a GPU, a fraction of one, or some CPU threads.
 
     Attributes:
-        sharers: workers that a GPU has in all.
+        name: unique on its host, such as gpu-<uuid> or cpu-0; also the name of its lock file.
+        gpu: UUID or index, as for CUDA_VISIBLE_DEVICES; None on the CPU.
+        threads: CPU threads of the worker.
+        sharers: number of workers that share the GPU.
+        others: the further slots of a run that trains on several devices.
     """
 
     name: str
@@ -41,42 +43,42 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Slot":
-        """Read what `dataclasses.asdict` has written."""
+        """Build a slot from what `dataclasses.asdict` returned for it."""
         return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
 
 
 LOCKSTEP = 8
-"""Runs that share a loader by themselves: to halve an eighth of its cost again is worth little, and more lose more at
-a kill and keep people waiting for the first result."""
+"""Most runs that `pack: auto` trains together. Eight share one loader, so that loading costs an eighth of what it would
+per run. Larger packs save little more, lose more work at a kill and delay the first result."""
 
 
 class Profile(StrictModel):
-    """What all profiles say.
+    """Fields that local and SLURM profiles share.
 
     Attributes:
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
-        heartbeat_s: seconds between signs of life, for those who can see neither the process nor the scheduler. Keep
-            it above a third of what clients of a shared file system cache (60 s on NFS unless mounted otherwise).
+        heartbeat_s: seconds between heartbeats, which tell observers that can see neither the process nor the
+            scheduler that a run is alive. Keep it above a third of the attribute cache time of a shared file system
+            (60 s on NFS unless mounted otherwise).
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
-        pack: runs of one recipe that a worker trains at once, at most: they share a loader, and in a stack one call of
-            the model. `auto` is several where data have to be loaded, or where a short trial says that a stack pays.
-        pack_mode: `exact` stacks runs where that gives the numbers of runs alone, bit for bit; `fast` also where they
-            are rounded otherwise, as on a GPU.
-        micro_batch: images or texts that go through the model of a device at once; gradients are accumulated over the
-            rest of its share of the batch. `auto` takes what fits into its memory.
-        loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and
-            none without.
-        compile: use torch.compile; `auto` does on a GPU, where the runs of a worker are long enough to make up for it
-            and a compiler is there.
-        activation_checkpointing: compute activations again in the backward pass instead of keeping them; `auto` does
-            for models of more than a billion parameters.
-        sharded: let each device of `devices_per_run` hold a part of the model and of the optimizer's state alone;
-            `auto` does for models of more than a billion parameters.
-        corrupt_images: `skip` leaves out an image that cannot be decoded and names it in the log, `fail` ends the run.
-        log: where metrics are written to beside the run folder.
-        peak_tflops: of a device in the precision used, for the utilisation of one that is not known.
+        pack: most runs of one recipe that a worker trains at once. They share a loader, and in a stacked ensemble one
+            forward pass. `auto` packs where data must be loaded, or where a short trial shows that stacking is faster.
+        pack_mode: `exact` stacks runs only if each gets bit for bit the numbers of a run alone; `fast` also stacks
+            where rounding differs, as on a GPU.
+        micro_batch: samples that one device processes at once; gradients are accumulated over the rest of its share
+            of the batch. `auto` takes what fits into the device's memory.
+        loader_workers: image-loading processes per worker; `auto` is one per CPU of a worker with a GPU, else none.
+        compile: use torch.compile; `auto` does on a GPU if a compiler is installed and the runs of a worker are long
+            enough to make up for compilation.
+        activation_checkpointing: recompute activations in the backward pass instead of storing them; `auto` does for
+            models with more than a billion parameters.
+        sharded: shard the model and the optimizer state over the `devices_per_run` devices; `auto` does for models
+            with more than a billion parameters.
+        corrupt_images: `skip` leaves out an image that cannot be decoded and logs its name; `fail` ends the run.
+        log: where metrics are logged in addition to the run folder.
+        peak_tflops: peak of one device in the precision used; needed for the utilisation of unlisted devices.
     """
 
     checkpoint_every_s: NonNegative = 300.0
@@ -97,18 +99,20 @@ class Profile(StrictModel):
 
     def together(self, task: TaskSpec) -> int:
         """Return the most runs of a task that a worker trains at once."""
+        # Runs on several devices are never packed: the devices already work on one run together.
         if self.devices_per_run > 1:
             return 1
         if self.pack != "auto":
             return self.pack
+        # Packaged data are in memory, so there is no loading to share.
         return 1 if task_kind(task).packaged else LOCKSTEP
 
     def names(self, variable: str) -> bool:
-        """Say whether the profile gives an environment variable a value of its own."""
+        """`True` if the profile itself sets an environment variable."""
         return False
 
     def room(self) -> tuple[int, str]:
-        """Return the most bytes that a run can have there, and what has no more, in words."""
+        """Return the memory in bytes that a run can have at most, and a label of what provides it."""
         raise NotImplementedError
 
 
@@ -116,11 +120,11 @@ class LocalProfile(Profile):
     """Workers on this machine.
 
     Attributes:
-        devices: `auto` takes the GPUs, or the CPU where there is none; `cpu`; or a list of GPU numbers.
-        slots: workers; `auto` is one per core on the CPU, and `workers_per_device` on each GPU.
-        workers_per_device: workers that share a GPU, each with its part of the memory. Small runs gain more by `pack`.
-        threads: CPU threads of a worker; `auto` shares the cores among the slots. A resumed run repeats itself
-            bit for bit only with as many threads as before.
+        devices: `auto` uses the GPUs, or the CPU if there are none; `cpu`; or a list of GPU numbers.
+        slots: number of workers; `auto` is one per core on the CPU, and `workers_per_device` per GPU.
+        workers_per_device: workers that share a GPU and split its memory. For small runs `pack` is faster.
+        threads: CPU threads per worker; `auto` splits the cores among the slots. A resumed run is bit for bit the
+            same only with as many threads as before.
     """
 
     kind: Literal["local"] = "local"
@@ -131,88 +135,100 @@ class LocalProfile(Profile):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if isinstance(self.devices, list) and (twice := [n for n in self.devices if self.devices.count(n) > 1]):
+        if isinstance(self.devices, list) and (repeated := [n for n in self.devices if self.devices.count(n) > 1]):
             raise ValueError(
-                f"devices: GPU {twice[0]} is named twice; workers_per_device=2 has two workers share each GPU"
+                f"devices: GPU {repeated[0]} is named twice; workers_per_device=2 has two workers share each GPU"
             )
         if self.workers_per_device > 1 and self.slots != "auto":
-            raise ValueError("slots and workers_per_device both say how many workers there are: give one of them")
+            raise ValueError("slots and workers_per_device both set the number of workers: give only one of them")
         if self.devices_per_run > 1 and self.workers_per_device > 1:
-            raise ValueError("workers_per_device: devices that train a run together have a worker each")
+            raise ValueError("workers_per_device: must be 1 with devices_per_run > 1: each device has its own worker")
         return self
 
     def resolve(self) -> list[Slot]:
-        """Return the slots on this machine, each with those that train its runs together with it.
+        """Return this machine's slots, grouped so that each lists the others that train its runs with it.
 
         Raises:
-            InputError: there are not as many devices as a run is to have, or not the GPUs that are named.
+            InputError: fewer devices than `devices_per_run`, or a GPU of `devices` does not exist.
         """
-        singles, k = self._devices(), self.devices_per_run
-        if len(singles) < k:
-            more = "" if self.slots == "auto" else f" (slots={self.slots}; {k} are needed)"
-            more = more if singles[0].device == "cuda" else f" (on the CPU: slots={k})"
-            raise InputError(f"devices_per_run: {k} are asked for, and there are {len(singles)}{more}")
-        groups = [singles[first : first + k] for first in range(0, len(singles) - k + 1, k)]
+        # Left-over slots that do not fill a group stay unused.
+        singles, devices_per_run = self._devices(), self.devices_per_run
+        if len(singles) < devices_per_run:
+            hint = "" if self.slots == "auto" else f" (slots={self.slots}; {devices_per_run} are needed)"
+            hint = hint if singles[0].device == "cuda" else f" (on the CPU: slots={devices_per_run})"
+            raise InputError(f"devices_per_run: {devices_per_run} requested, but only {len(singles)} available{hint}")
+        groups = [
+            singles[first : first + devices_per_run]
+            for first in range(0, len(singles) - devices_per_run + 1, devices_per_run)
+        ]
         return [replace(first, others=tuple(others)) for first, *others in groups]
 
     def room(self) -> tuple[int, str]:
-        """Return the most bytes that a run can have on this machine, and what has no more, in words."""
+        """Return the memory in bytes that a run can have on this machine, and a label of what provides it."""
         k = self.devices_per_run
+        # A generous bound: the largest GPU, even if `devices` names smaller ones.
         if self.devices != "cpu" and visible_gpus() and (largest := gpu_bytes()):
             return k * largest, f"{count(k, 'GPU')} of this machine" if k > 1 else "a GPU of this machine"
         return memory_bytes(), "this machine"
 
     def check_counts(self) -> None:
-        """Check that there are not absurdly many workers, threads or loaders for this machine.
+        """Check that workers, threads and loaders are not absurdly many for this machine.
 
         Raises:
-            InputError: there are.
+            InputError: a count is above its limit.
         """
-        total, most = cores(), memory_bytes()
-        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), total * CROWD)
-        limits["slots"] = min(limits["slots"], max(total, most // WORKER_BYTES))
-        wrong = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
-        if wrong:
-            here = f"this machine has {count(total, 'core')} and {most / GIB:.0f} GiB"
+        core_count, memory = cores(), memory_bytes()
+        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), core_count * CROWD)
+        # Each worker imports torch, so memory limits their number before the cores do.
+        limits["slots"] = min(limits["slots"], max(core_count, memory // WORKER_BYTES))
+        exceeded = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
+        if exceeded:
+            machine = f"this machine has {count(core_count, 'core')} and {memory / GIB:.0f} GiB"
             raise InputError.of(
-                f"{name}: {getattr(self, name)} are too many: {here}; {limit} at most" for name, limit in wrong.items()
+                f"{name}: {getattr(self, name)} are too many: {machine}; {limit} at most"
+                for name, limit in exceeded.items()
             )
 
     def _devices(self) -> list[Slot]:
-        total = cores()
+        """Return one slot per worker, before they are grouped by `devices_per_run`."""
+        core_count = cores()
         gpus = [] if self.devices == "cpu" else visible_gpus()
         if isinstance(self.devices, list):
-            if absent := [number for number in self.devices if number >= len(gpus)]:
+            if missing := [index for index in self.devices if index >= len(gpus)]:
                 raise InputError(
-                    f"devices: there is no GPU {absent[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
+                    f"devices: there is no GPU {missing[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
                 )
-            gpus = [gpus[number] for number in self.devices]
-        each = self.workers_per_device
-        number = (len(gpus) * each or total) if self.slots == "auto" else self.slots
-        threads = max(1, total // number) if self.threads == "auto" else self.threads
+            gpus = [gpus[index] for index in self.devices]
+        workers_per_gpu = self.workers_per_device
+        worker_count = (len(gpus) * workers_per_gpu or core_count) if self.slots == "auto" else self.slots
+        threads = max(1, core_count // worker_count) if self.threads == "auto" else self.threads
         if not gpus:
-            if each > 1:
-                raise InputError(f"workers_per_device: there is no GPU here; slots={each * total} is for the CPU")
-            return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(number)]
-        if self.devices_per_run > 1 and number > len(gpus):
-            shared = f"{number} workers cannot share {count(len(gpus), 'GPU')}"
+            if workers_per_gpu > 1:
+                raise InputError(
+                    f"workers_per_device: there is no GPU here; slots={workers_per_gpu * core_count} is for the CPU"
+                )
+            return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(worker_count)]
+        # Ranks of one run on the same GPU would fight for its memory, and NCCL refuses them.
+        if self.devices_per_run > 1 and worker_count > len(gpus):
+            shared = f"{worker_count} workers cannot share {count(len(gpus), 'GPU')}"
             raise InputError(f"slots: {shared} where devices_per_run is {self.devices_per_run}")
-        return [_on_gpu(gpus, k, number, threads) for k in range(number)]
+        return [_on_gpu(gpus, k, worker_count, threads) for k in range(worker_count)]
 
 
-def _on_gpu(gpus: Sequence[str], k: int, number: int, threads: int) -> Slot:
-    """Return the slot of one of so many workers, which are spread over GPUs as evenly as can be."""
-    gpu, before = gpus[k % len(gpus)], k // len(gpus)
-    sharers = len(range(k % len(gpus), number, len(gpus)))
-    name = f"gpu-{gpu.replace('/', '_')}" + (f".{before + 1}" if before else "")
+def _on_gpu(gpus: Sequence[str], worker: int, worker_count: int, threads: int) -> Slot:
+    """Return the slot of one of `worker_count` workers, which are dealt to the GPUs in turn."""
+    gpu, rank_on_gpu = gpus[worker % len(gpus)], worker // len(gpus)
+    sharers = len(range(worker % len(gpus), worker_count, len(gpus)))
+    # The name becomes a file name; UUIDs of MIG devices can contain slashes.
+    name = f"gpu-{gpu.replace('/', '_')}" + (f".{rank_on_gpu + 1}" if rank_on_gpu else "")
     return Slot(name, "cuda", gpu, threads, sharers)
 
 
 CROWD = 64
-"""Workers or threads for each core beyond which nothing but a slip of the hand is meant."""
+"""Most workers or threads per core; more can only be a typing error."""
 
 WORKER_BYTES = 2**28
-"""Memory of a worker that has imported torch, at the very least."""
+"""Lower bound on the memory of a worker: what importing torch takes."""
 
 
 OWN_FIELDS = {
@@ -220,35 +236,35 @@ OWN_FIELDS = {
     **{"time": "time_min", "mem": "mem_gb", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gpus": "gpus"},
     **{"ntasks-per-node": "gpus", "ntasks": "gpus"},
 }
-"""Options of sbatch that a profile has a field for."""
+"""The profile's field for each sbatch option that has one; `sbatch:` must not set these."""
 
 OURS = {
     *("array", "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "wrap", "test-only"),
     *("wait", "parsable", "quiet", "clusters", "help", "usage", "version"),
 }
-"""Options of sbatch that the tool itself depends on."""
+"""sbatch options that ettsweep relies on; `sbatch:` must not set these."""
 
 
 class SlurmProfile(Profile):
-    """Jobs of a SLURM cluster: one array a submission, a task of it a job of its own.
+    """Jobs on a SLURM cluster: a submission is one array, and each array task is a job.
 
     Attributes:
-        partition, account, qos, constraint: as sbatch knows them; the site's default where not given.
-        time_min: time limit of a job in minutes. A longer run goes through several jobs.
+        partition, account, qos, constraint: as for sbatch; the site's default if not given.
+        time_min: time limit of a job in minutes. A longer run continues in further jobs.
         nodes: nodes of a job.
-        gpus: GPUs of a job on each of its nodes, each with a worker that trains one run at a time (or all of them one
-            run together, see devices_per_run); 0 trains on the CPU, with one worker a node.
+        gpus: GPUs of a job on each node, with one worker each. Each worker trains one run at a time, or all of them
+            train one run together (see devices_per_run). 0 trains on the CPU, with one worker per node.
         cpus: CPUs of a worker.
-        mem_gb: memory of a job on each node, in GiB; the site's default where not given.
-        max_parallel: jobs of one array that run at a time; as many as the site allows where not given.
-        runs_per_job: runs that a job is given, one after the other (or beside each other on its GPUs).
+        mem_gb: memory of a job on each node, in GiB; the site's default if not given.
+        max_parallel: jobs of one array that run at the same time; only limited by the site if not given.
+        runs_per_job: runs of a job, trained one after another (or in parallel on its GPUs).
         setup: shell commands before the workers start, such as `module load cuda`.
-        environment: variables of the job; their values are kept in a file that only its owner reads.
-        sbatch: further options of sbatch by their long names; true for one without a value.
-        python: command that starts Python on a node, such as `singularity exec image.sif python`; the Python of
-            whoever submits where not given.
-        warn_s: seconds before the time limit at which a job is told to save and to go on in the next one; SLURM may
-            tell it up to a minute earlier.
+        environment: environment variables of the job; their values are stored in one file that only its owner can read.
+        sbatch: further options of sbatch by their long names; true for a flag.
+        python: command that starts Python on a node, such as `singularity exec image.sif python`; the submitter's
+            Python if not given.
+        warn_s: seconds before the time limit at which a job is signalled to save and to continue in the next one; SLURM
+            may send the signal up to a minute earlier.
     """
 
     kind: Literal["slurm"]
@@ -271,34 +287,37 @@ class SlurmProfile(Profile):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
+        # srun starts all workers of a job alike, so they form either one group or none.
         if self.devices_per_run not in (1, self.nodes * self.workers):
             raise ValueError(
                 f"devices_per_run: a job has {self.nodes * self.workers} workers (nodes x gpus), which train a run "
                 f"each (1) or one run together ({self.nodes * self.workers}), got {self.devices_per_run}"
             )
-        early_s = 60 if self.time_min > 1 else 0  # by which SLURM may be early
+        early_s = 60 if self.time_min > 1 else 0  # SLURM may signal this much earlier
         if self.warn_s + early_s >= 60 * self.time_min:
             raise ValueError(
                 f"warn_s: {self.warn_s} s before the end of a job of {self.time_min} min may be before its start"
             )
         for command in self.setup:
+            # sbatch reads its options only above the first command, and would ignore this one.
             if command.startswith("#SBATCH"):
                 raise ValueError(f"setup: {command!r} is an option of sbatch: it belongs under sbatch")
         for option in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
-                raise ValueError(f"sbatch: {option!r} is no long option of sbatch, such as mail-type")
-            if own := [field for known, field in OWN_FIELDS.items() if known.startswith(option)]:
-                raise ValueError(f"sbatch: {option} has a field of its own: {own[0]}")
-            if any(known.startswith(option) for known in OURS):  # sbatch takes the beginning of an option for it
+                raise ValueError(f"sbatch: {option!r} is not a long option of sbatch, such as mail-type")
+            if fields := [field for sbatch_option, field in OWN_FIELDS.items() if sbatch_option.startswith(option)]:
+                raise ValueError(f"sbatch: {option} is set by the profile's field {fields[0]}")
+            # sbatch accepts any unique prefix of an option.
+            if any(sbatch_option.startswith(option) for sbatch_option in OURS):
                 raise ValueError(f"sbatch: {option} is set by ettsweep itself")
         return self
 
     def names(self, variable: str) -> bool:
-        """Say whether the profile gives an environment variable a value of its own, such as a copy on the node."""
+        """`True` if the profile itself sets an environment variable, for example to a copy of the data on the node."""
         return variable in self.environment or any(variable in command for command in self.setup)
 
     def room(self) -> tuple[int, str]:
-        """Return the most bytes that a run can have in a job, and what has no more, in words."""
+        """Return the memory in bytes that a run can have in a job, and a label of what provides it."""
         if self.gpus:
             return self.devices_per_run * LARGEST_GPU_BYTES, count(self.devices_per_run, "GPU")
         node_bytes = LARGEST_NODE_BYTES if self.mem_gb is None else int(self.mem_gb * GIB)
@@ -311,65 +330,71 @@ class SlurmProfile(Profile):
 
     @property
     def runs_at_once(self) -> int:
-        """Runs that a job can train at a time."""
+        """Runs that a job trains at the same time."""
         return min(self.runs_per_job, self.nodes * self.workers // self.devices_per_run)
 
 
 LARGEST_GPU_BYTES, LARGEST_NODE_BYTES = 2**40, 2**46
-"""Memory that no GPU and no node has, at a few times that of the largest of 2026: 1 TiB and 64 TiB."""
+"""Bounds that no GPU and no node reaches: 1 TiB and 64 TiB, a few times the largest of 2026."""
 
 AnyProfile = LocalProfile | SlurmProfile
 PROFILES: dict[str, type[LocalProfile] | type[SlurmProfile]] = {"local": LocalProfile, "slurm": SlurmProfile}
 
 
 def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
-    """Read a profile by file, or by name from ./launch and then from those shipped.
+    """Read a profile from a file, or by name from ./launch and then from the shipped ones.
 
-    An override is `key=value` for any field; `environment.NAME=value` and `sbatch.option=value` for parts of one.
+    An override is `key=value` for any field; `environment.NAME=value` and `sbatch.option=value` set one entry.
 
     Raises:
-        InputError: there is none of that name, or it has unknown keys or values.
+        InputError: no such profile, or unknown keys or invalid values.
     """
     path = find_profile(name)
     data = read_yaml(path)
     for override in overrides:
         _set(data, override)
-    where = with_sets(str(path), overrides, "--launch-set")
+    source = with_sets(str(path), overrides, "--launch-set")
     kind = data.get("kind", "local")
-    alien = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
-    if "kind" not in data and alien:
-        raise InputError(f"{where}: kind: is required; `kind: slurm` has {', '.join(alien)}")
+    # Without `kind` the profile counts as local, and each SLURM field would be reported as an unknown key.
+    slurm_only = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
+    if "kind" not in data and slurm_only:
+        raise InputError(f"{source}: kind: is required; `kind: slurm` has {', '.join(slurm_only)}")
     if not isinstance(kind, str) or kind not in PROFILES:
-        raise InputError(f"{where}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
+        raise InputError(f"{source}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
     for other, schema in PROFILES.items():
-        if wrong := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
-            raise InputError(f"{where}: {', '.join(wrong)}: unknown key of kind {kind}; `kind: {other}` has it")
-    profile = validate(PROFILES[kind], data, where)
+        if misplaced := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
+            raise InputError(f"{source}: {', '.join(misplaced)}: unknown key of kind {kind}; `kind: {other}` has it")
+    profile = validate(PROFILES[kind], data, source)
     if isinstance(profile, LocalProfile):
-        with located(where):
+        with located(source):
             profile.check_counts()
     return profile
 
 
 def _set(data: dict[str, Any], override: str) -> None:
+    # Sweeps store overrides with masked values; the mask must not become the value.
     if override.startswith("environment") and override.endswith(f"={HIDDEN}"):
         raise InputError(
             f"--launch-set {override}: the value is not kept with a sweep, as it may be a secret; give it again, or "
             f"name a profile that has it with --launch"
         )
     key, value = split_override(override, "--launch-set", "slots=4", rf"{NAME}(\..+)?")
-    first, _, rest = key.partition(".")
-    if not rest:
+    first, _, subkey = key.partition(".")
+    if not subkey:
         data[first] = value
         return
     inner = data.setdefault(first, {})
     if not isinstance(inner, dict):
         raise InputError(f"--launch-set {hidden(override)}: {first} has no parts; {first}=value sets it")
-    inner[rest] = value
+    inner[subkey] = value
 
 
 def find_profile(name: str) -> Path:
-    """Return the file of a profile."""
+    """Return the path of a profile, given as a file or by name.
+
+    Raises:
+        InputError: no such profile; similar names are suggested.
+    """
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         path = Path(name)
         if not path.is_file():

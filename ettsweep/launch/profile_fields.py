@@ -1,4 +1,4 @@
-"""Types of a launch profile's fields, with what is expected of each in words."""
+"""Field types of launch profiles, with messages that say what each expects."""
 
 from typing import Annotated, Literal
 
@@ -29,7 +29,7 @@ Devices = Annotated[
 
 
 def _one_line(value: str) -> str:
-    """Refuse what would end a line of a batch script."""
+    """Reject text that would end a line of the batch script."""
     if not value or not value.isprintable():
         raise ValueError(f"text on one line is expected, got {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""How to train a finished run again, bit for bit; what could make the bits differ here and now, or between runs."""
+"""How to train a finished run again, bit for bit, and what could change its bits here and now, or between runs."""
 
 import json
 import os
@@ -18,14 +18,22 @@ from ettsweep.trainer.tasks.data_location import data_env
 from ettsweep.trainer.tasks.registry import task_kind
 
 FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
-"""What claim.json says that can change bits; threads and device are in the command."""
+"""Keys of claim.json that can change bits; threads and device are in the command."""
 
 WRITE_DIFF = 'import json, sys; sys.stdout.write(json.load(open(sys.argv[1]))["git"]["diff"])'
+"""Python program that prints the recorded diff, which `git apply` reads."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The command, the commit of the code that trained the run, what differs here from then, and what to know."""
+    """How to train a run again.
+
+    Attributes:
+        command: shell command that trains the run.
+        commit: git commit of the code that trained it; None if not recorded.
+        differs: a line for each fact that is different on this machine.
+        notes: what else the user should know.
+    """
 
     command: str
     commit: str | None
@@ -34,7 +42,13 @@ class Reproduction:
 
 
 def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
-    """Say how to train a run from its start, as whoever finished it did; `result`: None where nobody has yet."""
+    """Return how to train a run from its start just as the attempt that finished it.
+
+    Args:
+        run: folder of the run.
+        spec: its spec.
+        result: its result; None if it is not finished, then the latest attempt is reproduced.
+    """
     attempt = _trainer(run, result)
     claim = attempt.claim() if attempt else {}
     notes = []
@@ -44,130 +58,141 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {data_env(spec.task.kind)}")
     command = _command(run, claim, attempt.execution() if attempt else {})
     if attempt is None:
-        notes.append("nobody has trained it yet: its threads, device and code are not known")
+        notes.append("it was never trained: its threads, device and code are unknown")
         return Reproduction(command, None, [], notes)
     device = str(claim.get("device", "cpu"))
     if device != "cpu":
-        notes.append("on a GPU some kernels add up in an order of their own: the last bits can differ each time")
+        notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")
     notes += [*_code_notes(attempt), *_resumed(attempt)]
     git = attempt.provenance().get("git") or {}
     return Reproduction(command, git.get("commit"), differences(facts(attempt), facts_here(device)), notes)
 
 
 def versions(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Group finished runs by the version and the code of ettsweep that trained them, as their attempts say."""
-    found: dict[str, list[Run]] = {}
+    """Group finished runs by the version and code of ettsweep that trained them, as recorded in their attempts."""
+    groups: dict[str, list[Run]] = {}
     for run in runs:
         attempt = _trainer(run.dir, run.result)
-        known = facts(attempt) if attempt else {}
-        code = f", code {known['code'][:8]}" if known.get("code") else ""
-        found.setdefault(f"ettsweep {known.get('ettsweep', 'of an unrecorded version')}{code}", []).append(run)
-    return found
+        recorded = facts(attempt) if attempt else {}
+        code = f", code {recorded['code'][:8]}" if recorded.get("code") else ""
+        groups.setdefault(f"ettsweep {recorded.get('ettsweep', 'of an unrecorded version')}{code}", []).append(run)
+    return groups
 
 
 def mixture(runs: Iterable[Run]) -> tuple[str, str] | None:
-    """Name those of some finished runs that another version of ettsweep trained than most; None where there are none.
+    """Return a warning if finished runs were trained by different versions of ettsweep, else None.
 
-    With them comes what else could change bits between the two, and the id of one of them.
+    The warning names the runs that another version than the most frequent one trained, and what else could change bits
+    between the two. With it comes the id of one of these runs.
     """
-    (most, alike), *others = sorted(versions(runs).items(), key=lambda group: -len(group[1])) or [("", [])]
-    told = []
+    # The most frequent version is the reference: its members need no listing.
+    (majority, majority_runs), *others = sorted(versions(runs).items(), key=lambda group: -len(group[1])) or [("", [])]
+    descriptions = []
     for name, members in others:
         ids = ", ".join(run.id for run in members[:3]) + (f" and {len(members) - 3} more" if len(members) > 3 else "")
-        differs = "; ".join(differences(_circumstances(alike[0]), _circumstances(members[0])))
-        told.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
-    if not told:
+        differs = "; ".join(differences(_circumstances(majority_runs[0]), _circumstances(members[0])))
+        descriptions.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
+    if not descriptions:
         return None
-    words = f"runs of different versions are compared: {len(alike)} trained by {most}, {', '.join(told)}"
-    return words, others[0][1][0].id
+    groups = ", ".join([f"{len(majority_runs)} trained by {majority}", *descriptions])
+    warning = f"runs of different versions are compared: {groups}"
+    return warning, others[0][1][0].id
 
 
 def _circumstances(run: Run) -> Json:
-    """Return what could change the bits of a finished run, but for the code."""
+    """Return the recorded facts about a finished run, without its code."""
     attempt = _trainer(run.dir, run.result)
-    known = facts(attempt) if attempt else {}
-    return {key: value for key, value in known.items() if key not in ("ettsweep", "code")}
+    recorded = facts(attempt) if attempt else {}
+    return {key: value for key, value in recorded.items() if key not in ("ettsweep", "code")}
 
 
 def _trainer(run: RunDir, result: Json | None) -> Attempt | None:
-    """Return the attempt that finished a run, else the latest."""
+    """Return the attempt that finished a run, or else the latest."""
     return run.attempt(result["attempts"]) if result and result.get("attempts") else run.latest()
 
 
-def _command(run: RunDir, claim: Json, how: Json) -> str:
-    """Return the command that trains a run anew, from any folder, as an attempt with this claim and execution did."""
-    words = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
+def _command(run: RunDir, claim: Json, execution: Json) -> str:
+    """Return the shell command, valid in any folder, that trains a run with these recorded settings."""
+    command = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
     settings = []
-    if isinstance(threads := how.get("threads", claim.get("threads")), int):
+    if isinstance(threads := execution.get("threads", claim.get("threads")), int):
         settings.append(f"threads={threads}")
-    processes = int(how.get("processes") or 1)
+    # Threads and the number of processes change the order of floating-point sums, and so the last bits.
+    processes = int(execution.get("processes") or 1)
     if "device" in claim:
         gpus = f"devices={list(range(processes))}"
         settings += [f"slots={processes}", "devices=cpu"] if claim["device"] == "cpu" else [gpus]
     settings += [f"devices_per_run={processes}"] if processes > 1 else []
     for key in ("micro_batch", "compile", "activation_checkpointing", "sharded"):
-        if how.get(key) is not None:
-            settings.append(f"{key}={str(how[key]).lower()}")
+        if execution.get(key) is not None:
+            settings.append(f"{key}={str(execution[key]).lower()}")
     for setting in settings:
-        words += ["--launch-set", setting]
-    return shlex.join(words)
+        command += ["--launch-set", setting]
+    return shlex.join(command)
 
 
 def facts(attempt: Attempt) -> Json:
-    """Return all that could change the bits of an attempt: versions, code, processor or GPU."""
+    """Return the facts about an attempt that could change its bits: versions, code, processor or GPU."""
     claim, origin = attempt.claim(), attempt.provenance()
     code = {"code": origin["code"]} if origin.get("code") else {}
     return {**(origin.get("packages") or {}), **{key: claim[key] for key in FACTS if key in claim}, **code}
 
 
 def facts_here(device: str) -> Json:
-    """Return the same of this machine now, for a run on this device (cpu, or a GPU, of which the first is taken)."""
-    # In a process of its own, as `doctor` does: a broken torch is a difference, not the end of the command.
+    """Return the same facts about this machine for a device: cpu, or a GPU, of which the first is taken."""
+    # In a subprocess, as `doctor` does: a broken torch is a difference, and must not end this command.
     code = (
         "import json, sys, torch; from ettsweep.trainer.training.run import environment;"
         "cuda = sys.argv[1] != 'cpu' and torch.cuda.is_available();"
         "print(json.dumps(environment(torch.device('cuda' if cuda else 'cpu'))))"
     )
-    env = {**os.environ, "PYTHONSAFEPATH": "1"}  # a folder named torch in the current one is not meant
-    done = subprocess.run([sys.executable, "-c", code, device], env=env, capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHONSAFEPATH": "1"}  # do not import a folder named torch in the current one
+    completed = subprocess.run(
+        [sys.executable, "-c", code, device], env=env, capture_output=True, text=True, check=False
+    )
     environment: Json = dict.fromkeys(FACTS, "unknown: torch cannot be imported")
-    if done.returncode == 0:
-        environment = json.loads(done.stdout.splitlines()[-1])
+    if completed.returncode == 0:
+        environment = json.loads(completed.stdout.splitlines()[-1])
     origin = provenance()
     return {**origin["packages"], **{key: environment.get(key) for key in FACTS}, "code": origin["code"]}
 
 
-def differences(then: Json, now: Json) -> list[str]:
-    """Return a line for each fact that is no longer the same."""
-    return [f"{key} was {was}, is {now.get(key) or 'absent'}" for key, was in then.items() if now.get(key) != was]
+def differences(recorded: Json, current: Json) -> list[str]:
+    """Return a line for each fact that has changed."""
+    return [
+        f"{key} was {recorded_value}, is {current.get(key) or 'absent'}"
+        for key, recorded_value in recorded.items()
+        if current.get(key) != recorded_value
+    ]
 
 
 def _code_notes(attempt: Attempt) -> Iterator[str]:
-    """Say where the code of an attempt is to be had."""
+    """Yield where to get the code of an attempt."""
     origin = attempt.provenance()
     git = origin.get("git")
     path = attempt.provenance_path.resolve()
     if not origin:
         yield "its code was not recorded"
     elif not git:
-        why = f" ({origin['problem']})" if origin.get("problem") else ""
-        yield f"its code: ettsweep {origin['packages'].get('ettsweep')}, in no git repository{why}"
+        problem = f" ({origin['problem']})" if origin.get("problem") else ""
+        yield f"its code: ettsweep {origin['packages'].get('ettsweep')}, in no git repository{problem}"
     elif not git["dirty"]:
         yield f"its code: `git checkout {git['commit']}`"
     else:
-        how = shlex.join(["python3", "-c", WRITE_DIFF, str(path)])
+        print_diff = shlex.join(["python3", "-c", WRITE_DIFF, str(path)])
         yield f"its code: commit {git['commit']} with changes, which are in {path}; in a clone of the repository:"
-        yield f"  git checkout {git['commit']} && {how} | git apply"
+        yield f"  git checkout {git['commit']} && {print_diff} | git apply"
         if git["diff_truncated"]:
-            yield "  the recorded changes are not whole: binary files, or more than 1 MiB"
+            yield "  the recorded changes are incomplete: binary files, or more than 1 MiB"
 
 
 def _resumed(attempt: Attempt) -> Iterator[str]:
-    """Say where a resumed run went on under other circumstances than before: that, nothing reproduces."""
-    before, (_, step) = attempt.parent(), attempt.resumed_from()
-    if before and before.claim():
-        yield from _resumed(before)
-        then = {**facts(before), "threads": before.claim().get("threads"), **before.execution()}
-        now = {**facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
-        for line in differences(then, now):
-            yield f"attempt {attempt.number} went on at step {step} where {line}: no run from the start repeats that"
+    """Yield where a resumed run continued under other conditions, which no run from the start can reproduce."""
+    previous, (_, step) = attempt.parent(), attempt.resumed_from()
+    if previous and previous.claim():
+        # Oldest first: each resumed attempt is compared with the one that it continues.
+        yield from _resumed(previous)
+        previous_facts = {**facts(previous), "threads": previous.claim().get("threads"), **previous.execution()}
+        resumed_facts = {**facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
+        for line in differences(previous_facts, resumed_facts):
+            yield f"attempt {attempt.number} resumed at step {step} where {line}: no run from the start reproduces that"

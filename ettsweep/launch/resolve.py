@@ -1,4 +1,4 @@
-"""What commands ask for, and where it trains: a grid, fresh seeds of optima, the same runs again, one run here."""
+"""Resolve what a command requests and on which machines: a grid, fresh seeds, retries, or one run in this process."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ from ettsweep.trainer.tasks.registry import TASKS, check_data
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What options say.
+    """Command-line options on where runs train.
 
     Attributes:
-        launch: name or file of the launch profile; None leaves it to the grid.
-        launch_set: `key=value` for its fields.
-        data: where the data set is; None leaves it to the grid, and to the user's environment.
+        launch: name or file of the launch profile; None for the sweep's own.
+        launch_set: `key=value` overrides of its fields.
+        data: path of the data set; None for the grid's, or the one in the user's environment.
     """
 
     launch: str | None = None
@@ -44,83 +44,92 @@ class LaunchOptions:
     data: str | None = None
 
     def of(self, sweep_spec: SweepSpec) -> SweepSpec:
-        """Return a request with what the options say of where it trains, and of where its data are."""
+        """Return a sweep spec with these options applied to its launch profile and data path."""
         launch, sets = sweep_spec.launch, sweep_spec.launch_set
         if self.launch is not None:
             launch = str(Path(self.launch).resolve()) if Path(self.launch).is_file() else self.launch
-            sets = ()  # another profile does not inherit what was set in the first
-        last = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # of a key, the last counts
+            sets = ()  # overrides of the old profile do not apply to the new one
+        last_by_key = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # the last of a key wins
         data = self.data or sweep_spec.data
-        where = located(data, sweep_spec.recipe.task.kind) if data else None
-        return sweep_spec.model_copy(update={"launch": launch, "launch_set": tuple(last.values()), "data": where})
+        data_path = located(data, sweep_spec.recipe.task.kind) if data else None
+        return sweep_spec.model_copy(
+            update={"launch": launch, "launch_set": tuple(last_by_key.values()), "data": data_path}
+        )
 
     def settle(self, sweep_spec: SweepSpec, results: Path, name: str) -> SweepSpec:
-        """Return a grid's request for the data at hand; it trains where the options say, else where the sweep does.
+        """Return a grid's spec with its corpus and its launch profile resolved.
 
-        A new sweep trains where all others of the folder do, if they agree.
+        The profile is the one in these options, else the one with which the sweep was launched before. A new sweep uses
+        the profile of the other sweeps in the folder if they all have the same.
 
         Raises:
-            TakenError: the sweep of this name asks for something else, and this could be asked for under another name.
-            InputError: it could not, for its profile or the size of its model.
-            DataMissingError: its runs are bound to data that are not there.
+            SweepNameTakenError: the sweep of this name has another spec; under another name this one would be valid.
+            InputError: it would not be valid, because of its profile or the size of its model.
+            DataMissingError: its runs depend on data that are missing.
         """
         sweep_store = load_sweep_store(results)
-        known = [sweep_store.named[name]] if name in sweep_store.named else sweep_store.chosen()
-        ways = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in known)}
-        if len(ways) == 1:
-            launch, sets = ways.pop()
+        sweeps = [sweep_store.named[name]] if name in sweep_store.named else sweep_store.chosen()
+        # Only the latest spec of a sweep counts: it may have moved to another profile.
+        profiles = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in sweeps)}
+        if len(profiles) == 1:
+            launch, sets = profiles.pop()
             sweep_spec = sweep_spec.model_copy(update={"launch": launch, "launch_set": sets})
         if name in sweep_store.named and sweep_spec.data is None:
-            sweep_spec = sweep_spec.model_copy(update={"data": known[0].sweep_specs[-1].data})
-        settled = with_corpus(self.of(sweep_spec))
+            sweep_spec = sweep_spec.model_copy(update={"data": sweeps[0].sweep_specs[-1].data})
+        resolved = with_corpus(self.of(sweep_spec))
         try:
-            agreeing(sweep_store, name, settled)
+            agreeing(sweep_store, name, resolved)
         except SweepNameTakenError:
-            profile, _ = trained_by(settled)
-            check_room([study.base for study in settled.searches()], profile)
+            profile, _ = trained_by(resolved)
+            # Otherwise the user would choose another name only to meet this error.
+            check_room([study.base for study in resolved.searches()], profile)
             raise
-        return settled
+        return resolved
 
     def of_searches(
         self, studies: Sequence[Study], sweep_store: SweepStore, *, dry_run: bool = False
     ) -> tuple[AnyProfile, dict[str, str]]:
-        """Return what more runs of some searches train by, as their sweeps say: a profile, and data by kind of task.
+        """Return the profile and the data paths, by kind of task, for more runs of studies.
 
         Raises:
-            InputError: the sweeps train in different places, so a choice is needed.
-            DataMissingError: a data set of theirs is not there.
+            InputError: the sweeps were launched with different profiles, so the user must choose.
+            DataMissingError: a data set is missing.
         """
-        ways: dict[tuple[str, tuple[str, ...]], str] = {}
+        sweep_by_profile: dict[tuple[str, tuple[str, ...]], str] = {}
         data: dict[str, str] = {}
         missing: dict[str, list[str]] = {}
         for sweep in sweep_store.chosen(list({study.sweep for study in studies})) if studies else ():
-            placed = self.of(sweep.sweep_specs[-1])
-            ways.setdefault((placed.launch, placed.launch_set), sweep.name)
-            if placed.data:
-                data[placed.recipe.task.kind] = placed.data
+            resolved = self.of(sweep.sweep_specs[-1])
+            sweep_by_profile.setdefault((resolved.launch, resolved.launch_set), sweep.name)
+            if resolved.data:
+                data[resolved.recipe.task.kind] = resolved.data
+            # A dry run may be on a machine without the data.
             if dry_run:
                 continue
             try:
-                check_data(placed.recipe.task, placed.recipe.model, placed.data)
+                check_data(resolved.recipe.task, resolved.recipe.model, resolved.data)
             except DataMissingError as error:
-                missing.setdefault(str(error), []).append(f"{sweep.name} ({model_name(placed.recipe.model)})")
+                missing.setdefault(str(error), []).append(f"{sweep.name} ({model_name(resolved.recipe.model)})")
         if missing:
-            raise DataMissingError("\n".join(f"sweep {', '.join(names)}: {why}" for why, names in missing.items()))
-        if len(ways) > 1:
-            where = [(sweep, "with", name, *map(hidden, sets)) for (name, sets), sweep in ways.items()]
-            told = "; ".join(map(" ".join, where))
-            raise InputError(
-                f"these sweeps were launched differently ({told}); choose with --launch, or narrow them with --sweep"
+            raise DataMissingError(
+                "\n".join(f"sweep {', '.join(names)}: {problem}" for problem, names in missing.items())
             )
-        name, sets = next(iter(ways), (self.launch or "local", self.launch_set))
+        if len(sweep_by_profile) > 1:
+            choices = [(sweep, "with", name, *map(hidden, sets)) for (name, sets), sweep in sweep_by_profile.items()]
+            listing = "; ".join(map(" ".join, choices))
+            raise InputError(
+                f"these sweeps were launched differently ({listing}); choose with --launch, or narrow them with --sweep"
+            )
+        # Without sweeps there is nothing to launch; the profile is loaded all the same, to check the options.
+        name, sets = next(iter(sweep_by_profile), (self.launch or "local", self.launch_set))
         return load_profile(name, sets), data
 
     def here(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
-        """Return the profile by which a run trains in this process, and where its data are said to be.
+        """Return the profile and the data path, if given, for training a run in this process.
 
         Raises:
-            DataMissingError: its data are not there.
-            InputError: the profile is for another machine.
+            DataMissingError: the data set is missing.
+            InputError: the profile is for SLURM, or the model does not fit into memory.
         """
         data = located(self.data, spec.task.kind) if self.data else None
         check_data(spec.task, spec.model, data)
@@ -134,25 +143,25 @@ class LaunchOptions:
 
 
 def located(data: str, task: str) -> str:
-    """Return where the data of a kind of task are said to be, so that it holds in any folder.
+    """Return the absolute path of the data of a kind of task.
 
     Raises:
-        InputError: the task has its data from a package.
+        InputError: the data of this task come with a package.
     """
     if TASKS[task].packaged:
-        own = "; for text of your own: --set task=text" if task == "pydoc" else ""
-        raise InputError(f"--data: task {task} has its data from a package, and reads no other{own}")
+        hint = "; for your own text: --set task=text" if task == "pydoc" else ""
+        raise InputError(f"--data: task {task} has its data from a package, and reads no other{hint}")
     return resolve(data)
 
 
 def data_of(sweep_spec: SweepSpec) -> str | None:
-    """Return where the data of a grid are, as the grid or the user's environment says; None where neither does."""
+    """Return the data path of a grid: its own, or the one in the user's environment; None if neither is set."""
     kind = sweep_spec.recipe.task.kind
     return None if TASKS[kind].packaged else said(kind, sweep_spec.data)
 
 
 def trained_by(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
-    """Return what the runs of a settled request train by: the profile, and where data are, by kind of task."""
+    """Return the profile of a resolved sweep spec, and its data path by kind of task."""
     data = {sweep_spec.recipe.task.kind: sweep_spec.data} if sweep_spec.data else {}
     return load_profile(sweep_spec.launch, sweep_spec.launch_set), data
 
@@ -160,11 +169,11 @@ def trained_by(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 WAITING = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
-"""States of runs that `retry` is for."""
+"""States of runs that `retry` selects by default."""
 
 BY_NAME = (*WAITING, State.PRUNED, State.UNKNOWN, State.DONE, State.DIVERGED)
-"""A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics; and a pruned
-one was stopped on purpose."""
+"""States of runs that `retry` accepts by run id: unknown owners are given up only on demand, a finished run may have
+lost its metrics, and a pruned run was stopped on purpose."""
 
 
 def plan_grid(
@@ -174,26 +183,33 @@ def plan_grid(
     words: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Plan, str]:
-    """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for under a name.
+    """Return the plan for the runs of a grid, and record the grid in its sweep unless it is a dry run.
 
-    For what is searched, the run of each centre stands for all that may be proposed. `words` are a note for the sweep;
-    `tell` takes a line on what became of it. With the plan comes what would keep one that is only shown from being
-    submitted; SLURM is not asked about that.
+    For a search, the run at each study's centre stands for all that may be suggested. In a dry run, what would prevent
+    submission is returned as text beside the plan; SLURM is not asked.
+
+    Args:
+        sweep_spec: the resolved grid.
+        context: how the command carries out the plan.
+        name: name of the sweep.
+        words: the user's note on the sweep.
+        tell: receives a line on how the sweep changed.
 
     Raises:
-        InputError: a run cannot be trained so.
-        DataMissingError: the data are not there, or not those that the runs need.
+        InputError: a run cannot be trained with these settings.
+        DataMissingError: the data are missing, or are not those that the runs need.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
-    wanted = sweep_spec.specs() or [study.base for study in sweep_spec.searches()]
-    plan = make_plan(wanted, read_ledger(context.results))
+    specs = sweep_spec.specs() or [study.base for study in sweep_spec.searches()]
+    plan = make_plan(specs, read_ledger(context.results))
     task, model = sweep_spec.recipe.task, sweep_spec.recipe.model
     check_room([planned.spec for planned in plan.to_launch], context.profile)
     try:
+        # A SLURM profile is not checked in a dry run: the machine may have no SLURM.
         if not context.dry_run or isinstance(context.profile, LocalProfile):
-            check(
-                context.results, plan, context.profile
-            )  # what cannot be submitted is an error before anything is recorded
+            # What cannot be submitted must fail before anything is recorded.
+            check(context.results, plan, context.profile)
+        # A plan with nothing to launch can be shown without the data.
         if plan.to_launch or not context.dry_run:
             check_data(task, model, sweep_spec.data)
         if plan.to_launch:
@@ -208,7 +224,7 @@ def plan_grid(
 
 
 def ask_seeds(studies: Sequence[Study], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
-    """Return the plan for reruns of each verified optimum over fresh seeds, and the verdicts that are none."""
+    """Return the plan that reruns each verified optimum over fresh seeds, and the verdicts without an optimum."""
     run_index = read_ledger(results)
     specs: list[RunSpec] = []
     unverified: list[Verdict] = []
@@ -222,28 +238,34 @@ def ask_seeds(studies: Sequence[Study], results: Path, count: int) -> tuple[Plan
 
 
 def retryable(runs: Sequence[Run], *, named: bool, states: Collection[str] = ()) -> list[Run]:
-    """Return those of some runs that can be trained again; more of them where a person has named each, or its state."""
-    meant = BY_NAME if named else (*WAITING, *({State.PRUNED} & set(states)))
-    return [run for run in runs if run.state in meant]
+    """Return the runs that `retry` may train again: more states if the user gave run ids, or asked for pruned runs."""
+    states_to_retry = BY_NAME if named else (*WAITING, *({State.PRUNED} & set(states)))
+    return [run for run in runs if run.state in states_to_retry]
 
 
 def ask_again(runs: Sequence[Run], context: CommandContext, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
-    """Have runs that ended without success, or whose owner shows no sign of life, go on from their last checkpoint.
+    """Retry runs that failed or whose owner shows no sign of life, from their last checkpoint.
 
-    One that is no longer as it was when a person chose it is left alone. Return the plan, and the runs that live:
-    `tell` takes a line for each whose owner's heartbeat is watched, which takes a while.
+    A run whose state has changed since the user chose it is skipped. Return the plan, and the runs found alive.
+
+    Args:
+        runs: the chosen runs.
+        context: how the command carries out the plan.
+        tell: receives a line for each run whose heartbeat is watched, which takes a while.
 
     Raises:
-        InputError, LaunchError: they cannot be submitted so; then they stay as they are.
+        InputError, LaunchError: they cannot be submitted; then they stay unchanged.
     """
     unknown = [run for run in runs if run.state is State.UNKNOWN]
     for run in unknown:
         tell(f"run {run.id}: {run.status.reason}; watching its heartbeat")
+    # A beating heart proves life where neither the process nor SLURM can be asked.
     beating = watch_pulses([run.dir for run in unknown])
     alive = [run for run in unknown if run.id in beating]
-    run_index = read_ledger(context.results)  # a person may have thought for long
+    run_index = read_ledger(context.results)  # runs may have changed while the user decided
     chosen = [run for run in runs if run.id not in beating and run_index.state(run.id).state is run.state]
     specs, ids = [run.spec for run in chosen], {run.id for run in chosen}
+    # Before any run is reset: an error must leave all of them as they were.
     check(context.results, make_plan(specs, run_index, insist=ids), context.profile)
     for run in chosen:
         run.dir.retry()
@@ -259,9 +281,9 @@ def ask_one(
     seed: int | None,
     launch_options: LaunchOptions,
 ) -> tuple[RunSpec, LaunchOptions]:
-    """Return one run of a grid file, and the place with the data that the grid names.
+    """Return the spec of one run of a grid file, and the launch options with the grid's data path.
 
-    What is not given is the centre's, or the grid's first.
+    `lr` and `wd` default to the centre, `strategy` and `seed` to the grid's first.
     """
     start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
     sweep_spec = launch_options.of(load_request(grid, [strategy] if strategy else [], sets, start=start))

@@ -1,4 +1,4 @@
-"""Packs: which runs are in training together, since one worker has claimed them all."""
+"""Packs: runs that train together because one worker claimed them all."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from ettsweep.study.run_index import count_states
 
 
 def pack_sizes(statuses: Mapping[str, Status]) -> dict[str, int]:
-    """Return of each run in training how many its worker trains at once; 1 also where no worker is known."""
+    """Return how many runs the worker of each running run trains at once; 1 if its worker is unknown."""
     running = {run: s.worker for run, s in statuses.items() if s.state is State.RUNNING}
     sizes = Counter(worker for worker in running.values() if worker)
     return {run: sizes[worker] if worker else 1 for run, worker in running.items()}
 
 
 def pack_of(status: Status, size: int) -> str:
-    """Return which pack a run trains in, with its size and its slot; empty where it trains alone."""
+    """Return size and slot of the pack that trains a run; empty if it trains alone."""
     return f"{size} on {status.slot or f'process {status.worker.pid}'}" if status.worker and size > 1 else ""
 
 
 def told_states(statuses: Mapping[str, Status]) -> list[str]:
-    """Return how many runs are in each state, and of those in training in how many packs."""
+    """Return the number of runs in each state, and in how many packs the running ones train."""
     return [
         f"{number} {state}" + (_packed(statuses) if state is State.RUNNING else "")
         for state, number in count_states(s.state for s in statuses.values()).items()

@@ -1,4 +1,4 @@
-"""Searches carried out: what a proposer names is trained, round after round, up to the verdict or to its last point."""
+"""Search: train what a sampler suggests, round after round, until verdicts are final or it suggests no more."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from ettsweep.study.verification import Budget
 
 @dataclass(frozen=True)
 class SearchTarget:
-    """What is searched: the families of a request, in the sweep that it makes or extends."""
+    """What is searched: the studies of a sweep spec, in the sweep that it creates or extends."""
 
     name: str
     sweep_spec: SweepSpec
@@ -26,23 +26,25 @@ class SearchTarget:
 
     @classmethod
     def of(cls, name: str, sweep_spec: SweepSpec, sweep_store: SweepStore) -> "SearchTarget":
-        """Return what is searched once a request, which agrees, was asked for under a name."""
+        """Return the target of a compatible sweep spec, as if it were already recorded under its name."""
         return cls(name, sweep_spec, asked_too(sweep_store, name, sweep_spec))
 
     @property
     def sweep(self) -> Sweep:
+        """The sweep, including this spec."""
         return self.sweep_store.named[self.name]
 
     @property
     def studies(self) -> list[Study]:
+        """Studies of the sweep whose families this spec searches."""
         families = {study.family for study in self.sweep_spec.searches()}
         return [study for study in self.sweep.studies if study.family in families]
 
     def reread(self, studies: Sequence[Study]) -> Sequence[Study]:
-        """Return the same searches as their sweep has them by now; as they were where it is gone."""
+        """Return studies as stored on disk now; unchanged if their sweep is gone."""
         sweep = load_sweep_store(self.sweep_store.results).named.get(self.name)
-        known = {study.family: study for study in sweep.studies} if sweep else {}
-        return [known.get(study.family, study) for study in studies]
+        stored = {study.family: study for study in sweep.studies} if sweep else {}
+        return [stored.get(study.family, study) for study in studies]
 
 
 def search_rounds(
@@ -57,21 +59,29 @@ def search_rounds(
     pruner: str,
     agree: Callable[[str], bool] | None = None,
 ) -> VerificationResult:
-    """Have points proposed and trained until verdicts stand: one round or, where `how` follows, all.
+    """Train suggested points until verdicts are final: one round, or all rounds if the context follows.
 
-    Families that have no proposals yet start at `starts`. `sampler` is the name of what proposes, up to `trials` points
-    for each family, and `pruner` of what stops hopeless runs, or none. `agree` is asked, with what the next round would
-    cost, whether a climb may go on that far; None: no.
+    Args:
+        sought: the studies to search.
+        context: how to carry out the rounds.
+        starts: first points of studies without suggestions.
+        budget: limits the runs of a climb.
+        sampler: name of the sampler.
+        propose: the sampler.
+        trials: most suggestions per study.
+        pruner: name of the pruner, or none.
+        agree: asks the user whether a climb may continue, given what the next round would cost; None for no.
     """
-    studies, recorded = sought.studies, not context.dry_run
-    searching = Suggester(
+    # In a dry run the sweep is not on disk: nothing is recorded or read back.
+    studies, is_recorded = sought.studies, not context.dry_run
+    suggester = Suggester(
         sampler,
         propose,
         trials,
         starts,
         {study.key for study in studies if sought.sweep.searched_out(study.strategy, sampler)},
-        reread=sought.reread if recorded else lambda studies: studies,
-        keep=partial(record, context.results) if recorded else lambda sweep, suggestions: None,
+        reread=sought.reread if is_recorded else lambda studies: studies,
+        keep=partial(record, context.results) if is_recorded else lambda sweep, suggestions: None,
         tell=context.tell,
     )
     return verify_rounds(
@@ -80,7 +90,7 @@ def search_rounds(
         budget=budget,
         tell=context.tell if context.console else None,
         agree=agree,
-        searching=searching,
+        searching=suggester,
         prune=None if pruner == "none" else partial(_pruner, context, pruner, sought),
     )
 
@@ -88,7 +98,8 @@ def search_rounds(
 def _pruner(
     context: CommandContext, name: str, sought: SearchTarget, proposals: Callable[[], Collection[str]]
 ) -> Pruner:
-    """Return what stops runs that were merely proposed, and that no other sweep asks for."""
+    """Return a pruner of runs that were only suggested, and that no other sweep requested."""
     chosen: Sequence[Sweep] = sought.sweep_store.chosen()
+    # Another sweep needs the final score of its runs.
     others = {spec.run_id for sweep in chosen if sweep.name != sought.name for spec in sweep.specs()}
     return Pruner(context.results, name, lambda: set(proposals()) - others, context.tell)

@@ -1,6 +1,6 @@
-"""Slots: a worker trains only while it holds the lock of its slot, which the kernel frees when it dies.
+"""Slots: a worker trains only while it holds the lock of its slot, which the kernel releases when the worker dies.
 
-A lock file says who holds it, for those who wait; only the lock itself says that it is held.
+A lock file names its holder for those who wait. Whether it is held, only the lock itself says.
 """
 
 import contextlib
@@ -17,26 +17,27 @@ from ettsweep.launch.profile import Slot
 from ettsweep.processes import Process, process
 
 SLOTS_ENV = "ETTSWEEP_SLOTS"
-"""Environment variable that puts the slot locks elsewhere; sweeps with different ones share no slots."""
+"""Environment variable with another folder for slot locks; processes with different folders share no slots."""
 
 
 def slots_path() -> Path:
-    """Return the folder of this user's slot locks on this host, which need not exist."""
+    """Return the folder of this user's slot locks on this host, which may not exist."""
     # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
     return Path(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}")
 
 
 def slot_dir() -> Path:
-    """Return the folder of this user's slot locks on this host, made if need be.
+    """Return the folder of this user's slot locks on this host; create it if needed.
 
     Raises:
-        StorageError: someone else owns it, or it cannot be made.
+        StorageError: another user owns it, or it cannot be created.
     """
     folder = slots_path()
     with storage_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
-    info = folder.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+    status = folder.lstat()
+    # /tmp is open to all: another user could plant a folder or a link under this name.
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise StorageError(f"{folder}: belongs to another user; remove it, or set {SLOTS_ENV} to a folder of yours")
     return folder
 
@@ -44,42 +45,49 @@ def slot_dir() -> Path:
 # --- holding --------------------------------------------------------------------------------------------------------
 
 Lock = list[int]
-"""Descriptors of the lock files that a process holds."""
+"""File descriptors of the lock files that a process holds."""
 
 
 def hold_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
-    """Hold the slot of this host and user, and those that train with it; return None if another process has one.
+    """Lock a slot and the slots that train with it; return None if another process holds one of them.
 
-    It is held for runs of a results folder, and says so. With `wait`, wait until no other process has it.
+    Args:
+        slot: the slot.
+        results: results folder that is recorded in the lock files, for those who wait.
+        wait: wait until all of them are free.
+
+    Raises:
+        StorageError: another user owns the folder of locks, or it cannot be created.
     """
-    held: Lock = []
+    descriptors: Lock = []
     slot_dir()
     for path in lock_paths(slot):
-        held.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        # Opened anew each time: an flock belongs to the open file, and lives as long as it.
+        descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         try:
-            fcntl.flock(held[-1], fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptors[-1], fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            os.close(held.pop())
-            let_go(held)
+            os.close(descriptors.pop())
+            let_go(descriptors)
             return None
-        _say(held[-1], dumps({"process": process().to_json(), "results": str(results.resolve())}))
-    return held
+        _say(descriptors[-1], dumps({"process": process().to_json(), "results": str(results.resolve())}))
+    return descriptors
 
 
 def let_go(lock: Lock) -> None:
-    """Free what a process holds."""
+    """Release a lock."""
     for descriptor in lock:
         _say(descriptor, "")
         os.close(descriptor)
 
 
 def lock_paths(slot: Slot) -> list[Path]:
-    """Return the lock files of a slot in one order, so that no two processes wait for each other."""
-    return [slots_path() / f"{name}.lock" for name in sorted({one.name for one in (slot, *slot.others)})]
+    """Return the lock files of a slot in a fixed order, so that no two processes wait for each other."""
+    return [slots_path() / f"{name}.lock" for name in sorted({member.name for member in (slot, *slot.others)})]
 
 
 def _say(descriptor: int, text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk costs the words, not the slot
+    with contextlib.suppress(OSError):  # a full disk loses the holder's name, not the slot
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
 
@@ -89,11 +97,12 @@ def _say(descriptor: int, text: str) -> None:
 
 @dataclass(frozen=True)
 class HeldSlot:
-    """A lock that is held, and by whom.
+    """A slot that is locked, and its holder.
 
     Attributes:
-        process: None where it has not said who it is, or is gone and has left the lock to a child.
-        results: the folder whose runs it trains.
+        name: of the slot.
+        process: the holder; None if it has not recorded itself, or died and left the lock to a child process.
+        results: results folder whose runs it trains.
     """
 
     name: str
@@ -106,24 +115,25 @@ class HeldSlot:
 
 
 def held(paths: Iterable[Path]) -> list[HeldSlot]:
-    """Return those of some locks that are held, with who holds each."""
-    return [found for path in paths if (found := _holder(path))]
+    """Return those of the locks that are held, with their holders."""
+    return [holder for path in paths if (holder := _holder(path))]
 
 
 def _holder(path: Path) -> HeldSlot | None:
-    """Return who holds a lock, or None where nobody does; the file alone could be of one that is gone."""
+    """Return the holder of a lock, or None if it is free; a lock file alone may be left over from a dead process."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # whatever lies there
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
     except (OSError, ValueError):
         return None
     try:
+        # A shared lock, so that several observers do not take each other for holders.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         with contextlib.suppress(ValueError, AttributeError):
-            told = loads(os.pread(descriptor, 4096, 0))
-            owner = Process.from_json(told.get("process"))
+            content = loads(os.pread(descriptor, 4096, 0))
+            owner = Process.from_json(content.get("process"))
             if owner and owner.liveness() != "dead":
-                return HeldSlot(path.stem, owner, str(told.get("results")))
+                return HeldSlot(path.stem, owner, str(content.get("results")))
         return HeldSlot(path.stem)
     finally:
         os.close(descriptor)
@@ -131,6 +141,6 @@ def _holder(path: Path) -> HeldSlot | None:
 
 
 def free_first(slots: Sequence[Slot]) -> list[Slot]:
-    """Return the slots with those that nobody holds at this instant in front."""
+    """Return the slots sorted so that those that are free now come first."""
     slot_dir()
     return sorted(slots, key=lambda slot: bool(held(lock_paths(slot))))

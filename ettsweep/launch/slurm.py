@@ -1,8 +1,7 @@
-"""Talking to SLURM: its commands, in a fixed environment, and what they answer as plain data.
+"""SLURM's commands, run in a fixed environment, with their answers as plain data.
 
-Who talks decides; nothing is decided here. One `squeue` answers for all jobs of the tool; `sacct` says how jobs ended
-that the controller has forgotten. What cannot be asked raises NoAnswerError with SLURM's own words, unless what is
-returned says so.
+Nothing is decided here. One `squeue` covers all jobs of ettsweep; `sacct` tells how jobs ended that the controller has
+forgotten. A command without an answer raises SlurmUnavailableError with SLURM's message, unless documented otherwise.
 """
 
 import contextlib
@@ -17,12 +16,12 @@ from functools import cache
 from ettsweep.errors import SlurmNotInstalledError, SlurmUnavailableError
 
 ANSWER_S = 20.0
-"""Seconds after which a command of SLURM's counts as not answering; its own patience is 10 s by default."""
+"""Seconds to wait for a SLURM command; SLURM's own message timeout is 10 s by default."""
 
 HOLDS = {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 HELD = re.compile(r"JobH[eo]ld|requeued[ _](in[ _])?(held|special)")
-"""States, and reasons in the state PENDING, of jobs that start when somebody says so: JobHeldUser, JobHeldAdmin,
-JobHoldMaxRequeue, `launch failed requeued held`, `job requeued in held state`; some versions have _ for blanks."""
+"""Job states, and reasons of PENDING jobs, that need a person to release the job: JobHeldUser, JobHeldAdmin,
+JobHoldMaxRequeue, `launch failed requeued held`, `job requeued in held state`; some versions write _ for blanks."""
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", *HOLDS}
 ACTIVE = {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
@@ -36,26 +35,27 @@ ENDS = {
     "DEADLINE": "its deadline passed",
     "REVOKED": "revoked by the federation",
 }
-"""States in which a job ends without having been told to by anyone, in words."""
+"""Job states that end a job without anyone's request, as text."""
 
 ENDED = {*ENDS, "COMPLETED", "CANCELLED", "FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL"}
-"""States in which a job is over. Of a state that is in none of these sets nothing is concluded."""
+"""States of jobs that are over. Nothing is concluded from a state in none of these sets."""
 
 INHERITED = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-"""Variables by which a user changes what the commands print, or whom they ask."""
+"""Environment variables by which a user changes the output of the commands, or the cluster that they query."""
 
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """One job as SLURM tells of it: for the tool, always a task of an array.
+    """A job as SLURM reports it; ettsweep's jobs are always array tasks.
 
     Attributes:
         id: such as 123_4.
-        state: SLURM's word, without what follows it: CANCELLED, not CANCELLED by 0.
-        reason: why it waits, as SLURM says; its exit code where it failed.
-        node: where it runs or ran.
-        start: when it started or is expected to, by the cluster's clock; empty where that is not known.
-        restarts: how often SLURM has started it anew.
+        name: job name; unique to a submission.
+        state: SLURM's state without details: CANCELLED, not CANCELLED by 0.
+        reason: why it waits, as SLURM puts it; the exit code if it has failed.
+        node: node on which it runs or ran.
+        start: when it started or is expected to, by the cluster's clock; empty if unknown.
+        restarts: how often SLURM has restarted it.
     """
 
     id: str
@@ -68,35 +68,35 @@ class ArrayTask:
 
     @property
     def waiting(self) -> bool:
-        """Whether it is yet to start, again or for the first time."""
+        """`True` if it has yet to start, for the first time or again."""
         return self.state in WAITING
 
     @property
     def held(self) -> bool:
-        """Whether it waits, and will until somebody releases it."""
+        """`True` if it waits until somebody releases it."""
         return self.state in HOLDS or (self.waiting and bool(HELD.search(self.reason)))
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, for whatever reason."""
+        """`True` if it has ended, for whatever reason."""
         return self.state in ENDED
 
     @property
     def active(self) -> bool:
-        """Whether it runs, or its processes may still be there."""
+        """`True` if it runs, or its processes may still exist."""
         return self.state in ACTIVE
 
 
 def ask(*command: str) -> str:
-    """Run a command of SLURM's and return what it prints.
+    """Run a SLURM command and return its standard output.
 
     Raises:
-        NoAnswerError: it is not installed, fails, or takes too long.
+        SlurmUnavailableError: it is not installed, fails, or takes too long.
     """
     env = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
     env["SLURM_BITSTR_LEN"] = "0"  # sacct would cut lists of tasks short
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -112,36 +112,38 @@ def ask(*command: str) -> str:
         raise SlurmUnavailableError(f"{command[0]} gave no answer in {ANSWER_S:.0f} s") from None
     except OSError as error:
         raise SlurmUnavailableError(f"{command[0]}: {error.strerror}") from None
-    # squeue complains of a user that it does not know, prints no jobs, and exits 0.
-    if done.returncode or re.search(r"^\w+: error: ", done.stderr, re.MULTILINE):
-        raise SlurmUnavailableError(f"{command[0]}: {words(done.stderr) or f'exit code {done.returncode}'}")
-    return done.stdout
+    # For an unknown user squeue prints an error and no jobs, and exits 0.
+    if completed.returncode or re.search(r"^\w+: error: ", completed.stderr, re.MULTILINE):
+        raise SlurmUnavailableError(f"{command[0]}: {words(completed.stderr) or f'exit code {completed.returncode}'}")
+    return completed.stdout
 
 
 def words(stderr: str) -> str:
-    """Return SLURM's own words, without the names of its functions before each line."""
-    names = r"^(\w+(?: error)?: )?(?:error: |fatal: )*(?:slurm\w*: )*"
-    lines = [re.sub(names, "", line).strip() for line in stderr.splitlines()]
-    told = list(dict.fromkeys(line for line in lines if line))
-    return "; ".join(told[:MANY]) + (f"; and {len(told) - MANY} more" if len(told) > MANY else "")
+    """Return SLURM's error message without the program and function names before each line."""
+    prefix = r"^(\w+(?: error)?: )?(?:error: |fatal: )*(?:slurm\w*: )*"
+    lines = [re.sub(prefix, "", line).strip() for line in stderr.splitlines()]
+    messages = list(dict.fromkeys(line for line in lines if line))
+    return "; ".join(messages[:MANY]) + (f"; and {len(messages) - MANY} more" if len(messages) > MANY else "")
 
 
 MANY = 4
-"""Lines of SLURM's that are worth repeating."""
+"""Most lines of an error message that are repeated to the user."""
 
 
 def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
-    """Return the jobs of some users, by their numbers, that the controller knows, also those that ended minutes ago."""
+    """Return the jobs of users, by job id, that the controller knows, including those that ended minutes ago."""
+    # -r lists each array task, -t all also jobs that ended lately; the suffix | separates fields with blanks in them.
     fields = ("JobArrayID", "Name", "State", "Reason", "NodeList", "StartTime", "RestartCnt")
-    wanted = ",".join(f"{field}:|" for field in fields)
-    text = ask("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", wanted)
-    found = {}
+    output_format = ",".join(f"{field}:|" for field in fields)
+    text = ask("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", output_format)
+    tasks = {}
     for line in text.splitlines():
-        parts = [part.strip() for part in line.split("|")]
-        if len(parts) < len(fields):
+        cells = [cell.strip() for cell in line.split("|")]
+        # A job name with a line break would split a line.
+        if len(cells) < len(fields):
             continue
-        id_, name, state, reason, node, start, restarts = parts[: len(fields)]
-        found[id_] = ArrayTask(
+        id_, name, state, reason, node, start, restarts = cells[: len(fields)]
+        tasks[id_] = ArrayTask(
             id=id_,
             name=name,
             state=_word(state),
@@ -150,7 +152,7 @@ def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
             start="" if start in ("N/A", "Unknown", "NONE") else start,
             restarts=int(restarts) if restarts.isdigit() else 0,
         )
-    return found
+    return tasks
 
 
 def _word(state: str) -> str:
@@ -158,91 +160,93 @@ def _word(state: str) -> str:
 
 
 def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
-    """Return how the tasks of some arrays ended, as the accounting tells, by id."""
+    """Return how the tasks of arrays ended according to the accounting database, by job id."""
     from submitit.slurm.slurm import read_job_id
 
     fields = "JobID,JobName,State,ExitCode,NodeList"
     text = ask("sacct", "-n", "-P", "-X", "-j", ",".join(arrays), "-o", fields)
-    found = {}
+    tasks = {}
     for line in text.splitlines():
-        parts = line.split("|")
-        if len(parts) < 5 or "." in parts[0]:
+        cells = line.split("|")
+        # 12_3.batch and the like are steps of a job.
+        if len(cells) < 5 or "." in cells[0]:
             continue
         try:
-            ids = read_job_id(parts[0])
+            ids = read_job_id(cells[0])
         except ValueError:
             continue
-        for main, *bounds in ids:  # tasks that never started are told together: 12_[3-9]
-            numbers = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
-            for number in numbers:
-                task = f"{main}{number}"
-                found[task] = ArrayTask(task, parts[1], _word(parts[2]), f"exit code {parts[3]}", parts[4])
-    return found
+        for array, *bounds in ids:  # tasks that never started share a line: 12_[3-9]
+            suffixes = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
+            for suffix in suffixes:
+                task_id = f"{array}{suffix}"
+                tasks[task_id] = ArrayTask(task_id, cells[1], _word(cells[2]), f"exit code {cells[3]}", cells[4])
+    return tasks
 
 
 @cache
 def configuration() -> dict[str, str]:
-    """Return what `scontrol show config` tells, by key."""
+    """Return the settings of `scontrol show config`, by key."""
     pairs = (line.partition(" = ") for line in ask("scontrol", "show", "config").splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
 def hides_jobs_of_others() -> bool:
-    """Say whether SLURM shows this user no jobs but its own."""
+    """`True` if SLURM shows this user only their own jobs."""
+    # PrivateData=jobs hides them without an error: an empty answer would look like ended jobs.
     return os.getuid() != 0 and "jobs" in configuration().get("PrivateData", "").split(",")
 
 
 def known_users(users: Iterable[str]) -> list[str]:
-    """Return those of some user numbers that this machine knows, and its own: of another, squeue will not hear."""
-    found = {str(os.getuid())}
+    """Return the uids that this machine knows, plus the own one; squeue rejects unknown ones."""
+    user_ids = {str(os.getuid())}
     for user in users:
         with contextlib.suppress(KeyError, ValueError):
-            found.add(str(pwd.getpwuid(int(user)).pw_uid))
-    return sorted(found)
+            user_ids.add(str(pwd.getpwuid(int(user)).pw_uid))
+    return sorted(user_ids)
 
 
 def cluster() -> str:
-    """Return the name of the cluster that is asked from here."""
+    """Return the name of the cluster that this machine queries."""
     return configuration().get("ClusterName", "")
 
 
 def cancel(ids: Iterable[str]) -> None:
-    """Cancel tasks; those that are gone are left alone."""
+    """Cancel array tasks; those that have ended are ignored."""
     arrays: dict[str, list[int]] = {}
     for id_ in ids:
         array, _, index = id_.partition("_")
         arrays.setdefault(array, []).append(int(index))
     for array, indices in arrays.items():
         try:
-            # No --state=PENDING: with a filter, scancel takes all waiting tasks of an array for one.
+            # No --state=PENDING: with a filter, scancel treats all waiting tasks of an array as one.
             ask("scancel", f"{array}_[{ranges(indices)}]")
         except SlurmUnavailableError as error:
-            if "Invalid job id" not in str(error):  # it has started or ended since squeue was asked
+            if "Invalid job id" not in str(error):  # it has ended since squeue was asked
                 raise
 
 
 def ranges(indices: Iterable[int]) -> str:
-    """Return 0, 1, 2, 5 as `0-2,5`, as SLURM writes the tasks of an array."""
-    found: list[list[int]] = []
+    """Format array indices as SLURM does: 0, 1, 2, 5 as `0-2,5`."""
+    intervals: list[list[int]] = []
     for index in sorted(indices):
-        if found and index == found[-1][1] + 1:
-            found[-1][1] = index
+        if intervals and index == intervals[-1][1] + 1:
+            intervals[-1][1] = index
         else:
-            found.append([index, index])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+            intervals.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals)
 
 
 def requeue(job: str) -> bool:
-    """Ask for a job to be started again; say whether SLURM will."""
+    """Ask SLURM to restart a job; return whether it will."""
     try:
         ask("scontrol", "requeue", job)
     except SlurmUnavailableError as error:
-        return "pending execution" in str(error)  # it has been asked for already
+        return "pending execution" in str(error)  # already requeued
     return True
 
 
 def under_repair() -> bool:
-    """Say whether nodes are down or drained: --test-only refuses what fits those alone, and sbatch lets it wait."""
+    """`True` if nodes are down or drained: sbatch would queue jobs for them, which --test-only refuses."""
     try:
         states = ask("sinfo", "-h", "-N", "-o", "%T").split()
     except SlurmUnavailableError:
@@ -251,10 +255,10 @@ def under_repair() -> bool:
 
 
 def preempted(job: str) -> bool | None:
-    """Say whether a job that has been told to end is making room for another, and not cancelled; None: no answer."""
+    """`True` if a job that was signalled is being preempted, not cancelled; None if SLURM does not answer."""
     try:
-        told = ask("scontrol", "--oneliner", "show", "job", job)
+        output = ask("scontrol", "--oneliner", "show", "job", job)
     except SlurmUnavailableError:
         return None
-    fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", told))
+    fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", output))
     return fields.get("JobState") == "RUNNING" and fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown")

@@ -1,7 +1,7 @@
-"""What a process remembers from look to look: SLURM's answers, and how hearts beat.
+"""What a process remembers between polls: SLURM's answers, and the heartbeats that it has seen.
 
-A process that looks once makes one call of squeue for all jobs; one that goes on looking asks seldom, and can tell a
-heart that beats from one that stands still.
+A single poll makes one call of squeue for all jobs. A process that polls on asks less often while nothing changes, and
+can tell a heart that beats from one that stands still.
 """
 
 import math
@@ -18,25 +18,25 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
 BEATS = 3
-"""Intervals for which a heart must have stood still, by the clock of whoever looks, before its owner counts as dead."""
+"""Heartbeat intervals without a beat, by the observer's clock, after which an owner counts as dead."""
 
 ASK_FIRST_S, ASK_LAST_S = 1.0, 30.0
-"""Seconds between questions to SLURM of a process that goes on looking: doubled while nothing changes."""
+"""Shortest and longest wait between queries to SLURM; doubled while nothing changes."""
 
 
 @dataclass
 class SlurmCache:
-    """What a process remembers from look to look.
+    """SLURM's answers and observed heartbeats, kept between polls.
 
     Attributes:
-        clock: seconds that only go forward; never compared with those of another machine.
-        again_s, wait_s: when the controller is asked next, and how long after it was asked.
-        recorded: array of each submission that it was asked about, by name; None where nobody had recorded it.
-        tasks: what it told, by id.
-        arrays: the array of each job's name, as recorded or as it told.
-        silence: why it did not answer.
-        ended, history_again_s, no_history: the same of the accounting.
-        beats: the heartbeat of an attempt as last seen, since when, and whether it has been seen to beat.
+        clock: monotonic seconds; never compared with those of another machine.
+        next_query_s, query_interval_s: time of the next query to the controller, and the wait before it.
+        recorded_arrays: array id of each submission in the last query, by job name; None if not yet recorded.
+        tasks: the controller's answer, by job id.
+        arrays: array id by job name, as recorded or as the controller reported.
+        slurm_error: why the controller did not answer; empty if it did.
+        ended_tasks, next_history_s, history_error: the same for the accounting database.
+        heartbeats: by attempt folder: the last heartbeat, since when it is the last, and whether it was seen to change.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -52,21 +52,24 @@ class SlurmCache:
     beats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
 
     def ask(self, submissions: Sequence[Submission]) -> None:
-        """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
-        # The name of a submission is there before sbatch is asked, its number before a job of it claims a run.
+        """Query the jobs of submissions, if the wait is over or the last query did not cover all of them."""
+        # A submission is named before sbatch runs, and its array id is recorded before a job of it claims a run.
         recorded = {s.name: s.array() for s in submissions}
-        known, now_s = recorded.items() <= self.recorded.items(), self.clock()
-        if known and now_s < self.again_s:
+        # A submission that was recorded since the last query makes its answer too old.
+        all_covered, now_s = recorded.items() <= self.recorded.items(), self.clock()
+        if all_covered and now_s < self.again_s:
             return
-        before = self._ours(submissions), self.silence
+        previous = self._ours(submissions), self.silence
         try:
             self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in submissions})), ""
         except SlurmUnavailableError as error:
             self.tasks, self.silence = {}, str(error)
+        # By name too: a submitter that was killed has recorded no id.
         self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
         self.arrays |= {name: array for name, array in recorded.items() if array}
-        same = known and before == (self._ours(submissions), self.silence)
-        self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
+        unchanged = all_covered and previous == (self._ours(submissions), self.silence)
+        # Many commands may poll one controller: it must not be asked more often than it has news.
+        self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if unchanged else ASK_FIRST_S
         self.recorded, self.again_s = recorded, now_s + self.wait_s
 
     def _ours(self, submissions: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
@@ -74,40 +77,43 @@ class SlurmCache:
         return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
     def history(self, id_: str, submissions: Sequence[Submission]) -> slurm.ArrayTask | None:
-        """Return how a task ended that the controller has forgotten.
+        """Return how a task ended that the controller has forgotten; None if unknown.
 
-        The accounting is slower than the controller, and often further away: it is asked seldom, and for all tasks of
-        the unfinished ones among some submissions at once.
+        The accounting database is slower than the controller: it is queried rarely, and then for all unfinished
+        submissions at once.
         """
         now_s = self.clock()
         if id_ not in self.ended and now_s >= self.history_again_s:
+            # Set before the query, so that a failing database is not asked at each poll either.
             self.history_again_s = now_s + ASK_LAST_S
             try:
                 arrays = sorted(self.arrays[s.name] for s in submissions if s.name in self.arrays and s.unfinished())
-                told = slurm.history(arrays) if arrays else {}
-                self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
+                tasks = slurm.history(arrays) if arrays else {}
+                # Its answers may be older than the controller's: only ends are final.
+                self.ended |= {id_: task for id_, task in tasks.items() if not task.active and not task.waiting}
                 self.no_history = ""
             except SlurmUnavailableError as error:
                 self.no_history = f"why is not known: {error}"
         return self.ended.get(id_)
 
     def pulse(self, attempt: Attempt) -> Life:
-        """Say whether the heart of an attempt's owner has been seen to beat, or to stand still for too long."""
+        """Return "alive" if an owner's heartbeat has changed, "dead" if it has not for too long, else "unknown"."""
         count, now_s = attempt.heartbeat(), self.clock()
-        last, since_s, beaten = self.beats.get(attempt.path, (count, now_s, False))
+        # Compared by content, never by time stamps: clocks of nodes and file servers differ.
+        last, since_s, has_beaten = self.beats.get(attempt.path, (count, now_s, False))
         if count != last:
-            last, since_s, beaten = count, now_s, True
-        self.beats[attempt.path] = (last, since_s, beaten)
+            last, since_s, has_beaten = count, now_s, True
+        self.beats[attempt.path] = (last, since_s, has_beaten)
         interval_s = attempt.heartbeat_s()
         if interval_s is None:
-            return "unknown"  # it was never promised to beat
+            return "unknown"  # this owner promised no heartbeat
         if now_s - since_s >= BEATS * interval_s:
             return "dead"
-        return "alive" if beaten else "unknown"
+        return "alive" if has_beaten else "unknown"
 
 
 def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
-    """Watch the hearts of the owners of some runs for as long as they may stand still; return those that beat."""
+    """Watch the heartbeats of runs until each has changed or counts as dead; return the ids of those that changed."""
     slurm_cache = SlurmCache()
     attempts = {run.id: attempt for run in runs if (attempt := run.latest()) and attempt.heartbeat_s() is not None}
     beating: set[str] = set()
@@ -120,4 +126,4 @@ def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
 
 
 WATCH_S = 0.5
-"""Seconds between looks at a heartbeat."""
+"""Seconds between reads of the heartbeats."""

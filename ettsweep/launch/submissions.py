@@ -1,13 +1,13 @@
-"""Submissions as they lie on disk: what each lists, and what its workers say of themselves.
+"""Submissions on disk: which runs each lists, and what its workers report.
 
 A folder jobs/<submission>/ holds
-- submission.json: written once, before anything is started: the ordered list of runs, the profile, who submits; for
-  SLURM also the name that its jobs carry, by which they are found if nobody lived to record their number;
-- job.json: the number of the array, from whoever knows it first: the submitter, or the first job that starts;
-  unanswered: the submitter got no number, and gave up;
-  workers.json: the processes of local workers;
-- worker-<name>.json: what each worker says of itself, first when it starts;
-- environment.sh: the variables that a profile gives to jobs, for their owner alone: nothing else here has the values;
+- submission.json: written once, before anything starts: the ordered list of runs, the profile, the submitting process;
+  for SLURM also the unique name of its jobs, by which they are found if the submitter died before it recorded their id;
+- job.json: id of the SLURM array, written by the submitter or by the first job that starts;
+  unanswered: the submitter got no id and gave up;
+  workers.json: processes of local workers;
+- worker-<name>.json: the report of a worker about itself, first written when it starts;
+- environment.sh: the profile's variables for jobs, readable only by their owner: no other file has the values;
 - the batch script, and the output of the workers.
 """
 
@@ -29,19 +29,19 @@ from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
 @dataclass(frozen=True)
 class Submission:
-    """One submission, as read.
+    """A submission as read from its folder.
 
     Attributes:
         kind: local or slurm.
-        runs: what it lists, in order.
-        profile: the launch profile, as plain data, without the values of its variables.
+        runs: ids of the runs that it lists, in order.
+        profile: the launch profile as plain data, without the values of its environment variables.
         submitter: the process that made it.
-        code: folder of the snapshot that its workers train from; empty where they use the installed code.
-        data: where data sets are, by kind of task; of others, the environment of the workers says it.
-        slots: of local workers.
-        name: of its jobs in SLURM, which no other submission has.
-        user: number of the user whose jobs they are.
-        cluster: the one that they went to.
+        code: folder of the code snapshot of its workers; empty if they use the installed code.
+        data: paths of data sets by kind of task; for other kinds the workers' environment has the path.
+        slots: slots of local workers, as JSON.
+        name: name of its SLURM jobs, unique to this submission.
+        user: uid of the user who owns the jobs.
+        cluster: SLURM cluster that has the jobs.
     """
 
     path: Path
@@ -58,102 +58,110 @@ class Submission:
 
     @property
     def results(self) -> Path:
-        """The results folder that it lies in."""
+        """The results folder that contains it."""
         return self.path.parent.parent
 
     def run_dirs(self, ids: Iterable[str]) -> list[RunDir]:
-        """Return the folders of some of its runs."""
+        """Return the folders of runs."""
         return [RunDir(runs_dir(self.results) / run_id) for run_id in ids]
 
     def unfinished(self) -> bool:
-        """Say whether a run that it lists has no result yet."""
+        """`True` if a run of its list has no result yet."""
         return any(not run.result_path.exists() for run in self.run_dirs(self.runs))
 
     # --- local ------------------------------------------------------------------------------------------------------
 
     def workers(self) -> list[Process | None]:
-        """Return the processes that were started for local workers; before they are, the submitter stands for each."""
-        started = json_or_empty(self.path / "workers.json").get("workers")
-        if not isinstance(started, list):
+        """Return the processes started for local workers; the submitter stands for each until they are recorded."""
+        workers = json_or_empty(self.path / "workers.json").get("workers")
+        if not isinstance(workers, list):
             return [self.submitter] * len(self.slots)
-        return [Process.from_json(worker) for worker in started]
+        return [Process.from_json(worker) for worker in workers]
 
     def live_workers(self) -> list[Process]:
-        """Return the local workers that still look for runs, or may do so where they cannot be seen.
+        """Return the local workers that still look for runs, or may do so on a host that cannot be seen from here.
 
-        A worker speaks for itself once it has started; before, the job that starts it does, and before that the
-        command that is starting the jobs. One that has taken its last look at the list says so, and does not count.
+        A worker that has started is known by its own report; before that by the process that was started for it, and
+        before that by the submitter. A worker that has read its list for the last time reports it, and is left out.
         """
         return [worker for worker, _, _ in self.live_slots()]
 
     def live_slots(self) -> list[tuple[Process, Json, Json]]:
-        """Return the same local workers with their slots, and what each says of itself."""
-        found = []
-        for slot, job in zip(self.slots, self.workers(), strict=False):
-            said = self.said_by(str(slot.get("name")))
-            worker = Process.from_json(said.get("process")) or job
-            if worker and not said.get("leaving") and worker.liveness() != "dead":
-                found.append((worker, slot, said))
-        return found
+        """Return each live local worker with its slot and its report."""
+        live = []
+        for slot, starter in zip(self.slots, self.workers(), strict=False):
+            # A report outlives its worker: the process in it says whether this worker lives.
+            report = self.said_by(str(slot.get("name")))
+            worker = Process.from_json(report.get("process")) or starter
+            if worker and not report.get("leaving") and worker.liveness() != "dead":
+                live.append((worker, slot, report))
+        return live
 
     def vacancies(self) -> list["VacantSlot"]:
-        """Return the slots whose workers are dead, while others of this submission live and may need help.
+        """Return the slots whose workers are dead while other workers of this submission live.
 
-        Where all are dead, its runs count as nobody's, and are submitted again. What another user has submitted is left
-        to them.
+        If all workers are dead there are none: the runs are interrupted, and are submitted again. Submissions of other
+        users have none either.
         """
+        # Only the owner of the submission may start its workers: others would run under the wrong user.
         with contextlib.suppress(OSError):
             if self.path.stat().st_uid != os.getuid():
                 return []
-        found = []
-        for slot, job in zip(self.slots, self.workers(), strict=False):
-            said = self.said_by(name := str(slot.get("name")))
-            worker = Process.from_json(said.get("process")) or job
+        slots = []
+        for slot, starter in zip(self.slots, self.workers(), strict=False):
+            report = self.said_by(name := str(slot.get("name")))
+            worker = Process.from_json(report.get("process")) or starter
             if worker and worker.liveness() == "dead":
-                found.append(VacantSlot(self, name, died=bool(said.get("claimed") and not said.get("leaving"))))
-        return found if self.live_workers() else []
+                slots.append(VacantSlot(self, name, died=bool(report.get("claimed") and not report.get("leaving"))))
+        # Checked last: a worker that died meanwhile only makes this list empty, which is safe.
+        return slots if self.live_workers() else []
 
     def at_work(self) -> int:
-        """Return how many local workers have their slots, and so may each train a run."""
-        return sum(bool(said) and not said.get("waits") for _, _, said in self.live_slots())
+        """Return the number of local workers that hold their slots, and so can train a run."""
+        return sum(bool(report) and not report.get("waits") for _, _, report in self.live_slots())
 
     def waits_for(self) -> str:
-        """Say which slots local workers wait for, and who has them; empty where a worker does not wait for one."""
-        told = []
-        for worker, slot, said in self.live_slots():
-            if not isinstance(locks := said.get("waits"), list):
+        """Return which slots local workers wait for and who holds them; empty if a worker does not wait."""
+        locations = []
+        for worker, slot, report in self.live_slots():
+            if not isinstance(locks := report.get("waits"), list):
                 return ""
+            # Locks are local to a host: those of another host cannot be inspected here.
             if worker.liveness() == "unknown":
-                told.append(f"slot {slot.get('name')} of {worker.host}")
+                locations.append(f"slot {slot.get('name')} of {worker.host}")
             else:
-                told += [str(lock) for lock in held(Path(str(path)) for path in locks) if lock.process != worker][:1]
-        more = f", or one of {len(told) - 1} more" if len(told) > 1 else ""
-        return f"waits for {told[0]}{more}" if told else ""
+                locations += [str(lock) for lock in held(Path(str(path)) for path in locks) if lock.process != worker][
+                    :1
+                ]
+        suffix = f", or one of {len(locations) - 1} more" if len(locations) > 1 else ""
+        return f"waits for {locations[0]}{suffix}" if locations else ""
 
     # --- SLURM ------------------------------------------------------------------------------------------------------
 
     def array(self) -> str | None:
-        """Return the number of its array in SLURM, or None where nobody has recorded one."""
+        """Return the id of its SLURM array, or None if nobody has recorded it."""
         number = json_or_empty(self.path / "job.json").get("id")
         return number if isinstance(number, str) and number.isdigit() else None
 
     def record(self, array: str) -> None:
-        """Record the number of its array; whoever knows it first does."""
+        """Record the id of its SLURM array, unless another process has done so."""
+        # Exclusive: the submitter and the first job may both write, with the same id.
         write_atomic(self.path / "job.json", dumps({"id": array}), exclusive=True)
 
     def record_silence(self) -> None:
-        """Record that the submitter got no answer: whether there is an array shows by its name alone."""
+        """Record that SLURM did not answer the submitter: whether there is an array can only be found by its name."""
         write_atomic(self.path / "unanswered", "")
 
     def being_submitted(self) -> Life:
-        """Say whether its submitter lives, and still waits for the number of the array."""
+        """Return the liveness of a submitter that still waits for the array's id; "dead" if none does."""
+        # From here on the jobs answer for the submission, or nobody does.
         if self.submitter is None or self.array() is not None or (self.path / "unanswered").exists():
             return "dead"
         return self.submitter.liveness()
 
     @property
     def runs_per_job(self) -> int:
-        """Runs that each task of the array is given."""
+        """Runs that each array task is given."""
         count = self.profile.get("runs_per_job")
         return count if isinstance(count, int) and count > 0 else 1
 
@@ -162,58 +170,61 @@ class Submission:
         return {run: number // self.runs_per_job for number, run in enumerate(self.runs)}
 
     def task_of(self, run_id: str) -> int:
-        """Return the index of the task that is given a run."""
+        """Return the index of the array task that is given a run."""
         return self._tasks[run_id]
 
     def runs_of(self, index: int) -> tuple[str, ...]:
-        """Return the runs of a task."""
+        """Return the ids of the runs of an array task."""
         first = index * self.runs_per_job
         return self.runs[first : first + self.runs_per_job]
 
     def leave_to_script(self, index: int, restart: int, *, certain: bool) -> None:
-        """Leave a note for the batch script to have this job started again, or to do so if it is being preempted."""
+        """Leave a note that asks the batch script to requeue this job: always, or only if it is being preempted."""
         write_atomic(self.path / f"{'again' if certain else 'preempted'}-{index}-{restart}", "")
 
     def all_leaving(self, index: int, restarts: int) -> bool:
-        """Say whether all workers of a task have taken their last look at their list in this life of the job."""
-        return all(said.get("leaving") for said in self._said_in(index, restarts))
+        """`True` if all workers of an array task have read their list for the last time since this start of the job."""
+        return all(report.get("leaving") for report in self._said_in(index, restarts))
 
     def all_saved(self, index: int, restarts: int) -> bool:
-        """Say whether all workers of a task have nothing to lose any more in this life of the job."""
-        return all(said.get("leaving") or said.get("saved") for said in self._said_in(index, restarts))
+        """`True` if no worker of an array task has unsaved progress since this start of the job."""
+        return all(report.get("leaving") or report.get("saved") for report in self._said_in(index, restarts))
 
     @property
     def workers_per_job(self) -> int:
-        """Workers that a task of the array has."""
+        """Workers of an array task."""
+        # A node without GPUs has one worker, as in `SlurmProfile.workers`.
         return int(self.profile.get("nodes") or 1) * max(1, int(self.profile.get("gpus") or 0))
 
     @property
     def runs_at_once(self) -> int:
-        """Runs that a task of the array can train at a time."""
+        """Runs that an array task trains at the same time."""
         together = self.workers_per_job // max(1, int(self.profile.get("devices_per_run") or 1))
         return max(1, min(self.runs_per_job, together))
 
     def _said_in(self, index: int, restarts: int) -> list[Json]:
-        said = [self.said_by(f"{index}-{rank}") for rank in range(self.workers_per_job)]
-        return [s if s.get("restart") == restarts else {} for s in said]
+        reports = [self.said_by(f"{index}-{rank}") for rank in range(self.workers_per_job)]
+        # Reports of an earlier start of the same job say nothing about the present one.
+        return [report if report.get("restart") == restarts else {} for report in reports]
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def words_path(self, worker: str) -> Path:
-        """Return the file in which a worker speaks of itself."""
+        """Return the file that a worker writes its report to."""
         return self.path / f"worker-{worker}.json"
 
     def said_by(self, worker: str) -> Json:
-        """Return what a worker says of itself; empty where it has not started, or its words cannot be read."""
+        """Return the report of a worker; empty if it has not started or its file cannot be read."""
         return json_or_empty(self.words_path(worker))
 
     def last_words(self) -> str:
-        """Return the last line that a worker wrote, and where the rest is."""
+        """Return the last line that a worker printed, with the path of its output."""
         for path in sorted(self.path.glob("*_log.out")):
             for line in reversed(path.read_text(errors="replace").splitlines()):
-                if (words := line.strip()) and not words.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
-                    return f"{words} (all of it: {path})"
-        return f"without a word, as if killed (their output: {self.path})"
+                # Lines of submitit and SLURM follow the worker's own error, and would hide it.
+                if (text := line.strip()) and not text.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
+                    return f"{text} (full output: {path})"
+        return f"no output, as if killed (all output: {self.path})"
 
 
 @dataclass(frozen=True)
@@ -221,7 +232,8 @@ class VacantSlot:
     """A slot of a live submission whose worker is dead.
 
     Attributes:
-        died: after it had claimed a run, and before it was done; else it was told to end, or may never have worked.
+        died: the worker died between claiming a run and finishing its list; otherwise it was told to stop, or may
+            never have worked.
     """
 
     submission: Submission
@@ -230,16 +242,17 @@ class VacantSlot:
 
 
 def read_submission(folder: Path) -> Submission:
-    """Read a submission.
+    """Read a submission from its folder.
 
     Raises:
-        CorruptError: submission.json is missing or unreadable.
+        CorruptError: submission.json is missing or invalid.
     """
     try:
         content = read_json(folder / "submission.json")
     except FileNotFoundError:
         raise CorruptError(f"{folder}: has no submission.json") from None
     kind, runs = content.get("kind", "local"), content.get("runs")
+    # Ids become paths below runs/: one such as `../x` must not pass.
     if not isinstance(runs, list) or not all(isinstance(run, str) and is_run_id(run) for run in runs):
         raise CorruptError(f"{folder / 'submission.json'}: lists no runs")
     if kind not in ("local", "slurm"):
@@ -252,7 +265,8 @@ def read_submission(folder: Path) -> Submission:
         profile=profile if isinstance(profile, dict) else {},
         submitter=Process.from_json(content.get("submitter")),
         code=str(content.get("code") or ""),
-        data={str(task): str(where) for task, where in data.items()} if isinstance(data, dict) else {},
+        # Only kind and runs are required: all else reads as empty if it is missing or of the wrong type.
+        data={str(task): str(location) for task, location in data.items()} if isinstance(data, dict) else {},
         slots=[slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else [],
         name=str(content.get("name") or ""),
         user=str(content.get("user") or ""),
@@ -261,17 +275,17 @@ def read_submission(folder: Path) -> Submission:
 
 
 def next_name(results: Path) -> str:
-    """Return a name for a new submission: a number above all that exist, and what tells two of one number apart.
+    """Return a unique name for a new submission: a number above all existing ones, and a random suffix.
 
-    Clocks of login nodes differ, and so do their time zones: which job of a run is the newest goes by the number.
+    Submissions are ordered by number, not by time: clocks and time zones of login nodes differ.
     """
     last = max((_number(folder) for folder in submission_folders(results)), default=0)
     return f"{last + 1:06d}-{uuid.uuid4().hex[:8]}"
 
 
 def _number(folder: Path) -> int:
-    """Return the number of a submission; a folder of another name counts as older."""
-    return int(found[1]) if (found := _NUMBERED.fullmatch(folder.name)) else 0
+    """Return the number of a submission folder; 0 for a folder of another name, so that it counts as the oldest."""
+    return int(match[1]) if (match := _NUMBERED.fullmatch(folder.name)) else 0
 
 
 _NUMBERED = re.compile(r"([0-9]+)-[0-9a-f]{8}")
@@ -284,12 +298,12 @@ def submission_folders(results: Path) -> list[Path]:
 
 
 def readable(folder: Path) -> Submission | None:
-    """Return a submission, or None where it cannot be read."""
+    """Return a submission, or None if it cannot be read."""
     with contextlib.suppress(CorruptError):
         return read_submission(folder)
     return None
 
 
 def submissions(results: Path) -> list[Submission]:
-    """Return all submissions that can be read, oldest first."""
+    """Return all readable submissions, oldest first."""
     return [submission for folder in submission_folders(results) if (submission := readable(folder))]

@@ -1,4 +1,4 @@
-"""Submitting: a plan becomes run folders, a list of them on disk, and workers."""
+"""Submission: create the run folders of a plan, record the list of runs on disk, and start workers."""
 
 import contextlib
 import io
@@ -37,24 +37,29 @@ from ettsweep.trainer.tasks.data_location import data_env, resolve, said
 from ettsweep.trainer.tasks.registry import TASKS
 
 LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
-"""What sbatch says when it could not talk to the controller to the end: then there may be jobs all the same."""
+"""Messages of sbatch when the connection to the controller broke, so that the jobs may exist all the same."""
 
 
 def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, str] | None = None) -> list[Path]:
-    """Make the run folders of a plan and start workers for them; return the folders of the submissions.
+    """Create the run folders of a plan, start workers for them, and return the folders of the submissions.
 
-    Pruned runs are lifted out of that state: whoever has a run submitted wants its result.
+    Pruned runs are reset first: whoever submits a run wants its result.
 
-    `data` says where data sets are, by kind of task, as far as somebody has said it.
+    Args:
+        results: the results folder.
+        plan: runs to launch.
+        profile: where and how they train.
+        data: paths of data sets by kind of task, as far as given.
 
     Raises:
-        LaunchError: no worker could be started; SLURM's own words are in it.
+        LaunchError: no worker could be started; the message has SLURM's own.
     """
     if not plan.to_launch:
         return []
     for planned in plan.to_launch:
         RunDir.create(results, planned.spec).unprune()
     if isinstance(profile, LocalProfile):
+        # More workers than runs would only start, find nothing and end.
         slots = free_first(profile.resolve())[: len(plan.to_launch)]
         if max(slot.sharers for slot in slots) > 1 and not mps_runs():
             print_note(f"workers compute on a GPU {TURNS}")
@@ -66,44 +71,47 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
         try:
             folders.append(_submit_array(content, array, results, profile))
         except LaunchError as error:
+            # Nothing was submitted: the plain error is enough.
             if not folders:
                 raise
-            done = sum(len(a.planned) for a in arrays[: len(folders)])
-            told = f"{done} of {len(plan.to_launch)} runs were submitted, and then: {error}"
-            raise type(error)(told) from None
+            submitted_count = sum(len(a.planned) for a in arrays[: len(folders)])
+            message = f"{submitted_count} of {len(plan.to_launch)} runs were submitted, and then: {error}"
+            raise type(error)(message) from None
     return folders
 
 
 def _content(results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, data: Mapping[str, str]) -> Json:
-    """Return what submission.json says; a snapshot of the code is taken if the profile wants one."""
+    """Return the content of submission.json; take a code snapshot if the profile asks for one."""
     code = None
     if profile.snapshot:
         from ettsweep.launch.code_snapshot import take_snapshot
 
         code = str(take_snapshot(results.resolve()))
+    # Paths are resolved now, on the submitting machine: workers may start in another folder.
     kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].packaged)
-    found = {kind: where for kind in kinds if (where := said(kind, data.get(kind)))}
+    locations = {kind: location for kind in kinds if (location := said(kind, data.get(kind)))}
     return {
         "kind": profile.kind,
         "runs": [p.id for p in planned],
         "profile": profile.model_dump(mode="json"),
         "submitter": process().to_json(),
         "code": code,
-        "data": {kind: resolve(where) for kind, where in found.items() if not profile.names(data_env(kind))},
+        "data": {kind: resolve(location) for kind, location in locations.items() if not profile.names(data_env(kind))},
     }
 
 
 def _record(results: Path, content: Json) -> Submission:
-    """Write what a submission is to do into a new folder, before anything of it is started."""
+    """Write a submission into a new folder, before any of its workers starts."""
     folder = jobs_dir(results.resolve()) / next_name(results)
     with storage_errors(folder):
         folder.mkdir(parents=True)
+    # First of all files: a folder without it counts as unreadable, and its jobs would find no list.
     write_atomic(folder / "submission.json", json.dumps(content))
     return read_submission(folder)
 
 
 def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
-    """Start a worker for each slot; all are given the same list of runs."""
+    """Start a worker for each slot; all get the same list of runs."""
     from ettsweep.launch.executors import SlotExecutor
 
     submission = _record(results, content | {"slots": [asdict(slot) for slot in slots]})
@@ -121,7 +129,7 @@ def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
 
 @dataclass(frozen=True)
 class Array:
-    """What one array is to do: its runs, how many tasks share them, and how many of these run at a time."""
+    """An array to submit: its runs, the number of tasks that share them, and how many tasks run at the same time."""
 
     planned: Sequence[PlannedRun]
     tasks: int
@@ -129,29 +137,39 @@ class Array:
 
     @property
     def name(self) -> str:
-        """What people read of its jobs, such as vit-b16-ntk."""
+        """Job name shown to users, such as vit-b16-ntk."""
         models = dict.fromkeys(model_name(p.spec.model) for p in self.planned)
         strategies = dict.fromkeys(strategy_name(p.spec.strategy.s) for p in self.planned)
-        words = [
+        components = [
             next(iter(models)) if len(models) == 1 else "sweep",
             next(iter(strategies)) if len(strategies) == 1 else f"{len(strategies)}-strategies",
         ]
-        return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:60]
+        # `submit` appends a unique suffix; squeue shows the beginning.
+        return re.sub(r"[^\w.=-]+", "_", "-".join(components))[:60]
 
 
 def _arrays(results: Path, planned: Sequence[PlannedRun], profile: SlurmProfile, max_tasks: int) -> list[Array]:
-    """Split runs into arrays, several where the site's MaxArraySize is less than the tasks that are needed."""
+    """Split runs into arrays, several if they need more tasks than the site's MaxArraySize.
+
+    Raises:
+        InputError: the path of the results contains a %.
+    """
+    # sbatch replaces %j and the like in the paths of its output files.
     if "%" in str(folder := unnamed(results)):
-        raise InputError(f"{folder}: SLURM gives % in a path a meaning of its own; --results names another folder")
+        raise InputError(f"{folder}: SLURM replaces % in paths; choose another folder with --results")
     size = max_tasks * profile.runs_per_job
-    parts = [planned[first : first + size] for first in range(0, len(planned), size)]
-    most = profile.max_parallel and max(1, profile.max_parallel // len(parts))
-    tasks = [-(-len(part) // profile.runs_per_job) for part in parts]
-    return [Array(part, count, min(count, most or count)) for part, count in zip(parts, tasks, strict=True)]
+    chunks = [planned[first : first + size] for first in range(0, len(planned), size)]
+    # Arrays run side by side, so they share the limit.
+    max_parallel = profile.max_parallel and max(1, profile.max_parallel // len(chunks))
+    task_counts = [-(-len(chunk) // profile.runs_per_job) for chunk in chunks]
+    return [
+        Array(chunk, task_count, min(task_count, max_parallel or task_count))
+        for chunk, task_count in zip(chunks, task_counts, strict=True)
+    ]
 
 
 def _max_array_size() -> int:
-    """Return how many tasks an array may have: the site's largest index plus one, less if it says so."""
+    """Return the most tasks that the site allows in an array."""
     config = slurm.configuration()
     limits = [config.get("MaxArraySize", "")]
     limits += re.findall(r"max_array_tasks=(\d+)", config.get("SchedulerParameters", ""))
@@ -159,19 +177,26 @@ def _max_array_size() -> int:
 
 
 def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProfile) -> Path:
-    """Write what the jobs are to do, under a name that no other job has, then run sbatch and record its answer."""
+    """Record the submission under a unique job name, run sbatch, and record the id of the array."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     from ettsweep.launch.executors import ArrayExecutor
 
+    # Unique, so that the jobs can be found even if sbatch never returns their id.
     name = f"{array.name}.{uuid.uuid4().hex[:8]}"
-    own = {"runs": [p.id for p in array.planned], "cluster": slurm.cluster(), "user": str(os.getuid()), "name": name}
-    submission = _record(results, content | own)
+    array_content = {
+        "runs": [p.id for p in array.planned],
+        "cluster": slurm.cluster(),
+        "user": str(os.getuid()),
+        "name": name,
+    }
+    submission = _record(results, content | array_content)
     executor = ArrayExecutor(submission.path, profile, name, array.tasks, array.parallel, submission.code)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints its errors
             number = executor.start()
     except (FailedJobError, FailedSubmissionError) as error:
+        # sbatch may fail after the controller has accepted the jobs.
         number = _after_failure(submission, slurm.words(str(error)))
     except OSError as error:
         shutil.rmtree(submission.path, ignore_errors=True)
@@ -180,33 +205,34 @@ def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProf
     return submission.path
 
 
-def _after_failure(submission: Submission, told: str) -> str:
-    """Return the array that sbatch made although it failed, by its name.
+def _after_failure(submission: Submission, message: str) -> str:
+    """Return the id of an array that exists although sbatch failed; it is found by its unique name.
 
     Raises:
-        LaunchError: there is none, and nothing is left behind.
-        UnansweredError: SLURM does not say.
+        LaunchError: there is none; the submission is deleted.
+        SubmissionUnknownError: SLURM does not answer.
     """
-    lost = LOST.search(told)
+    connection_lost = LOST.search(message)
+    # If squeue fails too, nothing is known: the submission stays, and is looked up later.
     with contextlib.suppress(SlurmUnavailableError):
         for task in slurm.queue([submission.user]).values():
             if task.name == submission.name:
                 return task.id.partition("_")[0]
-        if not lost:
+        if not connection_lost:
             shutil.rmtree(submission.path, ignore_errors=True)
-            raise LaunchError(f"sbatch refuses: {told}")
-    # A controller that was too busy to answer can accept the jobs minutes later: what was written for them stays.
+            raise LaunchError(f"sbatch refuses: {message}")
+    # A busy controller can accept the jobs minutes later: their submission must stay.
     submission.record_silence()
-    raise SubmissionUnknownError(f"sbatch: {told}; the next command looks whether the jobs were made")
+    raise SubmissionUnknownError(f"sbatch: {message}; the next command looks whether the jobs were made")
 
 
 def unnamed(results: Path) -> Path:
-    """Return the folder of a submission that has no name yet."""
+    """Return the placeholder path of a submission that has no name yet."""
     return jobs_dir(results.resolve()) / "XXXXXXXX"
 
 
 def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
-    """Return the batch scripts that `submit` would hand to sbatch, with XXXXXXXX for what makes their names unique."""
+    """Return the batch scripts that `submit` would pass to sbatch, with XXXXXXXX in place of unique names."""
     if not isinstance(profile, SlurmProfile) or not plan.to_launch:
         return []
     from ettsweep.launch.executors import ArrayExecutor
@@ -214,28 +240,29 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     try:
         max_tasks = _max_array_size()
     except SlurmUnavailableError:
-        max_tasks = len(plan.to_launch)  # whoever looks at the script where there is no SLURM sees one array
+        max_tasks = len(plan.to_launch)  # without SLURM, show one array
     code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
-    found = []
+    texts = []
     for array in _arrays(results, plan.to_launch, profile, max_tasks):
         name = f"{array.name}.XXXXXXXX"
         executor = ArrayExecutor(unnamed(results), profile, name, array.tasks, array.parallel, code)
-        found.append(executor.script())
-    return found
+        texts.append(executor.script())
+    return texts
 
 
 def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
-    """Find out, before anything is recorded, whether a plan could be submitted.
+    """Check that a plan could be submitted, before anything is recorded.
 
     Raises:
-        InputError: a device that the profile names is not here, or a run has fewer samples a step than devices.
-        LaunchError: SLURM refuses the profile, in its own words, or does not answer.
+        InputError: a device of the profile does not exist, a batch is smaller than `devices_per_run`, or a model does
+            not fit into memory.
+        LaunchError: SLURM refuses the profile, or does not answer.
     """
     if not plan.to_launch:
         return
-    least = min(planned.spec.batch_size for planned in plan.to_launch)
-    if least < profile.devices_per_run:
-        raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {least}")
+    smallest_batch = min(planned.spec.batch_size for planned in plan.to_launch)
+    if smallest_batch < profile.devices_per_run:
+        raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {smallest_batch}")
     if isinstance(profile, LocalProfile):
         profile.resolve()
     check_room([planned.spec for planned in plan.to_launch], profile)
@@ -244,21 +271,21 @@ def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
 
 
 def check_room(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
-    """Check that the models of some runs are not too large for where they are to train.
+    """Check that the models of runs fit into the memory of the profile's devices.
 
     Raises:
-        InputError: one is.
+        InputError: a model is too large.
     """
-    room = profile.room()
+    memory = profile.room()
     for model, optimizer in dict.fromkeys((spec.model, spec.optimizer) for spec in specs):
-        check_size(model, optimizer, *room)
+        check_size(model, optimizer, *memory)
 
 
 def would_start(script: str) -> str:
-    """Return what sbatch says of when and where a batch script would start; nothing is submitted.
+    """Return sbatch's estimate of when and where a batch script would start; nothing is submitted.
 
     Raises:
-        LaunchError: sbatch refuses it, in its own words.
+        LaunchError: sbatch refuses the script.
     """
     from ettsweep.launch.executors import sbatch
 
@@ -266,12 +293,13 @@ def would_start(script: str) -> str:
         raise SlurmNotInstalledError("sbatch is not on this machine; `--launch local` trains here")
     command, wait_s = [*sbatch(script), "--test-only"], slurm.ANSWER_S
     try:
-        done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=wait_s, check=False)
+        completed = subprocess.run(command, input=script, capture_output=True, text=True, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:
         raise SlurmUnavailableError(f"sbatch gave no answer in {wait_s:.0f} s") from None
-    told = slurm.words(done.stderr)
-    if done.returncode and LOST.search(told):
-        raise SlurmUnavailableError(f"sbatch: {told}")
-    if done.returncode and not ("configuration is not available" in told and slurm.under_repair()):
-        raise LaunchError(f"sbatch refuses: {told}")
-    return told
+    message = slurm.words(completed.stderr)
+    if completed.returncode and LOST.search(message):
+        raise SlurmUnavailableError(f"sbatch: {message}")
+    # --test-only also refuses what would wait for nodes that are down at present; sbatch itself would queue it.
+    if completed.returncode and not ("configuration is not available" in message and slurm.under_repair()):
+        raise LaunchError(f"sbatch refuses: {message}")
+    return message

@@ -13,7 +13,7 @@ from ettsweep.launch.cost import device_hours
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.grid_file import load_request
 
-TIMED = r"about [\d.]+ device hours, \d+ s on 1 slot \(3 runs of the kind were timed\)"
+TIMED = r"about [\d.]+ device hours, \d+ s on 1 slot \(measured on 3 runs of the same kind\)"
 
 
 def cost(runs: list[RunDir]) -> str:
@@ -30,7 +30,7 @@ def test_commands_that_train_say_what_it_costs(call: Call, results: Path, forks:
         followed = call(*asked, "--follow").err
         grid = runs_in(results)
         assert followed.index("3 runs to train\n") < followed.index(f"3 runs trained: {cost(grid)} in ")
-        assert f"3 runs were there already: {cost(grid)} saved\n" in call(*asked, "--follow").err
+        assert f"3 runs were finished already: {cost(grid)} saved\n" in call(*asked, "--follow").err
 
         verified = call("verify-optimum", "--follow", "--results", results, "--format", "json")
         assert re.search(rf"this round trains 1 run: {TIMED}\n", verified.err)

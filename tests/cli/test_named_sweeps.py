@@ -376,7 +376,7 @@ def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path,
     for spec in theirs:
         RunDir.create(results, spec)
     done = call("cancel", "--sweep", "seeds", "--yes", "--results", results)
-    assert "3 runs are left alone: sweep w8 wants them too" in done.err
+    assert "3 runs are kept: sweep w8 needs them too" in done.err
     assert "3 runs cancelled" in done.err
     found = states(call, results)
     assert {run for run, (_, state) in found.items() if state == "cancelled"} == found.keys() - shared
@@ -391,7 +391,7 @@ def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, 
     RunDir.create(results, climbed := first.with_point(first.lr * 16, first.wd, 0))
     assert states(call, results)[climbed.run_id][0] == "w8, wider"
     done = call("cancel", "--sweep", "wider", "--yes", "--results", results)
-    assert "1 run is left alone: sweep w8 wants it too" in done.err
+    assert "1 run is kept: sweep w8 needs it too" in done.err
     assert states(call, results)[climbed.run_id][1] == "missing"
 
 

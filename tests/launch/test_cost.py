@@ -72,15 +72,15 @@ def test_runs_take_as_long_as_those_of_their_kind_did(results: Path, make_spec: 
     assert before(results, new) == "5 runs to train", "nothing like them was timed"
     finish(results, make_spec(), 700)
     assert before(results, new[:1]) == (
-        "1 run to train: about 0.19 device hours, 11 min 40 s on 1 slot (1 run of the kind was timed)"
+        "1 run to train: about 0.19 device hours, 11 min 40 s on 1 slot (measured on 1 run of the same kind)"
     )
     finish(results, make_spec(lr=4.0), 200, share=0.25)  # 900 s of 1.25 runs: 720 s a run
     assert before(results, new) == (
-        "5 runs to train: about 1 device hour, 36 min 0 s on 2 slots (2 runs of the kind were timed)"
+        "5 runs to train: about 1 device hour, 36 min 0 s on 2 slots (measured on 2 runs of the same kind)"
     )
     wider = make_spec(model={"width": 16})
     assert before(results, [*new, wider]) == (
-        "6 runs to train: about 1 device hour for 5 of them (2 runs of the kind were timed)"
+        "6 runs to train: about 1 device hour for 5 of them (measured on 2 runs of the same kind)"
     )
     training_times = TrainingTimes(load_run_index(results))
     planned = make_plan([*new, make_spec(batch_size=16, seed=1)], load_run_index(results)).to_launch
@@ -147,7 +147,7 @@ def test_on_a_cluster_wall_time_is_told_where_jobs_are_bounded(
     profile = SlurmProfile(kind="slurm", **changes)
     finish(results, make_spec(seed=99), 3600, where=GPU, processes=profile.devices_per_run)
     told = before(results, [make_spec(seed=seed) for seed in range(10)], profile)
-    assert told == f"10 runs to train: about 10 device hours{wall} (1 run of the kind was timed)"
+    assert told == f"10 runs to train: about 10 device hours{wall} (measured on 1 run of the same kind)"
 
 
 def test_a_run_that_is_taken_on_costs_what_is_left_of_it(results: Path, make_spec: Specs) -> None:
@@ -170,11 +170,11 @@ def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec
     account = CostEstimator(HERE, clock=lambda: next(now_s))
     assert account.before(plan).startswith("3 runs to train: about 1.1 device hours")
     assert account.before(plan) == "", "they are the same, whose worker died"
-    assert account.after(plan.run_index) == "1 run was there already: 0.5 device hours saved"
+    assert account.after(plan.run_index) == "1 run was finished already: 0.5 device hours saved"
     finish(results, fresh, 3600)
     finish(results, taken_on, 3600)  # a quarter of it by this command
     assert account.after(load_run_index(results)) == (
-        "2 of 3 runs trained: 1.2 device hours in 15 min 0 s; 1 run was there already: 0.5 device hours saved"
+        "2 of 3 runs trained: 1.2 device hours in 15 min 0 s; 1 run was finished already: 0.5 device hours saved"
     )
 
 
@@ -209,7 +209,7 @@ def test_rounds_after_the_first_are_told_in_few_words(results: Path, make_spec: 
         return account.before(make_plan([make_spec(seed=seed) for seed in seeds], load_run_index(results)))
 
     assert told(0, 1, 2) == (
-        "this round trains 2 runs: about 2 device hours, 1 h 0 min on 2 slots (1 run of the kind was timed)"
+        "this round trains 2 runs: about 2 device hours, 1 h 0 min on 2 slots (measured on 1 run of the same kind)"
     )
     assert told(2, 3) == "the next trains 1 run: about 1 device hour, 1 h 0 min on 1 slot"
     assert account.after(load_run_index(results)) == ""

@@ -137,7 +137,7 @@ def test_it_goes_on_with_the_next_attempt(asked: Callable[[], RunDir], results: 
     process, seen = followed(run, results, tmp_path / "followed.txt")
     seen("== attempt 1")
     os.kill(owner(attempt), signal.SIGKILL)
-    seen(f"`ettsweep retry {run.id} --results {results}` sends")
+    seen(f"`ettsweep retry {run.id} --results {results}` starts one")
     ettsweep("retry", run.id, "--results", results, *ONE_SLOT)
     seen("== attempt 2")
     assert process.wait(PATIENCE_S) == 0

@@ -77,7 +77,7 @@ def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(m
     assert workers(slots=1) == [("gpu-4", "4", 1)]
     assert workers(workers_per_device=3, devices=[1]) == [(name, "5", 3) for name in ("gpu-5", "gpu-5.2", "gpu-5.3")]
     with pytest.raises(
-        InputError, match=r"devices_per_run: 2 are asked for, and there are 1 \(slots=1; 2 are needed\)"
+        InputError, match=r"devices_per_run: 2 requested, but only 1 available \(slots=1; 2 are needed\)"
     ):
         LocalProfile(slots=1, devices_per_run=2).resolve()
     with pytest.raises(InputError, match="slots: 4 workers cannot share 2 GPUs where devices_per_run is 2"):
@@ -89,9 +89,9 @@ def test_a_gpu_that_is_named_twice_is_one_or_refused(monkeypatch: pytest.MonkeyP
     assert [slot.name for slot in LocalProfile().resolve()] == ["gpu-4", "gpu-5"]
     with pytest.raises(InputError, match="devices: GPU 0 is named twice; workers_per_device=2 has two workers share"):
         load_profile("local", ["devices=[0, 1, 0]"])
-    with pytest.raises(InputError, match="slots and workers_per_device both say how many workers there are"):
+    with pytest.raises(InputError, match="slots and workers_per_device both set the number of workers"):
         load_profile("local", ["slots=2", "workers_per_device=2"])
-    with pytest.raises(InputError, match="devices that train a run together have a worker each"):
+    with pytest.raises(InputError, match="must be 1 with devices_per_run > 1"):
         load_profile("local", ["devices_per_run=2", "workers_per_device=2"])
 
 
@@ -244,10 +244,10 @@ def test_slots_train_a_run_together_in_groups_of_as_many_as_asked_for(monkeypatc
 
 
 def test_more_devices_for_a_run_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"devices_per_run: 3 are asked for, and there are 2 \(on the CPU: slots=3\)"):
+    with pytest.raises(InputError, match=r"devices_per_run: 3 requested, but only 2 available \(on the CPU: slots=3\)"):
         LocalProfile(slots=2, devices_per_run=3).resolve()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(InputError, match=r"devices_per_run: 2 are asked for, and there are 1$"):
+    with pytest.raises(InputError, match=r"devices_per_run: 2 requested, but only 1 available$"):
         LocalProfile(devices_per_run=2).resolve()
 
 
@@ -543,8 +543,11 @@ def test_parts_of_a_field_are_overridden_by_dots() -> None:
         (".a=1", "--launch-set .a=1: key=value is expected"),
         ("mail-type=END", "--launch-set mail-type=END: key=value is expected"),
         ("sbatch.mail-type", "--launch-set sbatch.mail-type: key=value is expected"),
-        ("sbatch.mail.type=END", "--launch-set sbatch.mail.type=END: sbatch: 'mail.type' is no long option of sbatch"),
-        ("environment.A.B=1", "--launch-set environment.A.B=***: environment: 'A.B' is no name of a variable"),
+        (
+            "sbatch.mail.type=END",
+            "--launch-set sbatch.mail.type=END: sbatch: 'mail.type' is not a long option of sbatch",
+        ),
+        ("environment.A.B=1", "--launch-set environment.A.B=***: environment: 'A.B' is not a variable name"),
     ],
 )
 def test_an_override_that_is_none_is_refused(override: str, message: str) -> None:
@@ -629,7 +632,7 @@ def test_an_option_of_sbatch_is_no_command_of_setup() -> None:
 
 @pytest.mark.parametrize("value", ["1.10", "1e3", "0.0"])
 def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value: str) -> None:
-    assert "mine.yaml with --launch-set environment.VERSION=***: environment: VERSION: YAML reads " in refusal(
+    assert "mine.yaml with --launch-set environment.VERSION=***: environment: VERSION: YAML may not read " in refusal(
         f"environment.VERSION={value}"
     )
     assert slurm(f"environment.VERSION='{value}'").environment == {"VERSION": value}
@@ -640,11 +643,11 @@ def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value
     [
         ("TOKEN=hunter2", "names with their values are expected, such as {OMP_PLACES: cores}"),
         ("[TOKEN=hunter2]", "names with their values are expected, such as {OMP_PLACES: cores}"),
-        ("{TOKEN=hunter2: 1}", "'TOKEN' is no name of a variable"),
+        ("{TOKEN=hunter2: 1}", "'TOKEN' is not a variable name"),
         ("{TOKEN: [hunter2]}", "TOKEN: a word or a number on one line is expected"),
         ("{TOKEN: null}", "TOKEN: a word or a number on one line is expected"),
         ('{TOKEN: "hunter2\\n"}', "TOKEN: a word or a number on one line is expected"),
-        ("{TOKEN: 12.5}", "TOKEN: YAML reads another number than is written; put quotes around what is meant"),
+        ("{TOKEN: 12.5}", "TOKEN: YAML may not read this number as it is written; put it in quotes"),
         ("{TOKEN: *hunter2}", "found undefined alias"),
         ("{TOKEN: !hunter2 x}", "could not determine a constructor for the tag"),
         ("{TOKEN: 2024-12-50}", "a date, a number or a value with !! is none; put quotes around what is meant"),
@@ -672,7 +675,7 @@ def test_a_variable_that_a_sweep_has_kept_without_its_value_is_asked_for() -> No
 
 @pytest.mark.parametrize("name", ["1A", "A-B", "A B", "", "A=B", "A;ls", "$A", "A\n", "É", "AÉ"])
 def test_names_of_variables_are_names(name: str) -> None:
-    with pytest.raises(ValueError, match=r"(?s)environment\n.* is no name of a variable"):
+    with pytest.raises(ValueError, match=r"(?s)environment\n.* is not a variable name"):
         SlurmProfile(kind="slurm", environment={name: 1})
 
 
@@ -680,13 +683,13 @@ def test_names_of_variables_are_names(name: str) -> None:
     "option", ["mail_type", "--mail-type", "-p", "Mail-type", "mail type", "", "a=b", "mail-type\n", "5"]
 )
 def test_names_of_options_are_long_options(option: str) -> None:
-    with pytest.raises(ValueError, match=r"sbatch: .* is no long option of sbatch, such as mail-type"):
+    with pytest.raises(ValueError, match=r"sbatch: .* is not a long option of sbatch, such as mail-type"):
         SlurmProfile(kind="slurm", sbatch={option: 1})
 
 
 @pytest.mark.parametrize(("option", "field"), sorted(OWN_FIELDS.items()))
 def test_options_that_have_a_field_are_refused_with_its_name(option: str, field: str) -> None:
-    assert f"sbatch: {option} has a field of its own: {field}" in refusal(f"sbatch.{option}=1")
+    assert f"sbatch: {option} is set by the profile's field {field}" in refusal(f"sbatch.{option}=1")
     assert field in SlurmProfile.model_fields
 
 

@@ -136,8 +136,8 @@ def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
     found = reproduce(RunDir(attempt.run), spec, None)
     assert "'devices=[0, 1, 2, 3]' --launch-set devices_per_run=4 --launch-set micro_batch=3" in found.command
     notes = "\n".join(found.notes)
-    assert "attempt 2 went on at step 8 where processes was 2, is 4: no run from the start repeats that" in notes
-    assert "attempt 2 went on at step 8 where micro_batch was 5, is 3" in notes
+    assert "attempt 2 resumed at step 8 where processes was 2, is 4: no run from the start reproduces that" in notes
+    assert "attempt 2 resumed at step 8 where micro_batch was 5, is 3" in notes
 
 
 def test_a_run_of_a_gpu_is_trained_on_one_again(results: Path, spec: RunSpec, here: None) -> None:
@@ -167,7 +167,7 @@ def test_an_unfinished_run_has_a_command_with_a_note(results: Path, spec: RunSpe
     assert "--launch-set" not in found.command
     assert found.notes == [
         f"run {run.id} is not finished: the command trains it from its start to its end",
-        "nobody has trained it yet: its threads, device and code are not known",
+        "it was never trained: its threads, device and code are unknown",
     ]
     begun(results, spec)
     assert "threads=2" in reproduce(run, spec, None).command
@@ -181,7 +181,7 @@ def test_a_run_that_resumed_under_other_circumstances_says_so(results: Path, spe
     second.record_provenance(first.provenance())
     assert not any("went on" in line for line in reproduce(RunDir(first.run), spec, None).notes)  # it began anew
     second.resume_from(1, 12)
-    line = "attempt 2 went on at step 12 where threads was 8, is 2: no run from the start repeats that"
+    line = "attempt 2 resumed at step 12 where threads was 8, is 2: no run from the start reproduces that"
     assert line in reproduce(RunDir(first.run), spec, None).notes
 
 
@@ -225,7 +225,7 @@ def test_the_code_is_named_by_its_commit(results: Path, spec: RunSpec, here: Non
     (line,) = notes(results, spec, {**installed, "problem": "git is not installed"})
     assert line.endswith("in no git repository (git is not installed)")
     cut = {"git": {**CLEAN, "dirty": True, "diff_truncated": True}}
-    assert "the recorded changes are not whole" in notes(results, spec, cut)[-1]
+    assert "the recorded changes are incomplete" in notes(results, spec, cut)[-1]
     attempt = begun(results, spec.with_point(2.0, 0.5, 1))
     attempt.provenance_path.unlink()
     assert "its code was not recorded" in reproduce(RunDir(attempt.run), spec, None).notes

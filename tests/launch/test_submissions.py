@@ -334,10 +334,10 @@ def test_where_data_are_may_be_left_to_the_workers(on_slurm: Any) -> None:
 
 def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
     submission = on_slurm()
-    assert submission.last_words() == f"without a word, as if killed (their output: {submission.path})"
+    assert submission.last_words() == f"no output, as if killed (all output: {submission.path})"
     log = submission.path / "12_0_0_log.out"
     log.write_text("starting\nno GPU here\nsrun: error: n1: task 0: Exited\nslurmstepd: error: x\n\n")
-    assert submission.last_words() == f"no GPU here (all of it: {log})"
+    assert submission.last_words() == f"no GPU here (full output: {log})"
 
 
 # --- what is cleaned up ---------------------------------------------------------------------------------------------

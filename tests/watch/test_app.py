@@ -175,7 +175,7 @@ def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, smal
         await pilot.press("C")
         await until(pilot, lambda: "cancel 1 run of sweep small" in seen(app))
         assert isinstance(app.screen, ConfirmDialog)
-        assert app.screen.question == "cancel 1 run of sweep small; 1 run is left alone: sweep other wants it too?"
+        assert app.screen.question == "cancel 1 run of sweep small; 1 run is kept: sweep other needs it too?"
         await pilot.press("y")
         await until(pilot, own.cancel_path.exists)
         assert not shared.cancel_path.exists()

@@ -51,10 +51,10 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     return 0
 
 
-def follow_in_slot(told: str) -> int:
+def follow_in_slot(meeting_json: str) -> int:
     """Train on another device of a slot what its leader says; return the exit code."""
     stop_source = StopSource()
-    device, group = meet_leader(told)
+    device, group = meet_leader(meeting_json)
     _follow(group, device, stop_source)
     group.leave()
     return 0
@@ -77,9 +77,9 @@ def _follow(group: "ProcessGroup", device: "torch.device", stop_source: "StopSou
 
 def _check_code(submission: Submission) -> None:
     """Refuse to train with other code than was asked for: a snapshot may have been purged, or PYTHONPATH reset."""
-    here = package_dir().parent
-    if submission.code and here != Path(submission.code).resolve():
-        raise LaunchError(f"the code of this submission is {submission.code}, and Python imports {here}")
+    imported = package_dir().parent
+    if submission.code and imported != Path(submission.code).resolve():
+        raise LaunchError(f"the code of this submission is {submission.code}, and Python imports {imported}")
 
 
 def run_task(folder: Path) -> int:
@@ -122,8 +122,8 @@ def main(arguments: Sequence[str]) -> int:
     """Return the exit code of `python -m ettsweep.worker`."""
     try:
         match arguments:
-            case ["--follow", told]:
-                return follow_in_slot(told)
+            case ["--follow", meeting_json]:
+                return follow_in_slot(meeting_json)
             case [folder, "--slot", slot]:
                 return run_in_slot(Path(folder), slot)
             case [folder]:

@@ -109,12 +109,12 @@ def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: i
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
     shared = {field.name for field in fields(RuntimeSettings)}
-    said = {name: value for name, value in profile if name in shared and value != "auto"}
+    chosen = {name: value for name, value in profile if name in shared and value != "auto"}
     if slot.device == "cuda":
-        said.setdefault("loader_workers", slot.threads)
-    said["most_threads"] = slot.threads
+        chosen.setdefault("loader_workers", slot.threads)
+    chosen["most_threads"] = slot.threads
     peak_flops = None if profile.peak_tflops is None else 1e12 * profile.peak_tflops
-    return RuntimeSettings(**said, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
+    return RuntimeSettings(**chosen, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
 
 
 # --- several that train together ------------------------------------------------------------------------------------
@@ -136,11 +136,11 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
         yield ALONE
         return
     world = 1 + len(slot.others)
-    with tempfile.TemporaryDirectory(prefix="ettsweep-") as folder, contextlib.ExitStack() as started:
-        meeting = str(Path(folder) / "meeting")
-        store = FileStore(meeting, world)
+    with tempfile.TemporaryDirectory(prefix="ettsweep-") as folder, contextlib.ExitStack() as exit_stack:
+        store_path = str(Path(folder) / "meeting")
+        store = FileStore(store_path, world)
         followers = [
-            started.enter_context(_started(other, meeting, k, world)) for k, other in enumerate(slot.others, 1)
+            exit_stack.enter_context(_started(other, store_path, k, world)) for k, other in enumerate(slot.others, 1)
         ]
         _await(followers, store)
         group = ProcessGroup.join(device, store, 0, world)
@@ -173,8 +173,8 @@ def _watched(followers: "list[subprocess.Popen[bytes]]") -> contextlib.AbstractC
 
 @contextlib.contextmanager
 def _started(slot: Slot, meeting: str, rank: int, world: int) -> "Iterator[subprocess.Popen[bytes]]":
-    told = {"slot": asdict(slot), "meeting": meeting, "rank": rank, "world": world}
-    command = [sys.executable, "-u", "-P", "-m", "ettsweep.worker", "--follow", json.dumps(told)]
+    meeting_json = {"slot": asdict(slot), "meeting": meeting, "rank": rank, "world": world}
+    command = [sys.executable, "-u", "-P", "-m", "ettsweep.worker", "--follow", json.dumps(meeting_json)]
     follower = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         yield follower
@@ -207,19 +207,19 @@ def meet_in_job(device: "torch.device", name: str) -> "ProcessGroup":
 
     from ettsweep.trainer.training.distributed import DEVICE_WAIT, ProcessGroup, TCPStore
 
-    where = TorchDistributedEnvironment()
-    leads, port = where.rank == 0, where.master_port
+    env = TorchDistributedEnvironment()
+    leads, port = env.rank == 0, env.master_port
     if "MASTER_PORT" not in os.environ:
         port = PORTS[derive_seed(0, "port", name, os.environ["SLURM_JOB_ID"]) % len(PORTS)]
-    host = LOOPBACK if where.local_world_size == where.world_size else _reached_at(where.master_addr)
+    host = LOOPBACK if env.local_world_size == env.world_size else _reached_at(env.master_addr)
     try:
         host = _address_here(host) if leads else host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family).detach() if leads else None
-        store = TCPStore(host, port, where.world_size, is_master=leads, timeout=DEVICE_WAIT, master_listen_fd=listener)
+        store = TCPStore(host, port, env.world_size, is_master=leads, timeout=DEVICE_WAIT, master_listen_fd=listener)
     except (DistNetworkError, RuntimeError, OSError) as error:
         raise LaunchError(f"the processes of this job cannot meet at {host}:{port}: {first_line(error)}") from None
-    return ProcessGroup.join(device, store, where.rank, where.world_size)
+    return ProcessGroup.join(device, store, env.rank, env.world_size)
 
 
 def _reached_at(name: str) -> str:
@@ -227,28 +227,33 @@ def _reached_at(name: str) -> str:
 
     A name may stand for another interface on each node, or for loopback on its own, such as 127.0.1.1.
     """
-    told = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
     with contextlib.suppress(ValueError):
-        if not ipaddress.ip_address(told).is_loopback:
-            return told
+        if not ipaddress.ip_address(address).is_loopback:
+            return address
     return name
 
 
 def _address_here(name: str) -> str:
     """Return the address at which other nodes reach this one by its name, IPv4 where there is one."""
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+    addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return str(min(addresses, key=lambda address: address[0] != socket.AF_INET)[4][0])
 
 
-def meet_leader(told: str) -> "tuple[torch.device, ProcessGroup]":
+def meet_leader(meeting_json: str) -> "tuple[torch.device, ProcessGroup]":
     """Meet the process that started this one, and end with it; return the device that it is to train on.
 
     Raises:
         LaunchError: no leader said what was told, or the device is not there.
     """
     try:
-        how = json.loads(told)
-        slot, meeting, rank, world = Slot.from_json(how["slot"]), how["meeting"], how["rank"], how["world"]
+        message = json.loads(meeting_json)
+        slot, meeting, rank, world = (
+            Slot.from_json(message["slot"]),
+            message["meeting"],
+            message["rank"],
+            message["world"],
+        )
     except (ValueError, KeyError, TypeError):
         raise LaunchError("--follow is for workers: they are started by `ettsweep grid`") from None
     device, _ = prepare_device(slot)

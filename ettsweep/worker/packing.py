@@ -52,40 +52,40 @@ class RemainingRuns:
         self._kinds: dict[object, int] = {}
         self._read: dict[RunDir, tuple[int, int]] = {}
 
-    def left(self, most: int) -> float:
+    def left(self, limit: int) -> float:
         """Count the runs that are left, up to `most`; those that are over are not looked at again.
 
         Of those that are in training, what is yet to train counts: who trains them is about to take more.
         """
-        found = 0.0
+        runs_left = 0.0
         for run in tuple(self._runs):
-            if found >= most:
-                return most
+            if runs_left >= limit:
+                return limit
             status = run.status(self._liveness)
             if status.state in WAITING:
-                found += 1
+                runs_left += 1
             elif status.state in TRAINED:
-                found += 1 - run.attempt(run.numbers()[-1]).progress()
+                runs_left += 1 - run.attempt(run.numbers()[-1]).progress()
             else:
                 del self._runs[run]
-        return found
+        return runs_left
 
     def companions(self, spec: RunSpec) -> Iterator[RunDir]:
         """Yield the runs of one recipe with another that wait: of its seed, which see the same batches, then others.
 
         These have batches of their own, and come only where batches need not be loaded.
         """
-        recipe, others = self._number(spec), []
+        recipe, other_seeds = self._number(spec), []
         for run in tuple(self._runs):
             its_recipe, its_seed = self._recipe_and_seed(run)
             if its_recipe != recipe:
                 continue
             if its_seed != spec.seed:
-                others.append(run)
+                other_seeds.append(run)
             elif claimable(run, self._liveness):
                 yield run
         if task_kind(spec.task).packaged:
-            yield from (run for run in others if claimable(run, self._liveness))
+            yield from (run for run in other_seeds if claimable(run, self._liveness))
 
     def alike(self, spec: RunSpec) -> int:
         """Count the runs of one recipe in the list, finished ones too."""
@@ -135,9 +135,9 @@ class PackPlaces:
         self._others = iter(others)
         self._seen = deque[RunDir]()
 
-    def waiting(self, most: int) -> int:
+    def waiting(self, limit: int) -> int:
         """Count the runs that wait for a place; none is looked for beyond `most`."""
-        self._seen.extend(itertools.islice(self._others, max(0, most - len(self._seen))))
+        self._seen.extend(itertools.islice(self._others, max(0, limit - len(self._seen))))
         return len(self._seen)
 
     def next(self) -> RunDir | None:
@@ -154,8 +154,8 @@ def enough(profile: AnyProfile, spec: RunSpec) -> int:
 
 def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> PackSize:
     """Return how many runs like one a worker takes at once, leaving the others their part of the runs that are left."""
-    fair = math.ceil(left / workers)
-    if fair < 2 or profile.devices_per_run > 1 or profile.pack == 1:
+    fair_share = math.ceil(left / workers)
+    if fair_share < 2 or profile.devices_per_run > 1 or profile.pack == 1:
         return ONE
     from ettsweep.trainer.training.memory import STATE_BYTES, available_bytes
 
@@ -164,20 +164,20 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     fitting = int(FILLED * free_bytes / state_bytes)
     if profile.pack != "auto":
         if fitting >= 2:
-            return PackSize(min(profile.pack, fair, fitting))
+            return PackSize(min(profile.pack, fair_share, fitting))
         remark = (
-            f"trains alone: of the {count(min(profile.pack, fair), 'run')} that could train at once, with "
+            f"trains alone: of the {count(min(profile.pack, fair_share), 'run')} that could train at once, with "
             f"{state_bytes / GIB:.2g} GiB of weights and moments each, no two fit into half of the "
             f"{free_bytes / GIB:.2g} GiB that are free"
         )
         return PackSize(1, remark=remark)
     each_bytes = state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)
-    size = min(STACKED[device.type], fair, int(FILLED * free_bytes / each_bytes))
-    why = against_a_stack(profile, spec, device, size, fair)
-    if not why:
+    size = min(STACKED[device.type], fair_share, int(FILLED * free_bytes / each_bytes))
+    reason = against_a_stack(profile, spec, device, size, fair_share)
+    if not reason:
         return PackSize(size, stack=size)
-    size = max(1, min(profile.together(spec.task), fair, fitting))
-    return PackSize(size, 0, f"no stack: {why}" if size > 1 else f"trains alone, without a stack: {why}")
+    size = max(1, min(profile.together(spec.task), fair_share, fitting))
+    return PackSize(size, 0, f"no stack: {reason}" if size > 1 else f"trains alone, without a stack: {reason}")
 
 
 def against_a_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", size: int, runs: int) -> str:
@@ -192,9 +192,9 @@ def against_a_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", 
         return "no two runs fit into half of the free memory"
     if device.type != "cpu" and profile.pack_mode == "exact":
         return "a GPU rounds otherwise in one; pack_mode=fast allows that"
-    known = stack_decision(spec, device, size, profile.pack_mode)
-    if known:
-        return "" if known.stacks else known.why
+    decision = stack_decision(spec, device, size, profile.pack_mode)
+    if decision:
+        return "" if decision.stacks else decision.why
     if runs * spec.schedule.last_step < WORTH_A_TRIAL:
         work = f"{count(runs, 'run')} of {count(spec.schedule.last_step, 'step')}"
         return f"{work} are too few to try one for; pack=K asks for one"

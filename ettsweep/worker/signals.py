@@ -52,16 +52,16 @@ class StopSource:
         """
         from ettsweep.trainer.training.coroutine import Stop
 
-        run, looked_s = RunDir(attempt.run), 0.0
+        run, polled_s = RunDir(attempt.run), 0.0
 
         def poll() -> Stop | None:
-            nonlocal looked_s
-            if told := self._told_to(pack):
-                return Stop.OUT_OF_TIME if told == "SIGUSR2" else Stop.TERMINATED
+            nonlocal polled_s
+            if reason := self._told_to(pack):
+                return Stop.OUT_OF_TIME if reason == "SIGUSR2" else Stop.TERMINATED
             now_s = time.monotonic()
-            if now_s - looked_s < POLL_S:
+            if now_s - polled_s < POLL_S:
                 return None
-            looked_s = now_s
+            polled_s = now_s
             if attempt.superseded():
                 return Stop.SUPERSEDED
             if run.cancel_path.exists():
@@ -73,7 +73,7 @@ class StopSource:
     def _told_to(self, pack: "Pack | None") -> str:
         if pack is None:
             return self.told
-        now = id(pack), pack.rounds
-        if self._heard[0] != now:
-            self._heard = now, self.told
+        current_round = id(pack), pack.rounds
+        if self._heard[0] != current_round:
+            self._heard = current_round, self.told
         return self._heard[1]

@@ -69,12 +69,12 @@ def say(
     `idle_lives` are those of its job in a row that had no time for a step; `waits` are the locks that it waits for;
     `claimed` is whether it has claimed a run: one that dies before does so for reasons that the next would meet too.
     """
-    said: Json = {"process": process().to_json(), "leaving": leaving, "claimed": claimed}
+    status: Json = {"process": process().to_json(), "leaving": leaving, "claimed": claimed}
     if waits:
-        said["waits"] = list(map(str, waits))
+        status["waits"] = list(map(str, waits))
     if job:
-        said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
-    write_atomic(submission.words_path(worker), dumps(said))
+        status |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
+    write_atomic(submission.words_path(worker), dumps(status))
 
 
 @dataclass
@@ -134,35 +134,35 @@ class Worker:
             time.sleep(POLL_S)
 
     def _train_all(self) -> None:
-        device, info = prepare_device(self.slot)
-        info |= {"job": self.job.to_json() if self.job else None, "submission": self.submission.path.name}
-        info["heartbeat_s"] = self.submission.profile["heartbeat_s"]
+        device, claim_info = prepare_device(self.slot)
+        claim_info |= {"job": self.job.to_json() if self.job else None, "submission": self.submission.path.name}
+        claim_info["heartbeat_s"] = self.submission.profile["heartbeat_s"]
         code = provenance()
 
-        around = contextlib.nullcontext(self.group) if self.group is not None else gathered(self.slot, device)
+        group_context = contextlib.nullcontext(self.group) if self.group is not None else gathered(self.slot, device)
         try:
-            with around as group:
-                self._train_with(group, device, info, code)
+            with group_context as group:
+                self._train_with(group, device, claim_info, code)
         except LostProcessError as error:
             if self.job:
                 print(error, file=sys.stderr, flush=True)
                 os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
             print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
 
-    def _train_with(self, group: "ProcessGroup", device: "torch.device", info: Json, code: Json) -> None:
+    def _train_with(self, group: "ProcessGroup", device: "torch.device", claim_info: Json, code: Json) -> None:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
         from ettsweep.trainer.ensemble.pack import Pack
         from ettsweep.trainer.training.memory import give_back
 
-        where = str(self.submission.path / "submission.json")
-        profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
+        path = str(self.submission.path / "submission.json")
+        profile = validate(PROFILES[self.submission.kind], self.submission.profile, path)
         claimed = True
         while claimed:
             claimed, remaining = False, RemainingRuns(self.runs, self._liveness)
             for run in self.runs:
-                first = None if self.stop_source.told else claim(run, info, self._liveness)
+                first = None if self.stop_source.told else claim(run, claim_info, self._liveness)
                 if first is None:
                     continue
                 claimed = True
@@ -171,18 +171,18 @@ class Worker:
                     with contextlib.suppress(StorageError):  # a full disk costs the words, not the run
                         self._say(leaving=False)
                 torch.set_num_threads(self.slot.threads)  # the run before may have had less
-                pack_places = self._places(run, remaining, profile, device)
-                attempts = [first, *self._take(pack_places, info, pack_places.size - 1)]
-                more = partial(self._refill, pack_places, info)
+                queue = self._places(run, remaining, profile, device)
+                attempts = [first, *self._take(queue, claim_info, queue.size - 1)]
+                refill = partial(self._refill, queue, claim_info)
                 settings = execution(profile, self.slot, self._data_of(run), self._alike(run, remaining))
-                unlike = (
-                    len(attempts) == 1 < pack_places.size and not self.stop_source.told and not pack_places.waiting(1)
+                has_no_companions = (
+                    len(attempts) == 1 < queue.size and not self.stop_source.told and not queue.waiting(1)
                 )
-                remark = ALONE_OF_ITS_KIND if unlike else pack_places.remark
-                asked = profile.pack != "auto" or profile.pack_mode == "fast"
+                remark = ALONE_OF_ITS_KIND if has_no_companions else queue.remark
+                pack_requested = profile.pack != "auto" or profile.pack_mode == "fast"
                 size = len(attempts)
-                pack = Pack(device, size, profile.pack_mode, remark, stack=pack_places.stack, asked=asked)
-                stops = train(attempts, pack, settings, self.stop_source, group, profile.heartbeat_s, code, more)
+                pack = Pack(device, size, profile.pack_mode, remark, stack=queue.stack, asked=pack_requested)
+                stops = train(attempts, pack, settings, self.stop_source, group, profile.heartbeat_s, code, refill)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.stop_source.heed(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):
@@ -206,19 +206,19 @@ class Worker:
         left = remaining.left(self._workers * enough(profile, spec))
         return PackPlaces(pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
 
-    def _take(self, pack_places: PackPlaces, info: Json, free: int) -> list[Attempt]:
+    def _take(self, queue: PackPlaces, claim_info: Json, free: int) -> list[Attempt]:
         """Claim runs for some places, of those that nobody else has."""
-        taken = list[Attempt]()
+        attempts = list[Attempt]()
         with contextlib.suppress(StorageError):  # whoever claims a run alone says so
-            while len(taken) < free and not self.stop_source.told and (run := pack_places.next()):
-                if attempt := claim(run, info, self._liveness):
-                    taken.append(attempt)
-        return taken
+            while len(attempts) < free and not self.stop_source.told and (run := queue.next()):
+                if attempt := claim(run, claim_info, self._liveness):
+                    attempts.append(attempt)
+        return attempts
 
-    def _refill(self, pack_places: PackPlaces, info: Json, free: int) -> list[Attempt]:
+    def _refill(self, queue: PackPlaces, claim_info: Json, free: int) -> list[Attempt]:
         """Claim runs for places that have become free in a pack, of what is left no more than this worker's part."""
-        waiting = pack_places.waiting(free * self._workers)
-        return self._take(pack_places, info, min(free, math.ceil(waiting / self._workers)))
+        waiting = queue.waiting(free * self._workers)
+        return self._take(queue, claim_info, min(free, math.ceil(waiting / self._workers)))
 
     @property
     def _workers(self) -> int:
@@ -248,26 +248,26 @@ class Worker:
         ask for that. What a person cancels stays cancelled.
         """
         assert self.job is not None
-        told = self.stop_source.told
+        reason = self.stop_source.told
         # SLURM signals whole steps: scontrol would die of what has ended its parent, and inherits this.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if told == "SUPERSEDED":
+        if reason == "SUPERSEDED":
             return 1
         if self._idle_lives >= IDLE_LIVES:
-            print(f"{told}: {IDLE_LIVES} jobs in a row had no time for a step; raise time_min", flush=True)
+            print(f"{reason}: {IDLE_LIVES} jobs in a row had no time for a step; raise time_min", flush=True)
             return 1
-        preempted = None if told == "SIGUSR2" else slurm.preempted(self.job.id)
+        preempted = None if reason == "SIGUSR2" else slurm.preempted(self.job.id)
         if preempted is False:
-            print(f"{told}: saved; SLURM has not preempted this job, so it is not started again", flush=True)
+            print(f"{reason}: saved; SLURM has not preempted this job, so it is not started again", flush=True)
             return 1
         self._wait_for_the_others()
-        certain = preempted or told == "SIGUSR2"
+        certain = preempted or reason == "SIGUSR2"
         if certain and slurm.requeue(self.job.id):
-            print(f"{told}: saved; SLURM starts this job again", flush=True)
+            print(f"{reason}: saved; SLURM starts this job again", flush=True)
             return 0
         # In a container there may be no scontrol, or SLURM is silent at the moment: the batch script asks once more.
         self.submission.leave_to_script(self.job.index, self.job.restart, certain=bool(certain))
-        print(f"{told}: saved; the batch script asks SLURM to start this job again", flush=True)
+        print(f"{reason}: saved; the batch script asks SLURM to start this job again", flush=True)
         return 1
 
     def _wait_for_the_others(self) -> None:
@@ -286,12 +286,12 @@ def progress_before(attempt: Attempt) -> float:
     return max(map(Attempt.progress, earlier), default=0.0)
 
 
-def claim(run: RunDir, info: Json, liveness: Liveness) -> Attempt | None:
+def claim(run: RunDir, claim_info: Json, liveness: Liveness) -> Attempt | None:
     """Claim a run if it waits and nobody was faster."""
     numbers = run.numbers()
     if not claimable(run, liveness):
         return None
-    return run.claim(info, after=numbers[-1] if numbers else 0)
+    return run.claim(claim_info, after=numbers[-1] if numbers else 0)
 
 
 def train(
@@ -315,7 +315,7 @@ def train(
 
     alive = list(attempts)
 
-    def living(attempt: Attempt) -> "RunCoroutine":
+    def train_attempt(attempt: Attempt) -> "RunCoroutine":
         run = RunDir(attempt.run)
         try:
             attempt.record_provenance(code)
@@ -330,13 +330,13 @@ def train(
             alive.remove(attempt)
 
     def refill(free: int) -> "list[RunCoroutine]":
-        new = more(free)
-        attempts.extend(new)
-        alive.extend(new)
-        return list(map(living, new))
+        claimed = more(free)
+        attempts.extend(claimed)
+        alive.extend(claimed)
+        return list(map(train_attempt, claimed))
 
     with beating(alive, heartbeat_s):
-        return pack.train(map(living, tuple(attempts)), refill)
+        return pack.train(map(train_attempt, tuple(attempts)), refill)
 
 
 def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextManager[None]:
@@ -376,24 +376,26 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the end of a process that loads images is an error, not the end
     run = RunDir.create(results, spec)
-    outlook = OwnerLiveness(results)
-    if run.status(outlook).state in (State.FAILED, State.CANCELLED, State.PRUNED):
+    liveness = OwnerLiveness(results)
+    if run.status(liveness).state in (State.FAILED, State.CANCELLED, State.PRUNED):
         run.retry()
     if run.status().state.finished:
         return True
     lock, slot = _any_slot(profile.resolve(), results)
     try:
-        device, info = prepare_device(slot)
+        device, claim_info = prepare_device(slot)
         stop_source = (
             StopSource()
         )  # Ctrl-C waits for the next step from here on: who has claimed a run says how it ended
-        attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
+        attempt = claim(run, claim_info | {"heartbeat_s": profile.heartbeat_s}, liveness)
         if attempt is None:
-            status = run.status(outlook)
+            status = run.status(liveness)
             if status.state.finished:
                 return True
-            why = f" ({status.reason})" if status.reason else ""
-            raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
+            reason = f" ({status.reason})" if status.reason else ""
+            raise LaunchError(
+                f"run {run.id} is {status.state}{reason}: another process has it; `ettsweep watch` shows it"
+            )
         from ettsweep.trainer.ensemble.pack import Pack
 
         logger = logging.getLogger("ettsweep")
@@ -413,8 +415,8 @@ def _any_slot(slots: list[Slot], results: Path) -> tuple[Lock, Slot]:
         lock = hold_slot(slot, results, wait=False)
         if lock is not None:
             return lock, slot
-    told = "".join(f" for {one}" for one in held(lock_paths(slots[0]))[:1])
-    print_note(f"all slots are taken: waiting{told}")
+    holder_text = "".join(f" for {holder}" for holder in held(lock_paths(slots[0]))[:1])
+    print_note(f"all slots are taken: waiting{holder_text}")
     lock = hold_slot(slots[0], results)
     assert lock is not None
     return lock, slots[0]

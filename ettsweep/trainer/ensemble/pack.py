@@ -76,9 +76,9 @@ class Pack:
         self.mode = mode
         self.stack = stack
         packed = f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else ""
-        told = "; ".join(filter(None, (packed, remark)))
+        message = "; ".join(filter(None, (packed, remark)))
         # why a run trains alone is no news where nobody asked for a pack
-        self.opening, self.closing = (told, "") if size > 1 or asked else ("", told)
+        self.opening, self.closing = (message, "") if size > 1 or asked else ("", message)
         self.clock = SharedClock(size)
         self.rounds = 0
         self.saver = AsyncCheckpointWriter()
@@ -98,7 +98,7 @@ class Pack:
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
     def settled(
-        self, spec: RunSpec, settings: RuntimeSettings, group: ProcessGroup, before: Json, warn: Callable[[str], None]
+        self, spec: RunSpec, settings: RuntimeSettings, group: ProcessGroup, previous: Json, warn: Callable[[str], None]
     ) -> RuntimeSettings:
         """Return how a member is trained, its micro-batches as large as those of the others of its recipe.
 
@@ -109,9 +109,9 @@ class Pack:
             # Short runs gain more by a stack than by compiled blocks, which it cannot have.
             settings = replace(settings, alike=1, at_once=at_once)
         if self.size > 1 and self.device.type == "cuda":
-            before = before | {"micro_batch": self._micro_batches.get(spec.recipe_key)}
+            previous = previous | {"micro_batch": self._micro_batches.get(spec.recipe_key)}
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
-        settings = resolve(spec, self.device, settings, group, before, warn, others)
+        settings = resolve(spec, self.device, settings, group, previous, warn, others)
         self._threads = self._threads or settings.threads  # of the process, for all
         settings = replace(settings, threads=self._threads)
         self._micro_batches.setdefault(spec.recipe_key, settings.micro_batch)
@@ -119,8 +119,8 @@ class Pack:
 
     def in_turn(self, trainer: Trainer) -> str:
         """Return why a member takes its steps in turn with others, or "" where it may do so at once, or is alone."""
-        why = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
-        return why and f"trains in turn with the others: {why}"
+        reason = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
+        return reason and f"trains in turn with the others: {reason}"
 
     def close(self, logger: RunLogger) -> None:
         """Close a member's record; no other waits for servers that its metrics go to, but the pack does in the end."""
@@ -144,9 +144,9 @@ class Pack:
                 for each in loggers:
                     each.skip(text)
 
-            waiting = WaitTimer(self.device, self.clock)
-            task = open_task(skip, waiting.working)
-            self._streams[key] = TrainingStream(task, trainer.step + 1, waiting, loggers)
+            wait_timer = WaitTimer(self.device, self.clock)
+            task = open_task(skip, wait_timer.working)
+            self._streams[key] = TrainingStream(task, trainer.step + 1, wait_timer, loggers)
         self._streams[key].loggers.append(logger)
         return self._streams[key]
 
@@ -175,28 +175,28 @@ class Pack:
         return [member.stop for member in members]
 
     def _go_round(
-        self, runs: Iterable[RunCoroutine], members: list["PackMember"], more: Callable[[int], Sequence[RunCoroutine]]
+        self, runs: Iterable[RunCoroutine], members: list["PackMember"], refill: Callable[[int], Sequence[RunCoroutine]]
     ) -> None:
         """Give turns to runs, and to more, until all have ended; each is a member from its beginning."""
         streams = list[TrainingStream]()
         self._let_in(runs, members, streams)
-        while going := [member for member in members if member.wish is not None]:
-            self.clock.members = len(going)
+        while active := [member for member in members if member.wish is not None]:
+            self.clock.members = len(active)
             self.rounds += 1
-            self._evaluate([member for member in going if isinstance(member.wish, EvaluationRequest)])
-            self._take_step([member for member in going if member.wish is not None])
-            needed = {member.stream for member in going if member.wish is not None}
-            for stream in [stream for stream in streams if stream not in needed]:
+            self._evaluate([member for member in active if isinstance(member.wish, EvaluationRequest)])
+            self._take_step([member for member in active if member.wish is not None])
+            active_streams = {member.stream for member in active if member.wish is not None}
+            for stream in [stream for stream in streams if stream not in active_streams]:
                 stream.close()
                 streams.remove(stream)
-            free = self.size - sum(member.wish is not None for member in going)
-            if self.size - len(going) < free < self.size and self._stacks.active:  # some have just left
-                self._let_in(more(free), members, streams)
+            free = self.size - sum(member.wish is not None for member in active)
+            if self.size - len(active) < free < self.size and self._stacks.active:  # some have just left
+                self._let_in(refill(free), members, streams)
 
     def _let_in(self, runs: Iterable[RunCoroutine], members: list["PackMember"], streams: list[TrainingStream]) -> None:
         """Have runs begin."""
-        for turns in runs:
-            members.append(PackMember(turns))
+        for coroutine in runs:
+            members.append(PackMember(coroutine))
             members[-1].go_on()
         for member in members:
             if isinstance(member.wish, StartRequest):
@@ -212,14 +212,17 @@ class Pack:
             return
         slices = {member.stream: len(member.trainer.share.slices) for member in members}
         fetched = read(members, lambda stream: list(itertools.islice(stream, slices[stream])))
-        for alike in self._alike(member for member in members if member.wish is not None):
-            trainers, batches = [member.trainer for member in alike], [fetched[member.stream] for member in alike]
-            losses = self._stacks.gradients(trainers, batches) if len(alike) > 1 else None
-            for k, (member, mine) in enumerate(zip(alike, batches, strict=True)):
+        for stackable in self._alike(member for member in members if member.wish is not None):
+            trainers, batches = (
+                [member.trainer for member in stackable],
+                [fetched[member.stream] for member in stackable],
+            )
+            losses = self._stacks.gradients(trainers, batches) if len(stackable) > 1 else None
+            for k, (member, batch) in enumerate(zip(stackable, batches, strict=True)):
                 if losses:
                     member.try_to(partial(updated, member, losses[k]))
                 else:
-                    member.try_to(partial(member.trainer.train_step, member.lr, iter(mine)))
+                    member.try_to(partial(member.trainer.train_step, member.lr, iter(batch)))
 
     def _evaluate(self, members: Sequence["PackMember"]) -> None:
         """Evaluate members, on the same slices of the validation set where they share a stream."""
@@ -245,8 +248,8 @@ class Pack:
                     batches[member] = batch
                 else:
                     member.try_to(partial(member.trainer.metrics, sums.pop(member)))
-            for alike in self._alike(batches):
-                self._measure({member: batches[member] for member in alike}, sums)
+            for stackable in self._alike(batches):
+                self._measure({member: batches[member] for member in stackable}, sums)
 
     def _measure(self, batches: Mapping["PackMember", Batch], sums: dict["PackMember", Tensor | None]) -> None:
         """Add to the sums of members what they measure of a slice each; who fails leaves them."""
@@ -282,8 +285,8 @@ class PackMember:
         error: what it died of, if it could not even record that.
     """
 
-    def __init__(self, turns: RunCoroutine) -> None:
-        self._turns = turns
+    def __init__(self, coroutine: RunCoroutine) -> None:
+        self._turns = coroutine
         self.wish: Request | None = None
         self.stop: Stop | None = None
         self.error: Exception | None = None
@@ -306,9 +309,9 @@ class PackMember:
         assert isinstance(self.wish, StepRequest)
         return self.wish.lr
 
-    def go_on(self, came: Any = None) -> None:
+    def go_on(self, result: Any = None) -> None:
         """Give the run what it wanted."""
-        self._until_next_wish(lambda: self._turns.send(came))
+        self._until_next_wish(lambda: self._turns.send(result))
 
     def fail(self, error: Exception) -> None:
         """Tell the run that what it wanted has failed.
@@ -325,19 +328,19 @@ class PackMember:
         """End the run where it is, unless it has come to its end."""
         self._turns.close()
 
-    def try_to(self, get: Callable[[], Any]) -> None:
+    def try_to(self, compute: Callable[[], Any]) -> None:
         """Give the run what it wanted, or what that raised."""
         try:
-            came = get()
+            result = compute()
         except Exception as error:
             self.fail(error)
         else:
-            self.go_on(came)
+            self.go_on(result)
 
-    def _until_next_wish(self, resume: Callable[[], Request]) -> None:
+    def _until_next_wish(self, advance: Callable[[], Request]) -> None:
         self.wish = None
         try:
-            self.wish = resume()
+            self.wish = advance()
         except StopIteration as end:
             self.stop = end.value
         except Exception as error:
@@ -346,17 +349,17 @@ class PackMember:
 
 def read(members: Sequence[PackMember], get: Callable[[TrainingStream], T]) -> dict[TrainingStream, T]:
     """Return what is read of the stream of each; members of one that cannot be read fail."""
-    found: dict[TrainingStream, T] = {}
+    results: dict[TrainingStream, T] = {}
     streams = defaultdict[TrainingStream, list[PackMember]](list)
     for member in members:
         streams[member.stream].append(member)
-    for stream, its in streams.items():
+    for stream, stream_members in streams.items():
         try:
-            found[stream] = get(stream)
+            results[stream] = get(stream)
         except Exception as error:
-            for member in its:
+            for member in stream_members:
                 member.fail(error)
-    return found
+    return results
 
 
 def updated(member: PackMember, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:

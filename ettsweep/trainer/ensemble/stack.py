@@ -95,26 +95,28 @@ class Stack:
         self._parameters = Parameters()
         members = [dict(trainer.model.named_parameters()) for trainer in trainers]
         for name in members[0]:
-            whole = torch.stack([parameters[name].detach() for parameters in members])
-            for parameters, mine in zip(members, whole.unbind(), strict=True):
-                parameters[name].data = mine
-            self._parameters[name] = whole
+            stacked = torch.stack([parameters[name].detach() for parameters in members])
+            for parameters, view in zip(members, stacked.unbind(), strict=True):
+                parameters[name].data = view
+            self._parameters[name] = stacked
 
     def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Parameters]:
         """Return the losses of a batch of each member, (K,), and its gradients; nothing is changed."""
         self._check_members()
         first = self.trainers[0]
-        one = torch.ones((), device=first.device)
-        scales_K = torch.stack([trainer.scaler.scale(one) for trainer in self.trainers])
+        unit_loss = torch.ones((), device=first.device)
+        scales_K = torch.stack([trainer.scaler.scale(unit_loss) for trainer in self.trainers])
         losses_K, total = torch.zeros_like(scales_K), Parameters()
-        taken = [list(islice(mine, len(first.share.slices))) for mine in batches]
-        for slices in zip(*taken, strict=True):
+        micro_batches = [list(islice(member_batches, len(first.share.slices))) for member_batches in batches]
+        for slices in zip(*micro_batches, strict=True):
             batch, share = _stacked(slices), slices[0].share
-            parts_K, found, outputs_K = self._model.gradients(first.task, self._parameters, scales_K * share, batch)
+            slice_losses_K, gradients, outputs_K = self._model.gradients(
+                first.task, self._parameters, scales_K * share, batch
+            )
             if first.device.type == "cpu":
-                parts_K = self._losses(outputs_K, slices)
-            losses_K = losses_K + parts_K * share
-            total = {name: total[name] + new for name, new in found.items()} if total else found
+                slice_losses_K = self._losses(outputs_K, slices)
+            losses_K = losses_K + slice_losses_K * share
+            total = {name: total[name] + gradient for name, gradient in gradients.items()} if total else gradients
         return losses_K, total
 
     def outputs(self, batches: Sequence[Batch]) -> Tensor:
@@ -135,24 +137,24 @@ class Stack:
     def elsewhere(self) -> Iterator[None]:
         """Have all parameters somewhere near, where none is zero: a bias that is hides whether it is added in fp32."""
         generator = torch.Generator().manual_seed(0)
-        kept = {name: whole.clone() for name, whole in self._parameters.items()}
+        originals = {name: stacked.clone() for name, stacked in self._parameters.items()}
         try:
-            for whole in self._parameters.values():
-                whole += torch.randn(whole.shape, generator=generator).to(whole.device) * NEAR
+            for stacked in self._parameters.values():
+                stacked += torch.randn(stacked.shape, generator=generator).to(stacked.device) * NEAR
             yield
         finally:
-            for name, whole in self._parameters.items():
-                whole.copy_(kept[name])
+            for name, stacked in self._parameters.items():
+                stacked.copy_(originals[name])
 
     def hand_out(self, gradients: Parameters, trainers: Collection[Trainer]) -> None:
         """Give some members their gradients."""
         # In the parameters' layout: torch's fused optimizers go through memory, and take no notice of strides.
         laid_out = {name: gradients[name].contiguous() for name in self._parameters}
-        assert all(laid_out[name].stride() == whole.stride() for name, whole in self._parameters.items())
-        members = zip(self.trainers, *(whole.unbind() for whole in laid_out.values()), strict=True)
-        for trainer, *mine in members:
+        assert all(laid_out[name].stride() == stacked.stride() for name, stacked in self._parameters.items())
+        members = zip(self.trainers, *(stacked.unbind() for stacked in laid_out.values()), strict=True)
+        for trainer, *member_gradients in members:
             if trainer in trainers:
-                for parameter, gradient in zip(trainer.model.parameters(), mine, strict=True):
+                for parameter, gradient in zip(trainer.model.parameters(), member_gradients, strict=True):
                     parameter.grad = gradient
 
     def drop_gradients(self) -> None:
@@ -161,9 +163,9 @@ class Stack:
             trainer.optimizer.zero_grad(set_to_none=True)
 
     def _check_members(self) -> None:
-        name, whole = next(iter(self._parameters.items()))
-        for trainer, mine in zip(self.trainers, whole.unbind(), strict=True):
-            assert trainer.model.get_parameter(name).data_ptr() == mine.data_ptr(), "a member has left"
+        name, stacked = next(iter(self._parameters.items()))
+        for trainer, view in zip(self.trainers, stacked.unbind(), strict=True):
+            assert trainer.model.get_parameter(name).data_ptr() == view.data_ptr(), "a member has left"
 
 
 class TensorComparison:
@@ -172,15 +174,15 @@ class TensorComparison:
     def __init__(self) -> None:
         self.exact, self.off = True, 0.0
 
-    def add(self, ours: Tensor, theirs: Tensor) -> None:
+    def add(self, actual: Tensor, expected: Tensor) -> None:
         """Compare one more; what is no number counts as equal where it is so in both."""
-        if torch.allclose(ours, theirs, rtol=0, atol=0, equal_nan=True):
+        if torch.allclose(actual, expected, rtol=0, atol=0, equal_nan=True):
             return
         self.exact = False
-        both = ours.isfinite() & theirs.isfinite()
-        apart, norm = ((x * both).nan_to_num(0, 0, 0).norm().item() for x in (ours - theirs, theirs))
-        same_numbers = torch.equal(ours.isfinite(), theirs.isfinite())
-        self.off = max(self.off, apart / norm if norm and same_numbers else math.inf)
+        finite = actual.isfinite() & expected.isfinite()
+        distance, norm = ((x * finite).nan_to_num(0, 0, 0).norm().item() for x in (actual - expected, expected))
+        same_finite = torch.equal(actual.isfinite(), expected.isfinite())
+        self.off = max(self.off, distance / norm if norm and same_finite else math.inf)
 
 
 class StackTrial(NamedTuple):
@@ -207,26 +209,26 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
     try:
         with stack.elsewhere():
             stack.gradients(batches)  # the first call takes longer
-            found, alone_s, together_s = TensorComparison(), 0.0, math.inf
+            comparison, sequential_s, stack_s = TensorComparison(), 0.0, math.inf
             for _ in range(TRIES):
                 started_s = now_s(device)
-                losses_K, together = stack.gradients(batches)
-                together_s = min(together_s, now_s(device) - started_s)
-            for k, (trainer, mine) in enumerate(zip(stack.trainers, batches, strict=True)):
-                its_s = math.inf
+                losses_K, stack_gradients = stack.gradients(batches)
+                stack_s = min(stack_s, now_s(device) - started_s)
+            for k, (trainer, micro_batches) in enumerate(zip(stack.trainers, batches, strict=True)):
+                member_s = math.inf
                 for _ in range(TRIES):
                     trainer.optimizer.zero_grad(set_to_none=True)
                     started_s = now_s(device)
-                    loss = trainer.add_gradients(iter(mine))
-                    its_s = min(its_s, now_s(device) - started_s)
-                alone_s += its_s
-                found.add(losses_K[k], loss)
+                    loss = trainer.add_gradients(iter(micro_batches))
+                    member_s = min(member_s, now_s(device) - started_s)
+                sequential_s += member_s
+                comparison.add(losses_K[k], loss)
                 for name, parameter in trainer.model.named_parameters():
                     assert parameter.grad is not None
-                    found.add(together[name][k], parameter.grad)
+                    comparison.add(stack_gradients[name][k], parameter.grad)
     finally:
         stack.drop_gradients()
-    return StackTrial(found.exact, alone_s / together_s, found.off)
+    return StackTrial(comparison.exact, sequential_s / stack_s, comparison.off)
 
 
 def _stacked(slices: Sequence[Batch]) -> Batch:
@@ -258,10 +260,10 @@ def stack_decision(spec: RunSpec, device: torch.device, members: int, mode: Mode
     What speaks against a stack speaks against smaller ones.
     """
     like = spec.model, spec.task, spec.precision, device
-    for (shape, size, its_mode), known in _VERDICTS.items():
+    for (shape, size, its_mode), decision in _VERDICTS.items():
         alike = shape[:-2] == like and shape.share.batch_size == spec.batch_size and its_mode == mode
-        if alike and (size == members or (size > members and not known.stacks)):
-            return known
+        if alike and (size == members or (size > members and not decision.stacks)):
+            return decision
     return None
 
 
@@ -274,9 +276,9 @@ class Stacks:
         say: takes what the logs of some members should have.
     """
 
-    def __init__(self, mode: Mode, only: int | None, say: Callable[[Sequence[Trainer], str], None]) -> None:
+    def __init__(self, mode: Mode, stack_size: int | None, say: Callable[[Sequence[Trainer], str], None]) -> None:
         self._mode = mode
-        self._only = only
+        self._only = stack_size
         self._say = say
         self._stacks: dict[StackShape, Stack] = {}
         self._refused: dict[StackShape, int] = {}
@@ -302,16 +304,18 @@ class Stacks:
             stack = self._stack(shape, trainers, batches)
             if stack is None:
                 return None
-            given = dict(zip(trainers, batches, strict=True))
-            losses_K, gradients = stack.gradients([given.get(trainer, batches[0]) for trainer in stack.trainers])
-            stack.hand_out(gradients, given.keys())
+            batches_by_trainer = dict(zip(trainers, batches, strict=True))
+            losses_K, gradients = stack.gradients(
+                [batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers]
+            )
+            stack.hand_out(gradients, batches_by_trainer.keys())
         except Exception as error:  # one by one whoever is at fault fails alone
             if stack:
                 stack.drop_gradients()
             members = len(stack.trainers) if stack else len(trainers)
-            why = f"a stack of {members} fails, {error_line(error)}"
-            _VERDICTS[shape, members, self._mode] = StackDecision(stacks=False, why=why)
-            self._refuse(shape, members, trainers, why)
+            reason = f"a stack of {members} fails, {error_line(error)}"
+            _VERDICTS[shape, members, self._mode] = StackDecision(stacks=False, why=reason)
+            self._refuse(shape, members, trainers, reason)
             return None
         return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
 
@@ -325,9 +329,9 @@ class Stacks:
             return None
         if trainers[0].device.type not in EVALUATING:
             return None
-        given = dict(zip(trainers, batches, strict=True))
+        batches_by_trainer = dict(zip(trainers, batches, strict=True))
         try:
-            outputs_K = stack.outputs([given.get(trainer, batches[0]) for trainer in stack.trainers])
+            outputs_K = stack.outputs([batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers])
         except Exception as error:  # one by one whoever is at fault fails alone
             self._evaluates = False
             self._say(trainers, f"is evaluated in turn: a stack of {len(stack.trainers)} fails, {error_line(error)}")
@@ -344,8 +348,8 @@ class Stacks:
         if stack and (shape.device.type == "cuda" or 2 * len(members) > len(stack.trainers)):
             if set(members) <= set(stack.trainers):
                 return stack
-            left = [trainer for trainer in stack.trainers if trainer not in members]
-            members += left[: max(0, len(stack.trainers) - len(members))]
+            departed = [trainer for trainer in stack.trainers if trainer not in members]
+            members += departed[: max(0, len(stack.trainers) - len(members))]
         size = len(members)
         if size <= self._refused.get(shape, 0):
             return None
@@ -353,37 +357,35 @@ class Stacks:
         if key not in _VERDICTS and self._only not in (None, size):
             self._refuse(shape, size, trainers, f"a stack of {size} is not worth a trial")
             return None
-        before, stack = stack, None
+        previous, stack = stack, None
         if key not in _VERDICTS:
-            stack, given = Stack(members), dict(zip(trainers, batches, strict=True))
-            _VERDICTS[key] = self._judged(stack, [given.get(trainer, batches[0]) for trainer in members])
-        stacks, why = _VERDICTS[key]
-        if not stacks:
-            self._refuse(shape, size, trainers, why)
+            stack, batches_by_trainer = Stack(members), dict(zip(trainers, batches, strict=True))
+            _VERDICTS[key] = self._judged(stack, [batches_by_trainer.get(trainer, batches[0]) for trainer in members])
+        accepted, reason = _VERDICTS[key]
+        if not accepted:
+            self._refuse(shape, size, trainers, reason)
             return None
         self._stacks[shape] = stack or Stack(members)
-        new = [trainer for trainer in trainers if before is None or trainer not in before.trainers]
-        self._say(new, f"trains in a stack of {size}, which {why}")
+        joined = [trainer for trainer in trainers if previous is None or trainer not in previous.trainers]
+        self._say(joined, f"trains in a stack of {size}, which {reason}")
         return self._stacks[shape]
 
     def _judged(self, stack: Stack, batches: Batches) -> StackDecision:
         """Return whether a trial says that a stack is right and pays."""
-        size, tried = len(stack.trainers), trial(stack, batches)
-        if not tried.exact and self._mode == "exact":
+        size, result = len(stack.trainers), trial(stack, batches)
+        if not result.exact and self._mode == "exact":
             return StackDecision(stacks=False, why=f"in a stack of {size} the last bits of gradients differ")
-        if tried.off > OFF[stack.trainers[0].spec.precision]:
+        if result.off > OFF[stack.trainers[0].spec.precision]:
             return StackDecision(
-                stacks=False, why=f"in a stack of {size} gradients are off by {tried.off:.2g} of their norm"
+                stacks=False, why=f"in a stack of {size} gradients are off by {result.off:.2g} of their norm"
             )
-        faster = f"finds gradients {tried.speedup:.2f} times as fast"
+        speed = f"finds gradients {result.speedup:.2f} times as fast"
         return (
-            StackDecision(True, faster)
-            if tried.speedup >= PAYS
-            else StackDecision(False, f"a stack of {size} {faster}")
+            StackDecision(True, speed) if result.speedup >= PAYS else StackDecision(False, f"a stack of {size} {speed}")
         )
 
-    def _refuse(self, shape: StackShape, members: int, trainers: Sequence[Trainer], why: str) -> None:
+    def _refuse(self, shape: StackShape, members: int, trainers: Sequence[Trainer], reason: str) -> None:
         """Have no stack of so many members or less from now on: what speaks against it would against those."""
         self._refused[shape] = max(members, self._refused.get(shape, 0))
         self._stacks.pop(shape, None)
-        self._say(trainers, f"trains in turn with the others: {why}")
+        self._say(trainers, f"trains in turn with the others: {reason}")

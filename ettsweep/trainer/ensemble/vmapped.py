@@ -83,17 +83,17 @@ def gradients(
     """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
 
     def weighted_loss(
-        mine: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+        member_parameters: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         with autocast(precision, device), _Attending(device):
-            outputs: Tensor = functional_call(network, mine, inputs)
-            part = task.loss(outputs, Batch(inputs, targets))
-        return part * weight, (part, outputs)
+            outputs: Tensor = functional_call(network, member_parameters, inputs)
+            loss = task.loss(outputs, Batch(inputs, targets))
+        return loss * weight, (loss, outputs)
 
     # Of each member alone, as its own backward pass would go: gradients of the sum come from other kernels.
-    each = vmap(grad_and_value(weighted_loss, has_aux=True))
-    found, (_, (losses_K, outputs_K)) = each(parameters, weights_K, inputs, targets)
-    return losses_K, found, outputs_K
+    per_member = vmap(grad_and_value(weighted_loss, has_aux=True))
+    gradients_K, (_, (losses_K, outputs_K)) = per_member(parameters, weights_K, inputs, targets)
+    return losses_K, gradients_K, outputs_K
 
 
 def outputs(
@@ -105,13 +105,13 @@ def outputs(
 ) -> Tensor:
     """Return what each member makes of its inputs, (K, B, ...)."""
 
-    def of_one(mine: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
+    def member_outputs(member_parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
         with autocast(precision, device), _Attending(device):
-            result: Tensor = functional_call(network, mine, inputs)
+            result: Tensor = functional_call(network, member_parameters, inputs)
         return result
 
-    found: Tensor = vmap(of_one)(parameters, inputs)
-    return found
+    outputs_K: Tensor = vmap(member_outputs)(parameters, inputs)
+    return outputs_K
 
 
 def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -168,13 +168,13 @@ def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropo
 
 
 def _folded(
-    function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], given: Any
+    function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], arguments: Any
 ) -> Any:
     """Return what a function of batches gives of those of all members, and where their dimension is in it."""
-    assert all(dim is not None or not isinstance(x, Tensor) for x, dim in zip(given, in_dims, strict=True))
-    folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(given, in_dims, strict=True)]
-    found = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))
-    return found, (0,) * len(found)
+    assert all(dim is not None or not isinstance(x, Tensor) for x, dim in zip(arguments, in_dims, strict=True))
+    folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(arguments, in_dims, strict=True)]
+    results = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))
+    return results, (0,) * len(results)
 
 
 class _Attention(torch.autograd.Function):
@@ -195,8 +195,8 @@ class _Attention(torch.autograd.Function):
         return *_Gradients.apply(grad, *ctx.saved_tensors, ctx.causal), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
-        return _folded(_Attention.apply, info.batch_size, in_dims, given)
+    def vmap(vmap_info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+        return _folded(_Attention.apply, vmap_info.batch_size, in_dims, arguments)
 
 
 class _Gradients(torch.autograd.Function):
@@ -213,5 +213,5 @@ class _Gradients(torch.autograd.Function):
         """Keep nothing: there are no second derivatives."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
-        return _folded(_Gradients.apply, info.batch_size, in_dims, given)
+    def vmap(vmap_info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+        return _folded(_Gradients.apply, vmap_info.batch_size, in_dims, arguments)

@@ -42,18 +42,20 @@ class AsyncCheckpointWriter:
             for tensor in state.values():
                 full_tensor(tensor)  # of which the leader keeps what it gathers
             return lambda: None
-        said = head(attempt, trainer, history)
+        header = head(attempt, trainer, history)
         large = sum(tensor.numel() * tensor.element_size() for tensor in state.values()) >= LARGE_BYTES
         if not large or not self._room(state, device):
             write(
-                attempt, said, {name: full_tensor(tensor).cpu() for name, tensor in state.items()} if sharded else state
+                attempt,
+                header,
+                {name: full_tensor(tensor).cpu() for name, tensor in state.items()} if sharded else state,
             )
             return lambda: None
         for name, tensor in state.items():
             self._copies[name].copy_(full_tensor(tensor), non_blocking=True)
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
-        self._last = self._thread.submit(write, attempt, said, self._copies)
+        self._last = self._thread.submit(write, attempt, header, self._copies)
         return self._last.result
 
     def close(self) -> None:

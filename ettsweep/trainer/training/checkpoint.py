@@ -26,17 +26,19 @@ Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the tensors of a run by name; those of a sharded one are sharded."""
-    found = {}
+    state = {}
     for name, parameter in parameters(model).items():
-        found[f"model/{name}"] = parameter.detach()
-        kept = optimizer.state.get(parameter, {})
-        found |= {f"optimizer/{name}/{key}": value for key, value in kept.items() if isinstance(value, Tensor)}
-    return found
+        state[f"model/{name}"] = parameter.detach()
+        parameter_state = optimizer.state.get(parameter, {})
+        state |= {
+            f"optimizer/{name}/{key}": value for key, value in parameter_state.items() if isinstance(value, Tensor)
+        }
+    return state
 
 
-def layout(named: Mapping[str, Tensor]) -> Layout:
+def layout(state: Mapping[str, Tensor]) -> Layout:
     """Return shape and type of tensors."""
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in named.items()}
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -58,8 +60,8 @@ def write(attempt: Attempt, head: Json, state: Mapping[str, Tensor]) -> None:
     Raises:
         StorageError: it cannot be written; the earlier one is untouched.
     """
-    own = {name: _alone(tensor) for name, tensor in state.items()}
-    attempt.save_checkpoint(lambda path: _write(head | {"tensors": own}, path))
+    compacted = {name: _alone(tensor) for name, tensor in state.items()}
+    attempt.save_checkpoint(lambda path: _write(head | {"tensors": compacted}, path))
 
 
 def _alone(tensor: Tensor) -> Tensor:
@@ -127,12 +129,12 @@ def load(attempt: Attempt) -> CheckpointState:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
         raise CorruptError(f"{path}: cannot be read as a checkpoint: {first_line(error)}") from error
-    kinds = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
-    sound = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in kinds.items())
-    sound = sound and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())
-    if not sound or state.get("run") != attempt.run.name:
+    types = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
+    is_valid = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in types.items())
+    is_valid = is_valid and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())
+    if not is_valid or state.get("run") != attempt.run.name:
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
-    return CheckpointState(path, *(state[key] for key in kinds))
+    return CheckpointState(path, *(state[key] for key in types))
 
 
 def check_fits(saved: CheckpointState, trainer: Trainer) -> None:
@@ -141,24 +143,26 @@ def check_fits(saved: CheckpointState, trainer: Trainer) -> None:
     Raises:
         CorruptError: it cannot.
     """
-    have, want = layout(saved.tensors), layout(tensors(trainer.model, trainer.optimizer))
-    if have != want:
-        name = min(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))
-        raise CorruptError(f"{saved.path}: does not fit the run: {name} is {have.get(name)}, not {want.get(name)}")
-    scaler, numbers = saved.scaler, all(isinstance(value, int | float) for value in saved.scaler.values())
-    if scaler.keys() != trainer.scaler.state_dict().keys() or not numbers:
+    actual, expected = layout(saved.tensors), layout(tensors(trainer.model, trainer.optimizer))
+    if actual != expected:
+        name = min(name for name in actual.keys() | expected.keys() if actual.get(name) != expected.get(name))
+        raise CorruptError(
+            f"{saved.path}: does not fit the run: {name} is {actual.get(name)}, not {expected.get(name)}"
+        )
+    scaler, all_numbers = saved.scaler, all(isinstance(value, int | float) for value in saved.scaler.values())
+    if scaler.keys() != trainer.scaler.state_dict().keys() or not all_numbers:
         raise CorruptError(f"{saved.path}: does not fit the run: {scaler} is no state of its loss scaler")
 
 
 def restore(saved: CheckpointState | None, trainer: Trainer) -> None:
     """Put the leader's checkpoint into the objects of a run; it fits. All processes of the run come here."""
     group = trainer.group
-    said = group.from_leader({"step": saved.step, "scaler": saved.scaler} if saved else None)
-    assert said is not None
+    header = group.from_leader({"step": saved.step, "scaler": saved.scaler} if saved else None)
+    assert header is not None
     for name, tensor in tensors(trainer.model, trainer.optimizer).items():
         group.hand_out(saved.tensors[name] if saved else None, tensor)
-    trainer.scaler.load_state_dict(said["scaler"])
-    trainer.step = said["step"]
+    trainer.scaler.load_state_dict(header["scaler"])
+    trainer.step = header["step"]
 
 
 def history(saved: CheckpointState, attempt: Attempt) -> list[Json]:

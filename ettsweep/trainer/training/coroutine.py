@@ -71,11 +71,11 @@ class WaitTimer:
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Leave out what the device computes in the body, within a wait: it works on what is there."""
-        begun = self._now()
+        start = self._now()
         try:
             yield
         finally:
-            self._add(begun, -1.0)
+            self._add(start, -1.0)
 
     def seconds(self) -> float:
         """Return each member's seconds of waiting so far; the device has done all that it was given."""

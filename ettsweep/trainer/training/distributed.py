@@ -68,11 +68,11 @@ class ProcessGroup:
             backend, gpu = "nccl", torch.device("cuda", 0)  # workers see their own GPU alone
             torch.cuda.set_device(gpu)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
-        waits = DEVICE_WAIT, COMMAND_WAIT
-        hosts, orders = (dist.new_group(backend="gloo", timeout=wait) for wait in waits)
+        timeouts = DEVICE_WAIT, COMMAND_WAIT
+        hosts, commands = (dist.new_group(backend="gloo", timeout=timeout) for timeout in timeouts)
         assert isinstance(hosts, dist.ProcessGroup)
-        assert isinstance(orders, dist.ProcessGroup)
-        return cls(rank, world, None, hosts, orders)
+        assert isinstance(commands, dist.ProcessGroup)
+        return cls(rank, world, None, hosts, commands)
 
     def leave(self) -> None:
         """Part from the others."""
@@ -99,13 +99,13 @@ class ProcessGroup:
         """Return the sums over all processes, value by value, in float64."""
         return self._reduced(values, torch.float64, dist.ReduceOp.SUM)
 
-    def _reduced(self, values: Sequence[T], dtype: torch.dtype, how: dist.ReduceOp.RedOpType) -> list[T]:
+    def _reduced(self, values: Sequence[T], dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> list[T]:
         if self.world == 1:
             return list(values)
-        said = torch.tensor(values, dtype=dtype)
+        reduced = torch.tensor(values, dtype=dtype)
         with watching():
-            dist.all_reduce(said, op=how, group=self.hosts)
-        return list(said.tolist())
+            dist.all_reduce(reduced, op=op, group=self.hosts)
+        return list(reduced.tolist())
 
     def hand_out(self, values: Tensor | None, tensor: "Tensor | DTensor") -> None:
         """Fill a tensor of all processes with the leader's values; of a sharded one each gets its part."""
@@ -116,8 +116,8 @@ class ProcessGroup:
             from torch.distributed.tensor import DTensor, distribute_tensor
 
             assert isinstance(tensor, DTensor)
-            here = tensor.to_local().device
-            full = torch.empty(tensor.shape, dtype=tensor.dtype, device=here) if values is None else values.to(here)
+            device = tensor.to_local().device
+            full = torch.empty(tensor.shape, dtype=tensor.dtype, device=device) if values is None else values.to(device)
             with watching():
                 tensor.copy_(distribute_tensor(full, tensor.device_mesh, tensor.placements))
         else:
@@ -143,12 +143,12 @@ class ProcessGroup:
         with watching():
             size = torch.tensor([len(text)])
             dist.broadcast(size, src=0, group=self.orders)
-            said = torch.zeros(int(size), dtype=torch.uint8)
+            payload = torch.zeros(int(size), dtype=torch.uint8)
             if self.leads:
-                said = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            dist.broadcast(said, src=0, group=self.orders)
-        told: Json | None = json.loads(said.numpy().tobytes())["said"]
-        return told
+                payload = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            dist.broadcast(payload, src=0, group=self.orders)
+        received: Json | None = json.loads(payload.numpy().tobytes())["said"]
+        return received
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the module whose backward pass averages gradients over the processes; parameters stay the model's."""
@@ -168,13 +168,13 @@ class ProcessGroup:
 
         everyone = self.everyone or dist.group.WORLD
         assert everyone is not None
-        kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        device_type = "cuda" if dist.get_backend() == "nccl" else "cpu"
         # torch keeps plans of what is sent, for all meshes that are equal: of trials none is.
         name = (f"trial {everyone.group_name}",) if self.everyone else None
-        mesh = DeviceMesh.from_group(everyone, kind, mesh_dim_names=name)
-        halved = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
+        mesh = DeviceMesh.from_group(everyone, device_type, mesh_dim_names=name)
+        mixed_precision = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
         for block in model.residual_blocks():
-            fully_shard(block, mesh=mesh, mp_policy=halved)
+            fully_shard(block, mesh=mesh, mp_policy=mixed_precision)
         fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -251,9 +251,9 @@ def watching() -> Iterator[None]:
 def lost_process(error: BaseException) -> LostProcessError | None:
     """Return what an error says of another process that is gone, if that is what it says."""
     text = str(error)
-    found = LOST.search(text)
-    lost = found or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
+    match = LOST.search(text)
+    lost = match or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
     if not lost or not isinstance(error, RuntimeError) or "out of memory" in text:
         return None
-    how = found.group() if found else text.splitlines()[0]
-    return LostProcessError(f"another process of this run is gone: {how}")
+    detail = match.group() if match else text.splitlines()[0]
+    return LostProcessError(f"another process of this run is gone: {detail}")

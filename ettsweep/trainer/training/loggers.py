@@ -57,9 +57,9 @@ def check_loggers(names: Iterable[str]) -> None:
     Raises:
         InputError: one is not installed.
     """
-    absent = [name for name in names if importlib.util.find_spec(name) is None]
-    if absent:
-        raise InputError.of(f"log: {name} is not installed: pip install 'ettsweep[{name}]'" for name in absent)
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError.of(f"log: {name} is not installed: pip install 'ettsweep[{name}]'" for name in missing)
 
 
 def open_loggers(
@@ -75,14 +75,16 @@ def open_loggers(
         from_step: last step that earlier attempts leave; lines of later ones are taken back.
         warn: takes one line of text, from any thread.
     """
-    sinks: list[MetricLogger] = []
+    loggers: list[MetricLogger] = []
     for name in names:
         try:
             check_loggers([name])
-            sinks.append(MetricLogger(name, *METRIC_LOGGERS[name](results_dir, run_id, config, from_step, warn), warn))
+            loggers.append(
+                MetricLogger(name, *METRIC_LOGGERS[name](results_dir, run_id, config, from_step, warn), warn)
+            )
         except Exception as error:  # whatever the package raises
             warn(f"{name}: not written: {first_line(error)}")
-    return sinks
+    return loggers
 
 
 def _tensorboard(results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> Opened:

@@ -92,7 +92,7 @@ def run_loop(
             logger.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
         return diverged_step
 
-    def ask() -> tuple[Stop | None, bool, bool]:
+    def poll_processes() -> tuple[Stop | None, bool, bool]:
         """Return why to stop, whether to save, and whether to drain; the same on all processes."""
         now_s, stop = time.monotonic(), poll()
         code, saves, drains = group.agree(
@@ -102,13 +102,13 @@ def run_loop(
         )
         return STOPS[code - 1] if code else None, bool(saves), bool(drains)
 
-    stop, _, _ = ask()
+    stop, _, _ = poll_processes()
     while trainer.step < last_step and stop is None:
         step = trainer.step + 1
         lr = lr_at(step, spec.lr, schedule)
         buffer.add(step, lr, *(yield StepRequest(trainer, stream, lr)))
         trainer.step = step
-        stop, saves, drains = ask()
+        stop, saves, drains = poll_processes()
         every = settings.checkpoint_every_steps
         saves = (saves or bool(every and step % every == 0)) and step < last_step
         evaluates = step % schedule.eval_every == 0 or step == last_step

@@ -50,15 +50,15 @@ def naming_the_batch(trainer: Trainer) -> Iterator[None]:
 
 def too_large(spec: RunSpec, device: torch.device, size: int) -> DeviceMemoryError:
     """Return an error that says that a micro-batch does not fit, and what to set."""
-    where = "the memory of this machine"
+    memory = "the memory of this machine"
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory / GIB
-        where = f"the {total:.0f} GiB of {torch.cuda.get_device_name(device)}"
+        memory = f"the {total:.0f} GiB of {torch.cuda.get_device_name(device)}"
     name = model_name(spec.model)
     grid = f"--model {name}" if name in named_models() else "--grid FILE"
     smaller = f"--launch-set micro_batch={size // 2}, or " if size > 1 else ""
     return DeviceMemoryError(
-        f"out of memory: a micro-batch of {size} (of a batch of {spec.batch_size}) does not fit into {where}; "
+        f"out of memory: a micro-batch of {size} (of a batch of {spec.batch_size}) does not fit into {memory}; "
         f"try {smaller}--launch-set activation_checkpointing=true; "
         f"`ettsweep doctor {grid} --fit` finds the largest that fits"
     )
@@ -67,8 +67,8 @@ def too_large(spec: RunSpec, device: torch.device, size: int) -> DeviceMemoryErr
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether an allocator refused, on whichever device."""
     text = str(error)
-    words = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in words)
+    phrases = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(phrase in text for phrase in phrases)
 
 
 @contextlib.contextmanager
@@ -139,21 +139,21 @@ def largest_step(
     The whole share of a device is tried first, on the CPU what `CPU_ACTIVATIONS` hold, and then about half of it, until
     it fits. All processes of the group come here, and may find different sizes. `reserved_bytes` are left to others.
     """
-    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
-    size = local
+    device_batch = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
+    size = device_batch
     if device.type == "cpu":
-        size = evenly(local, CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=recompute))
-    with group.without_the_others() if sharded else contextlib.nullcontext(ALONE) as alone:
+        size = evenly(device_batch, CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=recompute))
+    with group.without_the_others() if sharded else contextlib.nullcontext(ALONE) as trial_group:
         while True:
             budget = int(ROOM * (available_bytes(device) - reserved_bytes))
-            step = _tried(spec, device, alone, recompute, sharded, size, steps)
+            step = _tried(spec, device, trial_group, recompute, sharded, size, steps)
             if size == 1 or (step is not None and step.memory_bytes <= budget):
                 return step
-            size = evenly(local, size // 2)
+            size = evenly(device_batch, size // 2)
 
 
 def _tried(
-    spec: RunSpec, device: torch.device, alone: ProcessGroup, recompute: bool, sharded: bool, size: int, steps: int
+    spec: RunSpec, device: torch.device, group: ProcessGroup, recompute: bool, sharded: bool, size: int, steps: int
 ) -> TrialStep | None:
     """Return the last of some training steps of this process alone, on made samples; None where memory is out.
 
@@ -161,7 +161,7 @@ def _tried(
     """
     cuda, samples_per_s = device.type == "cuda", 0.0
     with until_full():
-        model = empty_network(spec, device, alone, sharded=sharded)
+        model = empty_network(spec, device, group, sharded=sharded)
         # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
         model.recompute = recompute
         trainer = Trainer(spec, model, build_optimizer(model, spec), device, BatchShare(2 * size, micro_batch=size))
@@ -188,24 +188,26 @@ def evenly(samples: int, at_most: int) -> int:
     few and as alike as can be.
     """
     at_most = max(1, min(samples, at_most))
-    alike = (size for size in range(at_most, at_most // 2, -1) if samples % size == 0)
-    return next(alike, math.ceil(samples / math.ceil(samples / at_most)))
+    divisors = (size for size in range(at_most, at_most // 2, -1) if samples % size == 0)
+    return next(divisors, math.ceil(samples / math.ceil(samples / at_most)))
 
 
 def available_bytes(device: torch.device) -> int:
     """Return the memory of a device that nobody uses; on the CPU what this process has and may still get."""
     if device.type == "cuda":
         give_back(device)
-        free_bytes, total = torch.cuda.mem_get_info(device)
-        part = int(torch.cuda.get_per_process_memory_fraction() * total)  # of a worker that shares the device
-        return min(free_bytes, part - torch.cuda.memory_reserved(device))
-    free = _number(Path("/proc/meminfo"), "MemAvailable:", 1024)
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        share_bytes = int(
+            torch.cuda.get_per_process_memory_fraction() * total_bytes
+        )  # of a worker that shares the device
+        return min(free_bytes, share_bytes - torch.cuda.memory_reserved(device))
+    free_host_bytes = _number(Path("/proc/meminfo"), "MemAvailable:", 1024)
     limit = _number(Path("/sys/fs/cgroup/memory.max"), "", 1)
     used = _number(Path("/sys/fs/cgroup/memory.current"), "", 1)
     if limit is not None and used is not None:
-        free = min(free or limit, limit - used)
+        free_host_bytes = min(free_host_bytes or limit, limit - used)
     resident = _number(Path("/proc/self/status"), "VmRSS:", 1024) or 0
-    return (8 * GIB if free is None else free) + resident
+    return (8 * GIB if free_host_bytes is None else free_host_bytes) + resident
 
 
 def give_back(device: torch.device) -> None:
@@ -221,5 +223,5 @@ def _number(path: Path, label: str, unit: int) -> int | None:
         text = path.read_text()
     except OSError:
         return None
-    words = text.partition(label)[2].split() if label else text.split()
-    return int(words[0]) * unit if words and words[0].isdigit() else None
+    fields = text.partition(label)[2].split() if label else text.split()
+    return int(fields[0]) * unit if fields and fields[0].isdigit() else None

@@ -40,23 +40,23 @@ Groups = list[dict[str, Any]]
 """The parameter groups of an optimizer."""
 
 
-def adamw(model: nn.Module, groups: Groups, o: AdamWSpec) -> torch.optim.AdamW:
+def adamw(model: nn.Module, groups: Groups, spec: AdamWSpec) -> torch.optim.AdamW:
     """Return torch's AdamW, its moments zero."""
     fused = _has_fused(model)
-    result = torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
+    result = torch.optim.AdamW(groups, betas=(spec.beta1, spec.beta2), eps=spec.eps, fused=fused)
     for parameter in model.parameters():
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        on = parameter.device if fused else "cpu"
-        result.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=on), **moments}
+        step_device = parameter.device if fused else "cpu"
+        result.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=step_device), **moments}
     return result
 
 
-def sgd(model: nn.Module, groups: Groups, o: SgdSpec) -> torch.optim.SGD:
+def sgd(model: nn.Module, groups: Groups, spec: SgdSpec) -> torch.optim.SGD:
     """Return torch's SGD, its momentum zero."""
     # torch has no fused kernel of SGD for what is sharded.
-    how = {"foreach": True} if is_sharded(model) else {"fused": _has_fused(model)}
-    result = torch.optim.SGD(groups, momentum=o.momentum, **how)
-    if o.momentum:
+    implementation = {"foreach": True} if is_sharded(model) else {"fused": _has_fused(model)}
+    result = torch.optim.SGD(groups, momentum=spec.momentum, **implementation)
+    if spec.momentum:
         # From zeros, as its first step goes. torch would leave the buffers unfilled where the loss scaler skips that.
         for parameter in model.parameters():
             result.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

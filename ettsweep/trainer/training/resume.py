@@ -18,9 +18,9 @@ from ettsweep.trainer.training.trainer import Trainer
 def trained_before(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Json:
     """Return how the newest attempt before this one was trained, if it was by as many processes."""
     for earlier in _before(run, attempt):
-        if how := earlier.execution():
-            how = {"threads": earlier.claim().get("threads")} | how
-            return how if how.get("processes") == group.world else {}
+        if execution := earlier.execution():
+            execution = {"threads": earlier.claim().get("threads")} | execution
+            return execution if execution.get("processes") == group.world else {}
     return {}
 
 
@@ -32,16 +32,16 @@ def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
 def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger, trainer: Trainer) -> None:
     """Have a run go on where its last usable checkpoint left it, if any; the leader reads it, and hands it out."""
     earlier = _before(run, attempt)
-    found = next(_usable(earlier, trainer, logger), None) if group.leads else None
-    said = group.from_leader(found and {"history": found[2]})
-    if said is None:
+    newest = next(_usable(earlier, trainer, logger), None) if group.leads else None
+    message = group.from_leader(newest and {"history": newest[2]})
+    if message is None:
         if earlier:
             logger.log("no checkpoint to go on from: starts at step 0")
         return
-    logger.history = said["history"]
-    checkpoint.restore(found and found[1], trainer)
-    if found:
-        parent, _, _ = found
+    logger.history = message["history"]
+    checkpoint.restore(newest and newest[1], trainer)
+    if newest:
+        parent, _, _ = newest
         trainer.spent = parent.spent(trainer.step)
         attempt.resume_from(parent.number, trainer.step)
         logger.log(f"resumed from attempt {parent.number} at step {trainer.step}")
@@ -71,14 +71,14 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
     earlier = attempt.parent()
     if earlier is None:
         return
-    alone = {"pack_mode": "exact"}
-    before, now = (alone | one.claim() | one.execution() for one in (earlier, attempt))
+    defaults = {"pack_mode": "exact"}
+    previous, current = (defaults | each.claim() | each.execution() for each in (earlier, attempt))
     draws = architecture(spec.model).draws(spec.model)
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep", "processes", "micro_batch"),
         *("compile", "activation_checkpointing", "sharded", "pack_mode", "data"),
     ):
-        if key not in before or before[key] == now.get(key):
+        if key not in previous or previous[key] == current.get(key):
             continue
         if key == "data" and (changed := task_kind(spec.task).changed) is not None:
             raise DataMissingError(changed)
@@ -87,4 +87,4 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
             consequence = "from here on it sees other images, or the same in another order"
         if draws and key in ("processes", "micro_batch", "compile"):
             consequence = "dropout draws otherwise from here on, as with another seed"
-        yield f"{key} was {before[key]}, is {now.get(key)}: {consequence}"
+        yield f"{key} was {previous[key]}, is {current.get(key)}: {consequence}"

@@ -125,8 +125,8 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
     def warn(text: str) -> None:
         logger.log(f"warning: {text}")
 
-    before = trained_before(run, attempt, group)
-    settings = pack.settled(spec, claimed.settings, group, before, warn)
+    previous = trained_before(run, attempt, group)
+    settings = pack.settled(spec, claimed.settings, group, previous, warn)
     torch.set_num_threads(settings.threads or 1)
     trainer = assembled(spec, device, settings, group)
     resume(run, attempt, group, logger, trainer)
@@ -134,18 +134,18 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
     trainer.task = stream.task
     trainer.model.recompute = bool(settings.activation_checkpointing)
     data = {"data": _agreed(trainer.task.fingerprint, group)}
-    how = settings.facts(group) | data | pack.facts(trainer)
+    execution = settings.facts(group) | data | pack.facts(trainer)
 
-    def not_compiled(why: str) -> None:
-        warn(why)
-        how["compile"] = False
+    def not_compiled(reason: str) -> None:
+        warn(reason)
+        execution["compile"] = False
         if group.leads:
-            attempt.record_execution(how)
+            attempt.record_execution(execution)
 
     if settings.compile:
         compile_blocks(trainer.model, spec.recipe_key, not_compiled)
     if group.leads:
-        attempt.record_execution(how)
+        attempt.record_execution(execution)
         for change in changes(spec, attempt):
             warn(change)
         logger.sinks = open_loggers(settings.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
@@ -164,8 +164,8 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
             logger.end_saving()
         # How far beyond a divergence the weights went depends on when it was seen.
         finished = end.stop is None and not end.diverged
-        together = group.leads or is_sharded(trainer.model)
-        weights = checkpoint.weights_sha256(trainer.model) if finished and together else None
+        computes_weights = group.leads or is_sharded(trainer.model)
+        weights = checkpoint.weights_sha256(trainer.model) if finished and computes_weights else None
     if end.stop is not None:
         logger.log(f"stopped at step {end.step}: {end.stop}")
         if group.leads:
@@ -176,8 +176,12 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
     if attempt.superseded():
         logger.log("another attempt has taken the run over")
         return Stop.SUPERSEDED
-    told = {"environment": environment(device), "weights_sha256": weights, "execution": how} | timings.summary()
-    result = _summarise(spec, logger.history, end, attempt, timings.spent) | told
+    training_facts = {
+        "environment": environment(device),
+        "weights_sha256": weights,
+        "execution": execution,
+    } | timings.summary()
+    result = _summarise(spec, logger.history, end, attempt, timings.spent) | training_facts
     finished = run.finish(result, logger.history)
     if pack.closing:
         logger.log(pack.closing)
@@ -238,8 +242,8 @@ def _agreed(fingerprint: str, group: ProcessGroup) -> str:
         DataMissingError: the processes of the run do not have the same.
     """
     number = int(fingerprint or "0", 16)
-    least, most = group.agree(-number, number)
-    if -least != most:
+    negated_min, largest = group.agree(-number, number)
+    if -negated_min != largest:
         raise DataMissingError("the nodes of this run have different data under the same path")
     return fingerprint
 
@@ -260,9 +264,9 @@ def _summarise(spec: RunSpec, history: list[Json], end: LoopEnd, attempt: Attemp
     """Return what result.json says of a run, but for how it was trained."""
     evaluations = [line for line in history if "val_loss" in line]
     result: Json = {"status": "diverged" if end.diverged else "done"}
-    for name, best in (("accuracy", max), ("loss", min), ("bits", min)):
+    for name, select in (("accuracy", max), ("loss", min), ("bits", min)):
         values = [line.get(f"val_{name}") for line in evaluations]
-        result[f"best_{name}"] = best((value for value in values if value is not None), default=None)
+        result[f"best_{name}"] = select((value for value in values if value is not None), default=None)
         result[f"final_{name}"] = values[-1] if values and not end.diverged else None
     result["score"] = None if end.diverged else result[task_kind(spec.task).score.metric]
     if end.diverged:

@@ -68,8 +68,8 @@ class RunLogger:
             StorageError: it cannot be written.
         """
         if self._on_disk is not None:
-            waiting, self._on_disk = self._on_disk, None
-            waiting()
+            wait, self._on_disk = self._on_disk, None
+            wait()
 
     def end_saving(self) -> None:
         """Wait until nothing is written any more, and log what could not be; the run has ended."""

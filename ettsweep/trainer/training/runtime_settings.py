@@ -88,7 +88,7 @@ def resolve(
     device: torch.device,
     settings: RuntimeSettings,
     group: ProcessGroup,
-    before: Json,
+    previous: Json,
     warn: Callable[[str], None],
     reserved_bytes: int = 0,
 ) -> RuntimeSettings:
@@ -102,12 +102,12 @@ def resolve(
     """
     if spec.batch_size < group.world:
         raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
-    compiled = -group.agree(-_compiles(spec, device, settings, before, warn))[0]
+    compiled = -group.agree(-_compiles(spec, device, settings, previous, warn))[0]
     settings = replace(settings, compile=bool(compiled))
-    threads = -group.agree(-_threads(spec, device, settings, before))[0]
+    threads = -group.agree(-_threads(spec, device, settings, previous))[0]
     settings = sized(spec.model, replace(settings, threads=threads), group)
-    said = settings.micro_batch or before.get("micro_batch")
-    (size,) = group.agree(said if isinstance(said, int) else 0)  # a file system may show it to some alone
+    micro_batch = settings.micro_batch or previous.get("micro_batch")
+    (size,) = group.agree(micro_batch if isinstance(micro_batch, int) else 0)  # a file system may show it to some alone
     if not size:
         size = fitting_micro_batch(
             spec,
@@ -117,11 +117,11 @@ def resolve(
             sharded=bool(settings.sharded),
             reserved_bytes=reserved_bytes,
         )
-    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
-    return replace(settings, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
+    device_batch = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
+    return replace(settings, micro_batch=-group.agree(-min(size, device_batch))[0])  # the least of all
 
 
-def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, before: Json) -> int:
+def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, previous: Json) -> int:
     """Return with how many threads of the CPU a run is trained: their number changes the last bits.
 
     Small operators go no faster on more, and leave the cores to others.
@@ -130,28 +130,28 @@ def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, bef
         return settings.threads
     if device.type != "cpu":
         return settings.most_threads
-    had = before.get("threads")
-    if isinstance(had, int) and 1 <= had <= cores():
-        return had
+    previous_threads = previous.get("threads")
+    if isinstance(previous_threads, int) and 1 <= previous_threads <= cores():
+        return previous_threads
     flops = settings.at_once * spec.batch_size * train_flops_per_sample(spec.model)
     return max(1, min(settings.most_threads, int(flops / THREAD_FLOPS)))
 
 
 def _compiles(
-    spec: RunSpec, device: torch.device, settings: RuntimeSettings, before: Json, warn: Callable[[str], None]
+    spec: RunSpec, device: torch.device, settings: RuntimeSettings, previous: Json, warn: Callable[[str], None]
 ) -> bool:
     """Say whether a run is compiled: as it was before, or as a profile says, or where that pays."""
-    asked = settings.compile
-    if asked is None and isinstance(before.get("compile"), bool):
-        asked = before["compile"]
-    if asked is None:
+    requested = settings.compile
+    if requested is None and isinstance(previous.get("compile"), bool):
+        requested = previous["compile"]
+    if requested is None:
         flops = train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step * settings.alike
-        asked = device.type == "cuda" and flops > COMPILE_FLOPS
-    if not asked or not (why := obstacle(device)):
-        return asked
+        requested = device.type == "cuda" and flops > COMPILE_FLOPS
+    if not requested or not (reason := obstacle(device)):
+        return requested
     if settings.compile:
-        raise InputError(f"compile=true: nothing can be compiled here, {why}; compile=auto does where it can")
-    warn(f"the model is not compiled, since nothing can be here: {why}")
+        raise InputError(f"compile=true: nothing can be compiled here, {reason}; compile=auto does where it can")
+    warn(f"the model is not compiled, since nothing can be here: {reason}")
     return False
 
 
@@ -159,7 +159,7 @@ def sized(model: ModelSpec, settings: RuntimeSettings, group: ProcessGroup) -> R
     """Return the execution with what the size of the model decides; bits depend on it, so no machine counts."""
     large = parameter_count(model) > LARGE_PARAMETERS
     sharded, recompute = (
-        large if asked is None else asked for asked in (settings.sharded, settings.activation_checkpointing)
+        large if setting is None else setting for setting in (settings.sharded, settings.activation_checkpointing)
     )
     return replace(settings, sharded=sharded and group.world > 1, activation_checkpointing=recompute)
 
@@ -179,6 +179,6 @@ def dismiss(group: ProcessGroup) -> None:
 
 def broadcast_jobs(group: ProcessGroup) -> Iterator[tuple[Path, int, RuntimeSettings]]:
     """Yield what the leader has all train, and how, until it dismisses this process: run folder, attempt, execution."""
-    while (told := group.from_leader()) is not None:
-        how = told["execution"]
-        yield Path(told["run"]), told["attempt"], RuntimeSettings(**how | {"sinks": tuple(how["sinks"])})
+    while (job := group.from_leader()) is not None:
+        execution = job["execution"]
+        yield Path(job["run"]), job["attempt"], RuntimeSettings(**execution | {"sinks": tuple(execution["sinks"])})

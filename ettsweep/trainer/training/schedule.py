@@ -13,6 +13,6 @@ def lr_at(step: int, lr: float, schedule: ScheduleSpec) -> float:
     """
     if step <= schedule.warmup_steps:
         return lr * step / schedule.warmup_steps
-    done = (step - schedule.warmup_steps) / (schedule.total_steps - schedule.warmup_steps)
-    remaining = 0.5 + 0.5 * math.cos(math.pi * done) if schedule.decay == "cosine" else 1.0 - done
-    return schedule.lr_min + (lr - schedule.lr_min) * remaining
+    progress = (step - schedule.warmup_steps) / (schedule.total_steps - schedule.warmup_steps)
+    decay = 0.5 + 0.5 * math.cos(math.pi * progress) if schedule.decay == "cosine" else 1.0 - progress
+    return schedule.lr_min + (lr - schedule.lr_min) * decay

@@ -48,14 +48,14 @@ class StepBuffer:
         losses = [total / self._group.world for total in self._group.total([row[0] for row in rows])]
         for (step, lr, _), loss, (_, grad_norm, loss_scale) in zip(added, losses, rows, strict=True):
             line: dict[str, Any] = {"step": step, "loss": loss, "grad_norm": grad_norm, "lr": lr}
-            bad = not math.isfinite(loss)
+            has_diverged = not math.isfinite(loss)
             if self._precision == "fp16":
                 overflow = not math.isfinite(grad_norm)
                 self._skips = self._skips + 1 if overflow else 0
                 line |= {"loss_scale": loss_scale} | ({"overflow": True} if overflow else {})
-                bad = (bad and loss_scale <= 1.0) or self._skips >= MAX_SKIPS
+                has_diverged = (has_diverged and loss_scale <= 1.0) or self._skips >= MAX_SKIPS
             lines.append(finite(line))
-            if bad:
+            if has_diverged:
                 return lines, step
         return lines, None
 

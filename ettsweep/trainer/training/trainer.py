@@ -105,11 +105,11 @@ class Trainer:
             last = number == len(slices)
             with contextlib.nullcontext() if last else self.group.accumulating(self.network):
                 with autocast(self.spec.precision, self.device):
-                    part = self.task.loss(self.network(*batch.inputs), batch)
+                    slice_loss = self.task.loss(self.network(*batch.inputs), batch)
                 # The processes' gradients are averaged.
-                part = part * (batch.share * self.share.world)
-                self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
-            loss = loss + part.detach()
+                slice_loss = slice_loss * (batch.share * self.share.world)
+                self.scaler.scale(slice_loss).backward()  # type: ignore[no-untyped-call]
+            loss = loss + slice_loss.detach()
         for _ in range(self._fewer_slices()):
             self.scaler.scale(self._go_along()).backward()  # type: ignore[no-untyped-call]
         return loss

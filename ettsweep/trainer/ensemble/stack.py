@@ -1,10 +1,10 @@
-"""Runs of one shape that train at once: the model goes through all of them in one call, each keeps all else its own.
+"""A stack: runs of one shape whose forward and backward passes are one vectorised call.
 
-A stack holds the parameters of its members, run by run, in one storage; those of a member's model are views of it. Its
-optimizer, loss scaler, evaluation and checkpoints go on as if it trained alone, and so do its numbers, bit for bit,
-where a `trial` says so.
+A stack holds the parameters of its members in one (K, ...) tensor per name; the parameters of each member's model are
+views of it. Optimizer, loss scaler, evaluation and checkpoints stay per run. Whether the gradients equal those of runs
+that train alone, bit for bit, depends on the kernels: `trial` measures it.
 
-K members, B samples of a micro-batch.
+Shapes: K members, B samples of a micro-batch.
 """
 
 import contextlib
@@ -29,23 +29,23 @@ from ettsweep.trainer.training.trainer import Trainer
 Mode = Literal["exact", "fast"]
 
 PAYS = 1.05
-"""How many times as fast as one by one the gradients of members have to be found in a stack."""
+"""Least speedup of a stack's gradients over those of its members one by one for which the stack is used."""
 
 OFF: dict[Precision, float] = {"fp32": 0.01, "tf32": 0.01, "fp16": 0.05, "bf16": 0.1}
-"""Part of its norm by which what a stack finds may differ from that of a member alone, where it need not be exact."""
+"""Largest error of a stack's gradient relative to its norm in `fast` mode; larger ones are bugs, not rounding."""
 
 EVALUATING = ("cuda",)
-"""Devices on which evaluations wait for launches; elsewhere, slices of the validation set fill them as they are."""
+"""Devices on which small models are bound by kernel launches in evaluation; others gain nothing from a stack there."""
 
 NEAR = 0.02
-"""Standard deviation of what is added to parameters for a trial: that of a standard initialisation."""
+"""Standard deviation of the noise added to parameters for a trial: about that of a standard initialisation."""
 
 TRIES = 2
-"""How often a trial measures each time: the least counts, since others use the machine too."""
+"""Measurements of each duration in a trial; the least counts, since other processes use the machine too."""
 
 
 def obstacle(trainer: Trainer) -> str:
-    """Return why a run cannot train in a stack, or "" where it can."""
+    """Return why a run cannot train in a stack; "" if it can."""
     model = trainer.model
     if not architecture(trainer.spec.model).stacks:
         return f"what a model of kind {trainer.spec.model.kind} computes depends on its strategy"
@@ -61,7 +61,7 @@ def obstacle(trainer: Trainer) -> str:
 
 
 class StackShape(NamedTuple):
-    """What runs have in common that can train in one stack; they may differ in all else."""
+    """What the runs of one stack have in common; lr, wd, seed and the rest may differ."""
 
     model: ModelSpec
     task: TaskSpec
@@ -72,22 +72,22 @@ class StackShape(NamedTuple):
 
 
 def shape_of(trainer: Trainer) -> StackShape:
-    """Return the shape of a run, on as many threads as this process has."""
+    """Return the stack shape of a run; threads are those of this process, since their number changes rounding."""
     spec = trainer.spec
     return StackShape(spec.model, spec.task, spec.precision, trainer.device, trainer.share, torch.get_num_threads())
 
 
 class Stack:
-    """Runs that train at once.
+    """The shared parameters of K runs of one shape.
 
-    A member leaves by becoming one of another stack, or by parameters of its own; this one is of no use from then on.
+    If a member joins another stack, or gets parameters of its own, this stack can no longer be used.
 
     Attributes:
-        trainers: the members.
+        trainers: the K members.
     """
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
-        """Copy the parameters of runs of one shape into one storage; those of another stack leave it."""
+        """Copy the parameters of runs of one shape into stacked tensors; members of another stack leave that one."""
         assert len({shape_of(trainer) for trainer in trainers}) == 1, "runs of one shape"
         assert not any(map(obstacle, trainers)), "runs that can train in a stack"
         self.trainers = tuple(trainers)
@@ -101,7 +101,10 @@ class Stack:
             self._parameters[name] = stacked
 
     def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Parameters]:
-        """Return the losses of a batch of each member, (K,), and its gradients; nothing is changed."""
+        """Return each member's loss on its batch, (K,), and the gradients times the loss scale, (K, ...) by name.
+
+        Parameters, optimizers and the `grad` of the models stay as they are.
+        """
         self._check_members()
         first = self.trainers[0]
         unit_loss = torch.ones((), device=first.device)
@@ -120,13 +123,13 @@ class Stack:
         return losses_K, total
 
     def outputs(self, batches: Sequence[Batch]) -> Tensor:
-        """Return what the model of each member makes of a slice of its validation set, (K, B, ...)."""
+        """Return each member's model outputs on a slice of its validation set, (K, B, ...)."""
         self._check_members()
         with torch.no_grad():
             return self._model.outputs(self._parameters, _stacked(batches).inputs)
 
     def _losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
-        """Return the losses as each member alone adds them up, (K,): for gradients, the order makes no difference."""
+        """Return the losses, (K,), summed in the order of a run alone: vmap's order changes the last bits of losses."""
         first, losses = self.trainers[0], []
         for outputs, batch in zip(outputs_K.unbind(), slices, strict=True):
             with autocast(first.spec.precision, first.device):
@@ -135,7 +138,7 @@ class Stack:
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Have all parameters somewhere near, where none is zero: a bias that is hides whether it is added in fp32."""
+        """Perturb all parameters in the body: a bias that is still zero would hide in which precision it is added."""
         generator = torch.Generator().manual_seed(0)
         originals = {name: stacked.clone() for name, stacked in self._parameters.items()}
         try:
@@ -147,8 +150,8 @@ class Stack:
                 stacked.copy_(originals[name])
 
     def hand_out(self, gradients: Parameters, trainers: Collection[Trainer]) -> None:
-        """Give some members their gradients."""
-        # In the parameters' layout: torch's fused optimizers go through memory, and take no notice of strides.
+        """Set `grad` of some members' parameters."""
+        # In the parameters' layout: torch's fused optimizers walk through memory and ignore strides.
         laid_out = {name: gradients[name].contiguous() for name in self._parameters}
         assert all(laid_out[name].stride() == stacked.stride() for name, stacked in self._parameters.items())
         members = zip(self.trainers, *(stacked.unbind() for stacked in laid_out.values()), strict=True)
@@ -158,7 +161,7 @@ class Stack:
                     parameter.grad = gradient
 
     def drop_gradients(self) -> None:
-        """Leave no member with gradients, which its next step would add to."""
+        """Clear the gradients of all members: the next step would add to them."""
         for trainer in self.trainers:
             trainer.optimizer.zero_grad(set_to_none=True)
 
@@ -169,13 +172,13 @@ class Stack:
 
 
 class TensorComparison:
-    """What tensors of a stack have in common with those of members alone: `exact` and `off` as in `Trial`."""
+    """Running comparison of a stack's tensors with those of its members alone; attributes as in `StackTrial`."""
 
     def __init__(self) -> None:
         self.exact, self.off = True, 0.0
 
     def add(self, actual: Tensor, expected: Tensor) -> None:
-        """Compare one more; what is no number counts as equal where it is so in both."""
+        """Compare one more pair of tensors; values that are NaN in both count as equal."""
         if torch.allclose(actual, expected, rtol=0, atol=0, equal_nan=True):
             return
         self.exact = False
@@ -186,12 +189,12 @@ class TensorComparison:
 
 
 class StackTrial(NamedTuple):
-    """What a trial of a stack has found.
+    """Result of a trial of a stack.
 
     Attributes:
-        exact: whether what was found is that of members alone, bit for bit.
-        speedup: how many times as fast it is found.
-        off: by how much it differs, as a part of its norm: of the tensor where that is most.
+        exact: whether losses and gradients equal those of members alone, bit for bit.
+        speedup: time of all members one by one over that of the stack.
+        off: largest relative error of a tensor, by norm; infinite if other entries are finite than in the member's.
     """
 
     exact: bool
@@ -200,15 +203,15 @@ class StackTrial(NamedTuple):
 
 
 def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
-    """Find the gradients of a batch of each member together and one by one; nothing is changed in the end.
+    """Compare the stack's gradients of one batch with those of its members one by one, in value and time.
 
-    The answer holds for this number of members on this machine: it depends on the order in which kernels add, and on
-    where they round.
+    The result holds for this number of members on this machine: other sizes may select kernels that add and round in
+    another order. Parameters are restored in the end, gradients cleared.
     """
     device = stack.trainers[0].device
     try:
         with stack.elsewhere():
-            stack.gradients(batches)  # the first call takes longer
+            stack.gradients(batches)  # warm-up: the first call also traces the graph
             comparison, sequential_s, stack_s = TensorComparison(), 0.0, math.inf
             for _ in range(TRIES):
                 started_s = now_s(device)
@@ -232,7 +235,7 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
 
 
 def _stacked(slices: Sequence[Batch]) -> Batch:
-    """Return the same micro-batch of all members as one."""
+    """Stack one micro-batch of each member along a new first dimension, (K, B, ...)."""
     assert len({batch.share for batch in slices}) == 1
     inputs = zip(*(batch.inputs for batch in slices), strict=True)
     return Batch(tuple(map(torch.stack, inputs)), torch.stack([batch.targets for batch in slices]))
@@ -244,20 +247,20 @@ Batches = Sequence[Sequence[Batch]]
 
 
 class StackDecision(NamedTuple):
-    """Whether runs of a shape train in a stack of a size, and why."""
+    """Whether runs of a shape train in a stack of a given size, and why or why not."""
 
     stacks: bool
     why: str
 
 
 _VERDICTS: dict[tuple[StackShape, int, Mode], StackDecision] = {}
-"""Of all trials of this process: none is made twice."""
+"""Decisions of this process: each size of a shape is tried once."""
 
 
 def stack_decision(spec: RunSpec, device: torch.device, members: int, mode: Mode) -> StackDecision | None:
-    """Return what trials of runs like one have said in this process of a stack of so many; None where there was none.
+    """Return this process's decision on a stack of `members` runs like `spec`; None before any trial.
 
-    What speaks against a stack speaks against smaller ones.
+    A refused size refuses all smaller ones: fewer members gain less.
     """
     like = spec.model, spec.task, spec.precision, device
     for (shape, size, its_mode), decision in _VERDICTS.items():
@@ -268,12 +271,12 @@ def stack_decision(spec: RunSpec, device: torch.device, members: int, mode: Mode
 
 
 class Stacks:
-    """Has those members of a pack that are of one shape train in a stack, where that is right and pays.
+    """The stacks of a pack: one for each shape for which a trial shows correct gradients and a speedup.
 
     Args:
-        mode: `exact` wants the bits of runs alone, `fast` their numbers within rounding.
-        only: the one size of which a stack is tried; 0 for none, None for any.
-        say: takes what the logs of some members should have.
+        mode: `exact` requires the bits of runs alone, `fast` their numbers within rounding.
+        stack_size: the only size to try; 0 disables stacks, None allows any size.
+        say: called with some trainers and a line for the logs of their runs.
     """
 
     def __init__(self, mode: Mode, stack_size: int | None, say: Callable[[Sequence[Trainer], str], None]) -> None:
@@ -286,17 +289,17 @@ class Stacks:
 
     @property
     def active(self) -> bool:
-        """Whether members train in a stack."""
+        """`True` if at least one stack trains."""
         return bool(self._stacks)
 
     def shape(self, trainer: Trainer) -> Hashable:
-        """Return what members share that may train in one stack; None for one that cannot."""
+        """Return the shape of a run, equal for runs that may share a stack; None if the run cannot be stacked."""
         return None if self._only == 0 or obstacle(trainer) else shape_of(trainer)
 
     def gradients(self, trainers: Sequence[Trainer], batches: Batches) -> list[Tensor] | None:
-        """Leave the gradients of a batch in each of some members of one shape; return their losses.
+        """Compute the gradients of runs of one shape in a stack and set them; return the losses.
 
-        Where they should rather train one by one, nothing is changed and None is returned.
+        Returns None, with nothing changed, if the runs should train one by one.
         """
         shape = shape_of(trainers[0])
         stack = None
@@ -309,7 +312,7 @@ class Stacks:
                 [batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers]
             )
             stack.hand_out(gradients, batches_by_trainer.keys())
-        except Exception as error:  # one by one whoever is at fault fails alone
+        except Exception as error:  # retried one by one, so that only the run at fault fails
             if stack:
                 stack.drop_gradients()
             members = len(stack.trainers) if stack else len(trainers)
@@ -320,9 +323,9 @@ class Stacks:
         return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
 
     def outputs(self, trainers: Sequence[Trainer], batches: Sequence[Batch]) -> Sequence[Tensor] | None:
-        """Return what the models of some members of one shape make of a slice of the validation set of each.
+        """Return the model outputs of runs of one shape on a slice each of the validation set.
 
-        Where they should rather find that one by one, None is returned.
+        Returns None if the runs should be evaluated one by one.
         """
         stack = self._stacks.get(shape_of(trainers[0]))
         if not self._evaluates or stack is None or not set(trainers) <= set(stack.trainers):
@@ -332,17 +335,17 @@ class Stacks:
         batches_by_trainer = dict(zip(trainers, batches, strict=True))
         try:
             outputs_K = stack.outputs([batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers])
-        except Exception as error:  # one by one whoever is at fault fails alone
+        except Exception as error:  # retried one by one, so that only the run at fault fails
             self._evaluates = False
             self._say(trainers, f"is evaluated in turn: a stack of {len(stack.trainers)} fails, {error_line(error)}")
             return None
         return [outputs_K[stack.trainers.index(trainer)] for trainer in trainers]
 
     def _stack(self, shape: StackShape, trainers: Sequence[Trainer], batches: Batches) -> Stack | None:
-        """Return the stack that some members train in; None where they should not.
+        """Return the stack for some runs, after a trial if its size is new; None if they should train one by one.
 
-        Those who have left stay in it: another size would be traced and tried anew. On a CPU, which computes for them
-        too, they do until they are half.
+        Runs that have ended keep their place, because another size would need a new trace and trial. On a CPU, where
+        their computation is not free, the stack shrinks once half of them have ended.
         """
         stack, members = self._stacks.get(shape), list(trainers)
         if stack and (shape.device.type == "cuda" or 2 * len(members) > len(stack.trainers)):
@@ -371,7 +374,7 @@ class Stacks:
         return self._stacks[shape]
 
     def _judged(self, stack: Stack, batches: Batches) -> StackDecision:
-        """Return whether a trial says that a stack is right and pays."""
+        """Decide by a trial whether a stack is accurate enough and fast enough."""
         size, result = len(stack.trainers), trial(stack, batches)
         if not result.exact and self._mode == "exact":
             return StackDecision(stacks=False, why=f"in a stack of {size} the last bits of gradients differ")
@@ -379,13 +382,13 @@ class Stacks:
             return StackDecision(
                 stacks=False, why=f"in a stack of {size} gradients are off by {result.off:.2g} of their norm"
             )
-        speed = f"finds gradients {result.speedup:.2f} times as fast"
+        speed = f"computes gradients {result.speedup:.2f} times as fast"
         return (
             StackDecision(True, speed) if result.speedup >= PAYS else StackDecision(False, f"a stack of {size} {speed}")
         )
 
     def _refuse(self, shape: StackShape, members: int, trainers: Sequence[Trainer], reason: str) -> None:
-        """Have no stack of so many members or less from now on: what speaks against it would against those."""
+        """Refuse stacks of this shape up to this size from now on, and log why."""
         self._refused[shape] = max(members, self._refused.get(shape, 0))
         self._stacks.pop(shape, None)
         self._say(trainers, f"trains in turn with the others: {reason}")

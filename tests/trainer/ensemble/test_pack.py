@@ -393,7 +393,7 @@ def test_stacked_members_have_the_numbers_of_single_runs_too(
     members = [*specs, make_spec(seed=7, lr=0.125)]
     for run, spec in zip(pack(members), members, strict=True):
         assert numbers(run) == undisturbed(spec)
-        assert "trains in a stack of 4, which finds gradients" in logged(run)
+        assert "trains in a stack of 4, which computes gradients" in logged(run)
         assert result_of(run)["execution"]["pack_mode"] == "exact"
 
 
@@ -588,7 +588,7 @@ def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_
 ) -> None:
     for found, why in (
         (StackTrial(exact=False, speedup=9.0), "in a stack of 3 the last bits of gradients differ"),
-        (StackTrial(exact=True, speedup=0.5), "a stack of 3 finds gradients 0.50 times as fast"),
+        (StackTrial(exact=True, speedup=0.5), "a stack of 3 computes gradients 0.50 times as fast"),
         (StackTrial(exact=True, speedup=9.0, off=0.02), "in a stack of 3 gradients are off by 0.02 of their norm"),
     ):
         monkeypatch.setattr(stack, "trial", lambda *_: found)  # noqa: B023
@@ -648,7 +648,7 @@ def test_a_fast_stack_is_recorded_and_mixing_it_is_told(
         result, metrics = result_of(run), undisturbed(spec)[0]
         assert isinstance(metrics, bytes)
         assert result["execution"] | {"pack": 2, "pack_mode": "fast"} == result["execution"]
-        assert "trains in a stack of 2, which finds gradients" in logged(run)
+        assert "trains in a stack of 2, which computes gradients" in logged(run)
         alone = [json.loads(line) for line in metrics.splitlines()]
         first = [line["loss"] for line in alone if "loss" in line][:8]
         assert curve(run)[:8] == pytest.approx(first, rel=2e-2), "later rounding grows"

@@ -109,7 +109,7 @@ class Pack:
         """
         if self.size > 1:
             at_once = self.size if architecture(spec.model).stacks and self.stack != 0 else 1
-            # alike=1 makes compilation look unprofitable: a stack cannot have compiled blocks and speeds up more.
+            # alike=1: many short runs do not add up to pay for compiling. A stack, which excludes it, gains them more.
             settings = replace(settings, alike=1, at_once=at_once)
         # On a GPU the earlier attempt may have sized its micro-batches for the whole memory, which is now shared.
         if self.size > 1 and self.device.type == "cuda":

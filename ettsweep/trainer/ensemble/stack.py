@@ -32,7 +32,7 @@ PAYS = 1.05
 """Least speedup of a stack's gradients over those of its members one by one for which the stack is used."""
 
 OFF: dict[Precision, float] = {"fp32": 0.01, "tf32": 0.01, "fp16": 0.05, "bf16": 0.1}
-"""Largest error of a stack's gradient relative to its norm in `fast` mode; larger ones are bugs, not rounding."""
+"""Largest error of a stack's gradient relative to its norm in `fast` mode; larger ones refuse the stack."""
 
 EVALUATING = ("cuda",)
 """Devices on which small models are bound by kernel launches in evaluation; others gain nothing from a stack there."""
@@ -129,7 +129,7 @@ class Stack:
             return self._model.outputs(self._parameters, _stacked(batches).inputs)
 
     def _losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
-        """Return the losses, (K,), summed in the order of a run alone: vmap's order changes the last bits of losses."""
+        """Return the losses, (K,), summed in the order of a run alone: vmap's order changes their last bits."""
         first, losses = self.trainers[0], []
         for outputs, batch in zip(outputs_K.unbind(), slices, strict=True):
             with autocast(first.spec.precision, first.device):

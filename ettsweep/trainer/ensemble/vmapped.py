@@ -118,8 +118,8 @@ def outputs(
 def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of tensors through a graph, traced at the first call with this key and these shapes.
 
-    Everything but the tensors that the function depends on must be in the key. Branches on tensor values are impossible:
-    vmap raises. The first call takes more memory than later ones.
+    Besides the tensors, everything that the function depends on must be in the key. It cannot branch on tensor values:
+    vmap raises then. The first call takes more memory than later ones.
     """
     leaves = pytree.tree_leaves(arguments)
     key = key, *((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -174,7 +174,7 @@ def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropo
 def _folded(
     function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], arguments: Any
 ) -> Any:
-    """Call a function with (K, B, ...) arguments folded to (K * B, ...); return its results unfolded, and their dims."""
+    """Call a function on (K, B, ...) arguments as (K * B, ...); return its results unfolded, and their vmap dimensions."""
     assert all(dim is not None or not isinstance(x, Tensor) for x, dim in zip(arguments, in_dims, strict=True))
     folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(arguments, in_dims, strict=True)]
     results = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))

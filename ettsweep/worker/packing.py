@@ -1,4 +1,4 @@
-"""Which runs a worker trains in one pack: how many its launch profile, list of runs and memory allow, and which ones."""
+"""Which runs a worker trains in one pack: how many its profile, list of runs and memory allow, and which ones."""
 
 import itertools
 import math

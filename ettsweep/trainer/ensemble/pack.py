@@ -165,7 +165,7 @@ class Pack:
             more: called with the number of free places in a stack; returns coroutines of further runs.
 
         Raises:
-            StorageError, LostPeerError: the first error of a run; all other runs have ended by then.
+            StorageError, LostProcessError: the first error of a run; all other runs have ended by then.
         """
         members = list[PackMember]()
         try:

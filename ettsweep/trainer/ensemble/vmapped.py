@@ -174,7 +174,7 @@ def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropo
 def _folded(
     function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], arguments: Any
 ) -> Any:
-    """Call a function on (K, B, ...) arguments as (K * B, ...); return its results unfolded, and their vmap dimensions."""
+    """Call a function on (K, B, ...) arguments as (K * B, ...); return unfolded results and their vmap dimensions."""
     assert all(dim is not None or not isinstance(x, Tensor) for x, dim in zip(arguments, in_dims, strict=True))
     folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(arguments, in_dims, strict=True)]
     results = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))

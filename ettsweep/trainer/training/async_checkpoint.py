@@ -34,7 +34,7 @@ class AsyncCheckpointWriter:
 
         Raises:
             StorageError: it cannot be written; the earlier one is untouched.
-            LostPeerError: a process is gone.
+            LostProcessError: a process is gone.
         """
         leads, sharded, device = trainer.group.leads, is_sharded(trainer.model), trainer.device
         state = tensors(trainer.model, trainer.optimizer) if leads or sharded else {}

@@ -23,7 +23,7 @@ from ettsweep.trainer.training.step_timing import now_s
 from ettsweep.trainer.training.trainer import Trainer, empty_network
 
 CPU_ACTIVATIONS = 4 * 2**30
-"""Bytes of activations on the CPU. Fixed, because free memory varies, and with it micro-batch sizes and the last bits of
+"""Bytes of activations on the CPU. Fixed, because free memory varies, and with it micro-batch sizes and last bits of
 results; and because Linux kills a process that takes too much instead of refusing the allocation."""
 
 STATE_BYTES = 16

@@ -1,4 +1,4 @@
-"""Where an earlier attempt at a run left off, and what is not as it was then."""
+"""Resuming a run from the checkpoint of an earlier attempt, and what has changed since then."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,27 +16,35 @@ from ettsweep.trainer.training.trainer import Trainer
 
 
 def trained_before(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Json:
-    """Return how the newest attempt before this one was trained, if it was by as many processes."""
+    """Return the execution record of the newest earlier attempt; empty if there is none.
+
+    Its thread count, micro-batch size and so on keep a resume bit-exact. They do not carry over to another number of
+    processes, so the record is empty in that case too.
+    """
     for earlier in _before(run, attempt):
         if execution := earlier.execution():
+            # Older records have no threads of their own; the claim has those of the slot.
             execution = {"threads": earlier.claim().get("threads")} | execution
             return execution if execution.get("processes") == group.world else {}
     return {}
 
 
 def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
-    """Return the attempts before this one, the newest first."""
     return [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
 
 
 def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger, trainer: Trainer) -> None:
-    """Have a run go on where its last usable checkpoint left it, if any; the leader reads it, and hands it out."""
+    """Load the newest usable checkpoint of earlier attempts, if any, into the trainer and the logger's history.
+
+    The leader reads it and distributes it; all processes of the group must call this. A run without checkpoint starts
+    at step 0.
+    """
     earlier = _before(run, attempt)
     newest = next(_usable(earlier, trainer, logger), None) if group.leads else None
     message = group.from_leader(newest and {"history": newest[2]})
     if message is None:
         if earlier:
-            logger.log("no checkpoint to go on from: starts at step 0")
+            logger.log("no usable checkpoint: starts at step 0")
         return
     logger.history = message["history"]
     checkpoint.restore(newest and newest[1], trainer)
@@ -50,7 +58,7 @@ def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger
 def _usable(
     attempts: Iterable[Attempt], trainer: Trainer, logger: RunLogger
 ) -> Iterator[tuple[Attempt, checkpoint.CheckpointState, list[Json]]]:
-    """Yield the attempts from whose checkpoints a run can go on, with these and the metrics up to them."""
+    """Yield attempts with a usable checkpoint, the checkpoint, and the metrics up to it."""
     for attempt in attempts:
         try:
             saved = checkpoint.load(attempt)
@@ -59,14 +67,14 @@ def _usable(
         except FileNotFoundError:
             continue
         except CorruptError as error:
-            logger.log(f"warning: {error}; not used")
+            logger.log(f"warning: {error}; not used")  # an older attempt may have a good one
 
 
 def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
-    """Say what of an attempt is not as in the one that it goes on from, and what comes of it.
+    """Yield a warning for each difference to the attempt that this one resumed from, with its consequence.
 
     Raises:
-        DataMissingError: its text has other tokens now, which it cannot go on with.
+        DataMissingError: the tokens of a text task have changed, so that the run cannot be resumed.
     """
     earlier = attempt.parent()
     if earlier is None:
@@ -82,9 +90,9 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
             continue
         if key == "data" and (changed := task_kind(spec.task).changed) is not None:
             raise DataMissingError(changed)
-        consequence = "metrics can differ in the last bits from an undisturbed run's"
+        consequence = "metrics may differ in the last bits from those of an uninterrupted run"
         if key == "data":
-            consequence = "from here on it sees other images, or the same in another order"
+            consequence = "from here on the run sees other images, or the same images in another order"
         if draws and key in ("processes", "micro_batch", "compile"):
-            consequence = "dropout draws otherwise from here on, as with another seed"
+            consequence = "dropout draws differently from here on, as with another seed"
         yield f"{key} was {previous[key]}, is {current.get(key)}: {consequence}"

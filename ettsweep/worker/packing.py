@@ -117,7 +117,7 @@ class PackSize(NamedTuple):
 
     Attributes:
         size: number of runs.
-        stack: the only stack size to try; 0 disables stacks, None allows any size.
+        stack_size: the only stack size to try; 0 disables stacks, None allows any size.
         remark: line for the logs of these runs; empty for none.
     """
 
@@ -134,7 +134,7 @@ class PackPlaces:
 
     Attributes:
         size: number of places, including that of the first run.
-        stack, remark: as in `PackSize`.
+        stack_size, remark: as in `PackSize`.
     """
 
     def __init__(self, size: PackSize = ONE, others: Iterable[RunDir] = ()) -> None:
@@ -166,7 +166,7 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
         profile: launch profile, whose `pack` is a number or `auto`.
         spec: any run of the recipe.
         device: the worker's device.
-        left: runs left in the list, see `RemainingRuns.left`; the other workers keep their share of them.
+        left: runs left in the list, see `RemainingRuns.count_left`; the other workers keep their share of them.
         workers: number of workers that share the list.
     """
     fair_share = math.ceil(left / workers)

@@ -25,7 +25,7 @@ class StopSource:
     """Signal handlers of a worker, and the stop conditions of its runs.
 
     Attributes:
-        told: name of the signal to stop, or `SUPERSEDED`; empty while the worker should go on.
+        stop_reason: name of the signal to stop, or `SUPERSEDED`; empty while the worker should go on.
     """
 
     def __init__(self) -> None:

@@ -328,14 +328,14 @@ def train(
     """Train claimed runs: several as a pack, or one together with the other processes of a group.
 
     Args:
-        attempts: the claimed attempts; those that `more` claims are appended.
+        attempts: the claimed attempts; those that `refill` claims are appended.
         pack: trains them in this process.
         settings: runtime settings of all.
         stop_source: signals and stop conditions.
         group: processes that train one run together.
         heartbeat_s: seconds between heartbeats.
         code: provenance of this process.
-        more: called with the number of free places; claims runs for them.
+        refill: called with the number of free places; claims runs for them.
 
     Returns:
         Why each run was stopped early, or None.

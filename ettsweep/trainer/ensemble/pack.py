@@ -53,11 +53,11 @@ class Pack:
         device: the device of all runs.
         size: number of runs at the start.
         mode: `exact` stacks runs only if gradients stay bit-identical, `fast` also if they agree within rounding.
-        stack: the only stack size to try; 0 disables stacks, None allows any size.
-        opening, closing: remark that each run logs before its first step, or after its last one.
+        stack_size: the only stack size to try; 0 disables stacks, None allows any size.
+        opening_remark, closing_remark: line that each run logs before its first step, or after its last one.
         clock: counts each run's share of the elapsed seconds.
         rounds: number of rounds so far; in each, every active run takes one step.
-        saver: writes the checkpoints of all runs.
+        checkpoint_writer: writes the checkpoints of all runs.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Pack:
 
         Args:
             runs: coroutines of the first runs.
-            more: called with the number of free places in a stack; returns coroutines of further runs.
+            refill: called with the number of free places in a stack; returns coroutines of further runs.
 
         Raises:
             StorageError, LostProcessError: the first error of a run; all other runs have ended by then.
@@ -287,7 +287,7 @@ class PackMember:
     """A run in a pack.
 
     Attributes:
-        wish: the pending request of the run; None once the run has ended.
+        request: the pending request of the run; None once the run has ended.
         stop: why the run was stopped early.
         error: the error that ended the run, if the run could not record it in its own folder.
     """

@@ -2,7 +2,7 @@
 
 A stack holds the parameters of its members in one (K, ...) tensor per name; the parameters of each member's model are
 views of it. Optimizer, loss scaler, evaluation and checkpoints stay per run. Whether the gradients equal those of runs
-that train alone, bit for bit, depends on the kernels: `trial` measures it.
+that train alone, bit for bit, depends on the kernels: `run_trial` measures it.
 
 Shapes: K members, B samples of a micro-batch.
 """
@@ -194,7 +194,7 @@ class StackTrial(NamedTuple):
     Attributes:
         exact: whether losses and gradients equal those of members alone, bit for bit.
         speedup: time of all members one by one over that of the stack.
-        off: largest relative error of a tensor, by norm; infinite if other entries are finite than in the member's.
+        relative_error: largest error of a tensor, by norm; infinite if other entries are finite than in the member's.
     """
 
     exact: bool
@@ -276,7 +276,7 @@ class Stacks:
     Args:
         mode: `exact` requires the bits of runs alone, `fast` their numbers within rounding.
         stack_size: the only size to try; 0 disables stacks, None allows any size.
-        say: called with some trainers and a line for the logs of their runs.
+        log: called with some trainers and a line for the logs of their runs.
     """
 
     def __init__(self, mode: Mode, stack_size: int | None, say: Callable[[Sequence[Trainer], str], None]) -> None:

@@ -106,7 +106,7 @@ class TrainingStream:
 
     Attributes:
         task: the opened task, shared by all runs.
-        waiting: measures the time spent on loading.
+        wait_timer: measures the time spent on loading.
         loggers: loggers of all runs, which record skipped samples.
     """
 

@@ -44,10 +44,10 @@ class ProcessGroup:
 
     Attributes:
         rank: rank of this process; 0 leads.
-        world: number of processes.
-        everyone: torch group over which a model is sharded; None for all processes of the run.
-        hosts: gloo group for small collectives between the hosts; None for a single process.
-        orders: gloo group through which the leader broadcasts jobs; its timeout is long.
+        world_size: number of processes.
+        shard_group: torch group over which a model is sharded; None for all processes of the run.
+        host_group: gloo group for small collectives between the hosts; None for a single process.
+        command_group: gloo group through which the leader broadcasts jobs; its timeout is long.
     """
 
     rank: int = 0
@@ -58,7 +58,7 @@ class ProcessGroup:
 
     @classmethod
     def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "ProcessGroup":
-        """Join the process group at a store; returns once all `world` processes have joined.
+        """Join the process group at a store; returns once all processes have joined.
 
         GPUs average gradients through NCCL, CPUs through gloo. Decisions go through gloo between the hosts, which waits
         for no device and notices at once if a process exits.

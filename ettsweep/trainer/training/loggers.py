@@ -36,7 +36,7 @@ class MetricLogger:
             self._lines.put(line)
 
     def close(self) -> None:
-        """Wait for the queued lines, for at most PATIENCE_S seconds, and finish."""
+        """Wait for the queued lines, for at most SERVER_TIMEOUT_S seconds, and finish."""
         self._lines.put(None)
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():

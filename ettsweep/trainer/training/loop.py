@@ -75,7 +75,7 @@ def run_loop(
         stream: its training data.
         logger: receives metrics, timings and checkpoints; its history is that up to the trainer's step.
         settings: give the checkpoint intervals.
-        timings: see `timings_of`.
+        timings: see `start_timings`.
         poll: returns the reason to stop now, or None.
 
     Raises:

@@ -136,7 +136,7 @@ def largest_step(
 ) -> TrialStep | None:
     """Run training steps with ever smaller micro-batches until they fit; return the last step, or None if none fits.
 
-    Starts with the device's whole share of the batch (on a CPU with as much as `CPU_ACTIVATIONS` hold) and then halves
+    Starts with the device's whole share of the batch (on a CPU with what `CPU_ACTIVATION_BYTES` hold) and then halves
     the size. All processes of the group must call this; their sizes may differ.
 
     Args:

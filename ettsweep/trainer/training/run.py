@@ -63,7 +63,7 @@ class ClaimedRun:
         run: the run's folder.
         attempt: the claimed attempt.
         device: of this process.
-        settings: of the launch profile; `training` resolves what is open.
+        settings: of the launch profile; `training_coroutine` resolves what is open.
         poll: called after each step; returns the reason to stop there, or None.
         group: the processes that train the run together.
     """
@@ -84,7 +84,7 @@ def train_run(
     poll: Callable[[], Stop | None],
     group: ProcessGroup = ALONE,
 ) -> Stop | None:
-    """Train a claimed run without a pack, see `training`; all processes of the group call this."""
+    """Train a claimed run without a pack, see `training_coroutine`; all processes of the group call this."""
     pack = Pack(device)
     (stop,) = pack.train([training(ClaimedRun(run, attempt, device, settings, poll, group), pack)])
     return stop

@@ -19,7 +19,7 @@ class RunLogger:
 
     Attributes:
         history: metrics of all steps and evaluations so far.
-        sinks: TensorBoard and the like, see `loggers.py`.
+        metric_loggers: TensorBoard and the like, see `loggers.py`.
     """
 
     def __init__(self, attempt: Attempt, rank: int, saver: AsyncCheckpointWriter) -> None:
@@ -51,7 +51,7 @@ class RunLogger:
             self._attempt.append(self._attempt.timings_path, [line])
 
     def checkpoint(self, trainer: Trainer) -> None:
-        """Save the state after the trainer's last step; a large one is written in the background, see `saved`.
+        """Save the state after the trainer's last step; a large one is written in the background, see `wait_saved`.
 
         Raises:
             StorageError: this checkpoint, or the previous one, cannot be written; an earlier one is untouched.

@@ -112,7 +112,7 @@ def resolve(
     """
     if spec.batch_size < group.world:
         raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
-    # agree() returns the maximum, so -agree(-x) is the minimum: all take the most cautious value of any process.
+    # -all_max(-x) is the minimum: all take the most cautious value of any process.
     compiled = -group.agree(-_compiles(spec, device, settings, previous, warn))[0]
     settings = replace(settings, compile=bool(compiled))
     threads = -group.agree(-_threads(spec, device, settings, previous))[0]

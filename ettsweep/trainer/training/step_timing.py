@@ -31,7 +31,7 @@ class Timings:
         flops_per_sample: FLOPs of a training step per sample.
         peak_flops: FLOP/s of all devices of the run together; None if unknown.
         devices: number of devices of the run.
-        before: time that earlier attempts spent.
+        spent_before: time that earlier attempts spent.
         first_step: steps done before this attempt.
         clock: seconds of this run's share of each device, in a pack less than wall time; speeds are relative to it.
         wall_clock: seconds of wall time.

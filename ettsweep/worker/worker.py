@@ -323,7 +323,7 @@ def train(
     group: "ProcessGroup",
     heartbeat_s: float,
     code: Json,
-    more: Callable[[int], list[Attempt]] = lambda free: [],
+    refill: Callable[[int], list[Attempt]] = lambda free: [],
 ) -> "list[Stop | None]":
     """Train claimed runs: several as a pack, or one together with the other processes of a group.
 
@@ -360,14 +360,14 @@ def train(
         finally:
             alive.remove(attempt)
 
-    def refill(free: int) -> "list[RunCoroutine]":
-        claimed = more(free)
+    def refill_pack(free: int) -> "list[RunCoroutine]":
+        claimed = refill(free)
         attempts.extend(claimed)
         alive.extend(claimed)
         return list(map(train_attempt, claimed))
 
     with beating(alive, heartbeat_s):
-        return pack.train(map(train_attempt, tuple(attempts)), refill)
+        return pack.train(map(train_attempt, tuple(attempts)), refill_pack)
 
 
 def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextManager[None]:

@@ -156,7 +156,7 @@ class Pack:
         return self._streams[key]
 
     def train(
-        self, runs: Iterable[RunCoroutine], more: Callable[[int], Sequence[RunCoroutine]] = lambda free: ()
+        self, runs: Iterable[RunCoroutine], refill: Callable[[int], Sequence[RunCoroutine]] = lambda free: ()
     ) -> list[Stop | None]:
         """Train runs until all have ended; return why each was stopped early, or None.
 
@@ -169,7 +169,7 @@ class Pack:
         """
         members = list[PackMember]()
         try:
-            self._go_round(runs, members, more)
+            self._go_round(runs, members, refill)
         finally:
             for member in members:
                 member.leave()  # not at interpreter exit: the threads that close loggers could not start any more

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
-from ettsweep.trainer.training.checkpoint import head, layout, tensors, write
+from ettsweep.trainer.training.checkpoint import head, layout, named_tensors, write
 from ettsweep.trainer.training.distributed import full_tensor, is_sharded
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -37,7 +37,7 @@ class AsyncCheckpointWriter:
             LostProcessError: another process of the run is gone.
         """
         leads, sharded, device = trainer.group.leads, is_sharded(trainer.model), trainer.device
-        state = tensors(trainer.model, trainer.optimizer) if leads or sharded else {}
+        state = named_tensors(trainer.model, trainer.optimizer) if leads or sharded else {}
         if not leads:
             for tensor in state.values():
                 full_tensor(tensor)  # a collective: the leader keeps the result

@@ -25,7 +25,7 @@ Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Full shape and dtype of each tensor, by name."""
 
 
-def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def named_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the tensors of model and optimizer by name; they are sharded if the model is."""
     state = {}
     for name, parameter in parameters(model).items():
@@ -144,7 +144,7 @@ def check_fits(saved: CheckpointState, trainer: Trainer) -> None:
     Raises:
         CorruptError: a name, shape or dtype differs, or the scaler's state is malformed.
     """
-    actual, expected = layout(saved.tensors), layout(tensors(trainer.model, trainer.optimizer))
+    actual, expected = layout(saved.tensors), layout(named_tensors(trainer.model, trainer.optimizer))
     if actual != expected:
         name = min(name for name in actual.keys() | expected.keys() if actual.get(name) != expected.get(name))
         raise CorruptError(
@@ -165,7 +165,7 @@ def restore(saved: CheckpointState | None, trainer: Trainer) -> None:
     group = trainer.group
     header = group.from_leader({"step": saved.step, "scaler": saved.scaler} if saved else None)
     assert header is not None
-    for name, tensor in tensors(trainer.model, trainer.optimizer).items():
+    for name, tensor in named_tensors(trainer.model, trainer.optimizer).items():
         group.hand_out(saved.tensors[name] if saved else None, tensor)
     trainer.scaler.load_state_dict(header["scaler"])
     trainer.step = header["step"]

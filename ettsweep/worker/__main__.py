@@ -47,7 +47,7 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     lock = hold_slot(slot, submission.results, wait=False)
-    if lock is None:
+    if lock is None:  # announce it, so that commands can tell what this worker waits for
         say(submission, slot.name, leaving=False, waits=lock_paths(slot))
         lock = hold_slot(slot, submission.results)  # waits in the kernel, without torch
     assert lock is not None
@@ -108,6 +108,7 @@ def run_task(folder: Path) -> int:
     slot = Slot(
         name=f"{job.index}-{job.rank}",
         device="cuda" if profile["gpus"] else "cpu",
+        # SLURM may show a process all GPUs of the node, or only its own.
         gpu=gpus[min(job.local_rank, len(gpus) - 1)] if profile["gpus"] else None,
         threads=profile["cpus"],
     )

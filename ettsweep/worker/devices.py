@@ -117,6 +117,7 @@ def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: i
     chosen = {name: value for name, value in profile if name in shared and value != "auto"}
     if slot.device == "cuda":
         chosen.setdefault("loader_workers", slot.threads)
+    # An explicit number of threads stands, but `auto` never exceeds the slot.
     chosen["most_threads"] = slot.threads
     peak_flops = None if profile.peak_tflops is None else 1e12 * profile.peak_tflops
     return RuntimeSettings(**chosen, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)

@@ -282,6 +282,7 @@ class Worker:
             print(f"{reason}: checkpoint saved; SLURM did not preempt this job, so it is not requeued", flush=True)
             return 1
         self._wait_for_the_others()
+        # SIGUSR2 means that SLURM ends the job for its time limit or a preemption, so a requeue is right.
         certain = preempted or reason == "SIGUSR2"
         if certain and slurm.requeue(self.job.id):
             print(f"{reason}: checkpoint saved; SLURM requeues this job", flush=True)

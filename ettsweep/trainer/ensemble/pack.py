@@ -92,6 +92,7 @@ class Pack:
         """Return the entries on packing for the run's execution record; empty for a run that trains alone."""
         if self.size == 1:
             return {}
+        # A run outside stacks keeps the bits of a run alone, even in `fast` mode: resuming it elsewhere is exact.
         fast = self.mode == "fast" and self.stack != 0 and not obstacle(trainer)
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
@@ -114,6 +115,7 @@ class Pack:
         # On a GPU the earlier attempt may have sized its micro-batches for the whole memory, which is now shared.
         if self.size > 1 and self.device.type == "cuda":
             previous = previous | {"micro_batch": self._micro_batches.get(spec.recipe_key)}
+        # The other runs allocate weights and moments only later, so that memory still looks free.
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
         settings = resolve(spec, self.device, settings, group, previous, warn, others)
         self._threads = self._threads or settings.threads  # per process: one value for all runs
@@ -141,6 +143,7 @@ class Pack:
         `open_task` opens the data if no such stream exists yet.
         """
         self._records[trainer] = logger
+        # With the step, since a resumed run may start at another one than its companions.
         key = trainer.spec.recipe_key, trainer.spec.seed, trainer.share, trainer.step
         if key not in self._streams:
             loggers = list[RunLogger]()
@@ -176,7 +179,7 @@ class Pack:
             self.saver.close()
             for thread in self._closing:
                 thread.join()
-        for member in members:
+        for member in members:  # only now: an error of one run must not end the others
             if member.error is not None:
                 raise member.error
         return [member.stop for member in members]
@@ -193,6 +196,7 @@ class Pack:
             self._evaluate([member for member in active if isinstance(member.wish, EvaluationRequest)])
             self._take_step([member for member in active if member.wish is not None])
             active_streams = {member.stream for member in active if member.wish is not None}
+            # A stream that no run reads any more would keep its loader processes and prefetched batches.
             for stream in [stream for stream in streams if stream not in active_streams]:
                 stream.close()
                 streams.remove(stream)
@@ -215,6 +219,7 @@ class Pack:
         """Take one step of each run; runs that share a stream get the same batch."""
         if len(members) == 1 and self.size == 1:
             (member,) = members
+            # Not as a list, as below: later micro-batches load while the device computes the first.
             member.try_to(lambda: member.trainer.train_step(member.lr, member.stream))
             return
         slices = {member.stream: len(member.trainer.share.slices) for member in members}
@@ -350,7 +355,7 @@ class PackMember:
             self.wish = advance()
         except StopIteration as end:
             self.stop = end.value
-        except Exception as error:
+        except Exception as error:  # the coroutine records its errors itself; only what it could not record comes here
             self.error = error
 
 

@@ -97,7 +97,7 @@ class Stack:
         for name in members[0]:
             stacked = torch.stack([parameters[name].detach() for parameters in members])
             for parameters, view in zip(members, stacked.unbind(), strict=True):
-                parameters[name].data = view
+                parameters[name].data = view  # the member's optimizer now updates the stacked tensor in place
             self._parameters[name] = stacked
 
     def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Parameters]:
@@ -139,7 +139,7 @@ class Stack:
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
         """Perturb all parameters in the body: a bias that is still zero would hide in which precision it is added."""
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)  # of its own: the runs' random numbers must not change
         originals = {name: stacked.clone() for name, stacked in self._parameters.items()}
         try:
             for stacked in self._parameters.values():
@@ -168,6 +168,7 @@ class Stack:
     def _check_members(self) -> None:
         name, stacked = next(iter(self._parameters.items()))
         for trainer, view in zip(self.trainers, stacked.unbind(), strict=True):
+            # One parameter suffices: members join and leave with all of theirs.
             assert trainer.model.get_parameter(name).data_ptr() == view.data_ptr(), "a member has left"
 
 
@@ -179,6 +180,7 @@ class TensorComparison:
 
     def add(self, actual: Tensor, expected: Tensor) -> None:
         """Compare one more pair of tensors; values that are NaN in both count as equal."""
+        # Not torch.equal, for which NaN differs from NaN.
         if torch.allclose(actual, expected, rtol=0, atol=0, equal_nan=True):
             return
         self.exact = False
@@ -302,7 +304,7 @@ class Stacks:
         Returns None, with nothing changed, if the runs should train one by one.
         """
         shape = shape_of(trainers[0])
-        stack = None
+        stack = None  # known to the handler below even if creating it fails
         try:
             stack = self._stack(shape, trainers, batches)
             if stack is None:
@@ -349,11 +351,13 @@ class Stacks:
         """
         stack, members = self._stacks.get(shape), list(trainers)
         if stack and (shape.device.type == "cuda" or 2 * len(members) > len(stack.trainers)):
+            # Members that have ended compute on any batch, and their results are dropped.
             if set(members) <= set(stack.trainers):
                 return stack
             departed = [trainer for trainer in stack.trainers if trainer not in members]
             members += departed[: max(0, len(stack.trainers) - len(members))]
         size = len(members)
+        # A refused size refuses smaller ones, which gain even less.
         if size <= self._refused.get(shape, 0):
             return None
         key = shape, size, self._mode

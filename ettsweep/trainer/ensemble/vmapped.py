@@ -42,7 +42,7 @@ class Vmapped:
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self._spec = spec
         self._device = device
-        with torch.device("meta"):
+        with torch.device("meta"):  # no memory: the values come with each call
             self._network = build_model(spec.model, spec.strategy)
 
     def gradients(
@@ -125,12 +125,12 @@ def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
     key = key, *((leaf.shape, leaf.dtype) for leaf in leaves)
     if key not in _GRAPHS:
         graph = make_fx(function)(*arguments)
-        graph.graph.eliminate_dead_code()
+        graph.graph.eliminate_dead_code()  # tracing records operations whose results nothing uses
         graph.recompile()
         for node in graph.graph.nodes:
             node.meta.clear()  # fake tensors and stack traces: megabytes that execution never reads
         while len(_GRAPHS) >= SHAPES:
-            del _GRAPHS[next(iter(_GRAPHS))]
+            del _GRAPHS[next(iter(_GRAPHS))]  # dicts keep insertion order
         _GRAPHS[key] = graph
     return _GRAPHS[key](*arguments)
 
@@ -192,7 +192,7 @@ class _Attention(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.save_for_backward(*inputs[:3], *output)
         ctx.causal = inputs[3]
-        ctx.mark_non_differentiable(output[1])
+        ctx.mark_non_differentiable(output[1])  # the log-sum-exp: only the backward pass uses it
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:

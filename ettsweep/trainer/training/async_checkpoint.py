@@ -23,6 +23,7 @@ class AsyncCheckpointWriter:
     """
 
     def __init__(self) -> None:
+        # One thread: a second write would need a second copy of the state.
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._last: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}
@@ -66,7 +67,7 @@ class AsyncCheckpointWriter:
     def _room(self, state: Mapping[str, Tensor], device: torch.device) -> bool:
         """Allocate the host copy once the pending write is done; return `False` if the host has no memory for it."""
         if self._last is not None:
-            wait([self._last])
+            wait([self._last])  # does not raise: an error belongs to the run that waits for its own checkpoint
         if layout(self._copies) != layout(state):
             self._copies = {}
             try:

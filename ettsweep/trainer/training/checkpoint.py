@@ -72,6 +72,7 @@ def _alone(tensor: Tensor) -> Tensor:
 
 def _history_sha256(history: Iterable[Json]) -> str:
     digest = hashlib.sha256()
+    # As written to metrics.jsonl, so that a hash of lines read back from it agrees.
     for line in history:
         digest.update(dumps(line).encode())
     return digest.hexdigest()

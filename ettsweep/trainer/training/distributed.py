@@ -69,6 +69,7 @@ class ProcessGroup:
             torch.cuda.set_device(gpu)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
         timeouts = DEVICE_WAIT, COMMAND_WAIT
+        # Two groups, because the timeout belongs to the group.
         hosts, commands = (dist.new_group(backend="gloo", timeout=timeout) for timeout in timeouts)
         assert isinstance(hosts, dist.ProcessGroup)
         assert isinstance(commands, dist.ProcessGroup)
@@ -102,7 +103,7 @@ class ProcessGroup:
     def _reduced(self, values: Sequence[T], dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> list[T]:
         if self.world == 1:
             return list(values)
-        reduced = torch.tensor(values, dtype=dtype)
+        reduced = torch.tensor(values, dtype=dtype)  # on the host: no device is synchronised
         with watching():
             dist.all_reduce(reduced, op=op, group=self.hosts)
         return list(reduced.tolist())
@@ -264,6 +265,7 @@ def lost_process(error: BaseException) -> LostProcessError | None:
     text = str(error)
     match = LOST.search(text)
     lost = match or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
+    # Out of memory in NCCL is a DistBackendError too, but no process is lost by it.
     if not lost or not isinstance(error, RuntimeError) or "out of memory" in text:
         return None
     detail = match.group() if match else text.splitlines()[0]

@@ -27,6 +27,7 @@ class MetricLogger:
     def __init__(self, name: str, put: Put, finish: Callable[[], object], warn: Callable[[str], None]) -> None:
         self._name, self._put, self._finish, self._warn = name, put, finish, warn
         self._lines: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+        # A daemon: a server that hangs must not keep the process from exiting.
         self._thread = threading.Thread(target=self._serve, name=f"sink {name}", daemon=True)
         self._thread.start()
 
@@ -37,7 +38,7 @@ class MetricLogger:
 
     def close(self) -> None:
         """Wait for the queued lines, for at most SERVER_TIMEOUT_S seconds, and finish."""
-        self._lines.put(None)
+        self._lines.put(None)  # ends the iteration in _serve
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
             self._warn(f"{self._name}: still not written after {PATIENCE_S:.0f} s; giving up on the remaining lines")
@@ -135,6 +136,7 @@ LABELS = ("strategy", "lr", "wd", "seed")
 def _scalars(line: Json) -> Iterator[tuple[str, float]]:
     for name, value in line.items():
         if name not in ("step", "nonfinite"):
+            # metrics.jsonl has null for values that are not finite, since JSON has no NaN.
             yield name, math.nan if value is None else float(value)
 
 

@@ -96,6 +96,7 @@ def run_loop(
             logger.metrics(lines)
             step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
             memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
+            # The drain has synchronised the device, so its events are complete.
             before_s, waited_s = waited_s, stream.waiting.seconds()
             logger.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
         return diverged_step
@@ -104,7 +105,7 @@ def run_loop(
         """Return why to stop, whether to save, and whether to drain: the same in all processes."""
         now_s, stop = time.monotonic(), poll()
         code, saves, drains = group.agree(
-            STOPS.index(stop) + 1 if stop else 0,
+            STOPS.index(stop) + 1 if stop else 0,  # the maximum wins, see Stop
             now_s - saved_s >= settings.checkpoint_every_s,
             now_s - drained_s >= DRAIN_S,
         )

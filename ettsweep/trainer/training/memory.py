@@ -45,6 +45,7 @@ def naming_the_batch(trainer: Trainer) -> Iterator[None]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        # The first slice is the largest: the last may be cut short.
         raise too_large(trainer.spec, trainer.device, len(trainer.share.slices[0])) from error
 
 
@@ -154,6 +155,7 @@ def largest_step(
         size = evenly(device_batch, CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=recompute))
     with group.without_the_others() if sharded else contextlib.nullcontext(ALONE) as trial_group:
         while True:
+            # Measured anew for each size, after the memory of the previous trial was released.
             budget = int(ROOM * (available_bytes(device) - reserved_bytes))
             step = _tried(spec, device, trial_group, recompute, sharded, size, steps)
             if size == 1 or (step is not None and step.memory_bytes <= budget):
@@ -176,7 +178,7 @@ def _tried(
         trainer = Trainer(spec, model, build_optimizer(model, spec), device, BatchShare(2 * size, micro_batch=size))
         inputs = example_inputs(spec.model, size, device)
         trainer.task = SameBatch(Batch(inputs, inputs[-1]), _mean)
-        if cuda:
+        if cuda:  # the peak of the steps, not of initialisation
             torch.cuda.reset_peak_memory_stats(device)
         for _ in range(steps):
             started_s = now_s(device)

@@ -79,6 +79,7 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
     earlier = attempt.parent()
     if earlier is None:
         return
+    # A run alone records no pack mode, but computes the bits of an exact pack.
     defaults = {"pack_mode": "exact"}
     previous, current = (defaults | each.claim() | each.execution() for each in (earlier, attempt))
     draws = architecture(spec.model).draws(spec.model)

@@ -109,8 +109,9 @@ def training(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
         if attempt.failure() is None:
             attempt.fail("lost", str(error))
         raise
-    except Exception as error:
+    except Exception as error:  # recorded, so that the other runs of this worker go on
         ours = isinstance(error, EttsweepError)
+        # A traceback helps only with errors that are not the user's.
         details = "" if ours else traceback.format_exc()
         logger.log(f"failed: {details or error}")
         attempt.fail("error", str(error) if ours else error_line(error), details)
@@ -142,7 +143,7 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
 
     def not_compiled(reason: str) -> None:
         warn(reason)
-        execution["compile"] = False
+        execution["compile"] = False  # a resume must not compile either, or its last bits would differ
         if group.leads:
             attempt.record_execution(execution)
 
@@ -254,6 +255,7 @@ def _agreed(fingerprint: str, group: ProcessGroup) -> str:
         DataMissingError: the fingerprints differ.
     """
     number = int(fingerprint or "0", 16)
+    # The maximum of -x is minus the minimum of x: all processes have the same x if minimum and maximum are equal.
     negated_min, largest = group.agree(-number, number)
     if -negated_min != largest:
         raise DataMissingError("the nodes of this run have different data under the same path; copy one to all of them")

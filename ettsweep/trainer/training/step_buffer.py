@@ -60,6 +60,7 @@ class StepBuffer:
                 overflow = not math.isfinite(grad_norm)
                 self._skips = self._skips + 1 if overflow else 0
                 line |= {"loss_scale": loss_scale} | ({"overflow": True} if overflow else {})
+                # At a larger scale the overflow may be the scale's; the scaler lowers it and goes on.
                 has_diverged = (has_diverged and loss_scale <= 1.0) or self._skips >= MAX_SKIPS
             lines.append(finite(line))
             if has_diverged:
@@ -71,7 +72,7 @@ def trailing_overflows(history: list[dict[str, Any]]) -> int:
     """Return how many of the last steps of a history overflowed in a row."""
     count = 0
     for line in reversed(history):
-        if "loss" in line:
+        if "loss" in line:  # evaluations have lines of their own
             if not line.get("overflow"):
                 break
             count += 1

@@ -35,7 +35,7 @@ def empty_network(
         model = build_model(spec.model, spec.strategy)
     if sharded:
         group.shard(model, spec.precision)
-    model.to_empty(device=device)
+    model.to_empty(device=device)  # after sharding, so that no device ever holds the whole model
     return model
 
 
@@ -131,7 +131,7 @@ class Trainer:
         """
         set_lr(self.optimizer, lr)
         loss_scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait for the device
-        self.scaler.unscale_(self.optimizer)
+        self.scaler.unscale_(self.optimizer)  # before the norm and clipping, which need the true gradients
         parameters = list(self.model.parameters())
         grad_norm = full_tensor(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
         if self.spec.optimizer.clip_norm is not None:
@@ -175,6 +175,7 @@ class Trainer:
     def metrics(self, sums: Tensor | None) -> dict[str, float]:
         """Return the task's metrics from the sums of all processes; `sums` is None in a process without slices."""
         reshard(self.model)
+        # A process without slices does not know how many sums there are, but must join the reduction.
         mine = [] if sums is None else sums.tolist()
         (size,) = self.group.agree(len(mine))
         return self.task.metrics(self.group.total(mine or [0.0] * size))

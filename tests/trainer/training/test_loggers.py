@@ -167,7 +167,7 @@ def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path
 
 def test_sinks_are_checked_without_importing_torch_or_them() -> None:
     code = (
-        "import sys; from ettsweep.trainer.training.loggers import check_sinks; check_sinks(['tensorboard', 'wandb']); "
+        "import sys; from ettsweep.trainer.training.loggers import check_loggers; check_loggers(['tensorboard', 'wandb']); "
         "print({'torch', 'tensorboard', 'wandb'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

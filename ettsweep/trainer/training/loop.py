@@ -105,7 +105,7 @@ def run_loop(
         """Return why to stop, whether to save, and whether to drain: the same in all processes."""
         now_s, stop = time.monotonic(), poll()
         code, saves, drains = group.agree(
-            STOPS.index(stop) + 1 if stop else 0,  # the maximum wins, see Stop
+            STOPS.index(stop) + 1 if stop else 0,  # the maximum wins, see StopReason
             now_s - saved_s >= settings.checkpoint_every_s,
             now_s - drained_s >= DRAIN_S,
         )

@@ -126,7 +126,7 @@ class Pack:
     def in_turn(self, trainer: Trainer) -> str:
         """Return the log line that says why a run cannot join a stack; "" if it can, or if it trains alone."""
         reason = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
-        return reason and f"trains in turn with the others: {reason}"
+        return reason and f"trains without a stack: {reason}"
 
     def close(self, logger: RunLogger) -> None:
         """Close a run's logger, in a thread if other runs train: a slow metrics server must not hold them up."""

@@ -339,7 +339,7 @@ class Stacks:
             outputs_K = stack.outputs([batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers])
         except Exception as error:  # retried one by one, so that only the run at fault fails
             self._evaluates = False
-            self._say(trainers, f"is evaluated in turn: a stack of {len(stack.trainers)} fails, {error_line(error)}")
+            self._say(trainers, f"is evaluated without a stack: a stack of {len(stack.trainers)} fails, {error_line(error)}")
             return None
         return [outputs_K[stack.trainers.index(trainer)] for trainer in trainers]
 
@@ -395,4 +395,4 @@ class Stacks:
         """Refuse stacks of this shape up to this size from now on, and log why."""
         self._refused[shape] = max(members, self._refused.get(shape, 0))
         self._stacks.pop(shape, None)
-        self._say(trainers, f"trains in turn with the others: {reason}")
+        self._say(trainers, f"trains without a stack: {reason}")

@@ -479,7 +479,7 @@ def test_who_cannot_evaluate_fails_alone(
     monkeypatch.setattr(Trainer, "outputs", broken_too)
     runs = fast(specs)
     assert len(calls) == 4
-    assert "is evaluated in turn: a stack of 3 fails, ZeroDivisionError: a bug of stacks" in logged(runs[0])
+    assert "is evaluated without a stack: a stack of 3 fails, ZeroDivisionError: a bug of stacks" in logged(runs[0])
     assert runs[1].status().state is State.FAILED
     assert [numbers(runs[k]) for k in (0, 2)] == [expected[k] for k in (0, 2)]
 
@@ -567,7 +567,7 @@ def test_stacks_of_other_sizes_are_tried_where_all_are_and_members_are_as_if_alo
     assert sizes == tried
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in members]
     assert ("a stack of 2 is not worth a trial" in logged(runs[0])) == (only == 5)
-    assert ("in turn" in logged(runs[0])) == (only in (4, 5))
+    assert ("without a stack" in logged(runs[0])) == (only in (4, 5))
 
 
 def test_what_a_trial_says_holds_for_as_many_threads_and_micro_batches(
@@ -594,7 +594,7 @@ def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_
         monkeypatch.setattr(stack, "trial", lambda *_: found)  # noqa: B023
         monkeypatch.setattr(stack, "_VERDICTS", {})
         runs = pack(specs, folder=results / why)
-        assert f"trains in turn with the others: {why}" in logged(runs[0])
+        assert f"trains without a stack: {why}" in logged(runs[0])
         assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
 
 
@@ -613,7 +613,7 @@ def test_members_of_a_stack_that_fails_go_on_in_turn(
     monkeypatch.setattr(Stack, "gradients", full)
     runs = pack(specs)
     assert len(calls) == 10
-    assert "trains in turn with the others: a stack of 3 fails, OutOfMemoryError" in logged(runs[2])
+    assert "trains without a stack: a stack of 3 fails, OutOfMemoryError" in logged(runs[2])
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
 
 

@@ -339,7 +339,8 @@ class Stacks:
             outputs_K = stack.outputs([batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers])
         except Exception as error:  # retried one by one, so that only the run at fault fails
             self._evaluates = False
-            self._say(trainers, f"is evaluated without a stack: a stack of {len(stack.trainers)} fails, {error_line(error)}")
+            failure = f"a stack of {len(stack.trainers)} fails, {error_line(error)}"
+            self._say(trainers, f"is evaluated without a stack: {failure}")
             return None
         return [outputs_K[stack.trainers.index(trainer)] for trainer in trainers]
 

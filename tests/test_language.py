@@ -158,13 +158,13 @@ def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted
 
     assert "pass --data DIR or set ETTSWEEP_TEXT=DIR" in refusal(*sets(), data=None)
     assert "elsewhere does not exist" in refusal(*sets(), data="elsewhere")
-    assert "is no tokenised text: it has no manifest.json" in refusal(*sets(), data="text")
+    assert "is not tokenised text: it has no manifest.json" in refusal(*sets(), data="text")
     assert (
         f"{tmp_path}/tokens was tokenised with a vocabulary of {BPE + 8}, the model has 50265: "
         f"--set model.vocabulary={BPE + 8}"
     ) in refusal()
     asked = "0123456789ab"
-    assert f"the run was made for the text {asked}, and {tmp_path}/tokens is" in refusal(
+    assert f"the run needs the text {asked}, but {tmp_path}/tokens is" in refusal(
         *sets(**{"task.corpus": f"'{asked}'"})
     )
 
@@ -186,7 +186,7 @@ def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, resu
     digits, spec["task"]["corpus"] = spec["task"]["corpus"], None
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     done = ettsweep("train", "--spec", tmp_path / "spec.json", "--results", results, code=1, cwd=tmp_path)
-    assert f"task.corpus is missing: any text would do for this run; the one at hand is {digits}" in done.stderr
+    assert f"task.corpus is missing, so the run could train on any text; the text at hand is {digits}" in done.stderr
 
 
 def test_data_for_a_task_that_reads_none_is_refused(tmp_path: Path, results: Path) -> None:

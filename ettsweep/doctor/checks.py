@@ -1,4 +1,4 @@
-"""One finding of the doctor, and what its parts share."""
+"""A check of `ettsweep doctor`, and helpers that its parts share."""
 
 import json
 import subprocess
@@ -16,11 +16,13 @@ CheckState = Literal["ok", "warning", "absent", "failed"]
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """One row.
+    """The result of one check: a row of the doctor's table.
 
     Attributes:
-        state: `absent` is what not everyone needs; `warning` what works, but not as one may expect; with a `failed` one
-            nothing can be trained.
+        name: what was checked.
+        state: `ok`; `warning` if it works, but not as one may expect; `absent` if it is missing and optional; `failed`
+            if nothing can be trained with it.
+        detail: facts if it works, else the reason.
     """
 
     what: str
@@ -29,14 +31,20 @@ class DoctorCheck:
 
 
 def check(what: str, look: Callable[[], str], otherwise: CheckState = "failed") -> DoctorCheck:
+    """Run a probe and return its text as an `ok` row, or its error as a row with state `failure_state`."""
     try:
         return DoctorCheck(what, "ok", look())
-    except Exception as error:  # a doctor reports whatever is wrong
+    except Exception as error:  # any error is a finding: the other checks must still run
         return DoctorCheck(what, otherwise, first_line(error))
 
 
-@cache
+@cache  # importing torch takes seconds, and several checks need it
 def torch_facts() -> dict[str, str]:
+    """Return PyTorch's `version`, GPU names as `devices`, `cpu` capability and CUDA or ROCm version as `gpu`.
+
+    Raises:
+        RuntimeError: torch cannot be imported.
+    """
     code = (
         "import json, torch; g = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())];"
         "print(json.dumps({'version': torch.__version__, 'devices': ', '.join(g),"
@@ -48,28 +56,29 @@ def torch_facts() -> dict[str, str]:
 
 
 def compiler(device: str) -> str:
-    """Return what came of compiling a toy block for a device.
+    """Compile a toy block for a device and return how long it took, in words.
 
     Raises:
-        RuntimeError: it cannot be done.
+        RuntimeError: it cannot be compiled.
     """
     code = (
         "import time, torch; from ettsweep.trainer.models.compiler import obstacle; began_s = time.perf_counter();"
         f"why = obstacle(torch.device({device!r})); print(why or f'{{time.perf_counter() - began_s:.1f}} s', bool(why))"
     )
-    told, _, failed = _said_by(code, "cannot be started").rpartition(" ")
+    result, _, failed = _said_by(code, "cannot be started").rpartition(" ")
     if failed == "True":
-        raise RuntimeError(told)
-    return f"compiles a toy block for {device} in {told}"
+        raise RuntimeError(result)
+    return f"compiles a toy block for {device} in {result}"
 
 
 def _said_by(code: str, otherwise: str) -> str:
-    """Return the last line that a program prints, in a process of its own: a broken torch breaks that alone."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else otherwise)
-    return done.stdout.splitlines()[-1]
+    """Run Python code in a new process, where a broken torch does no harm, and return its last line of output."""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(process.stderr.strip().splitlines()[-1] if process.stderr.strip() else otherwise)
+    return process.stdout.splitlines()[-1]
 
 
 def existing(results: Path) -> Path:
+    """Return the results folder, or its parent if it does not exist yet."""
     return results if results.exists() else results.resolve().parent

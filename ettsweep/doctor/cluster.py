@@ -1,4 +1,4 @@
-"""What a SLURM cluster has, and what a profile would get there: rows of the doctor's table. Nothing is submitted."""
+"""Check a SLURM cluster: its partitions and limits, and what a launch profile would get. Nothing is submitted."""
 
 import os
 import pwd
@@ -18,34 +18,36 @@ from ettsweep.launch.profile import SlurmProfile
 
 
 def job(profile: SlurmProfile) -> str:
-    """Say what a job asks for."""
+    """Return what a job of a profile requests, in words."""
     per_node = [count(profile.workers * profile.cpus, "CPU")]
     if profile.gpus:
         per_node.append(count(profile.gpus, "GPU"))
     per_node.append("the site's memory" if profile.mem_gb is None else f"{profile.mem_gb:g} GiB")
-    told = [
+    facts = [
         f"a job: {count(profile.nodes, 'node')} with {', '.join(per_node)}; {span(profile.time_min)}",
         f"runs a job: {profile.runs_per_job}",
-        f"starts {profile.python or sys.executable}, which the nodes must have (only a job can tell)",
+        f"starts {profile.python or sys.executable}, which must exist on the nodes (only a job can check that)",
     ]
-    return "; ".join(told)
+    return "; ".join(facts)
 
 
 def examine_cluster(results: Path, profile: SlurmProfile) -> list[DoctorCheck]:
-    """Say what the cluster has, and what the profile would get."""
+    """Return checks of the cluster, and of what a profile would get there."""
     try:
         config, partitions, nodes = slurm.configuration(), inventory.partitions(), inventory.nodes()
     except SlurmUnavailableError as error:
         return [DoctorCheck("cluster", "failed", f"{NO_ANSWER}: {error}")]
-    told = f"{config.get('ClusterName', '?')}, SLURM {config.get('SLURM_VERSION', '?')}, {config.get('SLURM_CONF', '')}"
-    rows = [DoctorCheck("cluster", "ok", told)]
+    cluster = (
+        f"{config.get('ClusterName', '?')}, SLURM {config.get('SLURM_VERSION', '?')}, {config.get('SLURM_CONF', '')}"
+    )
+    rows = [DoctorCheck("cluster", "ok", cluster)]
     rows += [_partition(partition, partitions, nodes, config) for partition in partitions]
     rows += [_limits(config), _preemption(config)]
     rows += _accounting(config)
-    told_by_sbatch = check("sbatch --test-only", lambda: _would_start(results, profile))
-    rows += _unsaid(profile, partitions, nodes, promised=" to start at " in told_by_sbatch.detail)
+    sbatch_row = check("sbatch --test-only", lambda: _would_start(results, profile))
+    rows += _unsaid(profile, partitions, nodes, promised=" to start at " in sbatch_row.detail)
     rows += [row for row in (_warning(profile, config), _gpu_torch(profile), _shared(results)) if row]
-    return [*rows, told_by_sbatch]
+    return [*rows, sbatch_row]
 
 
 def _partition(
@@ -54,52 +56,61 @@ def _partition(
     nodes: Sequence[inventory.Node],
     config: dict[str, str],
 ) -> DoctorCheck:
-    own = [node for node in nodes if node.partition == partition.name]
-    mine = {node.name for node in own}
-    sharing = {node.partition for node in nodes if node.name in mine}
-    above = [other.name for other in partitions if other.tier > partition.tier and other.name in sharing]
+    partition_nodes = [node for node in nodes if node.partition == partition.name]
+    # Jobs are preempted by those of partitions that share nodes with theirs, and have a higher tier.
+    node_names = {node.name for node in partition_nodes}
+    sharing_partitions = {node.partition for node in nodes if node.name in node_names}
+    preempting = [
+        other.name for other in partitions if other.tier > partition.tier and other.name in sharing_partitions
+    ]
     kinds = Counter(
         f"{count(node.cpus, 'CPU')}, {node.mem_mb / 1024:.1f} GiB"
         + (f", {count(node.gpus, 'GPU')}" if node.gpus else "")
-        for node in own
+        for node in partition_nodes
     )
-    broken = sum(node.broken for node in own)
-    longest = "no time limit" if partition.longest_min is None else f"at most {span(partition.longest_min)}"
-    without = "" if partition.default_min is None else f", {span(partition.default_min)} if none is asked for"
+    broken = sum(node.broken for node in partition_nodes)
+    max_limit = "no time limit" if partition.longest_min is None else f"at most {span(partition.longest_min)}"
+    default_limit = "" if partition.default_min is None else f", {span(partition.default_min)} if none is asked for"
     state = partition.state.lower()
-    told = [
+    facts = [
         state + (": jobs wait until that changes" if state == "down" else ""),
-        " + ".join(f"{count(many, 'node')} with {kind}" for kind, many in kinds.items()) or "no nodes",
+        " + ".join(f"{count(number, 'node')} with {kind}" for kind, number in kinds.items()) or "no nodes",
         f"{broken} of them down or drained" if broken else "",
-        longest + without,
-        _preempted_by(partition, above, config),
+        max_limit + default_limit,
+        _preempted_by(partition, preempting, config),
     ]
     name = f"partition {partition.name}" + (" (default)" if partition.default else "")
-    works = partition.state == "UP" and broken < len(own)
-    return DoctorCheck(name, "ok" if works else "warning", "; ".join(filter(None, told)))
+    is_usable = partition.state == "UP" and broken < len(partition_nodes)
+    return DoctorCheck(name, "ok" if is_usable else "warning", "; ".join(filter(None, facts)))
 
 
-def _preempted_by(partition: inventory.Partition, above: Sequence[str], config: dict[str, str]) -> str:
-    """Say what takes the place of a partition's jobs, and what becomes of them; `above` share nodes with it."""
-    how = partition.preempt_mode
+def _preempted_by(partition: inventory.Partition, preempting: Sequence[str], config: dict[str, str]) -> str:
+    """Return what preempts the jobs of a partition, and what happens to them.
+
+    Args:
+        partition: the partition.
+        preempting: names of partitions of a higher tier that share nodes with it.
+        config: SLURM's configuration.
+    """
+    mode = partition.preempt_mode
     kind = config.get("PreemptType", "preempt/none")
-    if how == "OFF" or kind == "preempt/none":
+    if mode == "OFF" or kind == "preempt/none":
         return "never preempted"
-    then = "then requeued" if "REQUEUE" in how else "then cancelled" if "CANCEL" in how else f"then {how.lower()}"
-    then += f" after {partition.grace_s} s of grace" if partition.grace_s else " at once"
+    fate = "then requeued" if "REQUEUE" in mode else "then cancelled" if "CANCEL" in mode else f"then {mode.lower()}"
+    fate += f" after {partition.grace_s} s of grace" if partition.grace_s else " at once"
     if kind != "preempt/partition_prio":
-        return f"preempted by {kind.removeprefix('preempt/')}, {then}"
-    return f"preempted by {', '.join(above)}, {then}" if above else "never preempted"
+        return f"preempted by {kind.removeprefix('preempt/')}, {fate}"
+    return f"preempted by {', '.join(preempting)}, {fate}" if preempting else "never preempted"
 
 
 def _limits(config: dict[str, str]) -> DoctorCheck:
-    told = [
+    facts = [
         f"{config.get('MaxArraySize', '?')} tasks an array (MaxArraySize; more runs become several arrays)",
         f"{config.get('MaxJobCount', '?')} jobs in all (MaxJobCount)",
         f"{config.get('KillWait', '?')} from TERM to KILL (KillWait)",
         f"JobRequeue {config.get('JobRequeue', '?')} (ettsweep asks for --requeue itself)",
     ]
-    return DoctorCheck("limits", "ok", "; ".join(told))
+    return DoctorCheck("limits", "ok", "; ".join(facts))
 
 
 def _preemption(config: dict[str, str]) -> DoctorCheck:
@@ -107,10 +118,10 @@ def _preemption(config: dict[str, str]) -> DoctorCheck:
     if kind == "none":
         return DoctorCheck("preemption", "ok", "none on this cluster")
     if "preempt_send_user_signal" in config.get("SlurmctldParameters", ""):
-        warned = "jobs are warned with their own signal before (preempt_send_user_signal)"
+        warning = "jobs get their own warning signal first (preempt_send_user_signal)"
     else:
-        warned = "jobs are told by TERM alone (no preempt_send_user_signal)"
-    return DoctorCheck("preemption", "ok", f"{kind}, {config.get('PreemptMode', '?')}; {warned}; runs save at either")
+        warning = "jobs get SIGTERM only (no preempt_send_user_signal)"
+    return DoctorCheck("preemption", "ok", f"{kind}, {config.get('PreemptMode', '?')}; {warning}; runs save at either")
 
 
 ACCOUNT_FIELDS = ("account", "partition", "qos", "defaultqos", "maxjobs", "maxsubmit", "maxwall")
@@ -118,28 +129,28 @@ QOS_FIELDS = ("name", "maxjobspu", "maxsubmitpu", "maxwall", "gracetime", "preem
 
 
 def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
-    """Say whether the accounting answers, and what it lets the user do."""
+    """Return whether accounting answers, and the limits of the user's accounts and QOS."""
     age = config.get("MinJobAge", "300 sec")
-    lost = f"why a job ended is not known once SLURM forgets it (MinJobAge, {age}); all else works"
+    consequence = f"why a job ended is not known once SLURM forgets it (MinJobAge, {age}); everything else works"
     if config.get("AccountingStorageType", "").endswith(("/none", "(null)")):
-        return [DoctorCheck("accounting", "absent", f"off: {lost}")]
+        return [DoctorCheck("accounting", "absent", f"off: {consequence}")]
     user = _user()
     try:
         slurm.ask("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
         accounts = inventory.accounting("assoc", "where", f"user={user}", fields=ACCOUNT_FIELDS)
         qualities = inventory.accounting("qos", fields=QOS_FIELDS)
     except SlurmUnavailableError as error:
-        return [DoctorCheck("accounting", "absent", f"does not answer ({error}): {lost}")]
+        return [DoctorCheck("accounting", "absent", f"does not answer ({error}): {consequence}")]
     rows = [DoctorCheck("accounting", "ok", "sacct answers")]
     for account in accounts:
-        where = f" in partition {account['partition']}" if account.get("partition") else ""
+        partition = f" in partition {account['partition']}" if account.get("partition") else ""
         limits = _given(account, {"maxjobs": "jobs at a time", "maxsubmit": "jobs submitted", "maxwall": "a job"})
         default = f" (default {account['defaultqos']})" if account.get("defaultqos") else ""
-        told = f"of {user}{where}; QOS {account.get('qos') or 'none'}{default}; {limits}"
-        rows.append(DoctorCheck(f"account {account['account']}", "ok", told))
-    mine = {name for account in accounts for name in account.get("qos", "").split(",")}
+        detail = f"of {user}{partition}; QOS {account.get('qos') or 'none'}{default}; {limits}"
+        rows.append(DoctorCheck(f"account {account['account']}", "ok", detail))
+    user_qualities = {name for account in accounts for name in account.get("qos", "").split(",")}
     for quality in qualities:
-        if mine and quality["name"] not in mine:
+        if user_qualities and quality["name"] not in user_qualities:
             continue
         limits = _given(quality, {"maxjobspu": "jobs at a time", "maxsubmitpu": "jobs submitted", "maxwall": "a job"})
         preempts = f"; preempts QOS {quality['preempt']}" if quality.get("preempt") else ""
@@ -147,21 +158,21 @@ def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
     return rows
 
 
-def _given(row: dict[str, str], words: dict[str, str]) -> str:
-    """Return the limits of an account or a QOS, in words."""
-    limits = ", ".join(f"{row[key]} {word}" for key, word in words.items() if row.get(key))
+def _given(row: dict[str, str], labels: dict[str, str]) -> str:
+    """Return the limits of an account or QOS, in words; `labels` gives the unit of each limit."""
+    limits = ", ".join(f"{row[key]} {label}" for key, label in labels.items() if row.get(key))
     return f"at most {limits}" if limits else "no limits of its own"
 
 
 def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
+    except KeyError:  # containers may run under a user id without a name
         return str(os.getuid())
 
 
 def _would_start(results: Path, profile: SlurmProfile) -> str:
-    """Return sbatch's own words on an array of one run."""
+    """Return the answer of `sbatch --test-only` to an array of one run."""
     from ettsweep.launch.executors import ArrayExecutor
     from ettsweep.launch.submit import unnamed, would_start
 
@@ -174,61 +185,73 @@ def _would_start(results: Path, profile: SlurmProfile) -> str:
 def _unsaid(
     profile: SlurmProfile, partitions: Sequence[inventory.Partition], nodes: Sequence[inventory.Node], *, promised: bool
 ) -> list[DoctorCheck]:
-    """Return what sbatch leaves out: limits that it does not hold a job to, and why it does not promise a start."""
-    asked = profile.partition or os.environ.get("SBATCH_PARTITION")
-    names = asked.split(",") if asked else [p.name for p in partitions if p.default]
+    """Return what `sbatch --test-only` does not say: limits that it does not check, and why it gives no start time."""
+    requested = profile.partition or os.environ.get("SBATCH_PARTITION")
+    names = requested.split(",") if requested else [p.name for p in partitions if p.default]
     rows = _time(profile, [p for p in partitions if p.name in names])
-    own = {node.name: node for node in nodes if node.partition in names}
-    return rows if promised or not own else rows + _why_not(profile, list(own.values()), ", ".join(names))
+    nodes_by_name = {node.name: node for node in nodes if node.partition in names}
+    if promised or not nodes_by_name:  # a start time means that the nodes can meet all requests
+        return rows
+    return rows + _why_not(profile, list(nodes_by_name.values()), ", ".join(names))
 
 
 def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[DoctorCheck]:
-    """SLURM accepts a job above the limit of its partition, unless EnforcePartLimits is set, and never starts it."""
+    """Return a row if no partition allows the time limit.
+
+    Without EnforcePartLimits, SLURM accepts a job above the limit of its partition and never starts it.
+    """
     limits = {p.name: p.longest_min for p in chosen if p.longest_min is not None and p.longest_min < profile.time_min}
-    if len(limits) < len(chosen) or not limits:
+    if len(limits) < len(chosen) or not limits:  # one partition that allows it is enough
         return []
-    told = ", ".join(f"partition {name} allows {span(limit)}" for name, limit in limits.items())
-    longest = max(limits.values())
-    hint = f"time_min={int(longest)}" if longest >= 1 else "another partition"
-    detail = f"{profile.time_min}: {told}; SLURM takes such a job and never starts it; what would work: {hint}"
+    limit_text = ", ".join(f"partition {name} allows {span(limit)}" for name, limit in limits.items())
+    max_min = max(limits.values())
+    hint = f"time_min={int(max_min)}" if max_min >= 1 else "another partition"
+    detail = f"{profile.time_min}: {limit_text}; SLURM accepts such a job and never starts it; what would work: {hint}"
     return [DoctorCheck("time_min", "warning" if profile.qos else "failed", detail)]  # a QOS may lift the limit
 
 
-def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], where: str) -> list[DoctorCheck]:
-    """Say what of a job the nodes do not have: sbatch has one sentence for all of it."""
+def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_names: str) -> list[DoctorCheck]:
+    """Return which requests of a job no node can meet: sbatch has the same message for all of them."""
     cpus, mem_mb = profile.workers * profile.cpus, round(1024 * (profile.mem_gb or 0))
-    most_cpus, most_mb, most_gpus = (max(getattr(node, what) for node in nodes) for what in ("cpus", "mem_mb", "gpus"))
+    max_cpus, max_mb, max_gpus = (max(getattr(node, field) for node in nodes) for field in ("cpus", "mem_mb", "gpus"))
     times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
-    hint = "" if most_gpus else "; gpus=0 trains on the CPU"
-    lacking = [
-        DoctorCheck(key, "failed", f"{asked}: no node of {where} has more than {most}")
-        for key, too_much, asked, most in (
-            ("cpus", cpus > most_cpus, f"{profile.cpus}{times}", f"{most_cpus}"),
-            ("mem_gb", mem_mb > most_mb, f"{profile.mem_gb or 0:g}", f"{most_mb / 1024:.1f}"),
-            ("gpus", profile.gpus > most_gpus, f"{profile.gpus}", f"{most_gpus}{hint}"),
+    hint = "" if max_gpus else "; gpus=0 trains on the CPU"
+    # Each request is tested alone first: the message names the option to change.
+    failures = [
+        DoctorCheck(option, "failed", f"{request}: no node of {partition_names} has more than {maximum}")
+        for option, is_unmet, request, maximum in (
+            ("cpus", cpus > max_cpus, f"{profile.cpus}{times}", f"{max_cpus}"),
+            ("mem_gb", mem_mb > max_mb, f"{profile.mem_gb or 0:g}", f"{max_mb / 1024:.1f}"),
+            ("gpus", profile.gpus > max_gpus, f"{profile.gpus}", f"{max_gpus}{hint}"),
         )
-        if too_much
+        if is_unmet
     ]
-    if lacking:
-        return lacking
-    fit = [n for n in nodes if n.cpus >= cpus and n.mem_mb >= mem_mb and n.gpus >= profile.gpus]
-    if len(fit) < profile.nodes:
-        detail = f"{profile.nodes}: {len(fit)} nodes of {where} have all that a job asks for on each"
+    if failures:
+        return failures
+    fitting_nodes = [n for n in nodes if n.cpus >= cpus and n.mem_mb >= mem_mb and n.gpus >= profile.gpus]
+    if len(fitting_nodes) < profile.nodes:
+        detail = (
+            f"{profile.nodes}: {len(fitting_nodes)} nodes of {partition_names} have all that a job asks for on each"
+        )
         return [DoctorCheck("nodes", "failed", detail)]
-    if sum(not n.broken for n in fit) < profile.nodes:
+    # Broken nodes come back: the job waits for them, which is no failure.
+    if sum(not n.broken for n in fitting_nodes) < profile.nodes:
         return [
-            DoctorCheck("nodes", "warning", f"those of {where} that are large enough are down or drained: jobs wait")
+            DoctorCheck(
+                "nodes", "warning", f"those of {partition_names} that are large enough are down or drained: jobs wait"
+            )
         ]
     return []
 
 
 def _warning(profile: SlurmProfile, config: dict[str, str]) -> DoctorCheck | None:
-    words = config.get("KillWait", "").split()
-    wait_s = int(words[0]) if words and words[0].isdigit() else 0
+    # KillWait reads `30 sec`: the time from SIGTERM to SIGKILL that each job gets without a warning.
+    kill_wait = config.get("KillWait", "").split()
+    wait_s = int(kill_wait[0]) if kill_wait and kill_wait[0].isdigit() else 0
     if profile.warn_s > wait_s:
         return None
-    told = f"{profile.warn_s} s before the end is no longer than what KillWait leaves anyway ({wait_s} s)"
-    return DoctorCheck("warn_s", "warning", f"{told}: a checkpoint may not be written in time; 120 is usual")
+    comparison = f"{profile.warn_s} s before the end is no longer than KillWait ({wait_s} s), which a job has anyway"
+    return DoctorCheck("warn_s", "warning", f"{comparison}: a checkpoint may not be written in time; 120 is usual")
 
 
 def _gpu_torch(profile: SlurmProfile) -> DoctorCheck | None:
@@ -236,7 +259,7 @@ def _gpu_torch(profile: SlurmProfile) -> DoctorCheck | None:
         return None
     try:
         facts = torch_facts()
-    except Exception:  # its own row says so
+    except Exception:  # the row `torch` reports it
         return None
     if facts["gpu"]:
         return None
@@ -245,37 +268,38 @@ def _gpu_torch(profile: SlurmProfile) -> DoctorCheck | None:
 
 
 OF_ONE_MACHINE = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "squashfs"}
-"""File systems of a disk."""
+"""File systems of local disks, which other nodes do not see unless they are exported."""
 
 OF_EACH_NODE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
-"""Folders that each node has for itself."""
+"""Folders that are usually local to each node, whatever their file system."""
 
 
 def _shared(results: Path) -> DoctorCheck | None:
-    """Say what the results folder lies on: nodes must see it under the same path."""
+    """Return a row on the file system of the results folder, which nodes must see under the same path."""
     folder = existing(results).resolve()
     kind, mount = file_system(folder)
     if not kind:
         return None
+    # Each node has its own such folders under the same path, so the path alone looks right.
     if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(path) for path in OF_EACH_NODE):
         detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
         return DoctorCheck("shared folder", "warning", detail)
     if kind in OF_ONE_MACHINE:
-        detail = f"{folder} ({kind} at {mount}) is a disk of this machine: do nodes see it under this path?"
+        detail = f"{folder} ({kind} at {mount}) is a local disk of this machine: do the nodes see it under this path?"
         return DoctorCheck("shared folder", "warning", detail)
     return DoctorCheck("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")
 
 
 def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, str]:
-    """Return the type of the file system of a folder, and where it is mounted; empty where that cannot be known."""
+    """Return the type and mount point of a folder's file system; both empty if they cannot be determined."""
     try:
         lines = mountinfo.read_text(errors="replace").splitlines()
     except OSError:
         return "", ""
-    found = "", ""
-    for line in lines:  # a later one covers an earlier one at the same place
+    match = "", ""
+    for line in lines:  # a later mount hides an earlier one at the same mount point
         before, _, after = line.partition(" - ")
         mount = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), before.split()[4])  # a space is \040
-        if folder.is_relative_to(mount) and len(mount) >= len(found[1]):
-            found = after.split()[0], mount
-    return found
+        if folder.is_relative_to(mount) and len(mount) >= len(match[1]):
+            match = after.split()[0], mount
+    return match

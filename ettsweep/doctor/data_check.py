@@ -1,4 +1,4 @@
-"""Whether data are what a task needs: what they are checked against, and who checks them."""
+"""Check a data set: choose the task and model that it is for, and run the task's own checks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,34 +16,42 @@ from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus
 
 
 class DataRequirement(NamedTuple):
-    """What a data set is to be good for: a task, and the model that is to read it, None where that is open."""
+    """The task that a data set is for, and the model that reads it; None for any model."""
 
     task: TaskSpec
     model: ModelSpec | None
 
 
 def subject(data: str, grid: SweepSpec | None, sets: Sequence[str], task: str | None) -> DataRequirement:
-    """Return what a data set is checked against: a grid, else a task, else what it looks like.
+    """Return the task and model that a data set is checked against: of a grid, else a task by name, else a guess.
 
     Raises:
-        InputError: there is no such task, or its data come with a package.
+        InputError: the options contradict each other, there is no such task, or its data come with a package.
     """
     if task is not None and (grid or sets):
-        raise InputError("--task NAME cannot go with --model, --grid or --set: a grid says which task it is")
+        raise InputError("--task NAME cannot be combined with --model, --grid or --set: a grid has its own task")
     if grid:
-        found = DataRequirement(grid.recipe.task, grid.recipe.model)
+        requirement = DataRequirement(grid.recipe.task, grid.recipe.model)
     elif sets:
-        raise InputError("--set changes a grid: say which, with one of --model NAME and --grid FILE")
+        raise InputError("--set changes a grid: choose one with --model NAME or --grid FILE")
     else:
-        found = DataRequirement(task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data))), None)
-    if task_kind(found.task).packaged:
-        raise InputError(f"--data: task {found.task.kind} comes with a package and has no other data")
-    return found
+        requirement = DataRequirement(
+            task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data))), None
+        )
+    if task_kind(requirement.task).packaged:
+        raise InputError(f"--data: task {requirement.task.kind} comes with a package and has no other data")
+    return requirement
 
 
-def examine_data(meant: DataRequirement, data: str, samples: int | None = None) -> list[DoctorCheck]:
-    """Return what a task's own examination of so many samples of a data set says, evenly spread; None means all."""
-    doctor = task_kind(meant.task).doctor
+def examine_data(requirement: DataRequirement, data: str, samples: int | None = None) -> list[DoctorCheck]:
+    """Return the checks of a task on a data set.
+
+    Args:
+        requirement: task and model that the data are for.
+        data: where the data set is.
+        samples: number of samples to check, evenly spread; None for all.
+    """
+    doctor = task_kind(requirement.task).doctor
     assert doctor is not None
-    rows: list[DoctorCheck] = resolve_name(doctor)(meant.task, meant.model, data, samples)
+    rows: list[DoctorCheck] = resolve_name(doctor)(requirement.task, requirement.model, data, samples)
     return rows

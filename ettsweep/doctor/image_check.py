@@ -1,4 +1,4 @@
-"""Whether images are what a task needs: form, classes and counts, and each image by decoding it."""
+"""Check images for a task: their format, classes and counts, and that each image can be decoded."""
 
 import time
 from collections.abc import Sequence
@@ -20,20 +20,27 @@ if TYPE_CHECKING:
     from ettsweep.trainer.tasks.images.sources import ImageSource
 
 AT_ONCE = 64
-"""Images that a process is given to decode."""
+"""Images per task of the process pool: a compromise between overhead and progress."""
 
 TABLE_ROWS = 20
-"""Unreadable images that a table names."""
+"""Unreadable images that the table lists; JSON and CSV list all."""
 
 UNREAD = "cannot be read"
-"""The beginning of the reason where no bytes come, rather than wrong ones."""
+"""Start of the reason if an image's bytes cannot be read at all, as opposed to decoded."""
 
 IMAGE = "image"
-"""What the rows of unreadable images are called."""
+"""Name of the rows of unreadable images."""
 
 
 class ImageReading(NamedTuple):
-    """What came of decoding images; `stopped` says why not all of them were."""
+    """The result of decoding images.
+
+    Attributes:
+        images: number of images that were decoded or failed to.
+        wall_s: seconds that it took.
+        unreadable: number of each image that failed, counted through all sources, and the reason.
+        stopped: why decoding ended early; empty if it did not.
+    """
 
     images: int
     wall_s: float
@@ -42,37 +49,42 @@ class ImageReading(NamedTuple):
 
 
 def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: int | None) -> list[DoctorCheck]:
-    """Return a row on the form of a data set, its classes, each part, all images, and each one that is unreadable.
+    """Return checks of an image data set: format, contents, classes, sizes, decoding, and each unreadable image.
 
-    So many images are decoded, evenly spread; None means all.
+    Args:
+        task: task that the data are for.
+        model: model with the number of classes that is needed; None for the task's own number.
+        data: where the data set is.
+        images: number of images to decode, evenly spread; None for all.
     """
     classes = model.classes if isinstance(model, ImageModel) else task.classes
     try:
-        places = locate(task, data)
+        sides = locate(task, data)
         from ettsweep.trainer.tasks.images.sources import mismatches, open_source
 
-        train, val = (open_source(place, task.kind) for place in places)
+        train, val = (open_source(side, task.kind) for side in sides)
     except ImportError as error:
         return [DoctorCheck("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
     except DataMissingError as error:
         return [DoctorCheck("form", "failed", str(error))]
-    rows = [DoctorCheck("form", "ok", _form(places))]
+    rows = [DoctorCheck("form", "ok", _form(sides))]
     wrong = mismatches(task, classes, train, val)
     rows += [DoctorCheck("contents", "failed", line) for line in wrong]
+    # Mismatches with the task are listed one by one above; classes and sizes are facts, and always shown.
     rows.append(DoctorCheck("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))
     rows += [
-        DoctorCheck(f"{what} images", "ok", str(len(source)))
-        for what, source in (("training", train), ("validation", val))
+        DoctorCheck(f"{name} images", "ok", str(len(source)))
+        for name, source in (("training", train), ("validation", val))
     ]
     return rows + _readable([train, val], images)
 
 
-def _form(places: Sequence[StoredSide]) -> str:
-    told = []
-    for place in places:
-        more = f" and {len(place.paths) - 1} more" if len(place.paths) > 1 else ""
-        told.append(f"{place.format}, {place.paths[0]}{more}")
-    return "; ".join(dict.fromkeys(told))
+def _form(sides: Sequence[StoredSide]) -> str:
+    descriptions = []
+    for side in sides:
+        other_paths = f" and {len(side.paths) - 1} more" if len(side.paths) > 1 else ""
+        descriptions.append(f"{side.format}, {side.paths[0]}{other_paths}")
+    return "; ".join(dict.fromkeys(descriptions))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -82,81 +94,98 @@ def _some(names: Sequence[str]) -> str:
 def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[DoctorCheck]:
     total = sum(len(source) for source in sources)
     chosen = list(range(total)) if images is None or images >= total else [k * total // images for k in range(images)]
-    done = read_all(sources, chosen)
-    rate = f"; {done.images / done.wall_s:.0f} images/s on {counted(cores(), 'core')}" if done.images > 999 else ""
-    part = "all" if len(chosen) == total else f"{len(chosen)} of {total}, evenly spread:"
+    reading = read_all(sources, chosen)
+    rate = (
+        f"; {reading.images / reading.wall_s:.0f} images/s on {counted(cores(), 'core')}"
+        if reading.images > 999
+        else ""
+    )
+    scope = "all" if len(chosen) == total else f"{len(chosen)} of {total}, evenly spread:"
     rows = []
-    if done.stopped:
-        rows.append(DoctorCheck("decoding", "failed", f"{done.stopped} after {done.images} of {len(chosen)} images"))
-    elif not done.unreadable:
-        rows.append(DoctorCheck("decoding", "ok", f"{part} {'can' if part == 'all' else 'they can'} be decoded{rate}"))
-    if done.unreadable:
-        many = len(done.unreadable) > max(10, done.images // 100)
-        unread = sum(reason.startswith(UNREAD) for _, reason in done.unreadable)
-        cure = "left out of training, unless --launch-set corrupt_images=fail"
-        if many:
-            cure = "too many to train without"
-        elif unread:
-            cure = f"a run ends at those that cannot even be read, {unread} of them"
-        told = f"{len(done.unreadable)} of {done.images} cannot be: {cure}{rate}"
-        rows.append(DoctorCheck("unreadable", "failed" if many or unread else "warning", told))
-    for number, reason in sorted(done.unreadable):
+    if reading.stopped:
+        rows.append(
+            DoctorCheck("decoding", "failed", f"{reading.stopped} after {reading.images} of {len(chosen)} images")
+        )
+    elif not reading.unreadable:
+        rows.append(
+            DoctorCheck("decoding", "ok", f"{scope} {'can' if scope == 'all' else 'they can'} be decoded{rate}")
+        )
+    if reading.unreadable:
+        is_too_many = len(reading.unreadable) > max(10, reading.images // 100)
+        n_unread = sum(reason.startswith(UNREAD) for _, reason in reading.unreadable)
+        consequence = "left out of training, unless --launch-set corrupt_images=fail"
+        if is_too_many:
+            consequence = "too many to train without"
+        elif n_unread:
+            # A file that cannot be read may be a fault of the disk: training must not go on without it.
+            consequence = f"a run fails at those that cannot even be read, {n_unread} of them"
+        detail = f"{len(reading.unreadable)} of {reading.images} cannot be: {consequence}{rate}"
+        rows.append(DoctorCheck("unreadable", "failed" if is_too_many or n_unread else "warning", detail))
+    for number, reason in sorted(reading.unreadable):
         source, index = _place(sources, number)
         rows.append(DoctorCheck(IMAGE, "warning", f"{source.name(index)}: {reason}"))
     return rows
 
 
 def shorten(rows: list[DoctorCheck]) -> list[DoctorCheck]:
-    """Return what a table shows: the first unreadable images, and how many more there are."""
+    """Return the rows that a table shows: only the first unreadable images, and how many more there are."""
     images = [row for row in rows if row.what == IMAGE]
     if len(images) <= TABLE_ROWS:
         return rows
-    kept = [row for row in rows if row.what != IMAGE] + images[:TABLE_ROWS]
-    return [*kept, DoctorCheck("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all")]
+    shown_rows = [row for row in rows if row.what != IMAGE] + images[:TABLE_ROWS]
+    return [
+        *shown_rows,
+        DoctorCheck("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all"),
+    ]
 
 
 # --- decoding on all cores --------------------------------------------------------------------------------------------
 
 
 def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageReading:
-    """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
-    found, images, stopped = list[tuple[int, str]](), 0, ""
+    """Decode images on all cores; after Ctrl-C, return the result so far.
+
+    Args:
+        sources: sources of images.
+        chosen: numbers of the images, counted through all sources.
+    """
+    unreadable, images, stopped = list[tuple[int, str]](), 0, ""
     start_s = time.monotonic()
-    lists = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
+    batches = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
     try:
-        # Forked, since names of a million images are many to send to each process.
+        # Forked, since sending a million file names to each process takes long.
         with open_pool(cores(), "fork", _sources.extend, sources) as pool:
-            size = {pool.submit(_unreadable, part): len(part) for part in lists}
+            size = {pool.submit(_unreadable, batch): len(batch) for batch in batches}
             with progress("decoding", len(chosen)) as advance:
-                for done in as_completed(size):
-                    found += done.result()
-                    images += size[done]
-                    advance(size[done])
-    except KeyboardInterrupt:
+                for future in as_completed(size):
+                    unreadable += future.result()
+                    images += size[future]
+                    advance(size[future])
+    except KeyboardInterrupt:  # decoding a large data set takes minutes: what was found so far is worth showing
         stopped = "stopped by Ctrl-C"
     except BrokenProcessPool:
-        stopped = "a process died of an image (or for lack of memory)"
-    return ImageReading(images, time.monotonic() - start_s, found, stopped)
+        stopped = "a process died (of an image, or for lack of memory)"
+    return ImageReading(images, time.monotonic() - start_s, unreadable, stopped)
 
 
 _sources: "list[ImageSource]" = []
-"""What a process of the pool reads."""
+"""Sources of a process of the pool, set by its initialiser."""
 
 
 def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
-    """Return those that cannot be decoded, with the reason."""
+    """Return the numbers of images that cannot be decoded, with reasons; runs in a process of the pool."""
     from ettsweep.trainer.tasks.images.sources import decode, small
 
-    found = []
+    unreadable = []
     for number in chosen:
         source, index = _place(_sources, number)
         try:
             decode(source.read(index), small)
         except UndecodableError as error:
-            found.append((number, f"cannot be decoded ({error})"))
-        except OSError as error:
-            found.append((number, f"{UNREAD} ({error.strerror or error})"))
-    return found
+            unreadable.append((number, f"cannot be decoded ({error})"))
+        except OSError as error:  # the file itself cannot be read
+            unreadable.append((number, f"{UNREAD} ({error.strerror or error})"))
+    return unreadable
 
 
 def _place(sources: "Sequence[ImageSource]", number: int) -> "tuple[ImageSource, int]":

@@ -1,4 +1,4 @@
-"""What a SLURM cluster has, asked before a job is submitted: partitions, nodes, accounts, qualities of service."""
+"""The inventory of a SLURM cluster: partitions, nodes, accounts and qualities of service (QOS)."""
 
 import re
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from ettsweep.launch import slurm
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition as `scontrol show partition` tells of it.
+    """A partition, as reported by `scontrol show partition`.
 
     Attributes:
-        default: whether jobs go there that name no partition.
-        state: UP where it starts jobs.
-        longest_min: longest time limit of a job; None where there is none, or it cannot be read.
-        default_min: time limit of a job that asks for none; None where that is the longest.
-        preempt_mode: what becomes of its jobs when another takes their place; OFF where none does.
-        grace_s: what a preempted job is left before it is told to end.
-        tier: where partitions preempt each other, those of a higher tier do.
+        is_default: whether jobs without a partition go there.
+        state: UP if it starts jobs.
+        max_min: longest time limit of a job; None if there is none, or it cannot be read.
+        default_min: time limit of a job that requests none; None if that is the longest.
+        preempt_mode: what happens to its preempted jobs; OFF if there are none.
+        grace_s: seconds between preemption and the signal to end.
+        tier: PriorityTier; partitions of a higher tier preempt those of a lower one.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as `sinfo` tells of it; `broken` where it takes no jobs until someone mends it."""
+    """A node of a partition, as reported by `sinfo`; a broken one starts no jobs until an administrator repairs it."""
 
     name: str
     partition: str
@@ -44,12 +44,12 @@ class Node:
 
 
 def minutes(text: str) -> float | None:
-    """Return a time limit of SLURM's, such as 1-12:00:00 or 5:00, in minutes; None for one without end, or none."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not found:
+    """Return a time limit of SLURM, such as 1-12:00:00 or 5:00, in minutes; None if unlimited or not a time."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if not match:
         return None
-    days, *parts = found.groups()
-    numbers = [int(part) for part in parts if part is not None]
+    days, *clock = match.groups()
+    numbers = [int(number) for number in clock if number is not None]
     if days is not None:  # D-HH, D-HH:MM, D-HH:MM:SS
         hours, mins, seconds = [*numbers, 0, 0][:3]
     else:  # MM, MM:SS, HH:MM:SS
@@ -58,18 +58,18 @@ def minutes(text: str) -> float | None:
 
 
 def _number(text: str) -> int:
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else 0
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else 0
 
 
 def partitions() -> list[Partition]:
-    """Return the partitions that the user may see.
+    """Return the partitions that the user can see.
 
     Raises:
-        NoAnswerError: the controller does not answer.
+        SlurmUnavailableError: the controller does not answer.
     """
     lines = slurm.ask("scontrol", "--oneliner", "show", "partition").splitlines()
-    found = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in lines]
+    records = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in lines]
     return [
         Partition(
             name=fields["PartitionName"],
@@ -81,34 +81,39 @@ def partitions() -> list[Partition]:
             grace_s=_number(fields.get("GraceTime", "")),
             tier=_number(fields.get("PriorityTier", "")),
         )
-        for fields in found
+        for fields in records
         if "PartitionName" in fields
     ]
 
 
 def nodes() -> list[Node]:
-    """Return the nodes, once for each of their partitions.
+    """Return all nodes, once per partition that they are in.
 
     Raises:
-        NoAnswerError: the controller does not answer.
+        SlurmUnavailableError: the controller does not answer.
     """
-    found = []
+    rows = []
     for line in slurm.ask("sinfo", "-h", "-N", "-o", "%N|%R|%c|%m|%G|%T").splitlines():
-        parts = [part.strip() for part in line.split("|")]
-        if len(parts) < 6:
+        columns = [column.strip() for column in line.split("|")]
+        if len(columns) < 6:  # a message between the rows
             continue
-        name, partition, cpus, mem_mb, gres, state = parts[:6]
+        name, partition, cpus, mem_mb, gres, state = columns[:6]
+        # GRES such as gpu:a100:4(S:0-1),gpu:2: the last number before a bracket or comma is the count.
         gpus = sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,()]+)*?:(\d+)(?=[,(]|$)", gres))
         broken = state.lower().startswith(("down", "drain", "fail", "error", "unknown"))
-        found.append(Node(name, partition, _number(cpus), _number(mem_mb), gpus, broken))
-    return found
+        rows.append(Node(name, partition, _number(cpus), _number(mem_mb), gpus, broken))
+    return rows
 
 
-def accounting(*what: str, fields: Sequence[str]) -> list[dict[str, str]]:
-    """Return what `sacctmgr show` tells of accounts or qualities of service; nothing where the site keeps no list.
+def accounting(*query: str, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Return rows of `sacctmgr show`; empty if the site keeps no such list.
+
+    Args:
+        query: what to show, such as `assoc where user=me` or `qos`, a word each.
+        fields: names of the columns, which become the keys of the rows.
 
     Raises:
-        NoAnswerError: accounting is off, or its daemon does not answer.
+        SlurmUnavailableError: accounting is off, or its daemon does not answer.
     """
-    lines = slurm.ask("sacctmgr", "-n", "-P", "show", *what, f"format={','.join(fields)}").splitlines()
+    lines = slurm.ask("sacctmgr", "-n", "-P", "show", *query, f"format={','.join(fields)}").splitlines()
     return [dict(zip(fields, line.split("|"), strict=False)) for line in lines if "|" in line]

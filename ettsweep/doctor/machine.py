@@ -1,6 +1,6 @@
-"""What works here, and what a launch profile would get on a SLURM cluster: one row a check, each found out by trying.
+"""Check this machine, and what a launch profile would get: one row per check, each by trying it.
 
-Nothing is submitted, and nothing stays behind.
+Nothing is submitted, and no files are left behind.
 """
 
 import contextlib
@@ -35,7 +35,14 @@ from ettsweep.worker.devices import prepare_device
 
 
 def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[DoctorCheck]:
-    """Return all checks; `data` is where the data sets are that must be there, by kind of task."""
+    """Return all checks of this machine and, for a SLURM profile, of the cluster.
+
+    Args:
+        results: the results folder.
+        profile: name of a launch profile, or its file.
+        launch_set: `KEY=VALUE` changes to the profile.
+        data: locations of data sets that must exist, by kind of task; others are reported as absent if missing.
+    """
     loaded, row = _profile(profile, launch_set)
     on_slurm = isinstance(loaded, SlurmProfile)
     rows = [
@@ -48,14 +55,15 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         check("timm", lambda: version("timm"), "absent"),
     ]
     for name, entry in TASKS.items():
-        needed = entry.packaged or name in data
-        rows.append(check(f"data {name}", partial(_data, name, data.get(name)), "failed" if needed else "absent"))
+        # Packaged data must always be there; other data are only needed by those who train on them.
+        is_required = entry.packaged or name in data
+        rows.append(check(f"data {name}", partial(_data, name, data.get(name)), "failed" if is_required else "absent"))
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:
             rows += examine_cluster(results, loaded)
-        except Exception as error:  # what this SLURM prints is not what others do
-            rows.append(DoctorCheck("cluster", "failed", f"its answers cannot be read: {error!r}"))
+        except Exception as error:  # versions and sites of SLURM print in different formats
+            rows.append(DoctorCheck("cluster", "failed", f"its answers cannot be parsed: {error!r}"))
     return rows
 
 
@@ -65,38 +73,38 @@ def _torch() -> str:
 
 
 def _compiler(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
-    """Yield whether the compiler works that runs want here: on a GPU, or because a profile says so."""
+    """Yield a check of `torch.compile`, if runs use it here: on a GPU, or because the profile says so."""
     try:
         gpu = bool(torch_facts()["devices"])
     except RuntimeError:
-        return  # a row of its own says so
-    asked = profile is not None and profile.compile is True
+        return  # the row `torch` reports it
+    is_requested = profile is not None and profile.compile is True
     if gpu and not (isinstance(profile, LocalProfile) and profile.devices == "cpu"):
-        yield check("compiler", partial(compiler, "cuda"), "failed" if asked else "warning")
-    elif asked:
+        yield check("compiler", partial(compiler, "cuda"), "failed" if is_requested else "warning")
+    elif is_requested:
         yield check("compiler", partial(compiler, "cpu"))
 
 
 def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, DoctorCheck]:
-    """Return the profile, None where it is not valid, and what it asks for."""
-    what = f"profile {name}"
+    """Return the profile, None if it is invalid, and a row on what it requests."""
+    row_name = f"profile {name}"
     try:
         loaded = load_profile(name, launch_set)
     except EttsweepError as error:
-        return None, DoctorCheck(what, "failed", "; ".join(str(error).splitlines()))
-    return loaded, check(what, lambda: _slots(loaded) if isinstance(loaded, LocalProfile) else job(loaded))
+        return None, DoctorCheck(row_name, "failed", "; ".join(str(error).splitlines()))
+    return loaded, check(row_name, lambda: _slots(loaded) if isinstance(loaded, LocalProfile) else job(loaded))
 
 
 def _slots(profile: LocalProfile) -> str:
     slots = profile.resolve()
-    taken = [lock for slot in slots for lock in held(lock_paths(slot))]
-    told = [
+    locks = [lock for slot in slots for lock in held(lock_paths(slot))]
+    facts = [
         f"{count(len(slots), 'slot')}: {', '.join(slot.name for slot in slots)}",
         f"{count(slots[0].threads, 'thread')} each",
     ]
     if (sharers := max(slot.sharers for slot in slots)) > 1:
-        told.append(f"{sharers} workers share a GPU {'by MPS' if mps_runs() else TURNS}")
-    return "; ".join([*told, *map(str, taken), f"locks in {slots_path()}"])
+        facts.append(f"{sharers} workers share a GPU {'by MPS' if mps_runs() else TURNS}")
+    return "; ".join([*facts, *map(str, locks), f"locks in {slots_path()}"])
 
 
 def _writable(results: Path) -> str:
@@ -104,6 +112,7 @@ def _writable(results: Path) -> str:
     with storage_errors(folder):
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
+        # A hard link creates a claim only if none exists; some network and FUSE file systems have no hard links.
         probe, link = folder / f".ettsweep-doctor-{os.getpid()}", folder / f".ettsweep-doctor-{os.getpid()}.link"
         write_atomic(probe, "")
         try:
@@ -139,44 +148,46 @@ def _slurm() -> str:
 
 
 def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
-    """Yield whether a job of SLURM's has the time to save a grid's model once it is warned; not of small ones."""
+    """Yield a check whether a SLURM job has time to save a grid's model after its warning; none for small models."""
     spec = sweep_spec.searches()[0].base
     try:
         profile = load_profile(name, launch_set)
     except EttsweepError:
-        return  # `examine` has a row on that
-    if not isinstance(profile, SlurmProfile) or (needed := saved_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
+        return  # `examine` reports it
+    if not isinstance(profile, SlurmProfile) or (n_bytes := saved_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
         return
-    what = f"checkpoint {model_name(spec.model)}"
+    row_name = f"checkpoint {model_name(spec.model)}"
     try:
         bytes_per_s = _written_bytes_per_s(existing(results))
     except EttsweepError as error:
-        yield DoctorCheck(what, "warning", f"how long it takes cannot be measured: {error}")
+        yield DoctorCheck(row_name, "warning", f"the time to write it cannot be measured: {error}")
         return
-    takes_s = needed / bytes_per_s
-    told = f"{needed / GIB:.1f} GiB take some {takes_s:.0f} s, by {bytes_per_s / 1e6:.0f} MB/s of a short write here"
+    takes_s = n_bytes / bytes_per_s
+    duration = (
+        f"{n_bytes / GIB:.1f} GiB take some {takes_s:.0f} s, by {bytes_per_s / 1e6:.0f} MB/s of a short write here"
+    )
     if takes_s <= profile.warn_s:
-        yield DoctorCheck(what, "ok", f"{told}; a job is warned {profile.warn_s} s before its end")
+        yield DoctorCheck(row_name, "ok", f"{duration}; a job is warned {profile.warn_s} s before its end")
     else:
-        cure = f"--launch-set warn_s={math.ceil(2 * takes_s)} leaves time"
+        remedy = f"--launch-set warn_s={math.ceil(2 * takes_s)} leaves time"
         yield DoctorCheck(
-            what, "warning", f"{told}: longer than the {profile.warn_s} s of a job that is warned; {cure}"
+            row_name, "warning", f"{duration}: longer than the {profile.warn_s} s of a job that is warned; {remedy}"
         )
 
 
 SMALL_BYTES = 2**28
-"""Of a checkpoint that is written in a second or so."""
+"""Checkpoints below this size take a second or so, and are not checked."""
 
 
 def _written_bytes_per_s(folder: Path) -> float:
-    """Return how fast a file is written and synced there."""
+    """Return the speed at which a file is written and synced in a folder."""
     probe, data = folder / f".ettsweep-doctor-{os.getpid()}", os.urandom(2**26)
     try:
         began_s = time.perf_counter()
         write_atomic(probe, data)
         return len(data) / (time.perf_counter() - began_s)
     finally:
-        with contextlib.suppress(OSError):  # where it could not be written, it may not be asked for either
+        with contextlib.suppress(OSError):  # a folder that cannot be written may fail here as well
             probe.unlink()
 
 
@@ -184,31 +195,34 @@ def _written_bytes_per_s(folder: Path) -> float:
 
 
 def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
-    """Yield the largest micro-batch of a grid's model that fits a device, without and with activation checkpointing.
+    """Yield the largest micro-batch of a grid's model that fits into a device, without and with checkpointing.
 
-    A profile for SLURM is tried on the first device of this machine: on the login node, start it with srun.
+    A SLURM profile is tried on the first device of this machine; from a login node, run it with srun.
     """
     spec = sweep_spec.searches()[0].base
     profile = load_profile(name, launch_set)
-    here = profile if isinstance(profile, LocalProfile) else LocalProfile()
-    slot = here.resolve()[0]
+    local_profile = profile if isinstance(profile, LocalProfile) else LocalProfile()
+    slot = local_profile.resolve()[0]
     device, facts = prepare_device(slot)
-    from ettsweep.trainer.training.distributed import ProcessGroup  # torch, which the slot has to be prepared for
+    from ettsweep.trainer.training.distributed import ProcessGroup  # imports torch: only after the device is set
     from ettsweep.trainer.training.memory import largest_step
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings, sized
 
-    group, asked = ProcessGroup(world=profile.devices_per_run), None if profile.sharded == "auto" else profile.sharded
-    sharded = bool(sized(spec.model, RuntimeSettings(sharded=asked), group).sharded)
-    where = facts["device_name"] if device.type == "cuda" else "this machine"
-    local = -(-spec.batch_size // group.world)
-    sample, what = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
-    what += f", shared out over {group.world} devices" if sharded else ""
+    group = ProcessGroup(world=profile.devices_per_run)
+    requested = None if profile.sharded == "auto" else profile.sharded
+    sharded = bool(sized(spec.model, RuntimeSettings(sharded=requested), group).sharded)
+    device_name = facts["device_name"] if device.type == "cuda" else "this machine"
+    local_batch = -(-spec.batch_size // group.world)  # rounded up: the largest share of a device
+    sample, row_name = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
+    row_name += f", sharded over {group.world} devices" if sharded else ""
     for recompute in (False, True):
-        more = " with activation_checkpointing=true" if recompute else ""
-        step = largest_step(spec, device, group, recompute=recompute, sharded=sharded, steps=2)  # the first is slower
+        option = " with activation_checkpointing=true" if recompute else ""
+        step = largest_step(
+            spec, device, group, recompute=recompute, sharded=sharded, steps=2
+        )  # the first step is slower
         if step is None:
-            yield DoctorCheck(what, "failed", f"not even one {sample} fits into {where}{more}")
+            yield DoctorCheck(row_name, "failed", f"a single {sample} does not fit into {device_name}{option}")
             continue
-        memory = f"{step.memory_bytes / GIB:.1f} GiB of {where}" if step.memory_bytes else where
+        memory = f"{step.memory_bytes / GIB:.1f} GiB of {device_name}" if step.memory_bytes else device_name
         speed = f"{step.samples_per_s:,.1f} {sample}s/s"
-        yield DoctorCheck(what, "ok", f"micro_batch={step.size} of {local}{more}: {memory}; {speed}")
+        yield DoctorCheck(row_name, "ok", f"micro_batch={step.size} of {local_batch}{option}: {memory}; {speed}")

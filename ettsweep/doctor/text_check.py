@@ -1,4 +1,4 @@
-"""Whether tokenised text is what a task needs: form, counts, tokenizer, vocabulary, and the checksum of each shard."""
+"""Check tokenised text for a task: format, counts, tokenizer, vocabulary, and the checksum of each shard."""
 
 from pathlib import Path
 
@@ -11,9 +11,13 @@ from ettsweep.trainer.tasks.text.text_task import TextTask
 
 
 def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: int | None) -> list[DoctorCheck]:
-    """Return a row on the form of a corpus, its text, each part, tokenizer, vocabulary and shards.
+    """Return checks of a tokenised corpus: format, text, training and validation parts, vocabulary, tokenizer, shards.
 
-    All shards are read, however many samples are asked for.
+    Args:
+        task: task that the text is for.
+        model: model whose vocabulary it must match; None for any.
+        data: folder of the corpus.
+        samples: not used: all shards are read, since a checksum covers a whole shard.
     """
     folder = Path(data)
     try:
@@ -38,23 +42,25 @@ def _text(task: TextTask, manifest: Manifest) -> DoctorCheck:
 
 
 def _told(counts: Counts) -> str:
-    long = f", {counts.long_sentences} of them longer than {LONG} tokens" if counts.long_sentences else ""
-    told = f"{count(counts.documents, 'document')}, {count(counts.sentences, 'sentence')}{long}"
-    return f"{told}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
+    long_sentences = f", {counts.long_sentences} of them longer than {LONG} tokens" if counts.long_sentences else ""
+    documents = f"{count(counts.documents, 'document')}, {count(counts.sentences, 'sentence')}{long_sentences}"
+    return f"{documents}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
 
 
-def _vocabulary(wanted: int | None, manifest: Manifest) -> DoctorCheck:
-    if wanted in (None, manifest.n_vocab):
+def _vocabulary(model_vocabulary: int | None, manifest: Manifest) -> DoctorCheck:
+    if model_vocabulary in (None, manifest.n_vocab):
         return DoctorCheck("vocabulary", "ok", str(manifest.n_vocab))
-    cure = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
-    return DoctorCheck("vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {wanted}: {cure}")
+    remedy = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
+    return DoctorCheck(
+        "vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {model_vocabulary}: {remedy}"
+    )
 
 
 def _tokenizer(folder: Path, manifest: Manifest) -> str:
     from ettsweep.trainer.tasks.text.corpus import read_own_tokenizer
 
     tokenizer = read_own_tokenizer(folder, manifest)
-    return f"byte-level BPE of {tokenizer.bpe_tokens} tokens, with which the shards were made"
+    return f"byte-level BPE with {tokenizer.bpe_tokens} tokens, the one that the shards were made with"
 
 
 def _shards(folder: Path, manifest: Manifest) -> str:
@@ -63,4 +69,4 @@ def _shards(folder: Path, manifest: Manifest) -> str:
     size = sum(shard.size for shard in manifest.shards)
     with progress("reading shards", size, "bytes") as advance:
         verify(folder, manifest, anew=True, tell=advance)
-    return f"{count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all: as they were written"
+    return f"{count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all, with the checksums of the manifest"

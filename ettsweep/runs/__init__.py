@@ -1,1 +1,1 @@
-"""Run folders: where planner and worker meet. Their files, their attempts, and the state derived from them."""
+"""Runs: spec and id, folder, attempts, derived state, spike counts."""

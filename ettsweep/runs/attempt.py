@@ -1,4 +1,4 @@
-"""An attempt: one owner's try at a run. Only its owner writes into its folder, so a superseded one disturbs nobody."""
+"""An attempt: one process's try at a run. Only its owner writes into its folder, so a superseded owner does no harm."""
 
 import contextlib
 import json
@@ -25,13 +25,18 @@ from ettsweep.files import (
 from ettsweep.processes import Life, Process
 
 EVALUATION = b'"val_'
-"""What the lines of evaluations in metrics.jsonl have, and those of steps have not."""
+"""Bytes that occur in the evaluation lines of metrics.jsonl and never in the lines of training steps."""
 
 NOTHING_LOGGED = "(it logged nothing)\n"
 
 
 class TimeSpent(NamedTuple):
-    """Seconds that have gone by for a run, and seconds of devices that it has had: fewer where runs share one."""
+    """Training time of a run.
+
+    Attributes:
+        wall_s: seconds by the clock.
+        device_s: device seconds: more than `wall_s` on several devices, fewer where runs share one.
+    """
 
     wall_s: float
     device_s: float
@@ -41,11 +46,12 @@ NOTHING = TimeSpent(0.0, 0.0)
 
 
 class AttemptProgress(NamedTuple):
-    """How far a run is, as a share of its steps, and how long the rest takes, where there is a rate.
+    """Progress of a run, with an estimate of the remaining time; None while there is no rate yet.
 
     Attributes:
-        left_s: seconds that go by until it is finished.
-        slot_left_s: those of its worker that it takes: a part where the worker trains others beside it.
+        progress: fraction of the steps done, 0 to 1.
+        left_s: wall-clock seconds until the run is finished.
+        slot_left_s: the run's share of these seconds; less than `left_s` where its worker trains several runs at once.
     """
 
     progress: float
@@ -54,15 +60,15 @@ class AttemptProgress(NamedTuple):
 
 
 def share_had(first: Json, last: Json) -> float:
-    """Return which part of its worker's seconds a run had between two lines of timings: all, unless it was packed."""
+    """Return the share of its worker's time that a run had between two lines of timings.jsonl; 1 unless packed."""
     wall_s, device_s = (
         (number(last.get(name)) or 0.0) - (number(first.get(name)) or 0.0) for name in ("wall_s", "device_s")
     )
-    return device_s / wall_s if 0 < device_s < wall_s else 1.0  # of several devices a run has all
+    return device_s / wall_s if 0 < device_s < wall_s else 1.0  # on several devices device_s exceeds wall_s
 
 
 class Attempt:
-    """One owner's try at a run, numbered from 1, in a folder of its own; `runs.folder` says what its files are."""
+    """One process's try at a run, numbered from 1, in its own folder; `runs/folder.py` lists the files in it."""
 
     def __init__(self, run: Path, number: int) -> None:
         self.run = run
@@ -80,56 +86,60 @@ class Attempt:
         self.failure_path = self.path / "failure.json"
         self.retried_path = self.path / "retried"
 
-    # --- its owner --------------------------------------------------------------------------------------------------
+    # --- owner --------------------------------------------------------------------------------------------------------
 
     def claim(self) -> Json:
-        """Return claim.json, which says who owns the attempt; empty where it cannot be read."""
+        """Return claim.json, which names the owner of the attempt; empty if it cannot be read."""
         return json_or_empty(self.claim_path)
 
     def owner(self) -> Process | None:
-        """Return the process that owns the attempt; None where its claim cannot be read."""
+        """Return the process that owns the attempt; None if its claim cannot be read."""
         return Process.from_json(self.claim().get("process"))
 
     def host(self) -> str:
-        """Return the machine of the owner."""
+        """Return the host name of the owner, for people."""
         owner = self.owner()
         return owner.host if owner else "an unreadable claim"
 
     def liveness(self) -> Life:
-        """Say whether the process of the owner lives, as far as it can be seen from here."""
+        """Return whether the owner's process is alive; `unknown` if this machine cannot tell."""
         if owner := self.owner():
             return owner.liveness()
-        # It was in the folder before the folder was there: where it is not, it cannot be seen from here yet.
+        # The folder is renamed into place with its claim inside. No claim means a stale view of a network file
+        # system, not a dead owner; a claim that is there and unreadable is damaged.
         return "dead" if self.claim_path.exists() else "unknown"
 
     def job(self) -> Json:
-        """Return what the claim says of the scheduler's job that made it; empty where none did."""
+        """Return the scheduler's job that made the claim (id, cluster, restart count); empty outside a job."""
         job = self.claim().get("job")
         return job if isinstance(job, dict) else {}
 
     def job_id(self) -> str:
-        """Return the scheduler's id of the job that made the claim, or nothing."""
+        """Return the scheduler's id of the job that made the claim; empty outside a job."""
         return str(self.job().get("id", ""))
 
     def requeued(self) -> bool:
-        """Say whether the next attempt is the same job's, started again: the scheduler ended this one, not the run."""
-        job, then = self.job(), self.next().job()
-        same = (job.get("cluster"), job.get("id")) == (then.get("cluster"), then.get("id"))
-        return bool(job) and same and job.get("restart") != then.get("restart")
+        """`True` if the scheduler requeued the job: the next attempt has the same job id and another restart count.
+
+        Then the scheduler ended this attempt, and the run itself is not to blame.
+        """
+        job, next_job = self.job(), self.next().job()
+        same_id = (job.get("cluster"), job.get("id")) == (next_job.get("cluster"), next_job.get("id"))
+        return bool(job) and same_id and job.get("restart") != next_job.get("restart")
 
     def next(self) -> "Attempt":
-        """Return the attempt that comes, or would come, after this one."""
+        """Return the attempt with the next number, which need not exist."""
         return Attempt(self.run, self.number + 1)
 
     def superseded(self) -> bool:
-        """Say whether another owner has taken the run over."""
+        """`True` if another process has started a later attempt at the run."""
         return self.next().path.exists()
 
     def beat(self, count: int) -> None:
-        """Show that the owner lives: a counter in a file of one size, written in place.
+        """Write the heartbeat counter in place, to a file of constant size.
 
-        A new file would be seen late by clients of a network file system that cache the folder; an old one is
-        looked at again whenever it is opened.
+        A file that is replaced shows up late on clients of a network file system, which cache the folder's listing;
+        one that stays is revalidated whenever it is opened.
         """
         descriptor = os.open(self.heartbeat_path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -138,67 +148,68 @@ class Attempt:
             os.close(descriptor)
 
     def heartbeat_s(self) -> float | None:
-        """Return the seconds between beats that the owner promised; None where it promised none."""
+        """Return the interval in seconds at which the owner said it would write heartbeats; None if it said none."""
         interval_s = number(self.claim().get("heartbeat_s"))
         return interval_s if interval_s and interval_s > 0 else None
 
     def heartbeat(self) -> str:
-        """Return the counter as it stands; empty before the first beat."""
+        """Return the text of the heartbeat counter; empty before the first beat."""
         try:
             return self.heartbeat_path.read_text()
         except (OSError, ValueError):
             return ""
 
-    # --- how it trains ----------------------------------------------------------------------------------------------
+    # --- provenance ---------------------------------------------------------------------------------------------------
 
     def record_provenance(self, data: Json) -> None:
-        """Record where the code of the owner comes from, see `provenance.provenance`."""
+        """Write provenance.json: the code version that the owner runs, see `provenance.provenance`."""
         write_atomic(self.provenance_path, json.dumps(data, indent=1) + "\n")
 
     def provenance(self) -> Json:
-        """Return what was recorded of it; empty where that cannot be read."""
+        """Return provenance.json; empty if it is missing or cannot be read."""
         return json_or_empty(self.provenance_path)
 
     def record_execution(self, data: Json) -> None:
-        """Record how the attempt trains, as far as that can change the last bits of its numbers."""
+        """Write execution.json: devices, kernels and all else that may change the last bits of the numbers."""
         write_atomic(self.execution_path, dumps(data))
 
     def execution(self) -> Json:
-        """Return what was recorded of it; empty where that cannot be read."""
+        """Return execution.json; empty if it is missing or cannot be read."""
         return json_or_empty(self.execution_path)
 
-    # --- its lineage, and what it measures --------------------------------------------------------------------------
+    # --- lineage and metrics ------------------------------------------------------------------------------------------
 
     def resume_from(self, attempt: int, step: int) -> None:
-        """Record the checkpoint that this attempt goes on from."""
+        """Record which checkpoint this attempt resumes from."""
         write_atomic(self.resume_path, dumps({"attempt": attempt, "step": step}))
 
     def resumed_from(self) -> tuple[int, int]:
-        """Return (attempt, step) that this one went on from; (0, 0) for a fresh start."""
+        """Return the (attempt, step) that this attempt resumed from; (0, 0) for a fresh start."""
         data = json_or_empty(self.resume_path)
         attempt, step = data.get("attempt"), data.get("step")
+        # A parent with a higher number would make the lineage a circle, and `history` recurse for ever.
         if isinstance(attempt, int) and isinstance(step, int) and 0 < attempt < self.number:
             return attempt, step
         return 0, 0
 
     def parent(self) -> "Attempt | None":
-        """Return the attempt that this one went on from; None for a fresh start."""
+        """Return the attempt that this one resumed from; None for a fresh start."""
         number, _ = self.resumed_from()
         return Attempt(self.run, number) if number else None
 
     def append(self, path: Path, lines: Iterable[Json]) -> None:
-        """Append lines to metrics.jsonl or timings.jsonl, in one write."""
+        """Append lines to metrics.jsonl or timings.jsonl in one write."""
         text = "".join(dumps(line) + "\n" for line in lines)
         with storage_errors(path), path.open("a") as file:
             file.write(text)
 
     def history(self, until: int | None = None) -> list[Json]:
-        """Return the metrics along the lineage of this attempt, up to and including step `until`.
+        """Return the metrics of this attempt and of those it resumed from, up to and including step `until`.
 
         Raises:
-            CorruptError: steps are missing, because a file was cut or edited.
+            CorruptError: steps are missing, because a file was truncated or edited.
         """
-        number, step = self.resumed_from()
+        number, step = self.resumed_from()  # the parent's lines after its checkpoint were trained again here
         lines = Attempt(self.run, number).history(step if until is None else min(step, until)) if number else []
         lines += [line for line in read_lines(self.metrics_path) if until is None or line.get("step", 0) <= until]
         steps = [line["step"] for line in lines if "loss" in line]
@@ -208,14 +219,20 @@ class Attempt:
         return lines
 
     def evaluations(self) -> list[Json]:
-        """Return the evaluations along its lineage, first to last; the many lines of steps are not parsed."""
+        """Return the evaluations of this attempt and of those it resumed from, in order.
+
+        The lines of training steps, some hundred times as many, are not parsed.
+        """
         number, step = self.resumed_from()
-        before = Attempt(self.run, number).evaluations() if number else []
-        kept = [line for line in before if line.get("step", 0) <= step]
-        return kept + read_lines(self.metrics_path, holding=EVALUATION)
+        inherited = Attempt(self.run, number).evaluations() if number else []
+        inherited = [line for line in inherited if line.get("step", 0) <= step]
+        return inherited + read_lines(self.metrics_path, holding=EVALUATION)
 
     def spent(self, until: int | None = None) -> TimeSpent:
-        """Return what its lineage has spent, as far as it has been drained, or by a step."""
+        """Return the training time of this attempt and of those it resumed from, up to step `until` if given.
+
+        Time counts once it is written to timings.jsonl.
+        """
         if until is None:
             line = last_line(self.timings_path)
         else:
@@ -226,28 +243,28 @@ class Attempt:
             parent = self.parent()
             return parent.spent(until) if parent else NOTHING
         device_s = number(line.get("device_s"))
-        if device_s is None:  # written when a run had its devices for itself
+        if device_s is None:  # files of older versions, which did not share devices among runs
             device_s = wall_s * (number(self.execution().get("processes")) or 1.0)
         return TimeSpent(wall_s, device_s)
 
     def progress(self) -> float:
-        """Return the share of steps done, 0 to 1."""
+        """Return the fraction of the steps done, 0 to 1."""
         return self.pace().progress
 
     def pace(self) -> AttemptProgress:
-        """Return how far the run is, and how long the rest takes at the rate so far.
+        """Return the progress of the run and the remaining time at the rate so far.
 
-        The share is that of the last line that was written, in this attempt or in the one that it went on from. The
-        rate is that since the first line of this one: before that, starting took a part of the time.
+        The progress is that of the last line written, by this attempt or the one it resumed from. The rate is measured
+        from the first line of this attempt, so that imports and compilation before it do not count.
         """
         for path in (self.timings_path, self.metrics_path):
             first, last = first_line(path) or {}, last_line(path) or {}
             progress, wall_s = number(last.get("progress")), number(last.get("wall_s"))
             if progress is not None and 0 <= progress <= 1:
-                before, before_s = number(first.get("progress")), number(first.get("wall_s"))
-                if before is None or before_s is None or wall_s is None or not before < progress:
-                    return AttemptProgress(progress)
-                left_s = (wall_s - before_s) * (1 - progress) / (progress - before)
+                first_progress, first_wall_s = number(first.get("progress")), number(first.get("wall_s"))
+                if first_progress is None or first_wall_s is None or wall_s is None or not first_progress < progress:
+                    return AttemptProgress(progress)  # a single line so far: no rate
+                left_s = (wall_s - first_wall_s) * (1 - progress) / (progress - first_progress)
                 if not 0 <= left_s < math.inf:
                     return AttemptProgress(progress)
                 return AttemptProgress(progress, left_s, left_s * share_had(first, last))
@@ -255,43 +272,48 @@ class Attempt:
         return AttemptProgress(parent.progress() if parent else 0.0)
 
     def record_skipped(self, rank: int, text: str) -> None:
-        """Add a sample that one process of the run has left out, and why."""
+        """Append a line on a sample that process `rank` could not read and left out."""
         with storage_errors(self.path), (self.path / f"skipped-{rank}.txt").open("a") as file:
             file.write(text + "\n")
 
     def skipped(self) -> list[str]:
-        """Return the samples that were left out along the lineage of this attempt, by any process, each once."""
+        """Return the samples left out by any process of this attempt or of those it resumed from, each once."""
         parent = self.parent()
-        found = dict.fromkeys(parent.skipped() if parent else [])
+        samples = dict.fromkeys(parent.skipped() if parent else [])  # a dict: a set with an order
         for path in sorted(self.path.glob("skipped-*.txt")):
             with contextlib.suppress(OSError):
-                found |= dict.fromkeys(path.read_text(errors="replace").splitlines())
-        return list(found)
+                samples |= dict.fromkeys(path.read_text(errors="replace").splitlines())
+        return list(samples)
 
-    # --- its checkpoint ---------------------------------------------------------------------------------------------
+    # --- checkpoint ---------------------------------------------------------------------------------------------------
 
     def has_checkpoint(self) -> bool:
-        """Say whether the attempt has saved a checkpoint."""
+        """`True` if the attempt has saved a checkpoint."""
         return self.checkpoint_path.exists()
 
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
-        """Replace checkpoint.pt by what `write` writes; the metrics up to it are on disk first."""
+        """Replace checkpoint.pt atomically; `write` is called with the temporary path to write to."""
+        # Metrics first: a checkpoint whose metrics are lost in a crash could never be stitched to a full history.
         if self.metrics_path.exists():
             sync(self.metrics_path)
         write_atomic(self.checkpoint_path, write)
 
-    # --- its end ----------------------------------------------------------------------------------------------------
+    # --- end ----------------------------------------------------------------------------------------------------------
 
     def fail(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
-        """Record why the attempt ended without a result, for people, on one line; the first reason stands.
+        """Record why the attempt ended without a result, in one line for people; the first reason stands.
 
-        An `error` is not retried by itself, and what is `lost` not for ever.
+        Args:
+            kind: an `error` is retried only by `ettsweep retry`; `interrupted` attempts are resumed without asking, and
+                `lost` ones too, up to `MAX_LOST_ATTEMPTS` in a row.
+            reason: one line for people.
+            details: a traceback, or empty.
         """
         text = dumps({"kind": kind, "reason": reason, "details": details})
         write_atomic(self.failure_path, text, exclusive=True)
 
     def failure(self) -> Json | None:
-        """Return failure.json, or None where the attempt ended otherwise or not at all."""
+        """Return failure.json; None if the attempt finished or is still running."""
         try:
             return read_json(self.failure_path)
         except FileNotFoundError:
@@ -300,15 +322,15 @@ class Attempt:
             return {"kind": "error", "reason": str(error)}
 
     def forgive(self) -> None:
-        """Have how the attempt ended count no more; one whose owner cannot be asked is given up."""
+        """Ignore from now on how the attempt ended; treat an owner whose liveness is unknown as dead."""
         self.retried_path.touch()
 
     def retried(self) -> bool:
-        """Say whether `retry` forgave how this attempt ended."""
+        """`True` if `ettsweep retry` was called after this attempt."""
         return self.retried_path.exists()
 
     def log(self) -> str:
-        """Return what the attempt logged, and why it ended where it ended badly."""
+        """Return the log of the attempt, followed by `ending`."""
         try:
             text = self.log_path.read_text(errors="replace")
         except OSError:
@@ -316,7 +338,7 @@ class Attempt:
         return text + self.ending()
 
     def ending(self) -> str:
-        """Return what stands below the log: samples that were left out, and why it ended where it ended badly."""
+        """Return the lines shown below the log: samples left out, and the reason for a failure."""
         left_out = "".join(f"left out: {sample}\n" for sample in sorted(self.skipped()))
         failure = self.failure()
         return left_out + (f"ended: {failure.get('reason')}\n" if failure else "")

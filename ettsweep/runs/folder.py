@@ -1,30 +1,31 @@
-"""Run folders: where planner and worker meet; with their attempts' folders, only they are written here.
+"""Run folders: the files through which planner and workers communicate. Only this module and `attempt` write them.
 
-A results folder holds sweeps/<name>/, what was asked for; jobs/<submission>/; code/<digest>/, snapshots of code; and
+A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/; code/<digest>/, code snapshots; and
 
     runs/<run id>/
-      spec.json             written first
-      cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
-      prune.json            why a pruner asked the same, and at which step; removed once the run is wanted
-      attempts/0001/        of its first attempt; then come 0002/ and so on
-        claim.json          who owns it; there as soon as the folder is
-        provenance.json     where the code of the owner comes from
-        execution.json      how it trains, as far as that can change the last bits of its numbers
-        heartbeat           a counter of its owner
-        resume.json         the earlier attempt, and its step, that this one went on from
-        metrics.jsonl       the steps after that one
-        timings.jsonl       how far it is, and how fast
-        log.txt, skipped-0.txt: what it logged; the samples that a process of the run has left out
-        checkpoint.pt       what another attempt goes on from
-        failure.json        why it ended without a result
-        retried             `retry` forgave how it ended
-      metrics.jsonl         the whole stitched history, written with the result
+      spec.json             the RunSpec, written first
+      cancel.json           a request to stop by `ettsweep cancel`, obeyed at the next step, removed by `retry`
+      prune.json            a request to stop by a pruner, with step and reason; removed when the run is resumed
+      attempts/0001/        the first attempt; then 0002/ and so on
+        claim.json          the owner; there as soon as the folder is
+        provenance.json     the code version of the owner
+        execution.json      devices, kernels and all else that may change the last bits of the numbers
+        heartbeat           a counter that the owner increments
+        resume.json         the attempt and step that this one resumed from
+        metrics.jsonl       one line a step and an evaluation, after that step
+        timings.jsonl       progress and elapsed seconds
+        log.txt             log output
+        skipped-0.txt       unreadable samples left out by process 0 of the run
+        checkpoint.pt       the newest checkpoint
+        failure.json        the reason for ending without a result
+        retried             `retry` was called after this attempt
+      metrics.jsonl         the stitched metrics of all attempts, written with the result
       result.json           written last, once: its presence means finished
 
-An attempt folder appears in one rename with its claim inside: that is the claim and the takeover at once. Whatever
-an attempt writes lies in its own folder, so a superseded writer touches only its own files. Whole files are written
-under a temporary name, synced and renamed; metrics are appended, and a cut last line is ignored. No locks: exclusive
-creation and rename only, which hold on NFS too.
+An attempt's folder is renamed into place with its claim inside, so creating, claiming and taking over are one atomic
+operation. An attempt writes only into its own folder, so an owner that has been superseded cannot do harm. Whole files
+are written under a temporary name, synced and renamed; metrics are appended, and a truncated last line is ignored.
+There are no locks: only exclusive creation and rename, which are atomic on NFS too.
 """
 
 import errno
@@ -47,35 +48,35 @@ from ettsweep.schema import canonical, validate
 
 
 def sweeps_dir(results: Path) -> Path:
-    """Return the folder of all that was asked for, by name."""
+    """Return the folder of named sweeps."""
     return results / "sweeps"
 
 
 def jobs_dir(results: Path) -> Path:
-    """Return the folder of all submissions."""
+    """Return the folder of submissions."""
     return results / "jobs"
 
 
 def code_dir(results: Path) -> Path:
-    """Return the folder of all snapshots."""
+    """Return the folder of code snapshots."""
     return results / "code"
 
 
 def runs_dir(results: Path) -> Path:
-    """Return the folder of all runs."""
+    """Return the folder of run folders."""
     return results / "runs"
 
 
 def is_run_id(name: str) -> bool:
-    """Say whether `name` can be a run id: only then does it become a path."""
+    """`True` if `name` has the form of a run id: 12 hex digits. Check before making a path of user input."""
     return len(name) == 12 and all(c in "0123456789abcdef" for c in name)
 
 
 def read_spec(path: Path) -> RunSpec:
-    """Read the spec of any run from a file such as spec.json.
+    """Read a RunSpec from a JSON file such as spec.json.
 
     Raises:
-        InputError: there is none, or it describes no run.
+        InputError: the file is missing or is not a valid spec.
     """
     try:
         return validate(RunSpec, read_json(path), str(path))
@@ -86,10 +87,10 @@ def read_spec(path: Path) -> RunSpec:
 
 
 def _checksum(result: Json) -> str | None:
-    """Return what result.json carries as proof that nobody edited it; None for what cannot be one."""
+    """Return the SHA-256 that result.json carries against edits by hand; None if the content is no canonical JSON."""
     try:
         return hashlib.sha256(canonical(result).encode()).hexdigest()
-    except ValueError:
+    except ValueError:  # NaN or infinity, which ettsweep never writes
         return None
 
 
@@ -108,7 +109,7 @@ class RunDir:
 
     @classmethod
     def create(cls, results: Path, spec: RunSpec) -> "RunDir":
-        """Make the folder and its spec.json, or return the one that is there; a damaged spec.json is written anew."""
+        """Create the folder and its spec.json if they do not exist; rewrite a damaged spec.json."""
         run = cls(runs_dir(results) / spec.run_id)
         with storage_errors(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
@@ -119,10 +120,10 @@ class RunDir:
         return run
 
     def spec(self) -> RunSpec:
-        """Read the spec.
+        """Read spec.json.
 
         Raises:
-            CorruptError: it is missing, unreadable, or no longer the one that the folder is named after.
+            CorruptError: it is missing, unreadable, or its id is not the folder's name.
         """
         remedy = "the command that asked for the run writes it anew"
         try:
@@ -141,10 +142,10 @@ class RunDir:
         return spec
 
     def result(self) -> Json | None:
-        """Read the result; None while there is none.
+        """Read result.json; None while the run is unfinished.
 
         Raises:
-            CorruptError: it is truncated or was edited into something else.
+            CorruptError: it is truncated or was edited.
         """
         try:
             result = read_json(self.result_path)
@@ -152,13 +153,14 @@ class RunDir:
             return None
         except CorruptError as error:
             raise CorruptError(f"{error}; {self._remedy}") from None
-        proof = result.pop("sha256", None)
-        if proof is None or proof != _checksum(result) or result.get("run") != self.id:
+        checksum = result.pop("sha256", None)
+        # The id is checked too: a result copied from another run's folder has a valid checksum.
+        if checksum is None or checksum != _checksum(result) or result.get("run") != self.id:
             raise CorruptError(f"{self.result_path}: not the result that run {self.id} wrote; {self._remedy}")
         return result
 
     def ended_ns(self) -> int:
-        """Return when the result was written, by the time of its file, which a copy may not keep; 0 without one."""
+        """Return the modification time of result.json in ns, which copies may not preserve; 0 if there is none."""
         try:
             return self.result_path.stat().st_mtime_ns
         except OSError:
@@ -169,7 +171,7 @@ class RunDir:
         return f"`ettsweep retry {self.id}` trains it again"
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all attempts, lowest first."""
+        """Return the numbers of all attempts, ascending."""
         try:
             names = os.listdir(self.attempts_path)
         except OSError:
@@ -177,18 +179,23 @@ class RunDir:
         return sorted(int(n) for n in names if re.fullmatch(r"[0-9]{1,9}", n))
 
     def attempt(self, number: int) -> Attempt:
-        """Return the attempt with this number."""
+        """Return the attempt with this number, which need not exist."""
         return Attempt(self.path, number)
 
     def latest(self) -> Attempt | None:
-        """Return the highest attempt."""
+        """Return the newest attempt; None before the first."""
         numbers = self.numbers()
         return self.attempt(numbers[-1]) if numbers else None
 
     def claim(self, info: Json, after: int) -> Attempt | None:
-        """Create the attempt `after` those that are over, and so own the run; None where another process was faster.
+        """Create the attempt that follows number `after`, and so become the owner of the run.
 
-        `info` is what claim.json says beside the process: device, versions, job id, ...
+        Args:
+            info: fields of claim.json beside the process: device, versions, job, ...
+            after: number of the last attempt, which has ended; 0 for a new run.
+
+        Returns:
+            The attempt, or None if another process claimed it first.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -202,21 +209,24 @@ class RunDir:
                 claim = temporary / attempt.claim_path.name
                 claim.write_text(dumps(content))
                 sync(claim)
-                temporary.rename(attempt.path)  # fails on a folder that is not empty: the claim is inside it
+                # Of several claimants one succeeds: a rename onto a folder that is not empty fails.
+                temporary.rename(attempt.path)
             except OSError as error:
                 shutil.rmtree(temporary, ignore_errors=True)
-                # A retransmitted NFS rename can report a failure of what it did.
-                mine = attempt.path.exists() and attempt.claim().get("token") == token
-                if not mine and (error.errno in (errno.EEXIST, errno.ENOTEMPTY) or attempt.path.exists()):
-                    return None  # some file systems have other words for it
-                if not mine:
+                # NFS may report an error for a rename that it carried out, when it sent the request twice: the token
+                # tells whose claim is in place.
+                is_ours = attempt.path.exists() and attempt.claim().get("token") == token
+                if not is_ours and (error.errno in (errno.EEXIST, errno.ENOTEMPTY) or attempt.path.exists()):
+                    return None  # the folder's existence decides: some file systems report other error numbers
+                if not is_ours:
                     raise
         return attempt
 
     def finish(self, result: Json, history: Iterable[Json]) -> bool:
-        """Write the stitched metrics, then the result, once; False if the run was finished already."""
+        """Write the stitched metrics, then the result; `False` if the run was already finished."""
         if self.result_path.exists():
             return False
+        # Metrics first: once result.json exists, readers verify the metrics against the digest in it.
         text = "".join(dumps(line) + "\n" for line in history)
         write_atomic(self.metrics_path, text)
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -225,10 +235,10 @@ class RunDir:
         return write_atomic(self.result_path, json.dumps(content, allow_nan=False, indent=1) + "\n", exclusive=True)
 
     def history(self) -> list[Json]:
-        """Return the metrics of a finished run.
+        """Return the metrics of a finished run, one mapping a line.
 
         Raises:
-            CorruptError: they are not those that the result was written with.
+            CorruptError: metrics.jsonl is unreadable or has changed since the result was written.
         """
         result = self.result()
         try:
@@ -238,50 +248,51 @@ class RunDir:
         if result is not None and hashlib.sha256(data).hexdigest() != result.get("metrics_sha256"):
             raise CorruptError(f"{self.metrics_path}: changed since the run finished; {self._remedy}")
         try:
-            lines: list[Json] = loads(b"[" + b",".join(data.splitlines()) + b"]")  # at once: ten times as fast
+            # Parsed as one array: ten times as fast as line by line.
+            lines: list[Json] = loads(b"[" + b",".join(data.splitlines()) + b"]")
         except ValueError as error:
-            raise CorruptError(f"{self.metrics_path}: no JSON: {error}; {self._remedy}") from error
+            raise CorruptError(f"{self.metrics_path}: not JSON: {error}; {self._remedy}") from error
         return lines
 
     def evaluations(self) -> list[Json]:
-        """Return the evaluations so far, first to last; a run without attempts has none."""
+        """Return the evaluations so far, in order."""
         if self.result_path.exists():
             return read_lines(self.metrics_path, holding=EVALUATION)
         latest = self.latest()
         return latest.evaluations() if latest else []
 
     def cancel(self) -> None:
-        """Ask whoever trains the run, now or later, to stop at the next step boundary."""
+        """Request that the run stop at its next step, whoever trains it now or later."""
         write_atomic(self.cancel_path, dumps({"process": process().to_json()}))
 
     def prune(self, step: int, reason: str) -> bool:
-        """Ask whoever trains the run to stop at the next step boundary: at `step`, it seemed hopeless.
+        """Request that the run stop at its next step, since its metrics up to `step` are unpromising.
 
         Returns:
-            False where it was asked before.
+            `False` if this was requested before.
         """
         content = {"step": step, "reason": reason, "process": process().to_json()}
         return write_atomic(self.prune_path, dumps(content), exclusive=True)
 
     def pruned(self) -> str | None:
-        """Return at which step, and why, a pruner asked for that; None where none did."""
+        """Return step and reason of a pruning, for people; None if the run is not pruned."""
         try:
-            told = read_json(self.prune_path)
+            request = read_json(self.prune_path)
         except FileNotFoundError:
             return None
         except CorruptError as error:
             return str(error)
-        return f"at step {told.get('step')}: {told.get('reason')}"
+        return f"at step {request.get('step')}: {request.get('reason')}"
 
     def unprune(self) -> None:
-        """Have a pruned run count as interrupted, so that it goes on from its checkpoint, to its end."""
+        """Turn a pruned run into an interrupted one, which is resumed from its checkpoint."""
         with storage_errors(self.path):
             self.prune_path.unlink(missing_ok=True)
 
     def retry(self) -> None:
-        """Remove what keeps the run from being trained: a cancellation, a pruning, failures, an unreadable result.
+        """Make the run trainable again: undo a cancellation or pruning, ignore failures, delete a damaged result.
 
-        The caller knows that nobody trains it: an attempt whose owner cannot be asked is given up.
+        The caller makes sure that nobody trains it: an owner whose liveness is unknown counts as dead from now on.
         """
         self.unprune()
         with storage_errors(self.path):
@@ -289,7 +300,7 @@ class RunDir:
             try:
                 if self.result() is not None:
                     self.history()
-                    return  # finished, and sound: the same numbers would come again
+                    return  # finished and intact: training again would give the same numbers
             except CorruptError:
                 for path in (self.result_path, self.metrics_path):
                     path.unlink(missing_ok=True)
@@ -297,32 +308,35 @@ class RunDir:
                 self.attempt(number).forgive()
 
     def status(self, liveness: Liveness | None = None) -> Status:
-        """Derive the state, by default from the processes of this machine alone; a corrupt file is a failure."""
+        """Derive the status; without `liveness`, only processes of this machine are looked at.
+
+        A run with a corrupt file is `failed`.
+        """
         return self.look(liveness)[0]
 
     def look(self, liveness: Liveness | None = None) -> tuple[Status, Json | None]:
-        """Return the status, and with it the result of a finished run, from one look at its file."""
+        """Return the status, and the result if the run is finished, from one read of result.json."""
         try:
             result = self.result()
         except CorruptError as error:
             latest = self.latest()
             return Status(State.FAILED, str(error), latest.progress() if latest else 0.0), None
         if result is None:
-            status = self._unfinished(liveness)
-            # To ask may take seconds, in which it may finish and its job end: that is no interruption.
+            status = self._unfinished(liveness or LocalLiveness())
+            # Asking the scheduler may take seconds. A run that finished meanwhile, and whose job has ended, would
+            # look interrupted: read again.
             return self.look(liveness) if self.result_path.exists() else (status, None)
         reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
         return Status(State(result["status"]), reason, 1.0), result
 
-    def _unfinished(self, liveness: Liveness | None) -> Status:
-        asked = liveness or LocalLiveness()
+    def _unfinished(self, liveness: Liveness) -> Status:
         attempts = [self.attempt(number) for number in reversed(self.numbers())]
         return unfinished_status(
             self.id,
             self._facts(attempts[0] if attempts else None),
-            owner=lambda: asked.owner(attempts[0]),
+            owner=lambda: liveness.owner(attempts[0]),
             lost=_lost(attempts),
-            prospect=lambda: asked.job_status(self.id),
+            prospect=lambda: liveness.job_status(self.id),
         )
 
     def _facts(self, latest: Attempt | None) -> RunFacts:
@@ -336,7 +350,7 @@ class RunDir:
             progress=pace.progress,
             left_s=pace.left_s,
             slot_left_s=pace.slot_left_s,
-            cancelled=self.cancel_path.exists(),  # after the failure: who obeys it writes one
+            cancelled=self.cancel_path.exists(),  # read after failure.json, which a cancelled attempt writes
             pruned=self.pruned(),
             job=latest.job_id(),
             worker=Process.from_json(claim.get("process")),
@@ -345,7 +359,10 @@ class RunDir:
 
 
 def _lost(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
-    """Yield attempts, given the latest first, back to one that was not lost; none where the latest got further."""
+    """Yield the lost attempts since the last one that ended in another way; `attempts` are the latest first.
+
+    None if the latest saved a checkpoint: then the run makes progress however often its workers die.
+    """
     if attempts and attempts[0].has_checkpoint():
         return
     for attempt in attempts:

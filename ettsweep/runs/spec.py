@@ -1,31 +1,30 @@
-"""RunSpec: everything that changes the numbers of a run, and the run id made from it.
+"""RunSpec: everything that changes the numbers of a run, and the run id, a hash of it.
 
-A spec is resolved: it holds numbers, not names, and every default. Nothing about machines is in it
-(devices, partitions, worker counts live in a launch profile), so where a run trains never changes its id.
+A spec is resolved: it holds numbers instead of names, and every default. It holds nothing about machines: devices,
+partitions and worker counts are in a launch profile, so a run has the same id wherever it trains.
 """
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from ettsweep.powers import log2
 from ettsweep.schema import NonNegative, Positive, PositiveFloat, Registered, StrictModel, digest, identity
 
 MAX_SEED = 2**31 - 1
 
 DEFAULT_OPTIMIZER = "adamw"
 
-LOG2_DIGITS = 9
-"""Decimals kept of log2(lr) and log2(wd) in an id: maps between strategies round in the last bits."""
-
 
 class ModelSpec(StrictModel):
-    """What all models have; each architecture (trainer/models/registry.py) adds its own.
+    """Fields of all models; each architecture (trainer/models/registry.py) adds its own.
 
     Attributes:
-        width: n.
-        mlp_ratio: M, what the MLP is wider.
+        kind: name of the architecture.
+        width: n, the size of the residual stream.
+        depth: number of layers.
+        mlp_ratio: M, hidden size of the MLP over `width`.
     """
 
     kind: str
@@ -37,7 +36,7 @@ class ModelSpec(StrictModel):
 
 @runtime_checkable
 class ImageModel(Protocol):
-    """A model that reads square images and tells classes."""
+    """A classifier of square images."""
 
     @property
     def image_size(self) -> int: ...
@@ -49,7 +48,7 @@ class ImageModel(Protocol):
 
 @runtime_checkable
 class TextModel(Protocol):
-    """A model that reads and predicts tokens, `tokens` of them at most."""
+    """A model that reads and predicts sequences of at most `tokens` tokens."""
 
     @property
     def vocabulary(self) -> int: ...
@@ -58,27 +57,27 @@ class TextModel(Protocol):
 
 
 class TaskSpec(StrictModel):
-    """A data set and what is asked of it; each kind (trainer/tasks/registry.py) adds its own."""
+    """A data set with the loss to train on it; each kind (trainer/tasks/registry.py) adds its own fields."""
 
     kind: str
 
 
 class OptimizerSpec(StrictModel):
-    """What all optimizers have; each (strategies/optimizers.py) adds its own.
+    """Fields of all optimizers; each (strategies/optimizers.py) adds its own.
 
     Attributes:
-        clip_norm: norm that gradients are clipped to, all together.
-        decay_pe: whether positional embeddings decay.
+        clip_norm: maximal global norm of the gradient; None does not clip.
+        decay_pe: whether weight decay applies to positional embeddings.
     """
 
     kind: str
-    if TYPE_CHECKING:  # each states them last: spec.json has them there
+    if TYPE_CHECKING:  # subclasses declare them last, since spec.json lists fields in the order of declaration
         clip_norm: PositiveFloat | None = None
         decay_pe: bool = True
 
 
 def indivisible(what: str, value: int, by: str, divisor: int) -> Iterator[str]:
-    """Yield a message with the nearest legal values where `divisor` does not divide `value`."""
+    """Yield an error message with the nearest valid values if `divisor` does not divide `value`."""
     if value % divisor:
         below = value - value % divisor
         nearest = ", ".join(str(v) for v in (below, below + divisor) if v > 0)
@@ -86,7 +85,11 @@ def indivisible(what: str, value: int, by: str, divisor: int) -> Iterator[str]:
 
 
 class StrategySpec(StrictModel):
-    """Scaling strategy: `s` in [0, 1] (0 neural tangent, 1 maximal update), or None for standard."""
+    """Scaling strategy: `s` in [0, 1] (0 neural tangent, 1 maximal update), or None for standard.
+
+    Attributes:
+        mlp_factor: whether the MLP's ratio M enters the scaling factors.
+    """
 
     s: Annotated[float, Field(ge=0, le=1)] | None
     mlp_factor: Literal["ignore", "include"] = "ignore"
@@ -94,7 +97,7 @@ class StrategySpec(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _standard_has_no_factors(cls, data: object) -> object:
-        """Make one run of what trains alike: M enters no factor of the standard strategy."""
+        """Drop `mlp_factor` from the standard strategy, which has no factors: equal training must have one id."""
         standard = isinstance(data, dict) and data.get("s", 0.0) is None and data.get("mlp_factor") == "include"
         return {**data, "mlp_factor": "ignore"} if standard and isinstance(data, dict) else data
 
@@ -102,8 +105,8 @@ class StrategySpec(StrictModel):
 class ScheduleSpec(StrictModel):
     """Linear warmup over `warmup_steps`, then decay to `lr_min` at `total_steps`.
 
-    `stop_step` ends the run earlier without bending the curve. The model is evaluated every `eval_every` steps
-    and at the end.
+    `stop_step` ends the run early and leaves the learning-rate curve as it is. The model is evaluated every
+    `eval_every` steps and at the end.
     """
 
     total_steps: Positive
@@ -116,7 +119,7 @@ class ScheduleSpec(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _stop_at_the_end(cls, data: object) -> object:
-        """Make one run of what trains alike: stopping at the last step is not stopping."""
+        """Drop a `stop_step` at the last step: equal training must have one id."""
         if isinstance(data, dict) and data.get("stop_step") == data.get("total_steps"):
             return {key: value for key, value in data.items() if key != "stop_step"}
         return data
@@ -131,12 +134,22 @@ class ScheduleSpec(StrictModel):
 
     @property
     def last_step(self) -> int:
-        """Number of optimizer steps that the run takes."""
+        """Number of optimizer steps of the run."""
         return self.total_steps if self.stop_step is None else self.stop_step
 
 
 class SpikeSpec(StrictModel):
-    """Thresholds of the two spike detectors (runs/spikes.py)."""
+    """Thresholds of the two spike detectors, per step and per evaluation (runs/spikes.py).
+
+    Attributes:
+        window_steps: values before a step that it is compared with.
+        sigmas: standard deviations above their mean that make a spike.
+        merge_steps: spike steps at most this far apart are one spike.
+        window_evals: evaluations whose median is the baseline.
+        eval_sigmas: standard deviations of the evaluation noise that a spike must exceed.
+        accuracy_drop, accuracy_recovered: drops of accuracy, a fraction, that begin and end a spike.
+        loss_rise, loss_recovered: the same for rises of the loss, relative to the baseline.
+    """
 
     window_steps: Annotated[int, Field(ge=2)] = 128
     sigmas: PositiveFloat = 6.0
@@ -160,10 +173,11 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 class Recipe(StrictModel):
-    """What all runs of a family train: model, task and everything but strategy, lr, wd and seed."""
+    """A training recipe: everything of a run but strategy, lr, wd and seed."""
 
     model: OneModel
     task: OneTask
+    # validate_default turns the name into a spec with all its defaults, which are part of the id.
     optimizer: OneOptimizer = Field(default=DEFAULT_OPTIMIZER, validate_default=True)
     schedule: ScheduleSpec
     batch_size: Positive
@@ -181,39 +195,36 @@ class RunSpec(Recipe):
 
     @property
     def recipe_key(self) -> tuple[object, ...]:
-        """Return what runs share that differ only in strategy, lr, wd and seed, and so take equally long."""
+        """Hashable key of the recipe; runs with the same key take equally long."""
         return tuple(getattr(self, name) for name in Recipe.model_fields)
 
     @property
     def run_id(self) -> str:
-        """Return 12 hex digits that name the run and its folder."""
+        """12 hex digits that name the run and its folder."""
         return digest(self._identity() | point_identity(self.lr, self.wd) | {"seed": self.seed})
 
     @property
     def family_id(self) -> str:
-        """Return 12 hex digits shared by all runs that differ only in lr, wd and seed."""
+        """12 hex digits shared by all runs that differ only in lr, wd and seed."""
         return digest(self._identity())
 
     def _identity(self) -> dict[str, object]:
+        # lr and wd enter a run id by their rounded log2 instead, see `point_identity`.
         return {k: v for k, v in identity(self).items() if k not in ("lr", "wd", "seed")}
 
     @property
     def canonical(self) -> "RunSpec":
-        """Return a run that stands for all of its kind where time and memory are measured."""
+        """A representative of all runs with this recipe, for measurements of time and memory."""
+        # Strategy, point and seed hardly change time and memory.
         return self.model_copy(update={"strategy": StrategySpec(s=None)}).with_point(1.0, 0.0, 0)
 
     def with_point(self, lr: float, wd: float, seed: int) -> "RunSpec":
-        """Return the run of the same family at another point and seed."""
+        """Return the spec of the same family at another point and seed."""
         return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
 
 
-def log2(value: float) -> float | None:
-    """Return log2 rounded as ids and tables hold it, and None for 0."""
-    return round(math.log2(value), LOG2_DIGITS) + 0.0 if value > 0 else None
-
-
 def point_identity(lr: float, wd: float) -> dict[str, object]:
-    """Return how a point (lr, wd) enters an id."""
+    """Return the fields by which a point (lr, wd) enters the hash of a run id."""
     return {"log2_lr": log2(lr), "log2_wd": log2(wd)}
 
 

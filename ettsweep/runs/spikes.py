@@ -1,7 +1,8 @@
-"""Spikes: sudden failures of a training curve, counted as a result of the run.
+"""Spikes: sudden jumps of a training curve, counted as a result of the run.
 
-Two detectors. Per step, on train loss and gradient norm: far above the mean of a running window. Per
-evaluation, on validation accuracy and loss: away from a running baseline, followed until the curve is back.
+There are two detectors. The one per step finds values of train loss and gradient norm far above the mean of a sliding
+window. The one per evaluation finds excursions of validation accuracy and loss from the median of a sliding window,
+and follows them until the curve recovers.
 """
 
 import math
@@ -16,22 +17,27 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ettsweep.runs.spec import RunSpec, SpikeSpec
 
 MAD_TO_SIGMA = 1.4826
-"""A normal distribution's standard deviation over its median absolute deviation."""
+"""Standard deviation over median absolute deviation (MAD) of a normal distribution."""
 
 CONSTANT = 1e-10
-"""A window whose standard deviation is below this share of its mean is constant up to rounding; it has no
-scale to measure a spike by (OLMo-core's StabilityMonitor skips such windows too)."""
+"""Relative standard deviation below which a window counts as constant up to rounding: dividing by it would call any
+change a spike (OLMo-core's StabilityMonitor skips such windows too)."""
 
 SLACK = 1e-12
-"""A value at a threshold has not passed it, however a difference rounds: in floats, 0.97 - 0.96 > 0.01."""
+"""Tolerance, so that a value at a threshold does not exceed it: in floats, 0.97 - 0.96 > 0.01."""
 
 CHUNK_WINDOWS = 4096
-"""Windows handled at once: bounds memory, a few megabytes."""
+"""Windows processed at once, to bound memory to a few megabytes."""
 
 
 @dataclass(frozen=True)
 class StepSpike:
-    """Spike steps at most `merge_steps` apart; `sigmas` is the farthest above its window's mean."""
+    """Spike of a per-step curve: one or more spike steps, each at most `merge_steps` after the one before.
+
+    Attributes:
+        step, last_step: first and last of them, counted from 1.
+        sigmas: the largest excess over a window's mean, in standard deviations of the window.
+    """
 
     step: int
     last_step: int
@@ -40,10 +46,13 @@ class StepSpike:
 
 @dataclass(frozen=True)
 class EvaluationSpike:
-    """A drop of accuracy, or a rise of loss, and whether the curve came back.
+    """Spike of a validation curve: a drop of accuracy or a rise of loss.
 
-    `step` is that of the first evaluation beyond the threshold, `depth` the farthest from the
-    baseline in the metric's own unit (an accuracy is a fraction), `length` the evaluations until it was back.
+    Attributes:
+        step: of the first evaluation beyond the threshold.
+        depth: largest distance from the baseline, in the metric's own unit (an accuracy is a fraction).
+        length: number of evaluations until the curve recovered.
+        recovered: whether it did.
     """
 
     step: int
@@ -53,34 +62,42 @@ class EvaluationSpike:
 
 
 def step_spikes(values: Sequence[float | None], spec: SpikeSpec, warmup_steps: int) -> list[StepSpike]:
-    """Find the steps far above the mean of the window before them, the first one first.
+    """Find the spikes of a per-step curve, in order: values more than `spec.sigmas` above the mean of their window.
 
-    `values[i]` belongs to step i + 1; None (non-finite, or skipped for an overflow) is neither a spike nor part of a
-    window, and values up to `warmup_steps` are left out. A window holds the `window_steps` values before, and must be
-    full; its standard deviation is the population's. Spike steps stay in the windows of later steps: a large one masks
-    those less than about half as high in the `window_steps` after it. Heavy tails count, see docs/spikes.md.
+    The window of a value holds the `window_steps` values before it, and must be full; its standard deviation is the
+    population's. Spike steps stay in the windows of later steps: a large one masks those less than about half as high
+    in the `window_steps` after it. Heavy tails count, see docs/spikes.md.
+
+    Args:
+        values: `values[i]` belongs to step i + 1; None (non-finite, or an overflow) enters no window.
+        spec: thresholds.
+        warmup_steps: steps that are left out at the beginning.
     """
     array = np.array([math.nan if v is None else v for v in values[warmup_steps:]], dtype=np.float64)
-    kept = np.flatnonzero(np.isfinite(array))
-    sigmas = _sigmas(array[kept], spec.window_steps)
+    finite = np.flatnonzero(np.isfinite(array))
+    sigmas = _sigmas(array[finite], spec.window_steps)
     hits = np.flatnonzero(sigmas > spec.sigmas)
     # sigmas[i] belongs to the value after window i.
-    steps = kept[hits + spec.window_steps] + warmup_steps + 1
+    steps = finite[hits + spec.window_steps] + warmup_steps + 1
     gaps = np.flatnonzero(np.diff(steps) > spec.merge_steps) + 1
     events = zip(np.split(steps, gaps), np.split(sigmas[hits], gaps), strict=True)
-    return [StepSpike(int(at[0]), int(at[-1]), float(far.max())) for at, far in events if len(at)]  # none without a hit
+    # np.split of an empty array yields one empty part.
+    return [StepSpike(int(at[0]), int(at[-1]), float(excess.max())) for at, excess in events if len(at)]
 
 
 def _sigmas(values: "np.ndarray[Any, np.dtype[np.float64]]", window: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Return how far each value lies above the mean of the `window` before it; 0 after a constant window."""
-    result = np.zeros(max(0, len(values) - window))
-    for start in range(0, len(result), CHUNK_WINDOWS):
-        new = values[start + window : start + window + CHUNK_WINDOWS]
-        before = sliding_window_view(values[start : start + len(new) + window - 1], window)
-        mean, std = before.mean(axis=1), before.std(axis=1)
+    """Return z-scores, shape (len(values) - window,): each value against the `window` values before it.
+
+    0 after a constant window.
+    """
+    z_scores = np.zeros(max(0, len(values) - window))
+    for start in range(0, len(z_scores), CHUNK_WINDOWS):
+        chunk = values[start + window : start + window + CHUNK_WINDOWS]
+        windows = sliding_window_view(values[start : start + len(chunk) + window - 1], window)
+        mean, std = windows.mean(axis=1), windows.std(axis=1)
         varies = std > CONSTANT * np.abs(mean)
-        np.divide(new - mean, std, out=result[start : start + len(new)], where=varies)
-    return result
+        np.divide(chunk - mean, std, out=z_scores[start : start + len(chunk)], where=varies)
+    return z_scores
 
 
 def evaluation_spikes(
@@ -90,20 +107,26 @@ def evaluation_spikes(
     warmup_steps: int,
     kind: Literal["accuracy", "loss"],
 ) -> list[EvaluationSpike]:
-    """Find drops of an accuracy, or rises of a loss, from the median of the evaluations before, the first one first.
+    """Find the spikes of a validation curve, in order: drops of accuracy or rises of loss from a running median.
 
-    Accuracies are fractions; a loss has thresholds relative to its baseline. None (non-finite), and evaluations up to
-    `warmup_steps`, are left out. Only the last event can be unrecovered. Evaluations inside an event enter neither
-    later baselines nor the noise: first differences count where both ends are outside events.
+    Evaluations inside a spike enter neither later baselines nor the noise, which is estimated from first differences
+    whose ends both lie outside spikes. Only the last spike can be unrecovered.
+
+    Args:
+        steps: steps of the evaluations.
+        values: accuracies as fractions, or losses; None (non-finite) is left out.
+        spec: thresholds; those of a loss are relative to the baseline.
+        warmup_steps: evaluations up to this step are left out.
+        kind: which of the two the values are.
     """
-    sign = 1.0 if kind == "accuracy" else -1.0
+    sign = 1.0 if kind == "accuracy" else -1.0  # a drop is positive for both: a loss spikes upwards
     start, back = (
         (spec.accuracy_drop, spec.accuracy_recovered) if kind == "accuracy" else (spec.loss_rise, spec.loss_recovered)
     )
     events: list[EvaluationSpike] = []
-    calm: list[float] = []  # evaluations outside events
+    calm: list[float] = []  # evaluations outside spikes
     differences: list[float] = []
-    previous: float | None = None  # the evaluation just before, if it was outside events
+    previous: float | None = None  # the evaluation just before, if it was outside spikes
     baseline, scale, inside = 0.0, 1.0, False
     for step, value in zip(steps, values, strict=True):
         if step <= warmup_steps or value is None or not math.isfinite(value):
@@ -111,12 +134,12 @@ def evaluation_spikes(
         if inside:
             drop = sign * (baseline - value)
             inside = drop > back * scale + SLACK
-            events[-1] = _went_on(events[-1], drop) if inside else replace(events[-1], recovered=True)
+            events[-1] = _extended(events[-1], drop) if inside else replace(events[-1], recovered=True)
         elif len(calm) >= spec.window_evals:
             baseline = median(calm[-spec.window_evals :])
             scale = 1.0 if kind == "accuracy" else abs(baseline)
             drop = sign * (baseline - value)
-            # The noise costs a pass over the curve: asked for only where the drop is large enough.
+            # _noise passes over the whole curve: it is computed only after a drop that is large enough.
             inside = drop > start * scale + SLACK and drop > spec.eval_sigmas * _noise(differences) + SLACK
             if inside:
                 events.append(EvaluationSpike(step, drop, 1, recovered=False))
@@ -130,12 +153,12 @@ def evaluation_spikes(
     return events
 
 
-def _went_on(event: EvaluationSpike, drop: float) -> EvaluationSpike:
+def _extended(event: EvaluationSpike, drop: float) -> EvaluationSpike:
     return replace(event, depth=max(event.depth, drop), length=event.length + 1)
 
 
 def _noise(differences: list[float]) -> float:
-    """Return the standard deviation of first differences, from their median absolute deviation."""
+    """Return a robust standard deviation of first differences, from their median absolute deviation."""
     if not differences:
         return 0.0
     middle = median(differences)
@@ -143,22 +166,27 @@ def _noise(differences: list[float]) -> float:
 
 
 def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, object]:
-    """Count all spikes of a run from its metrics.
+    """Count the spikes of all curves of a run.
+
+    Args:
+        history: lines of metrics.jsonl.
+        spec: the run, for thresholds and warm-up.
 
     Returns:
-        `loss_spikes`, `grad_spikes` (per step), `accuracy_spikes`, `eval_loss_spikes` (per evaluation, those
-        that came back), `unrecovered` (per evaluation, those of both curves that did not), `overflow_steps`,
-        `nonfinite_steps` (other steps without a finite loss and gradient norm), and `spike_events`, plain.
+        Fields of result.json: `loss_spikes` and `grad_spikes` (per step), `accuracy_spikes` and `eval_loss_spikes` (per
+        evaluation, recovered ones), `unrecovered` (unrecovered ones of both validation curves), `overflow_steps`,
+        `nonfinite_steps` (other steps without a finite loss and gradient norm), and `spike_events`, each as a mapping.
     """
     spikes, warmup = spec.spikes, spec.schedule.warmup_steps
     train = [line for line in history if "loss" in line]
     counts: dict[str, object] = {}
     events: list[dict[str, object]] = []
     for key, name in (("loss", "loss"), ("grad_norm", "grad")):
+        # A step that overflowed was skipped by the loss scaler: its values say nothing of the training.
         values = [None if line.get("overflow") else line.get(key) for line in train]
-        found = step_spikes(values, spikes, warmup)
-        counts[f"{name}_spikes"] = len(found)
-        events += [{"kind": name, **asdict(spike)} for spike in found]
+        jumps = step_spikes(values, spikes, warmup)
+        counts[f"{name}_spikes"] = len(jumps)
+        events += [{"kind": name, **asdict(spike)} for spike in jumps]
     unrecovered = 0
     for name, kind in EVALUATED.items():
         key = f"val_{kind}"
@@ -176,4 +204,4 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
 
 
 EVALUATED: dict[str, Literal["accuracy", "loss"]] = {"accuracy": "accuracy", "eval_loss": "loss"}
-"""What the spikes of each validation metric are called."""
+"""Validation metric of each kind of spike: `eval_loss` spikes are those of `val_loss`, apart from the train loss."""

@@ -1,4 +1,4 @@
-"""The state of a run: derived from what its folder says, and from what is known beyond it, whenever it is asked for."""
+"""The state of a run: never stored, always derived from its folder, its owner's liveness and the scheduler's jobs."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt
 
 MAX_LOST_ATTEMPTS = 6
-"""Attempts in a row that may die without a word and without getting further; more is a failure, not bad luck."""
+"""Attempts in a row that may die at the same step without an error; then the run counts as failed, not unlucky."""
 
 
 class State(StrEnum):
@@ -30,28 +30,28 @@ class State(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether the run has its result; diverged is one, the worst."""
+        """`True` if the run has a result; a diverged run has one, the worst."""
         return self in (State.DONE, State.DIVERGED)
 
     @property
     def over(self) -> bool:
-        """Whether nothing more happens to the run until a person asks for it."""
+        """`True` if nothing more happens to the run unless a person requests it."""
         return self.finished or self in (State.FAILED, State.CANCELLED, State.PRUNED)
 
 
 @dataclass(frozen=True)
 class Status:
-    """State of a run, and what is known with it.
+    """State of a run, with the reason for it and its progress.
 
     Attributes:
         reason: why it is in this state, for people.
-        progress: share of the steps done, 0 to 1; a finished run has none left, so 1 where it diverged too.
+        progress: fraction of the steps done, 0 to 1; 1 for all finished runs, diverged ones too.
         where: node or host that trains it.
-        job: the scheduler's id of the job that trains it, or will.
+        job: the scheduler's id of the job that trains it, or is going to.
         left_s: seconds until it is finished, at the rate so far.
-        slot_left_s: what it takes of its worker's seconds until then: a part where that trains others beside it.
-        worker: the process that trains it; of runs that train together, the same.
-        slot: that its worker has.
+        slot_left_s: the run's share of its worker's time until then; less than `left_s` in a pack.
+        worker: the process that trains it; runs of one pack have the same.
+        slot: name of the worker's slot.
     """
 
     state: State
@@ -65,17 +65,17 @@ class Status:
     slot: str = ""
 
 
-# --- what is known beyond the folder --------------------------------------------------------------------------------
+# --- liveness ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whether the owner of an attempt lives.
+    """Liveness of an attempt's owner.
 
     Attributes:
-        life: of its process.
+        life: of its process: `alive`, `dead` or `unknown`.
         where: node or host.
-        reason: why it cannot be said.
+        reason: why it is unknown.
     """
 
     life: Life
@@ -84,46 +84,46 @@ class Owner:
 
 
 class Liveness(Protocol):
-    """What is known of runs beyond their folders: whether owners live, and which jobs list a run."""
+    """Looks up what run folders do not tell: whether owners are alive, and which jobs are going to train a run."""
 
     def owner(self, attempt: Attempt) -> Owner:
-        """Say whether the owner of an attempt that has not ended lives."""
+        """Return the liveness of the owner of an attempt that has not recorded an end."""
 
     def job_status(self, run_id: str) -> Status | None:
-        """Return what a run that nobody trains may hope for, as the newest submission that lists it tells, if any does.
+        """Return the status of a run that nobody trains, by the newest submission that lists it; None without one.
 
-        Queued: a job will take it. Held: one would, and a person must let it. Unknown: that cannot be asked. Cancelled,
-        failed, interrupted: the job ended.
+        Queued: a job is going to train it. Held: a job would, once a person releases it. Unknown: the scheduler does
+        not answer. Cancelled, failed, interrupted: the job ended.
         """
         return None
 
 
 class LocalLiveness(Liveness):
-    """The outlook without a look at submissions: processes of this machine."""
+    """Liveness of processes on this machine; knows of no jobs."""
 
     def owner(self, attempt: Attempt) -> Owner:
-        """Say whether the process that made the claim lives."""
+        """Return whether the process that made the claim is alive."""
         host = attempt.host()
         return Owner(attempt.liveness(), host, f"claimed on {host}, which cannot be asked from here")
 
 
-# --- the state ------------------------------------------------------------------------------------------------------
+# --- state ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the folder of a run without a result says.
+    """The files in the folder of an unfinished run, parsed; fields are those of the latest attempt.
 
     Attributes:
-        attempted: whether there is an attempt; what follows is of the last one.
+        attempted: whether there is an attempt.
         failure: its failure.json.
-        retried: whether `retry` forgave how it ended, or gave it up.
-        progress: share of the steps done, 0 to 1.
-        left_s, slot_left_s: as in a `Status`.
+        retried: whether `retry` was called after it.
+        progress: fraction of the steps done, 0 to 1.
+        left_s, slot_left_s: as in `Status`.
         cancelled: whether there is a cancel.json.
         job: the scheduler's id of the job that made the claim.
-        pruned: what its prune.json says; None where there is none.
-        worker, slot: that made the claim.
+        pruned: step and reason from prune.json; None if there is none.
+        worker, slot: the process that made the claim, and its slot.
     """
 
     attempted: bool = False
@@ -141,11 +141,11 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class LostAttempt:
-    """An attempt that died without a word.
+    """An attempt that died without recording an error.
 
     Attributes:
-        from_step: the step that it began after.
-        requeued: whether the scheduler ended it, and started its job again.
+        from_step: the step that it resumed from; 0 for a fresh start.
+        requeued: whether the scheduler ended it and requeued its job.
     """
 
     from_step: int = 0
@@ -159,20 +159,26 @@ def unfinished_status(
     lost: Iterable[LostAttempt],
     prospect: Callable[[], Status | None],
 ) -> Status:
-    """Derive the status of a run without a result; what takes a further look is asked for when it comes to it.
+    """Derive the status of an unfinished run. Expensive lookups are callables, called only if they decide.
 
-    `owner` is asked where nothing says that the last attempt ended; `lost`, the latest first, is looked at where
-    nobody trains the run; `prospect` is asked last.
+    Args:
+        run_id: for the command in a reason.
+        facts: the run's files.
+        owner: looks up the latest owner; called if it has recorded no end.
+        lost: lost attempts, the latest first; consumed only if nobody trains the run.
+        prospect: looks up the run's job; called last, since it may ask the scheduler.
     """
+    # The order matters: a run that is being trained is running, even if cancelled; a person's request comes before
+    # failures, and failures before the scheduler's answer, which may still list the run.
     failure, progress = facts.failure, facts.progress
     if facts.attempted and not failure and not facts.retried:
-        found = owner()
-        if found.life == "alive":
+        holder = owner()
+        if holder.life == "alive":
             reason = "cancelling" if facts.cancelled else "" if facts.pruned is None else "pruning"
             seconds = facts.left_s, facts.slot_left_s
-            return Status(State.RUNNING, reason, progress, found.where, facts.job, *seconds, facts.worker, facts.slot)
-        if found.life == "unknown":
-            return Status(State.UNKNOWN, found.reason, progress, found.where, facts.job)
+            return Status(State.RUNNING, reason, progress, holder.where, facts.job, *seconds, facts.worker, facts.slot)
+        if holder.life == "unknown":
+            return Status(State.UNKNOWN, holder.reason, progress, holder.where, facts.job)
     if facts.cancelled:
         return Status(State.CANCELLED, "", progress)
     if facts.pruned is not None:
@@ -185,24 +191,27 @@ def unfinished_status(
 
 
 def _hoping(facts: RunFacts, prospect: Status) -> Status:
-    """Return the status of a run that nobody trains, and that nothing keeps from being trained."""
+    """Return the status of a run that nobody trains and that may be trained, given the status of its job."""
     state, reason = prospect.state, prospect.reason
     if state in (State.QUEUED, State.HELD):
         reason = "; ".join(filter(None, ["to be resumed" if facts.attempted else "", reason]))
     elif state in (State.INTERRUPTED, State.FAILED) and not facts.attempted:
         state = State.MISSING
     elif state is State.INTERRUPTED:
-        told = str((facts.failure or {}).get("reason", ""))
-        reason = reason or told or "its worker died"
+        recorded = str((facts.failure or {}).get("reason", ""))
+        reason = reason or recorded or "its worker died"  # the scheduler knows best why it ended a job
     return replace(prospect, state=state, reason=reason, progress=facts.progress)
 
 
 def lost_in_a_row(lost: Iterable[LostAttempt]) -> int:
-    """Return how many attempts were lost at one point, but for those that were requeued; 0 below the limit."""
+    """Return how many of the latest lost attempts started from the same step; 0 below `MAX_LOST_ATTEMPTS`.
+
+    Requeued attempts are not counted: the scheduler ended them.
+    """
     count, from_step = 0, None
     for attempt in lost:
         if from_step not in (None, attempt.from_step):
-            break
+            break  # an earlier attempt started from another step: the run made progress in between
         from_step = attempt.from_step
         count += not attempt.requeued
     return count if count >= MAX_LOST_ATTEMPTS else 0

@@ -1,1 +1,1 @@
-"""Scaling strategies as plain floats: groups, init stds, factors, the map of (lr, wd); kernels that they lead to."""
+"""Scaling strategies as plain floats: init stds and learning-rate factors by group, and the map of (lr, wd)."""

@@ -1,8 +1,8 @@
-"""Parameter groups, init std and relative factors of each, and what they contribute to the tangent kernel, as numbers.
+"""Init std, learning-rate factor and tangent-kernel contribution of each parameter group, as numbers.
 
-n is the width, M the MLP ratio, n_patch = patch * patch * channels, n_out the number of classes. n_patch and
-n are both 768 in ViT-B/16, by accident: they scale differently. s is the meta-parameter of a strategy, None
-for standard.
+Symbols: n is the width, M the MLP ratio, n_patch = patch * patch * channels, n_out the number of classes. n_patch and n
+are both 768 in ViT-B/16, but only by accident: they scale differently. s is the meta-parameter of a strategy, None for
+standard.
 """
 
 import math
@@ -18,14 +18,17 @@ Domain = Literal["vision", "language"]
 PE_STD = 0.02
 """Std of positional embeddings, in all strategies (the paper's experiments)."""
 LANGUAGE_STD = 0.02
-"""Std of all of a language model in the standard strategy (table:SLUDGE); the family has C_WE = 1 instead."""
+"""Std of all groups of a language model (table:SLUDGE), except for the family's word embedding, whose std is 1."""
 
 C_QKV, C_U, C_W, C_X = 1 / 2, 1 / 3, 2 / 5, 8 / 5
-"""Order-one init hyperparameters of the bulk, as the paper's vision experiments choose them."""
+"""Init hyperparameters C_G of the bulk in the paper's vision experiments, all of order one."""
 
 
 class Group(StrEnum):
-    """Set of parameters with one init std and one relative learning-rate factor."""
+    """A set of parameters that share an init std and a learning-rate factor.
+
+    Ordered from stem to head, as tables list them.
+    """
 
     PATCH = "patch"
     """Patchify weight, n x n_patch."""
@@ -37,23 +40,23 @@ class Group(StrEnum):
     K = "k"
     V = "v"
     U = "u"
-    """Attention out-projection."""
+    """Attention output projection."""
     W = "w"
-    """MLP in."""
+    """MLP input layer."""
     X = "x"
-    """MLP out."""
+    """MLP output layer."""
     HEAD = "head"
     """Classifier weight, n_out x n."""
     HEAD_BIAS = "head_bias"
 
 
 BULK = frozenset({Group.Q, Group.K, Group.V, Group.U, Group.W, Group.X})
-"""Groups inside the residual blocks; `map_point` maps (lr, wd) so that their step size stays."""
+"""Groups inside the residual blocks; `map_point` keeps the size of their steps."""
 
 
 @dataclass(frozen=True)
 class Dims:
-    """What the scalings depend on; of language, n_patch is None and n_out the vocabulary."""
+    """Dimensions of a model that scalings depend on; for language, n_patch is None and n_out the vocabulary."""
 
     domain: Domain
     width: int
@@ -65,8 +68,8 @@ class Dims:
 def init_std(group: Group, dims: Dims, s: float | None) -> float:
     """Return the std of a group's initial values; 0 for the head bias.
 
-    Vision: eq:init-preview-stem .. eq:init-preview-head; the head with s is eq:init-preview-Meta-head; standard has
-    the stds of s = 0. Language: table:SLUDGE; the row of [pad] is zero whatever the std.
+    Vision: eq:init-preview-stem .. eq:init-preview-head, and eq:init-preview-Meta-head for the head with s; standard
+    has the stds of s = 0. Language: table:SLUDGE; the [pad] row of the word embedding is zero whatever the std.
     """
     if group is Group.WE:
         return LANGUAGE_STD if s is None else 1.0
@@ -88,30 +91,36 @@ def init_std(group: Group, dims: Dims, s: float | None) -> float:
         case Group.X:
             return math.sqrt(C_X / (dims.mlp_ratio * n))
         case Group.HEAD:
-            return math.pow(n, -(1 + (s or 0.0)) / 2)
+            return math.pow(n, -(1 + (s or 0.0)) / 2)  # standard: the std of s = 0
         case Group.HEAD_BIAS:
             return 0.0
 
 
 def init_distribution(group: Group, domain: Domain) -> Distribution:
-    """Return which distribution a group's initial values follow."""
+    """Return the distribution of a group's initial values."""
     return "uniform" if domain == "vision" and group in BULK else "normal"
 
 
 def output_rescale(width: int, s: float | None) -> float:
-    """Return N, which multiplies the logits of a tied head; 1 in the standard strategy.
+    """Return N, the factor of the logits of a tied head; 1 for standard.
 
-    n^(-(1+s)/2): what the std of a head of its own is (eq:init-preview-Meta-head), since the word embedding's is 1.
+    N = n^(-(1+s)/2) is the std of an untied head (eq:init-preview-Meta-head), since the word embedding has std 1.
     """
     return 1.0 if s is None else math.pow(width, -(1 + s) / 2)
 
 
 def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, mlp_factor: MlpFactor) -> float:
-    """Return the relative learning-rate factor Lambda_G; 1 in the standard strategy.
+    """Return the relative learning-rate factor Lambda_G; 1 for standard.
 
     eq:AdamWlambdaG-preview-stem .. eq:AdamWlambdaG-preview-head, which differ by the size of the gradient from
-    eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head; s is foot:Meta2. `mlp_factor`: `ignore` takes M = 1, as
-    the paper's experiments do (table:ViT-NTK).
+    eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head; s is foot:Meta2.
+
+    Args:
+        group: the parameter group.
+        dims: dimensions of the model.
+        s: meta-parameter of the strategy; None for standard.
+        optimizer: whose factors.
+        mlp_factor: `ignore` sets M = 1, as the paper's experiments do (table:ViT-NTK).
     """
     if s is None:
         return 1.0
@@ -139,48 +148,50 @@ def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, m
 
 
 def wd_factor(group: Group, factor: float, decay_pe: bool = True) -> float:
-    """Return what multiplies wd in an optimizer that multiplies the decay by the group's lr.
+    """Return the factor of wd for an optimizer that decays by (group's lr) * weight_decay, as torch's do.
 
-    eq:AdamW4 decays every parameter by eta_t * wd, without Lambda_G; torch decays by the group's lr, which is
-    eta_t * Lambda_G, times weight_decay. `factor` is the group's `lr_factor`. The head bias never decays.
+    eq:AdamW4 decays every parameter by eta_t * wd, without Lambda_G. Torch decays by eta_t * Lambda_G * weight_decay,
+    so Lambda_G (`factor`) is divided out. The head bias never decays.
     """
     if group is Group.HEAD_BIAS or (group is Group.PE and not decay_pe):
         return 0.0
-    return 1 / factor
+    return 1 / factor  # so that factor * wd_factor = 1
 
 
 # --- contributions to the tangent kernel ------------------------------------------------------------------------------
 
 
 def tangent_contribution(raw: float, factor: float, optimizer: Optimizer, count: int) -> float:
-    """Return a group's contribution to the tangent kernel that an optimizer moves the function by.
+    """Return a group's contribution to the tangent kernel of an optimizer.
 
-    eq:NTK-SGD, or eq:NTK-AdamW with |g| as the paper estimates it: the root mean square of df/dtheta over the group.
+    eq:NTK-SGD, or eq:NTK-AdamW with the paper's estimate of |g|, the rms of df/dtheta over the group.
 
     Args:
-        raw: the sum over the group's parameters of df_i/dtheta df_i/dtheta.
-        factor: its learning-rate factor.
-        optimizer: whose steps.
-        count: the number of parameters that have a gradient; of a word embedding, those of one word.
+        raw: sum over the group's parameters of df_i/dtheta df_i/dtheta.
+        factor: learning-rate factor of the group.
+        optimizer: `sgd` or `adamw`.
+        count: number of parameters with a gradient; for a word embedding, those of one token.
     """
     return factor * raw if optimizer == "sgd" else factor * math.sqrt(count * raw)
 
 
 def adamw_order_one(group: Group, order_one: float, dims: Dims, count: int, mlp_factor: MlpFactor) -> float:
-    """Return what `tangent_contribution` is under AdamW with the paper's factors, from `Kernels.order_one`.
+    """Return `tangent_contribution` under AdamW with the paper's factors, given `Kernels.order_one`.
 
-    The factors are those of SGD times the paper's estimate of |g|, so that no power of the width is left here either,
-    but the square root of how many tensors or tokens share the group, and the M that the factors ignore. `count` is as
-    in `tangent_contribution`.
+    AdamW's factors are SGD's times the paper's estimate of |g|, so no power of the width is left here either. What
+    remains is the square root of how many tensors or tokens share the group, and M if the factors ignore it. `count` is
+    that of `tangent_contribution`.
     """
-    more = count // _estimated_count(group, dims)
+    # Exact: a group has a whole number of equal tensors, or of tokens.
+    ratio = count // _estimated_count(group, dims)
     if mlp_factor == "ignore":
-        more *= {Group.W: dims.mlp_ratio, Group.X: dims.mlp_ratio**2}.get(group, 1)
-    return math.sqrt(more * order_one)
+        # Factors with M divide by sqrt(M) for w and by M for x; under the root these are M and M^2.
+        ratio *= {Group.W: dims.mlp_ratio, Group.X: dims.mlp_ratio**2}.get(group, 1)
+    return math.sqrt(ratio * order_one)
 
 
 def _estimated_count(group: Group, dims: Dims) -> int:
-    """Return the parameters that the paper counts in its estimate of |g|: those of one tensor, or of one token."""
+    """Return the number of parameters in the paper's estimate of |g|: those of one tensor, or of one token."""
     match group:
         case Group.PATCH:
             assert dims.n_patch is not None

@@ -1,4 +1,4 @@
-"""Optimizers: one table, an entry says everything of one."""
+"""Registry of optimizers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ettsweep.strategies.factors import Optimizer
 
 
 class AdamWSpec(OptimizerSpec):
-    """AdamW of eq:AdamW1 .. eq:AdamW4. `decay_pe`: whether positional embeddings decay."""
+    """AdamW, eq:AdamW1 .. eq:AdamW4. `decay_pe`: whether weight decay applies to positional embeddings."""
 
     kind: Literal["adamw"] = "adamw"
     beta1: Fraction = 0.9
@@ -21,7 +21,7 @@ class AdamWSpec(OptimizerSpec):
 
 
 class SgdSpec(OptimizerSpec):
-    """Stochastic gradient descent; decay shrinks all groups alike, as AdamW's does."""
+    """Stochastic gradient descent with decoupled weight decay, equal for all groups, like AdamW's."""
 
     kind: Literal["sgd"] = "sgd"
     momentum: Fraction = 0.0
@@ -31,14 +31,13 @@ class SgdSpec(OptimizerSpec):
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """All that is to be said of an optimizer.
+    """Registry entry of an optimizer.
 
     Attributes:
-        spec: its schema.
-        factors: whose relative learning-rate factors hold for it.
-        moments: numbers that it keeps of each parameter.
-        build: `module:function` that returns the torch.optim.Optimizer, given the network, its parameter groups and
-            the spec.
+        spec: pydantic class of its settings.
+        factor_rule: the optimizer, `adamw` or `sgd`, whose learning-rate factors apply to it.
+        moments: spec -> numbers that it keeps for each parameter.
+        build: `module:function`; (network, parameter groups, spec) -> torch.optim.Optimizer.
     """
 
     spec: type[OptimizerSpec]
@@ -47,6 +46,7 @@ class OptimizerKind:
     build: str
 
 
+# Builders are named by string, so that planning does not import torch.
 OPTIMIZERS: dict[str, OptimizerKind] = {
     "adamw": OptimizerKind(AdamWSpec, "adamw", lambda adamw: 2, "ettsweep.trainer.training.optimizer:adamw"),
     "sgd": OptimizerKind(SgdSpec, "sgd", lambda sgd: int(sgd.momentum > 0), "ettsweep.trainer.training.optimizer:sgd"),
@@ -54,5 +54,5 @@ OPTIMIZERS: dict[str, OptimizerKind] = {
 
 
 def factors_of(optimizer: OptimizerSpec) -> Optimizer:
-    """Return whose relative learning-rate factors hold for an optimizer."""
+    """Return the optimizer, `adamw` or `sgd`, whose learning-rate factors apply."""
     return OPTIMIZERS[optimizer.kind].factors

@@ -1,4 +1,4 @@
-"""Scaling strategies: their names, the number s that each stands for, and the map of (lr, wd) from one to another."""
+"""Scaling strategies: names, their meta-parameter s, and the map of (lr, wd) from one strategy to another."""
 
 import math
 import re
@@ -10,23 +10,24 @@ STRATEGIES: dict[str, float | None] = {"standard": None, "ntk": 0.0, "hybrid": 0
 """Meta-parameter s of each named strategy (foot:Meta1); `standard` is outside the family."""
 
 TRANSFERS = STRATEGIES["mup"]
-"""The s of the strategy under which (lr, wd) are meant to stay as they are when the width changes."""
+"""s of maximal update, the strategy under which the best (lr, wd) should not depend on the width."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""What people write; Python's float takes 0_1 for 1, which is another strategy than 0.1."""
+"""A plain decimal number. Stricter than Python's float, which reads the typo 0_1 as 1."""
 
 
 def parse_strategy(name: str) -> float | None:
-    """Return the s of a named strategy, or of `s=0.25`; None for standard.
+    """Return s of a named strategy or of a text such as `s=0.25`; None for standard.
 
     Raises:
-        InputError: no such strategy, or s is not a number from 0 to 1.
+        InputError: unknown strategy, or s is not a number from 0 to 1.
     """
     if name in STRATEGIES:
         return STRATEGIES[name]
     if not name.startswith("s="):
         raise unknown_name("strategy", name, [*STRATEGIES, "s=<number from 0 to 1>"])
     text = name.removeprefix("s=")
+    # -1 fails the check below, with the same message.
     s = float(text) if _NUMBER.fullmatch(text) else -1.0
     if not 0 <= s <= 1:
         raise InputError(f"strategy {name!r}: s must be a number from 0 to 1, such as s=0.25")
@@ -34,15 +35,15 @@ def parse_strategy(name: str) -> float | None:
 
 
 def strategy_name(s: float | None) -> str:
-    """Return the name that `parse_strategy` turns into `s`."""
-    for name, known in STRATEGIES.items():
-        if known == s:
+    """Return the strategy's name, the inverse of `parse_strategy`."""
+    for name, named_s in STRATEGIES.items():
+        if named_s == s:
             return name
     return f"s={s}"
 
 
 def bulk_exponent(s: float | None, optimizer: Optimizer) -> float:
-    """Return e, where n^-e is the learning-rate factor of the bulk at width n; 0 for standard.
+    """Return e such that the bulk's learning-rate factor at width n is n^-e; 0 for standard.
 
     eq:AdamWlambdaG-preview-Q and eq:SGDlambdaG-preview-Q, with s from foot:Meta2.
     """
@@ -54,10 +55,11 @@ def bulk_exponent(s: float | None, optimizer: Optimizer) -> float:
 def map_point(
     lr: float, wd: float, from_s: float | None, to_s: float | None, width: int, optimizer: Optimizer = "adamw"
 ) -> tuple[float, float]:
-    """Return (lr, wd) in another strategy, with the same bulk step and the same decay per step.
+    """Convert (lr, wd) to another strategy at the same width, keeping the bulk's step and the decay per step.
 
-    The steps of the other groups change: that is the point of the strategies. lr_min, eps and clip_norm stay.
+    Steps of the other groups change, which is what distinguishes the strategies. lr_min, eps and clip_norm stay.
     """
+    # The bulk's step is lr * n^-e, and decay per step is lr * wd.
     k = math.pow(width, bulk_exponent(to_s, optimizer) - bulk_exponent(from_s, optimizer))
     return lr * k, wd / k
 
@@ -69,9 +71,10 @@ def carry_point(
     target: tuple[float | None, int],
     optimizer: Optimizer = "adamw",
 ) -> tuple[float, float]:
-    """Return (lr, wd) in another strategy and at another width, each given as (s, width).
+    """Convert (lr, wd) from one strategy and width to another, both given as (s, width).
 
-    From width to width it goes through maximal update, in which (lr, wd) are meant to stay as they are.
+    If the widths differ, the conversion goes through maximal update, under which the best (lr, wd) should not depend
+    on the width.
     """
     (from_s, from_width), (to_s, to_width) = origin, target
     if from_width != to_width:

@@ -1,4 +1,4 @@
-"""The rule of the bound: with a confidence, no neighbour is better than the candidate by more than the margin."""
+"""The bound rule: a candidate is optimal if, at a given confidence, no neighbour beats it by more than the margin."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,138 +21,145 @@ from ettsweep.study.surface import student_quantile
 from ettsweep.study.verdict import COMPARED, MOST, Bound, ScoredPoint, Verdict
 
 REACH_OF_FIT = 3
-"""Steps from the candidate, along each free axis, up to which scores are fitted with its own."""
+"""Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
 
 SEEN_TWICE = 2
-"""Seeds of a point farther off than a neighbour, from which on a climb may go to it: one may have been lucky."""
+"""Seeds that a point farther away than a neighbour needs before a climb may jump to it: a single one may be luck."""
 
 
 class BoundRule(StudyState):
-    """A family judged by the posterior of a surface that is fitted to its scores."""
+    """The state of a family, judged by the posterior of a surface fitted to its scores."""
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
-        self._all = list(runs)
-        super().__init__(study, self._all)
-        self.new_seeds = study.seeds[:1]  # racing gives more where it decides
-        self._scored: dict[Point, ScoredPoint] = {}
-        self._points: dict[Point, Posterior | None] = {}
-        self._wider: dict[Point, Posterior] = {}
+        self._all_runs = list(runs)
+        super().__init__(study, self._all_runs)
+        self.new_seeds = study.seeds[:1]  # racing adds seeds where they matter
+        self._scored_points: dict[Point, ScoredPoint] = {}
+        self._posteriors: dict[Point, Posterior | None] = {}
+        self._extended_posteriors: dict[Point, Posterior] = {}
 
     def counts(self, seed: int) -> bool:
         return counts(self.study, seed)
 
     def at(self, point: Point) -> ScoredPoint:
-        """Return the mean of a point's finished scores; a point with a diverged run has none, and is the worst."""
+        """Return the mean of a point's finished scores; a point with a diverged run has no score and ranks last."""
         point = self._snap(point)
-        if point not in self._scored:
-            self._scored[point] = self._score(point)
-        return self._scored[point]
+        if point not in self._scored_points:
+            self._scored_points[point] = self._score(point)
+        return self._scored_points[point]
 
     def _score(self, point: Point) -> ScoredPoint:
         finished = self._finished(point)
         scores = [run.score for run in finished if run.score is not None]
-        if len(scores) < len(finished):
+        if len(scores) < len(finished):  # a diverged run is finished, but has no score
             return ScoredPoint(point, None, State.DIVERGED, len(finished))
         if scores:
             return ScoredPoint(point, fmean(scores), State.DONE, len(scores))
         return ScoredPoint(point, None, self._unfinished(point, self.new_seeds) or State.MISSING)
 
     def climb(self, at: Point | None = None) -> Verdict:
-        """Judge a point, by default the best that was asked for, and go on to one near it that is better.
+        """Climb from a point, by default the best requested one, to better points nearby, and judge the last.
 
-        Better is the posterior mean, among points that were run: where a climb ends is a matter of what was asked for
-        and of scores alone.
+        Points that were run are compared by posterior mean. The end of a climb depends only on the requested points and
+        their scores, not on who trained them or when.
         """
         if not self.study.free:
             return self._verdict(self.at(at or self.study.centre), ())
         if (start := self._best() if at is None else self.at(at)) is None:
             return self._verdict(None, ())
-        way = [start]
-        while (better := self._better(way[-1])) and better not in way:
-            way.append(better)
-        # what scores around a point say moves with it: of points of which each has another ahead, that least behind
+        path = [start]
+        while (next_point := self._better(path[-1])) and next_point not in path:
+            path.append(next_point)
+        # Each point has a fit of its own, so a climb can run in a cycle: it ends at the cycle's smallest shortfall.
         end = min(
-            way[way.index(better) :] if better else way[-1:], key=lambda scored_point: self._behind(scored_point.point)
+            path[path.index(next_point) :] if next_point else path[-1:],
+            key=lambda scored_point: self._behind(scored_point.point),
         )
         passed = [
             n
-            for scored_point in way
+            for scored_point in path
             for n in (scored_point.point, *neighbours(scored_point.point, self.study.lr, self.study.wd))
         ]
-        way = way[: way.index(end) + 1]
-        if len(way) > 1 and self._leads_nowhere(way[-2], end):
-            way.pop()
-        return self._verdict(way[-1], [scored_point.point for scored_point in way[:-1]], passed)
+        path = path[: path.index(end) + 1]
+        if len(path) > 1 and self._leads_nowhere(path[-2], end):
+            path.pop()
+        return self._verdict(path[-1], [scored_point.point for scored_point in path[:-1]], passed)
 
-    def _leads_nowhere(self, here: ScoredPoint, there: ScoredPoint) -> bool:
-        """Say whether a step leads to where no climb goes on, for less than the margin: such as on a plateau."""
-        around = neighbours(there.point, self.study.lr, self.study.wd)
-        if not self._too_far([point for point in around if not self._is_asked(point)]):
+    def _leads_nowhere(self, previous: ScoredPoint, last: ScoredPoint) -> bool:
+        """`True` if a step gains less than the margin and ends where no climb may go on, as on a plateau."""
+        neighbour_points = neighbours(last.point, self.study.lr, self.study.wd)
+        if not self._too_far([point for point in neighbour_points if not self._is_asked(point)]):
             return False
-        return self._behind(here.point) <= self._margin
+        return self._behind(previous.point) <= self._margin
 
     def _behind(self, point: Point) -> float:
-        """Return by how much the best posterior mean around a point is better than its own, as a share."""
-        if (found := self.evidence(point)) is None:
+        """Return how far a point's posterior mean is behind the best one around it, as a share; inf without a fit."""
+        if (posterior := self.evidence(point)) is None:
             return math.inf
-        mean, here = found.surface.mean, found.index(self._here)
-        return found.share(float(mean[here] - mean[found.index(self._leader(found))]))
+        mean, origin = posterior.surface.mean, posterior.index(self._here)
+        return posterior.share(float(mean[origin] - mean[posterior.index(self._leader(posterior))]))
 
-    def _better(self, here: ScoredPoint) -> ScoredPoint | None:
-        """Return the point of the best posterior mean among those near one; None where it is that one."""
-        around = [self.at(p) for p in neighbours(here.point, self.study.lr, self.study.wd)]
-        known = [scored_point for scored_point in around if scored_point.score is not None]
-        if here.score is None:
-            return min(known, key=lambda scored_point: self.study.metric.rank(scored_point.score), default=None)
-        found = self.evidence(here.point)
-        if found is None or found.noise.known == "unknown":
-            best = min([here, *known], key=lambda scored_point: self.study.metric.rank(scored_point.score))
-            return None if best is here else best
-        leader = self._leader(found)
-        return self.at(self.place(leader, here.point)) if any(leader) else None
+    def _better(self, current: ScoredPoint) -> ScoredPoint | None:
+        """Return the point nearby with the best posterior mean; None if that is the current point.
 
-    def _leader(self, found: Posterior) -> Position:
-        """Return the position of the best posterior mean, among neighbours and points that were run more than once.
-
-        Where no surface links points, it is among neighbours alone.
+        While the noise is unknown, means of neighbours are compared instead.
         """
-        runs_P = found.surface.layout.scored_PS.sum(1)
-        enough = SEEN_TWICE if found.surface.smooth else math.inf
-        return next(p for p in found.order if p in self._next_to_here or runs_P[found.index(p)] >= enough)
+        neighbourhood = [self.at(p) for p in neighbours(current.point, self.study.lr, self.study.wd)]
+        scored = [scored_point for scored_point in neighbourhood if scored_point.score is not None]
+        if current.score is None:
+            return min(scored, key=lambda scored_point: self.study.metric.rank(scored_point.score), default=None)
+        posterior = self.evidence(current.point)
+        if posterior is None or posterior.noise.known == "unknown":
+            best = min([current, *scored], key=lambda scored_point: self.study.metric.rank(scored_point.score))
+            return None if best is current else best
+        leader = self._leader(posterior)
+        return self.at(self.place(leader, current.point)) if any(leader) else None
 
-    # --- what is known ---
+    def _leader(self, posterior: Posterior) -> Position:
+        """Return the position with the best posterior mean, among neighbours and points that were run more than once.
+
+        Paired comparisons (no smooth surface) consider neighbours only.
+        """
+        runs_P = posterior.surface.layout.scored_PS.sum(1)
+        min_runs = SEEN_TWICE if posterior.surface.smooth else math.inf
+        return next(p for p in posterior.order if p in self._next_to_here or runs_P[posterior.index(p)] >= min_runs)
+
+    # --- the fit around a candidate ---
 
     def evidence(self, candidate: Point) -> Posterior | None:
-        """Return what the scores around a point say of it and its neighbours; None where they are too few."""
-        if candidate not in self._points:
-            self._points[candidate] = self._evidence(candidate)
-        return self._points[candidate]
+        """Return the posterior fitted to the scores around a candidate; None if there are too few."""
+        if candidate not in self._posteriors:
+            self._posteriors[candidate] = self._evidence(candidate)
+        return self._posteriors[candidate]
 
     def _evidence(self, candidate: Point) -> Posterior | None:
         scores: dict[Position, dict[int, float]] = {}
         for point in self._near(candidate):
             if self.at(point).state is State.DONE:
-                of = {run.spec.seed: run.score for run in self._finished(point) if run.score is not None}
-                scores[self.steps(point, candidate)] = of
+                scores_by_seed = {run.spec.seed: run.score for run in self._finished(point) if run.score is not None}
+                scores[self.steps(point, candidate)] = scores_by_seed
         if self._here not in scores:
             return None
         return evidence(scores, self._here, loss=self.study.metric.mode == "min")
 
     def _near(self, candidate: Point) -> list[Point]:
-        """Return the points with runs whose scores are fitted with a candidate's, itself among them."""
+        """Return the points with runs within the fit radius of a candidate, the candidate included."""
         return [p for p in self._runs if max(map(abs, self.steps(p, candidate)), default=0) <= REACH_OF_FIT]
 
     def _unrun(self, candidate: Point) -> list[Position]:
-        """Return where there is no score near a candidate and a run may be had: nothing failed, or diverged before."""
+        """Return the positions near a candidate that have no score and may be run.
+
+        A position is left out if a run there is stuck, or if it lies behind a diverged point: it would diverge too.
+        """
         diverged = [self.steps(p, candidate) for p in self._near(candidate) if self.at(p).state is State.DIVERGED]
-        found = []
+        untried = []
         for position in product(map(float, range(-REACH_OF_FIT, REACH_OF_FIT + 1)), repeat=len(self.axes)):
             point = self.place(position, candidate)
-            stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
-            beyond = any(_beyond(position, other) for other in diverged)
-            if not (self.at(point).state.finished or stuck or beyond or self._too_far([point])):
-                found.append(position)
-        return found
+            is_stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
+            is_behind_diverged = any(_beyond(position, other) for other in diverged)
+            if not (self.at(point).state.finished or is_stuck or is_behind_diverged or self._too_far([point])):
+                untried.append(position)
+        return untried
 
     @cached_property
     def _margin(self) -> float:
@@ -168,142 +175,155 @@ class BoundRule(StudyState):
         origin = self.study.centre
         return {self._here, *(self.steps(n, origin) for n in neighbours(origin, self.study.lr, self.study.wd))}
 
-    def _positions(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> list[Position]:
-        """Return where the neighbours are that did not diverge."""
-        return [self.steps(n.point, candidate.point) for n in around if n.score is not None]
+    def _positions(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> list[Position]:
+        """Return the positions of the neighbours that did not diverge."""
+        return [self.steps(n.point, candidate.point) for n in scored_neighbours if n.score is not None]
 
     # --- judgement ---
 
-    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
+    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         confidence = self.study.criterion.confidence
         if candidate.score is None:
-            better = [n for n in around if n.score is not None]
-            return "it diverged, and a neighbour did not" if better else ""
-        found, others = self.evidence(candidate.point), self._positions(candidate, around)
-        if found is None or not others or found.noise.known == "unknown":
+            survivors = [n for n in scored_neighbours if n.score is not None]
+            return "it diverged, and a neighbour did not" if survivors else ""
+        posterior, others = self.evidence(candidate.point), self._positions(candidate, scored_neighbours)
+        if posterior is None or not others or posterior.noise.known == "unknown":
             return ""
-        surely, position = max(zip(found.better(self._here, others), others, strict=True))
-        if surely < confidence or found.bound(self._here, others, confidence) <= self._margin:
+        probability, position = max(zip(posterior.better(self._here, others), others, strict=True))
+        # Better for sure is not enough: an advantage within the margin does not refute the candidate.
+        if probability < confidence or posterior.bound(self._here, others, confidence) <= self._margin:
             return ""
-        told = "more than 0.999" if surely > 0.999 else f"{surely:.3g}"
-        return f"{self.place(position, candidate.point)} is better, with a probability of {told}"
+        # Draws of the posterior do not resolve probabilities closer to 1.
+        shown_probability = "more than 0.999" if probability > 0.999 else f"{probability:.3g}"
+        return f"{self.place(position, candidate.point)} is better, with a probability of {shown_probability}"
 
-    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, Bound | None]:
+    def _concluded(
+        self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
+    ) -> tuple[str, str, Bound | None]:
         if candidate.score is None:
             return "unresolved", "all diverged; try a centre with a lower lr", None
-        said_by_means = MeansRule(self.study, self._all).verdict(candidate.point).verdict
-        paper = said_by_means if said_by_means in COMPARED else None
-        beside = f"; by the paper's comparison of means it is {paper}" if paper else ""
-        found = self.evidence(candidate.point)
-        if found is None:
-            why = "no two points have scores of the same seed, so nothing tells luck from merit"
-            return "unresolved", f"noise unknown: {why}{beside}", None
-        bound = self._bound(found, candidate, around, paper)
-        said = self.study.metric.format_share
+        # The paper's rule is evaluated as well: tables show both verdicts side by side.
+        means_verdict = MeansRule(self.study, self._all_runs).verdict(candidate.point).verdict
+        paper = means_verdict if means_verdict in COMPARED else None
+        paper_text = f"; by the paper's comparison of means it is {paper}" if paper else ""
+        posterior = self.evidence(candidate.point)
+        if posterior is None:
+            reason = "no two points have scores of the same seed, so nothing tells luck from merit"
+            return "unresolved", f"noise unknown: {reason}{paper_text}", None
+        bound = self._bound(posterior, candidate, scored_neighbours, paper)
+        format_share = self.study.metric.format_share
         if bound.value is None:
-            return "unresolved", f"noise unknown: {self._unknown(found, candidate, around)}{beside}", bound
-        sure = f"{100 * bound.confidence:.10g}%"
+            return (
+                "unresolved",
+                f"noise unknown: {self._unknown(posterior, candidate, scored_neighbours)}{paper_text}",
+                bound,
+            )
+        confidence = f"{100 * bound.confidence:.10g}%"
+        bound_text, margin_text = format_share(bound.value), format_share(bound.margin)
         if not bound.wide:
-            return "optimal", f"no neighbour is better by more than {said(bound.value)} ({sure} sure)", bound
-        up_to, margin = said(bound.value), said(bound.margin)
-        what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
+            return "optimal", f"no neighbour is better by more than {bound_text} ({confidence} sure)", bound
+        gap = f"a neighbour may be better by up to {bound_text} ({confidence} sure), the margin is {margin_text}"
         if bound.more is None:
-            return "unresolved", f"{what}; more than {MOST} more runs would tell", bound
-        some = "some " if bound.more > 1 else ""
-        return "unresolved", f"{what}; {some}{self._more(candidate, bound.more)} would tell", bound
+            return "unresolved", f"{gap}; more than {MOST} more runs would tell", bound
+        about = "some " if bound.more > 1 else ""
+        return "unresolved", f"{gap}; {about}{self._more(candidate, bound.more)} would tell", bound
 
-    def _unknown(self, found: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
-        """Say why the noise is unknown, and which runs would tell it: those that a race begins with."""
-        compared = [self._here, *self._positions(candidate, around)]
-        seeds = found.seeds_to_measure(compared)
-        few = "too few points have several seeds to tell luck from merit"
-        why = few if found.repeated else "each point has one score, which may be luck"
-        which = f"{count(seeds, 'more seed')} of the candidate and its neighbours"
-        return f"{why}; {self._more(candidate, seeds * len(compared))} would tell: {which}"
+    def _unknown(self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
+        """Return why the noise is unknown, and which runs would measure it: those that racing starts with."""
+        compared = [self._here, *self._positions(candidate, scored_neighbours)]
+        seeds = posterior.seeds_to_measure(compared)
+        no_repeats = "too few points have several seeds to tell luck from merit"
+        reason = no_repeats if posterior.repeated else "each point has one score, which may be luck"
+        needed_seeds = f"{count(seeds, 'more seed')} of the candidate and its neighbours"
+        return f"{reason}; {self._more(candidate, seeds * len(compared))} would tell: {needed_seeds}"
 
     def _more(self, candidate: ScoredPoint, runs: int) -> str:
-        """Return a number of further runs and, where any like them was timed, what they cost."""
+        """Return a number of runs in words, with their device hours if similar runs were timed."""
         each_s = median(cost_s(run) for point in self._near(candidate.point) for run in self._finished(point))
         hours = f", about {device_hours(runs * each_s)}," if each_s else ""
         return f"{count(runs, 'more run')}{hours}"
 
     def _bound(
-        self, found: Posterior, candidate: ScoredPoint, around: Sequence[ScoredPoint], paper: str | None
+        self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint], paper: str | None
     ) -> Bound:
-        """Return what is known of a candidate whose neighbours are all known."""
+        """Return the bound on a candidate all of whose neighbours are finished."""
         criterion, margin = self.study.criterion, self._margin
-        here, others = self._here, self._positions(candidate, around)
-        each = dict(zip(others, found.differences(here, others), strict=True)) if others else {}
-        known = found.noise.known != "unknown"
-        value = 0.0 if not others else found.bound(here, others, criterion.confidence) if known else None
-        plateau = self._as_good(found, candidate, margin) if known else []
+        origin, others = self._here, self._positions(candidate, scored_neighbours)
+        differences = dict(zip(others, posterior.differences(origin, others), strict=True)) if others else {}
+        noise_is_known = posterior.noise.known != "unknown"
+        # Without neighbours that have a score nothing can be better; with unknown noise no bound holds.
+        value = 0.0 if not others else posterior.bound(origin, others, criterion.confidence) if noise_is_known else None
+        plateau = self._as_good(posterior, candidate, margin) if noise_is_known else []
         return Bound(
             value=value,
             confidence=criterion.confidence,
             margin=margin,
-            best=found.best_of(here, others) if others else 1.0,
-            differences=tuple(None if n.score is None else each[self.steps(n.point, candidate.point)] for n in around),
-            noise=found.noise,
-            caveat=found.caveat,
+            best=posterior.best_of(origin, others) if others else 1.0,
+            differences=tuple(
+                None if n.score is None else differences[self.steps(n.point, candidate.point)]
+                for n in scored_neighbours
+            ),
+            noise=posterior.noise,
+            caveat=posterior.caveat,
             plateau=tuple(plateau),
             recommended=_middle([candidate.point, *plateau]),
             paper=paper,
-            more=runs_needed(self._question(found, candidate, others)) if value and value > margin else None,
-            posterior=found,
+            more=runs_needed(self._question(posterior, candidate, others)) if value and value > margin else None,
+            posterior=posterior,
         )
 
-    def _as_good(self, found: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
-        """Return the points that, with the confidence, are no worse than the candidate by more than the margin."""
-        z = student_quantile(self.study.criterion.confidence, found.surface.dof)
+    def _as_good(self, posterior: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
+        """Return the points that, at the sweep's confidence, are worse than the candidate by at most the margin."""
+        z = student_quantile(self.study.criterion.confidence, posterior.surface.dof)
         points = {self.steps(point, candidate.point): point for point in self._runs}
-        others = [position for position in found.positions if any(position)]
-        worse = found.differences(self._here, others) if others else []
-        return [points[p] for p, d in zip(others, worse, strict=True) if d.mean + z * d.error <= margin]
+        others = [position for position in posterior.positions if any(position)]
+        differences = posterior.differences(self._here, others) if others else []
+        return [points[p] for p, d in zip(others, differences, strict=True) if d.mean + z * d.error <= margin]
 
     # --- racing ---
 
     def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
-        """Return the runs under way around an unresolved candidate, and those that tell most: that many in all."""
+        """Return up to `limit` runs for an unresolved candidate: those under way, then the most informative ones."""
         if verdict.verdict != "unresolved" or verdict.candidate is None or verdict.score is None:
             return []
         candidate = verdict.candidate
-        if (found := self.evidence(candidate.point)) is None:
+        if (posterior := self.evidence(candidate.point)) is None:
             return []
-        query = self._question(found, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
+        query = self._question(posterior, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
         chosen = [*query.under_way, *next_runs(query, max(0, number - len(query.under_way)))]
         return [self.specs([self.place(position, candidate.point)], [seed])[0] for position, seed in chosen]
 
     def _question(
-        self, found: Posterior, candidate: ScoredPoint, others: Sequence[Position], most_seeds: int | None = None
+        self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], most_seeds: int | None = None
     ) -> BoundQuery:
-        """Return what a race around a candidate is about; it may go to points that have not been run, as well."""
-        criterion, taken, under_way = self.study.criterion, {}, []
-        if candidate.point not in self._wider:  # asked for what is needed, and again for what is next
-            self._wider[candidate.point] = found.wider(self._unrun(candidate.point))
-        wider = self._wider[candidate.point]
-        for position in wider.positions:
+        """Return the query that racing around a candidate answers; it may use points that have not been run yet."""
+        criterion, used_seeds, under_way = self.study.criterion, {}, []
+        if candidate.point not in self._extended_posteriors:  # a fit is costly, and one round needs it twice
+            self._extended_posteriors[candidate.point] = posterior.wider(self._unrun(candidate.point))
+        extended = self._extended_posteriors[candidate.point]
+        for position in extended.positions:
             runs = self._runs.get(self.place(position, candidate.point), {})
-            # a pruned run does not go on by itself; it is taken on where the race would have its point run
-            taken[position] = [s for s, run in runs.items() if self.counts(s) and run.state is not State.PRUNED]
-            under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
+            # A pruned run does not count as used: racing may choose it, and it is resumed then.
+            used_seeds[position] = [s for s, run in runs.items() if self.counts(s) and run.state is not State.PRUNED]
+            under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state in TO_COME]
         return BoundQuery(
-            wider,
+            extended,
             self._here,
             others,
             criterion.confidence,
             self._margin,
             in_turn(self.study),
-            taken,
+            used_seeds,
             under_way,
             len(RACING) if most_seeds is None else most_seeds,
         )
 
 
 def _beyond(position: Position, other: Position) -> bool:
-    """Say whether a position lies behind another one, as seen from the candidate: no nearer along any axis."""
+    """`True` if a position lies behind another one, seen from the candidate: no nearer to it along any axis."""
     return all(b == 0 or (a * b > 0 and abs(a) >= abs(b)) for a, b in zip(position, other, strict=True))
 
 
 def _middle(points: Sequence[Point]) -> Point:
-    """Return the point that is nearest to all others; of several that with the lowest lr, then wd."""
+    """Return the point nearest to all others; on ties the one with the lowest lr, then wd."""
     return min(points, key=lambda point: (sum(point.apart(other) for other in points), point.lr, point.wd))

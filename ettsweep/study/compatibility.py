@@ -1,69 +1,86 @@
-"""What two questions have in common: whether one is more of another, and why two of one family get two answers."""
+"""Compatibility of specs in one sweep, and differences between two studies of one family."""
 
 from collections.abc import Sequence
 
-from ettsweep.console import power
+from ettsweep.powers import power
 from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 
 
 def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict[str, str]:
-    """Return what keeps a request from being more of what others, which agree, ask for: a telling word for each."""
+    """Return why a spec cannot extend a sweep: other recipe, fixed axes, steps or centres; empty if it can.
+
+    Args:
+        sweep_specs: specs of the sweep, compatible with each other.
+        sweep_spec: the spec to add.
+
+    Returns:
+        A sentence for each difference, by a short label that can end the name of another sweep.
+    """
     first = sweep_specs[0]
-    was, now = _flat(first.recipe.model_dump(mode="json")), _flat(sweep_spec.recipe.model_dump(mode="json"))
-    was["strategy.mlp_factor"], now["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
-    found = {}
-    for key in {**was, **now}:
-        old, new = was.get(key, "absent"), now.get(key, "absent")
+    old_fields = _flat(first.recipe.model_dump(mode="json"))
+    new_fields = _flat(sweep_spec.recipe.model_dump(mode="json"))
+    old_fields["strategy.mlp_factor"], new_fields["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
+    problems = {}
+    for key in {**old_fields, **new_fields}:
+        old, new = old_fields.get(key, "absent"), new_fields.get(key, "absent")
         if old != new:
-            word = key.rpartition(".")[2]
-            found[str(new) if word == "kind" else f"{word}-{new}"] = f"{key} is {old} there, {new} here"
+            field = key.rpartition(".")[2]
+            problems[str(new) if field == "kind" else f"{field}-{new}"] = f"{key} is {old} there, {new} here"
     for name in ("lr", "wd"):
-        before, after = getattr(first, name), getattr(sweep_spec, name)
-        if before.fixed != after.fixed:
-            words = ("searched", "fixed")
-            found[f"{name}-{words[after.fixed]}"] = f"{name} is {words[before.fixed]} there, {words[after.fixed]} here"
-        elif not before.fixed and before.step != after.step:
-            found[f"{name}-step-{after.step:g}"] = f"the step of {name} is {before.step:g} there, {after.step:g} here"
-    if found:
-        return found
-    centres = {name: centre for asked in reversed(sweep_specs) for name, centre in asked.centres.items()}
+        old_axis: Axis = getattr(first, name)
+        new_axis: Axis = getattr(sweep_spec, name)
+        if old_axis.fixed != new_axis.fixed:
+            old_label, new_label = ("fixed" if axis.fixed else "searched" for axis in (old_axis, new_axis))
+            problems[f"{name}-{new_label}"] = f"{name} is {old_label} there, {new_label} here"
+        elif not old_axis.fixed and old_axis.step != new_axis.step:
+            step = new_axis.step
+            problems[f"{name}-step-{step:g}"] = f"the step of {name} is {old_axis.step:g} there, {step:g} here"
+    if problems:
+        return problems  # without a common step, centres cannot be compared
+    # Reversed, so that the first centre of a strategy counts: it is the origin of its lattice.
+    centres = {name: centre for spec in reversed(sweep_specs) for name, centre in spec.centres.items()}
     for strategy in sweep_spec.centres.keys() & centres.keys():
-        points = (Point(centre.lr, centre.wd) for centre in (centres[strategy], sweep_spec.centres[strategy]))
-        for name, axis, there, here in zip(("lr", "wd"), (first.lr, first.wd), *points, strict=True):
-            if not axis.on(there, here):
-                how = "fixed at" if axis.fixed else f"steps of {axis.step:g} in log2 from"
-                found[f"{name}-{here:.4g}"] = (
-                    f"{name} of {strategy} is {how} {power(there, 6)} there, {power(here, 6)} here"
+        old_centre, new_centre = centres[strategy], sweep_spec.centres[strategy]
+        coordinates = (
+            ("lr", first.lr, old_centre.lr, new_centre.lr),
+            ("wd", first.wd, old_centre.wd, new_centre.wd),
+        )
+        for name, axis, old, new in coordinates:
+            if not axis.on(old, new):
+                label = "fixed at" if axis.fixed else f"in steps of {axis.step:g} in log2 from"
+                # Six digits: centres that print alike would make a puzzling message.
+                problems[f"{name}-{new:.4g}"] = (
+                    f"{name} of {strategy} is {label} {power(old, 6)} there, {power(new, 6)} here"
                 )
-    return found
+    return problems
 
 
 def unlike(study: Study, other: Study) -> list[str]:
-    """Say in what two searches of one family differ, those of the first before the stroke: why their verdicts may."""
-    told = []
+    """Return how two studies of one family differ, as `own value / other value`: why their verdicts may differ."""
+    lines = []
     for name in ("lr", "wd"):
         axes: list[Axis] = [getattr(study, name) for study in (study, other)]
         values = [[getattr(point, name) for point in _corners(study)] for study in (study, other)]
-        here, there = (_kind(axis, asked) for axis, asked in zip(axes, values, strict=True))
-        ranges = [f"{power(min(asked))} to {power(max(asked))}" for asked in values]
-        if here != there:
-            told.append(f"{name} is {here} / {there}")
+        own_label, other_label = (_kind(axis, coordinates) for axis, coordinates in zip(axes, values, strict=True))
+        ranges = [f"{power(min(coordinates))} to {power(max(coordinates))}" for coordinates in values]
+        if own_label != other_label:
+            lines.append(f"{name} is {own_label} / {other_label}")
         elif not axes[0].on(values[0][0], values[1][0]):
-            told.append(f"{name} is searched in whole steps from {power(values[0][0], 6)} / {power(values[1][0], 6)}")
+            lines.append(f"{name} is searched in whole steps from {power(values[0][0], 6)} / {power(values[1][0], 6)}")
         elif ranges[0] != ranges[1]:
-            told.append(f"{name} was asked for from {' / '.join(ranges)}")
-    if not told and set(study.asked) != set(other.asked):
-        told.append(f"{len(study.asked)} / {len(other.asked)} points were asked for")
-    judged = study.criterion.unlike(other.criterion, study.metric)
-    told += [f"{name} is {here} / {there}" for name, (here, there) in judged.items()]
+            lines.append(f"{name} was requested from {' / '.join(ranges)}")
+    if not lines and set(study.asked) != set(other.asked):
+        lines.append(f"{len(study.asked)} / {len(other.asked)} points were requested")
+    criterion_fields = study.criterion.unlike(other.criterion, study.metric)
+    lines += [f"{name} is {own_value} / {other_value}" for name, (own_value, other_value) in criterion_fields.items()]
     seeds = [", ".join(map(str, sorted(study.seeds))) for study in (study, other)]
-    return told + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
+    return lines + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
 
 
 def _corners(study: Study) -> list[Point]:
-    """Return points that span all that a search asks for, or lets proposers choose."""
+    """Return points that span the requested points and the ranges of samplers."""
     return [*study.asked, *study.box]
 
 
@@ -72,8 +89,8 @@ def _kind(axis: Axis, values: Sequence[float]) -> str:
 
 
 def _flat(data: dict[str, object], prefix: str = "") -> dict[str, object]:
-    """Return nested data as dotted keys with values."""
-    found: dict[str, object] = {}
+    """Flatten nested dictionaries to dotted keys."""
+    fields: dict[str, object] = {}
     for key, value in data.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        fields |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return fields

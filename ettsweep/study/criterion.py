@@ -1,4 +1,4 @@
-"""The criterion of a sweep: by which rule, with which confidence and up to which margin its verdicts are given."""
+"""Criterion of a sweep: rule, confidence and margin of its verdicts."""
 
 import math
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ from ettsweep.schema import NonNegative, StrictModel
 from ettsweep.trainer.tasks.registry import Metric
 
 MARGINS = {"best_loss": 0.02, "best_accuracy": 0.002}
-"""Margins where none is stated: 2% of a loss, 0.2 points of an accuracy, which is itself a share."""
+"""Default margins by metric: 2% of a loss, 0.2 percentage points of an accuracy (accuracies are fractions)."""
 
 Rule = Literal["bound", "paper"]
 
 
 def _share(value: object) -> object:
-    """Read `2%` as 0.02; refuse 2, which is 200%."""
+    """Parse `2%` as 0.02; refuse numbers above 1, such as 2, by which people mean 2%."""
     share = value
     if isinstance(value, str):
         try:
             number = float(value.removesuffix("%"))
         except ValueError:
             raise ValueError(f"a share such as 0.02 or 2% is expected, got {value!r}") from None
-        share = round(number / 100, 12) if value.endswith("%") else number
+        share = round(number / 100, 12) if value.endswith("%") else number  # 5.6 / 100 is 0.055999999999999994
     if isinstance(share, int | float) and 1 < share < math.inf:
         raise ValueError(f"{share:g} is {_percent(share)}; for {share:g}% write {share:g}% or {share / 100:g}")
     return share
@@ -38,13 +38,13 @@ Margin = Annotated[NonNegative, BeforeValidator(_share)]
 
 
 class Criterion(StrictModel):
-    """What makes a verdict `optimal`.
+    """Conditions for a verdict of `optimal`.
 
     Attributes:
-        rule: `bound`: with the confidence, no neighbour is better than the candidate by more than the margin. `paper`:
-            the candidate's mean over the seeds is better than that of each neighbour.
-        confidence: of a bound.
-        margin: a share of the candidate's loss, or added to its accuracy, a share of all samples; None: see `MARGINS`.
+        rule: `bound`: with the given confidence, no neighbour is better than the candidate by more than the margin.
+            `paper`: the candidate's mean over the seeds is better than that of each neighbour.
+        confidence: probability with which a bound holds.
+        margin: relative to the candidate's loss, or an absolute difference of accuracies; None takes `MARGINS`.
     """
 
     rule: Rule = "bound"
@@ -52,28 +52,28 @@ class Criterion(StrictModel):
     margin: Margin | None = None
 
     def margin_for(self, score: Metric) -> float:
-        """Return the margin where this score is compared: a share of a loss, a difference of accuracies."""
+        """Return the margin for this metric: relative for a loss, absolute for an accuracy."""
         return MARGINS[score.metric] if self.margin is None else self.margin
 
     def unlike(self, other: "Criterion", score: Metric) -> dict[str, tuple[str, str]]:
-        """Return what differs from another criterion where this score is compared: by name, the words for both."""
-        words = [
+        """Return the fields that differ from another criterion, formatted: name -> (own value, other value)."""
+        own_texts, other_texts = (
             {"rule": c.rule, "confidence": f"{c.confidence:.10g}", "margin": _percent(c.margin_for(score))}
             for c in (self, other)
-        ]
-        return {name: (here, words[1][name]) for name, here in words[0].items() if here != words[1][name]}
+        )
+        return {name: (text, other_texts[name]) for name, text in own_texts.items() if text != other_texts[name]}
 
     def describe(self, score: Metric, beside: "Criterion | None" = None) -> str:
-        """Return, in words, in what it is unlike another criterion, or unlike the defaults; nothing where it is not."""
-        unlike = self.unlike(beside or Criterion(), score)
-        return ", ".join(f"{name} {here}" for name, (here, _) in unlike.items())
+        """Return the fields that differ from another criterion, by default the default one, such as `margin 5%`."""
+        fields = self.unlike(beside or Criterion(), score)
+        return ", ".join(f"{name} {own_text}" for name, (own_text, _) in fields.items())
 
 
 Judged = TypeVar("Judged", "Criterion", "CriterionOptions")
 
 
 class CriterionOptions(StrictModel):
-    """As much of a criterion as somebody has stated; None is left as it was. It is false where nothing is stated."""
+    """Stated fields of a criterion; None leaves a field as it is. Falsy if all are None."""
 
     rule: Rule | None = None
     confidence: Confidence | None = None
@@ -83,13 +83,13 @@ class CriterionOptions(StrictModel):
         return self != CriterionOptions()
 
     def over(self, other: Judged) -> Judged:
-        """Return another statement, or a criterion, with what is stated here in place of what is there."""
+        """Return a copy of a criterion, or of other options, with the fields stated here replaced."""
         return other.model_copy(update=self.model_dump(exclude_none=True))
 
 
-def resolve(stated: Iterable[CriterionOptions | None]) -> Criterion:
-    """Return the criterion that statements make, field by field the last, and else the default."""
+def resolve(all_options: Iterable[CriterionOptions | None]) -> Criterion:
+    """Return the criterion with each field as stated last, or else its default."""
     criterion = Criterion()
-    for one in stated:
-        criterion = one.over(criterion) if one else criterion
+    for options in all_options:
+        criterion = options.over(criterion) if options else criterion
     return criterion

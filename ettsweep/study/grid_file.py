@@ -1,4 +1,4 @@
-"""Grid files: what a user writes, and the request that one becomes once every name and default is resolved."""
+"""Grid files: the YAML schema, and its resolution into a SweepSpec, with every name and default replaced by values."""
 
 import math
 import re
@@ -33,15 +33,15 @@ NameOrFields = Annotated[
 
 
 MOST_RUNS = 1_000_000
-"""Of a sweep: commands that read ten times as many run out of patience and of memory."""
+"""Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
 
 
 class GridFile(StrictModel):
-    """The file. `model` is a name or an architecture, `task` a name or a task; `set` overrides any recipe field.
+    """Schema of a grid file; `model` and `task` are names or mappings of fields.
 
     Attributes:
-        centre: where the search starts, by strategy, with the optimizer that the recipe names.
-        centre_NAME: the same for whoever sets that optimizer instead.
+        centre: centre of the ranges for each strategy, for the recipe's optimizer.
+        centre_NAME: the same for optimizer NAME, used with `--set optimizer=NAME`.
     """
 
     model: NameOrFields
@@ -63,66 +63,72 @@ class GridFile(StrictModel):
             try:
                 model_spec(value) if info.field_name == "model" else task_spec(value)
             except InputError as error:
+                # pydantic collects ValueErrors with the other problems; any other exception would hide those.
                 raise ValueError(str(error)) from None
         return value
 
     @field_validator("lr", "wd", mode="before")
     @classmethod
     def _axis(cls, value: object) -> object:
-        """Accept `fixed`, and `{range: [low, high], step: s}` for `{low, high, step}`."""
+        """Expand `fixed` and `{range: [low, high], step: s}` into the fields of `Axis`."""
         if value == "fixed":
             return {"fixed": True}
         if not isinstance(value, dict):
             raise ValueError(f"{{range: [-1, 1], step: 1}} or fixed is expected, got {value!r}")
         if "range" in value:
-            rest = {k: v for k, v in value.items() if k != "range"}
+            other_fields = {k: v for k, v in value.items() if k != "range"}
             bounds = value["range"]
             if not (isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_offset, bounds))):
                 raise ValueError(f"range: [low, high] from -{FARTHEST} to {FARTHEST} is expected, got {bounds!r}")
-            return {"low": bounds[0], "high": bounds[1], **rest}
+            return {"low": bounds[0], "high": bounds[1], **other_fields}
         return value
 
     @field_validator("lr", "wd")
     @classmethod
     def _divided(cls, axis: Axis) -> Axis:
-        """Refuse a range that would end before its bounds."""
+        """Refuse bounds that are no multiples of the step: no point would lie on them."""
         steps = () if axis.fixed else ((bound, axis.steps(bound)) for bound in (axis.low, axis.high))
         for bound, count in steps:
             if count != round(count):
-                nearest = ", ".join(f"{axis.step * whole:g}" for whole in (math.floor(count), math.ceil(count)))
+                nearest = ", ".join(f"{axis.step * n:g}" for n in (math.floor(count), math.ceil(count)))
                 raise ValueError(f"{bound:g} is no multiple of the step {axis.step:g}; nearest: {nearest}")
         return axis
 
     @field_validator("recipe")
     @classmethod
     def _beside(cls, recipe: dict[str, Any]) -> dict[str, Any]:
-        """Refuse in the recipe what stands beside it."""
-        if wrong := [key for key in recipe if key in cls.model_fields]:
-            raise ValueError(f"{', '.join(wrong)} belongs beside the recipe, not in it")
+        """Refuse top-level keys inside the recipe."""
+        if misplaced := [key for key in recipe if key in cls.model_fields]:
+            raise ValueError(f"{', '.join(misplaced)} belongs beside the recipe, not in it")
         return recipe
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for names in (self.strategies, *self._centres.values()):
             try:
-                known = [strategy_name(parse_strategy(name)) for name in names]
+                # Compared by canonical name: `mup` and `s=1` are one strategy.
+                canonical = [strategy_name(parse_strategy(name)) for name in names]
             except EttsweepError as error:
                 raise ValueError(str(error)) from None
-            if repeated := sorted({name for name in known if known.count(name) > 1}):
+            if repeated := sorted({name for name in canonical if canonical.count(name) > 1}):
                 raise ValueError(f"strategy {repeated[0]} is given twice")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} repeats a seed")
         if not self.centre:
             raise ValueError("centre: at least one strategy with lr and wd is needed")
-        named = self._optimizer
-        if self._centres.get(f"centre_{named}"):
+        optimizer = self._optimizer
+        if self._centres.get(f"centre_{optimizer}"):
             raise ValueError(
-                f"centre is that of {named}, the recipe's optimizer; drop centre_{named} or change the recipe"
+                f"centre is already for {optimizer}, the recipe's optimizer; "
+                f"remove centre_{optimizer} or change the recipe's optimizer"
             )
         runs = len(self.lr.offsets()) * len(self.wd.offsets()) * len(self.strategies) * len(self.seeds)
         if runs > MOST_RUNS:
-            raise ValueError(f"the ranges have {runs:,} runs; {MOST_RUNS:,} at most: take shorter ones or longer steps")
+            raise ValueError(
+                f"the grid has {runs:,} runs, the limit is {MOST_RUNS:,}; narrow the ranges or lengthen the steps"
+            )
         for key, centres in self._centres.items():
+            # wd 0 is allowed where the axis is fixed: no step leads to it or away from it.
             if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
                 raise ValueError(f"{key}: wd 0 has no log2; give a positive wd, or `wd: fixed`")
         return self
@@ -133,77 +139,83 @@ class GridFile(StrictModel):
 
     @property
     def _optimizer(self) -> object:
-        """The optimizer that the recipe names; the recipe's own schema judges it."""
-        given = self.recipe.get("optimizer", {})
-        return given.get("kind", DEFAULT_OPTIMIZER) if isinstance(given, dict) else given
+        """Name of the recipe's optimizer, unchecked: the schema of `Recipe` validates it later."""
+        optimizer = self.recipe.get("optimizer", {})
+        return optimizer.get("kind", DEFAULT_OPTIMIZER) if isinstance(optimizer, dict) else optimizer
 
-    def starts(self, recipe: Recipe, where: str) -> Centres:
-        """Return where the search of each strategy starts: at the stated centre, else at the map of another's.
+    def starts(self, recipe: Recipe, location: str) -> Centres:
+        """Return the centre for each strategy: from the file, or else mapped from another strategy's.
 
         Args:
-            recipe: the file's, with what was set instead.
-            where: the file, and what was set.
+            recipe: the file's recipe with overrides applied.
+            location: file and overrides, for error messages.
 
         Raises:
-            InputError: none is stated for the optimizer; that of another would start far away, without a word.
+            InputError: the file has no centre for this optimizer. Another optimizer's would be far off unnoticed.
         """
         optimizer = recipe.optimizer.kind
         key = "centre" if optimizer == self._optimizer else f"centre_{optimizer}"
-        stated = {parse_strategy(name): centre for name, centre in self._centres[key].items()}
-        if not stated:
+        centres = {parse_strategy(name): centre for name, centre in self._centres[key].items()}
+        if not centres:
             raise InputError(
-                f"{where}: no centre for {optimizer}: `centre` is that of {self._optimizer}, whose lr are of another "
-                f"order; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
+                f"{location}: no centre for {optimizer}: `centre` is for {self._optimizer}, whose lr differ by orders "
+                f"of magnitude; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
             )
-        return centres_for(self.strategies, stated, recipe)
+        return centres_for(self.strategies, centres, recipe)
 
 
+# `centre_NAME` for every registered optimizer, so that one added to the registry needs no change here.
 _OF_OTHERS: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_factory=dict)) for name in OPTIMIZERS}
 _File = create_model("_File", __base__=GridFile, **_OF_OTHERS)
 
 
-def centres_for(names: Sequence[str], stated: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
-    """Return the centre of each strategy: the stated one of its s, else the map of another's.
+def centres_for(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
+    """Return the centre of each strategy: the stated one, or else one mapped from another strategy's.
 
-    The map (scaling.strategies.map_point) starts from the first stated centre of the s family, within which it is
-    closest, else from the first stated one.
+    The map (`strategies.strategy.map_point`) starts from the first stated centre of a strategy with an s; between such
+    strategies it is most accurate. Without any, it starts from the first stated one.
+
+    Args:
+        names: strategies.
+        stated_centres: centres by s, None for the standard strategy; at least one.
+        recipe: for the model's width and the optimizer's scaling factors.
 
     Raises:
-        InputError: there is no such strategy, or the map leads out of the range of numbers.
+        InputError: there is no such strategy, or a mapped centre is out of the range of floats.
     """
-    source = next((s for s in stated if s is not None), next(iter(stated)))
-    centre, factors = stated[source], factors_of(recipe.optimizer)
-    found = {}
+    source = next((s for s in stated_centres if s is not None), next(iter(stated_centres)))
+    source_centre, factors = stated_centres[source], factors_of(recipe.optimizer)
+    centres = {}
     for name in names:
-        wanted = parse_strategy(name)
-        there = stated.get(wanted)
-        if there is None:
-            lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, factors)
-            there = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
-        found[strategy_name(wanted)] = there
-    return found
+        s = parse_strategy(name)
+        centre = stated_centres.get(s)
+        if centre is None:
+            lr, wd = map_point(source_centre.lr, source_centre.wd, source, s, recipe.model.width, factors)
+            centre = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
+        centres[strategy_name(s)] = centre
+    return centres
 
 
-def which_grid(grid: Path | None, model: str | None, otherwise: str) -> Path:
-    """Return the grid file that one of --grid and --model says.
+def which_grid(grid: Path | None, model: str | None, message: str) -> Path:
+    """Return the grid file given by --grid, or the one for the model given by --model.
 
     Raises:
-        InputError: both do, or neither does, and the message is `otherwise`; or there is none for the model.
+        InputError: not exactly one of them is given, with `message`; or there is no grid file for the model.
     """
     if (grid is None) == (model is None):
-        raise InputError(otherwise)
+        raise InputError(message)
     return grid or find_grid(str(model))
 
 
 def find_grid(model: str) -> Path:
-    """Return the one grid file whose `model:` is this name, first in ./grids, then among those shipped.
+    """Return the grid file whose `model:` is this name, from ./grids or else from the shipped ones.
 
     Raises:
-        InputError: there is none, or there are several.
+        InputError: there is no such model, no such file, or several.
     """
-    model_spec(model)
+    model_spec(model)  # an unknown name fails here, with a list of the known ones
     for folder in (Path("grids"), shipped("grids")):
-        # A file that cannot be read may be the one: falling back to another grid would hide that.
+        # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
         paths = [path for path in sorted(folder.glob("*.yaml")) if read_yaml(path).get("model") == model]
         if len(paths) > 1:
             raise InputError(f"several grids are for {model}: {', '.join(map(str, paths))}; choose with --grid FILE")
@@ -221,97 +233,115 @@ def load_request(
     seeds: Sequence[int] = (),
     start: Centre | None = None,
 ) -> SweepSpec:
-    """Read a grid file and resolve it; what is given beside it wins over the file.
+    """Read a grid file and resolve it; options override the file.
 
-    An override is `key=value` for any field of the recipe, dotted, or for a centre. A range is `low:high` or
-    `low:high:step` in log2 from the centre, or `fixed`. `start` is the centre of every strategy, for a run that needs
-    none of the file's.
+    Args:
+        path: the grid file.
+        strategies: names that replace the file's strategies.
+        overrides: `key=value` for any field of the recipe, dotted, or for a centre.
+        lr_range: `low:high` or `low:high:step` in log2 from the centre, or `fixed`.
+        wd_range: the same for wd.
+        seeds: seeds that replace the file's.
+        start: centre of all strategies, for a command that needs none of the file's.
 
     Raises:
-        InputError: all that is wrong with the file or the options, or it states no centre for the optimizer.
+        InputError: all problems of the file and the options, or there is no centre for the optimizer.
     """
     data = read_yaml(path)
+    # Names are checked before they go into the file's data: the error is to mention the option, not the file.
     with located("--strategy"):
         for name in strategies:
             parse_strategy(name)
     for key, text in (("lr", lr_range), ("wd", wd_range)):
         if text is not None:
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
-    data |= {key: list(given) for key, given in (("strategies", strategies), ("seeds", seeds)) if given}
+    data |= {key: list(values) for key, values in (("strategies", strategies), ("seeds", seeds)) if values}
     return make_request(data, path, overrides, start)
 
 
 def make_request(
     data: dict[str, Any], path: Path, overrides: Sequence[str] = (), start: Centre | None = None
 ) -> SweepSpec:
-    """Resolve what a grid file says, or is to say, with overrides as those of `load_request`.
+    """Resolve the content of a grid file, which need not exist yet; arguments are those of `load_request`.
 
     Raises:
-        InputError: all that is wrong with it, or it states no centre for the optimizer.
+        InputError: all problems of the content, or there is no centre for the optimizer.
     """
-    of_centres = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
-    of_factors = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
-    for override in (*of_centres, *of_factors):
+    centre_overrides = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
+    factor_overrides = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
+    for override in (*centre_overrides, *factor_overrides):
         apply_override(data, override.removeprefix("strategy."))
-    inner = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *IN_EPOCHS)]
-    also = [key for key in inner if key[1] not in _File.model_fields]
-    others = [o for o in overrides if o not in of_centres and o not in of_factors]
+    # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
+    recipe_keys = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *IN_EPOCHS)]
+    recipe_keys = [key for key in recipe_keys if key[1] not in _File.model_fields]
+    recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
     try:
-        grid = validate(_File, data, with_sets(str(path), of_centres), also)
+        grid = validate(_File, data, with_sets(str(path), centre_overrides), recipe_keys)
     except InputError as error:
-        parts = (_rest(data.get("recipe")), data.get("model"), data.get("task"))
-        raise InputError.of([str(error), *recipe_problems(*parts, others, str(path))]) from None
-    recipe = resolve_recipe(grid.recipe, grid.model, grid.task, others, str(path))
+        recipe_data, model, task = _rest(data.get("recipe")), data.get("model"), data.get("task")
+        more_problems = recipe_problems(recipe_data, model, task, recipe_overrides, str(path))
+        raise InputError.of([str(error), *more_problems]) from None
+    recipe = resolve_recipe(grid.recipe, grid.model, grid.task, recipe_overrides, str(path))
     if start is None:
-        starts = grid.starts(recipe, with_sets(str(path), overrides))
+        centres = grid.starts(recipe, with_sets(str(path), overrides))
     else:
-        starts = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
+        centres = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
     return SweepSpec(
         grid=path.name,
         recipe=recipe,
         mlp_factor=grid.mlp_factor,
-        centres=starts,
+        centres=centres,
         lr=grid.lr,
         wd=grid.wd,
         seeds=grid.seeds,
-        criterion=grid.criterion or None,
+        criterion=grid.criterion or None,  # None is left out of the sweep's file
         data=grid.data,
     )
 
 
 def _rest(recipe: object) -> object:
-    """Return a recipe without what belongs beside it."""
+    """Return a recipe without keys that belong at the top level: their error is reported already."""
     return {k: v for k, v in recipe.items() if k not in _File.model_fields} if isinstance(recipe, dict) else recipe
 
 
-def seed_alone(path: Path, given: Sequence[int] = ()) -> str:
-    """Say of one seed that stands for a list of it alone how many seeds would be written; else nothing.
+def seed_alone(path: Path, seeds: Sequence[int] = ()) -> str:
+    """Return a hint for users who write `seeds: 3` and mean three seeds; empty for a list of seeds.
 
     Args:
-        path: a grid file that can be read.
-        given: the seeds that are given beside it, with commas between them.
+        path: a valid grid file.
+        seeds: values of --seeds, which replace the file's.
     """
-    number: Any = read_yaml(path).get("seeds") if not given else given[0] if len(given) == 1 else None
-    if not is_whole(number, 2):  # who writes 1 means one either way
+    number: Any = read_yaml(path).get("seeds") if not seeds else seeds[0] if len(seeds) == 1 else None
+    if not is_whole(number, 2):  # `seeds: 1` is one seed either way
         return ""
-    many = ",".join(map(str, range(number))) if number <= 5 else f"0,1,...,{number - 1}"
-    return f"seed {number} alone; {number} seeds are {many}"
+    list_text = ",".join(map(str, range(number))) if number <= 5 else f"0,1,...,{number - 1}"
+    return f"only seed {number} is trained; for {number} seeds give {list_text}"
 
 
-def parse_range(text: str, where: str, current: object = None) -> object:
-    """Parse `low:high[:step]` or `fixed`; a step that is not given stays as the file has it."""
+def parse_range(text: str, option: str, current: object = None) -> object:
+    """Parse `low:high[:step]` or `fixed` into a value for `lr` or `wd` of a grid file.
+
+    Args:
+        text: the value of an option.
+        option: its name, for error messages.
+        current: the value in the file, whose step stays if `text` gives none.
+
+    Raises:
+        InputError: it is not a range.
+    """
     if text == "fixed":
         return "fixed"
     try:
-        numbers = [float(part) for part in text.split(":")]
+        numbers = [float(number) for number in text.split(":")]
     except ValueError:
         numbers = []
     if len(numbers) not in (2, 3):
-        raise InputError(f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
+        raise InputError(f"{option}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
     if not all(map(_is_offset, numbers[:2])):
-        raise InputError(f"{where}: low and high from -{FARTHEST} to {FARTHEST} are expected, got {text!r}")
+        raise InputError(f"{option}: low and high from -{FARTHEST} to {FARTHEST} are expected, got {text!r}")
     if numbers[0] > numbers[1]:
-        raise InputError(f"{where}: empty range: {numbers[0]:g} is above {numbers[1]:g}")
+        raise InputError(f"{option}: empty range: {numbers[0]:g} is above {numbers[1]:g}")
+    # -2:2 alone widens a range without leaving the lattice: the file's step stays.
     step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
     return {"low": numbers[0], "high": numbers[1], "step": step}
 

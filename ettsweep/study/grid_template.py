@@ -1,4 +1,4 @@
-"""A first grid file: the shipped grid for a model, with what fits the data and a comment for each key."""
+"""Template of a grid file: the shipped grid for a model, adapted to the data, with a comment for each key."""
 
 import math
 import os
@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from ettsweep.config import parse_yaml, read_yaml
-from ettsweep.console import power
 from ettsweep.errors import DataMissingError, InputError, unknown_name
+from ettsweep.powers import power
 from ettsweep.runs.spec import Recipe, TaskSpec
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import OPTIMIZERS
@@ -38,7 +38,7 @@ GRIDS = {
     "encdec-tiny": "encdec-pydoc",
     "encdec-small": "encdec-pydoc",
 }
-"""The shipped grid that a template for a model starts from."""
+"""Shipped grid from which a template is made, by model."""
 
 PROPOSALS: dict[str, tuple[tuple[float, str], ...]] = {
     "digits": ((0, "vit-digits"),),
@@ -48,104 +48,107 @@ PROPOSALS: dict[str, tuple[tuple[float, str], ...]] = {
     "pydoc": ((0, "encdec-tiny"),),
     "text": ((1e9, "bart-large"), (1e7, "encdec-small"), (0, "encdec-tiny")),
 }
-"""The model that is proposed for a task with so many images or tokens to train on, or more; the first, without data."""
+"""Models proposed for each task, largest first: (minimal number of training images or tokens, model)."""
 
 BATCHES = 10
-"""Of an epoch, at least: few images get smaller batches than those of the shipped grid."""
+"""Minimal number of batches in an epoch: small data sets get smaller batches than the shipped grid has."""
 
 HEAD = (
-    "# Written by `ettsweep init`. `ettsweep grid --grid FILE` trains it; with --dry-run, it prints the plan.",
-    "# There, --set key=value sets any field of recipe, model and task: --set batch_size=32 --set model.depth=2",
+    "# Written by `ettsweep init`. `ettsweep grid --grid FILE` trains it; with --dry-run, it only prints the plan.",
+    "# Add --set key=value to override any field of recipe, model and task: --set batch_size=32 --set model.depth=2",
 )
 
 COMMENTS = {
-    "model": "{models}; or kind and fields of your own",
-    "task": "{tasks}; or kind and fields of your own",
-    "data": "where the data are; else --data or {variable} says it",
-    "recipe": "what all runs share; another recipe makes other runs",
-    "batch_size": "samples of a step, of all devices together",
+    "model": "{models}; or a mapping of kind and fields",
+    "task": "{tasks}; or a mapping of kind and fields",
+    "data": "path of the data; or set --data or {variable}",
+    "recipe": "shared by all runs; a run with another recipe is another run",
+    "batch_size": "samples per step, over all devices",
     "precision": "fp32, tf32, bf16, or fp16 with loss scaling",
-    "optimizer": "adamw or sgd, or kind and fields of it",
+    "optimizer": "adamw or sgd, or a mapping of kind and fields",
     "schedule": "epochs and warmup_epochs, or total_steps and warmup_steps; decay is cosine or linear",
-    "centre": "where the search starts; what is not stated is mapped from what is",
+    "centre": "centre of the ranges; strategies without one get it mapped from another's",
     "lr": "log2 from the centre, multiples of the step; or fixed",
     "wd": "the same",
-    "strategies": "of standard, ntk, hybrid, mup, or s=0.25 for any number from 0 to 1",
-    "seeds": "to begin with: a race adds more where they decide",
+    "strategies": "any of standard, ntk, hybrid, mup, or s=0.25 for any number from 0 to 1",
+    "seeds": "the first seeds; more are added to the runs that decide the verdict",
     "criterion": "by how much a neighbour of the optimum may be better; also rule: bound or paper, confidence: 0.95",
 }
-"""What is said of each key."""
+"""Comment for each key of the template."""
 
 
 def propose(model: str | None = None, task: str | None = None, data: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Return a name for a grid file for a model, a task or data, and what it says; what is not given is proposed.
+    """Return name and content of a grid file for a model, a task or data; choose those that are not given.
 
-    Data decide classes, vocabulary and numbers of samples, as far as a glance tells.
+    The number of classes, the vocabulary and the number of samples come from the data, without reading all of them.
 
     Raises:
-        InputError: there is no such model or task, or they do not go together.
-        DataMissingError: there are no such data, or they are not the task's.
+        InputError: there is no such model or task, or they do not fit together.
+        DataMissingError: the data do not exist, or do not fit the task.
     """
     if model is not None and model not in GRIDS:
         raise unknown_name("model", model, GRIDS)
     data = resolve(data) if data else None
     if task is None and data:
         task = _task_of(data)
-    chosen = None if task is None else task_spec(task)
-    if chosen and data and task_kind(chosen).packaged:
+    stated_task = None if task is None else task_spec(task)
+    if stated_task and data and task_kind(stated_task).packaged:
         raise InputError(f"--data: task {task} has its data from a package, and reads no other")
-    size = _size(chosen, data) if chosen and data else math.inf
-    name = model or next(name for least, name in PROPOSALS[task or "digits"] if size >= least)
+    size = _size(stated_task, data) if stated_task and data else math.inf
+    name = model or next(name for min_size, name in PROPOSALS[task or "digits"] if size >= min_size)
     grid = read_yaml(path := shipped("grids") / f"{GRIDS[name]}.yaml")
     base = load_request(path).recipe
-    spec = base.task if chosen is None or task == base.task.kind else chosen
-    wanted = model_spec(name)
-    check_fits(spec, wanted, 2)
+    grid_task = base.task if stated_task is None or task == base.task.kind else stated_task
+    grid_model = model_spec(name)
+    check_fits(grid_task, grid_model, 2)  # 2: the smallest batch size that is proposed below
     if data:
-        spec, wanted = task_kind(spec).fitted(spec, wanted, data)
-        check_data(spec, wanted, data)
-        task_kind(spec).check_counts(spec, wanted, data)
+        grid_task, grid_model = task_kind(grid_task).fitted(grid_task, grid_model, data)
+        check_data(grid_task, grid_model, data)
+        task_kind(grid_task).check_counts(grid_task, grid_model, data)
+    kind = task_kind(grid_task)
     recipe = {"precision": "fp32", "optimizer": "adamw", **grid["recipe"]}
-    if samples := task_kind(spec).train_size:
-        recipe["batch_size"] = min(recipe["batch_size"], 2 ** int(math.log2(max(2, samples(spec) / BATCHES))))
-    fields = spec.model_dump(exclude_defaults=True, exclude={"kind"})
-    own = {"kind": wanted.kind} | wanted.model_dump(exclude_defaults=True)
-    return name if spec.kind in name else f"{name}-{spec.kind}", {
-        "model": name if wanted == model_spec(name) else own,
-        "task": {"kind": spec.kind} | fields if fields else spec.kind,
-        **({} if task_kind(spec).packaged else {"data": data}),
+    if samples := kind.train_size:
+        # The largest power of two with at least BATCHES batches in an epoch.
+        recipe["batch_size"] = min(recipe["batch_size"], 2 ** int(math.log2(max(2, samples(grid_task) / BATCHES))))
+    task_fields = grid_task.model_dump(exclude_defaults=True, exclude={"kind"})
+    model_fields = {"kind": grid_model.kind} | grid_model.model_dump(exclude_defaults=True)
+    # vit-digits, but vit-b16-imagenet: the name says which task it is for.
+    return name if grid_task.kind in name else f"{name}-{grid_task.kind}", {
+        "model": name if grid_model == model_spec(name) else model_fields,
+        "task": {"kind": grid_task.kind} | task_fields if task_fields else grid_task.kind,
+        **({} if kind.packaged else {"data": data}),
         "recipe": {key: recipe[key] for key in ("batch_size", "precision", "optimizer", "schedule")},
         **{
-            key: _carried(grid[key], key.removeprefix("centre_"), base, wanted.width)
+            key: _carried(grid[key], key.removeprefix("centre_"), base, grid_model.width)
             for key in grid
             if key.startswith("centre")
         },
         **{key: grid[key] for key in ("lr", "wd", "strategies", "seeds")},
-        "criterion": grid.get("criterion", {"margin": f"{100 * MARGINS[task_kind(spec).score.metric]:g}%"}),
+        "criterion": grid.get("criterion", {"margin": f"{100 * MARGINS[kind.score.metric]:g}%"}),
     }
 
 
 def _task_of(data: str) -> str:
-    """Return the task that data look like, at a glance.
+    """Guess the task from the names of the files.
 
     Raises:
-        DataMissingError: they are not there, or are text that has not been tokenised.
+        DataMissingError: the data do not exist, or are text that is not tokenised.
     """
     path = Path(data)
-    if is_corpus(path):
+    if is_corpus(path):  # a folder of token shards, made by `ettsweep data text`
         return "text"
     if not (path.exists() or data.startswith("hfds/")):
         raise DataMissingError(f"--data: {path} does not exist")
     names = os.listdir(path) if path.is_dir() else [path.name]
-    sides = [name for name in names if name.startswith(("train", "data")) and (path / name).is_dir()]  # of images
-    if not sides and any(".parquet" not in name and is_text(name) for name in names):
+    image_folders = [name for name in names if name.startswith(("train", "data")) and (path / name).is_dir()]
+    if not image_folders and any(".parquet" not in name and is_text(name) for name in names):
         tokenise = f"`ettsweep data text --input {shlex.quote(str(path))} --out DIR`"
         raise DataMissingError(f"--data: {path} holds text: {tokenise} makes token shards of it, for --data DIR")
     return guess(data)
 
 
 def _size(task: TaskSpec, data: str) -> float:
-    """Return how many images or tokens there are to train on; of images, as far as a glance tells."""
+    """Return the number of training images or tokens; inf for images that cannot be counted quickly."""
     check_data(task, None, data)
     if task_kind(task).sample == "text":
         return read_manifest(Path(data)).train.tokens
@@ -155,63 +158,71 @@ def _size(task: TaskSpec, data: str) -> float:
 
 
 def _carried(centres: Mapping[str, Any], key: str, base: Recipe, width: int) -> dict[str, Any]:
-    """Return centres as theory carries them from the width of a recipe to another, there as powers of two.
+    """Return centres transferred from the recipe's width to another `width`, rounded to powers of two.
 
-    `key` is the optimizer that they are of; any other is that of the recipe.
+    `key` names their optimizer; the key `centre` stands for the recipe's.
     """
     if width == base.model.width:
         return dict(centres)
+    # Optimizers scale differently with the width: the centres of each need its own factors.
     factors = OPTIMIZERS.get(key, OPTIMIZERS[base.optimizer.kind]).factors
-    carried = {}
-    for name, at in centres.items():
+    transferred = {}
+    for name, centre in centres.items():
         s = parse_strategy(name)
-        point = carry_point(float(at["lr"]), float(at["wd"]), (s, base.model.width), (s, width), factors)
-        carried[name] = {
+        point = carry_point(float(centre["lr"]), float(centre["wd"]), (s, base.model.width), (s, width), factors)
+        transferred[name] = {
             axis: power(2.0 ** round(math.log2(value))) for axis, value in zip(("lr", "wd"), point, strict=True)
         }
-    return carried
+    return transferred
 
 
 def parse_axis(text: str, option: str) -> object:
-    """Return an axis that is given as on the command line as a grid file has it.
+    """Convert a range from the command line into the form of a grid file.
 
     Raises:
-        InputError: it is no range.
+        InputError: it is not a range.
     """
     axis = parse_range(text, option)
     return {"range": [axis["low"], axis["high"]], "step": axis["step"]} if isinstance(axis, dict) else axis
 
 
 def write_template(grid: Mapping[str, Any], path: Path) -> tuple[str, SweepSpec]:
-    """Return what a grid says as the text of a file that is to lie at a path, and the request that it makes.
+    """Return the text of the grid file, with comments, and the SweepSpec that it resolves to; write nothing.
+
+    Args:
+        grid: content of the file.
+        path: where it is going to be written, for error messages.
 
     Raises:
-        InputError: all that is wrong with it.
+        InputError: all problems of the content.
     """
     kind = grid["task"] if isinstance(grid["task"], str) else grid["task"]["kind"]
-    words = {
+    choices = {
         "models": ", ".join(n for n, of in named_models().items() if not TASKS[kind].misfits(task_spec(kind), of, 2)),
         "tasks": ", ".join(name for name in TASKS if TASKS[name].sample == TASKS[kind].sample),
         "variable": data_env(kind),
     }
-    text = "\n".join([*HEAD, *_lines(grid, words), ""])
+    text = "\n".join([*HEAD, *_lines(grid, choices), ""])
+    # Parsed from the text, not from `grid`: what is returned is what the file says.
     return text, make_request(parse_yaml(text, str(path)), path)
 
 
-def _lines(grid: Mapping[str, Any], words: Mapping[str, str], indent: str = "") -> Iterator[str]:
-    """Yield a line for each key, its comment beside it where there is room; recipe and centres are blocks of keys."""
+def _lines(grid: Mapping[str, Any], choices: Mapping[str, str], indent: str = "") -> Iterator[str]:
+    """Yield the lines of a grid file: comments to the right if they fit into 120 columns, else above."""
     for key, value in grid.items():
-        said = COMMENTS.get(key, "" if indent else f"the same for --set optimizer={key.removeprefix('centre_')}")
-        comment = f"# {said.format(**words)}" if said else ""
-        block = isinstance(value, Mapping) and (key in ("task", "recipe") or key.startswith("centre"))
-        line = f"{indent}{key}:" if block else f"{indent}{key}: {_flow(value)}"
+        template = COMMENTS.get(key, "" if indent else f"the same for --set optimizer={key.removeprefix('centre_')}")
+        comment = f"# {template.format(**choices)}" if template else ""
+        is_block = isinstance(value, Mapping) and (key in ("task", "recipe") or key.startswith("centre"))
+        line = f"{indent}{key}:" if is_block else f"{indent}{key}: {_flow(value)}"
+        # Commented out, so that --data and the variable apply until a path is filled in.
         line = "# data: PATH" if (key, value) == ("data", None) else line
-        beside = f"{line:<38}  {comment}".rstrip()
-        yield from [beside] if len(beside) <= 120 else [f"{indent}{comment}", line]
-        yield from _lines(value, words, "  ") if block else ()
+        commented = f"{line:<38}  {comment}".rstrip()
+        yield from [commented] if len(commented) <= 120 else [f"{indent}{comment}", line]
+        yield from _lines(value, choices, "  ") if is_block else ()
 
 
 def _flow(value: object) -> str:
-    """Return a value as YAML in a line."""
+    """Return a value as YAML on one line."""
+    # safe_dump ends a scalar with a document end marker.
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
     return text.removesuffix("...\n").strip()

@@ -1,4 +1,4 @@
-"""The course of a search: its finished runs one after the other, and the best score by then."""
+"""Optimisation history of a study: its finished runs in order, each with the best score so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ from ettsweep.study.study_state import StudyState
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """A finished run of a search.
+    """A finished run in the history.
 
     Attributes:
-        proposal: the number of the proposal that asked for it; None where none did.
-        best: the best score of any run so far; None while all have diverged.
+        run: the run.
+        point: its lattice point.
+        proposal: number of the suggestion that requested it, from 1; None if it was not suggested.
+        best: best score of all runs so far; None while all have diverged.
     """
 
     run: Run
@@ -25,39 +27,40 @@ class HistoryEntry:
 
 
 def course(study_state: StudyState) -> tuple[HistoryEntry, ...]:
-    """Return the finished runs of a family in order, without fresh seeds; none where no proposer has named a point.
+    """Return the finished runs of a study in order, without fresh seeds; empty if no sampler suggested a point.
 
-    Proposals come in the order in which they were named: the files of the sweep tell it, wherever they are copied to.
-    All others come after them, in the order in which they ended by the times of their results; but those that a grid
-    asked for, and that had ended before any proposal, come first.
+    Runs of suggested points come in the order of suggestion, which the files of the sweep record: modification times
+    may not survive a copy of the folder. All other runs follow, in the order of the times of their results; but
+    runs of a grid that ended before the first suggested run come first.
     """
     if not study_state.study.proposed:
         return ()
     ordered = _ordered(
         study_state, [(p, run) for p, runs in study_state.runs().items() for run in runs if run.state.finished]
     )
-    found, best = [], None
+    entries, best = [], None
     for point, run in ordered:
         best = run.score if study_state.study.metric.better(run.score, best) else best
-        found.append(HistoryEntry(run, point, _proposal(study_state.study, point, run), best))
-    return tuple(found)
+        entries.append(HistoryEntry(run, point, _proposal(study_state.study, point, run), best))
+    return tuple(entries)
 
 
 def _proposal(study: Study, point: Point, run: Run) -> int | None:
-    """Return the number of the proposal that asked for a run; further seeds of its point are not asked for by it."""
+    """Return the number of the suggestion that requested a run; None for seeds that racing added to its point."""
     return study.numbers.get(point) if study.asks(point, run.spec.seed) else None
 
 
 def _ordered(study_state: StudyState, finished: Sequence[tuple[Point, Run]]) -> list[tuple[Point, Run]]:
     study, ended_ns = study_state.study, {run.id: run.dir.ended_ns() for _, run in finished}
-    begun_ns = min((ended_ns[run.id] for point, run in finished if _proposal(study, point, run)), default=0)
+    first_ns = min((ended_ns[run.id] for point, run in finished if _proposal(study, point, run)), default=0)
 
-    def turn(one: tuple[Point, Run]) -> tuple[float, ...]:
-        point, run = one
-        number, place = _proposal(study, point, run), (*point, run.spec.seed)
+    # (group, order within it, tie breaker): grid runs before the first suggestion, suggested runs, all others.
+    def sort_key(entry: tuple[Point, Run]) -> tuple[float, ...]:
+        point, run = entry
+        number, tie_breaker = _proposal(study, point, run), (*point, run.spec.seed)
         if number:
-            return (1, number, *place)
-        known = study.asks(point, run.spec.seed) and ended_ns[run.id] < begun_ns
-        return (0 if known else 2, ended_ns[run.id], *place)
+            return (1, number, *tie_breaker)
+        is_earlier = study.asks(point, run.spec.seed) and ended_ns[run.id] < first_ns
+        return (0 if is_earlier else 2, ended_ns[run.id], *tie_breaker)
 
-    return sorted(finished, key=turn)
+    return sorted(finished, key=sort_key)

@@ -1,4 +1,4 @@
-"""The lattice of points (lr, wd) in log2 steps: axes, expansion around a centre, the six neighbours."""
+"""The lattice of points (lr, wd) in log2 steps: axes, expansion around a centre, the six neighbours of a point."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -9,28 +9,31 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from ettsweep.console import parse_number, power
 from ettsweep.errors import InputError
-from ettsweep.runs.spec import LOG2_DIGITS, log2
+from ettsweep.powers import LOG2_DIGITS, log2, parse_number, power
 from ettsweep.schema import NonNegative, PositiveFloat, StrictModel
 
-ROUNDED, PRINTED = 1e-6, 2e-3
-"""Distance in log2 within which a point from elsewhere means a known one: maps between strategies round, and tables
-print four digits, which is what people type."""
+ROUNDED = 1e-6
+"""Distance in log2 within which a value counts as a lattice value: maps between strategies round in the last bits."""
+
+PRINTED = 2e-3
+"""The same for values that people copy from tables, which print four digits."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A position on the lattice; wd may be 0 where its axis is fixed.
+    """A position on the lattice; wd may be 0 if its axis is fixed.
 
-    Points are equal, and one key of a dictionary, where ids round them alike.
+    Points are equal, and have one hash, if their log2 agree to the digits that run ids use.
     """
 
+    # Only `key` is compared: floats that differ in the last bits have one run id, so they must be one point.
     lr: float = field(compare=False)
     wd: float = field(compare=False)
     key: tuple[float | None, float | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen; this is how one sets a derived field.
         object.__setattr__(self, "key", (log2(self.lr), log2(self.wd)))
 
     def __iter__(self) -> Iterator[float]:
@@ -40,35 +43,36 @@ class Point:
         return f"({power(self.lr)}, {power(self.wd)})"
 
     def log2(self) -> tuple[float, float]:
-        """Return its coordinates; -inf stands for wd 0."""
+        """Return (log2 lr, log2 wd); -inf for wd 0."""
         return math.log2(self.lr), math.log2(self.wd) if self.wd > 0 else -math.inf
 
     def moved(self, lr_steps: float, wd_steps: float) -> "Point":
-        """Return the point that many powers of two away."""
+        """Return the point with lr * 2**lr_steps and wd * 2**wd_steps."""
         return Point(self.lr * 2.0**lr_steps, self.wd * 2.0**wd_steps)
 
     def apart(self, other: "Point") -> float:
-        """Return the distance to another point in log2, along the axis on which it is larger."""
+        """Return the Chebyshev distance to another point in log2."""
+        # Equal values first: for wd 0 on both sides the difference is inf - inf.
         return max(0.0 if a == b else abs(a - b) for a, b in zip(self.log2(), other.log2(), strict=True))
 
 
-def snap(point: Point, known: Collection[Point], within: float = ROUNDED) -> Point:
-    """Return the known point that one from elsewhere means, the nearest within a distance, else the point itself."""
-    if point in known:
+def snap(point: Point, candidates: Collection[Point], tolerance: float = ROUNDED) -> Point:
+    """Return the nearest of `candidates` if its distance in log2 is at most `tolerance`, else the point itself."""
+    if point in candidates:
         return point
-    nearest = min(known, key=point.apart, default=point)
-    return nearest if point.apart(nearest) <= within else point
+    nearest = min(candidates, key=point.apart, default=point)
+    return nearest if point.apart(nearest) <= tolerance else point
 
 
 FARTHEST = 64
-"""Offset from a centre in log2, beyond which lr and wd would leave the range of floats."""
+"""Largest offset from a centre in log2; beyond it lr and wd could leave the range of floats."""
 
 
 Offset = Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)]
 
 
 class Axis(StrictModel):
-    """Log2 offsets from the centre: low, low + step, ... up to high; a fixed axis holds the centre alone."""
+    """Range of log2 offsets from the centre: multiples of `step` from `low` to `high`; 0 only if `fixed`."""
 
     low: Offset = 0.0
     high: Offset = 0.0
@@ -84,50 +88,51 @@ class Axis(StrictModel):
         return self
 
     def offsets(self) -> list[float]:
-        """Return the offsets, multiples of the step, so that all ranges share one lattice."""
+        """Return the offsets, ascending: multiples of the step, so that all ranges share one lattice."""
         if self.fixed:
             return [0.0]
+        # Bounds need not be multiples of the step here; a grid file's are checked to be.
         first, last = math.ceil(self.steps(self.low)), math.floor(self.steps(self.high))
         return [i * self.step for i in range(first, last + 1)]
 
     def steps(self, distance: float) -> float:
-        """Return how many steps a distance in log2 is, to the digits that ids hold."""
-        return round(distance / self.step, LOG2_DIGITS)
+        """Return a distance in log2 as a number of steps, rounded to the digits that ids use."""
+        return round(distance / self.step, LOG2_DIGITS)  # 0.3 / 0.1 is 2.9999999999999996
 
     def nearest(self, centre: float, value: float) -> float:
-        """Return what lies whole steps from a centre, none where the axis is fixed, and nearest to a value."""
+        """Return the lattice value nearest to `value`, whole steps from `centre`; the centre if the axis is fixed."""
         if self.fixed or not centre or not value:
             return centre
         steps = round(math.log2(value / centre) / self.step)
         return float(centre * 2.0 ** (steps * self.step))
 
-    def on(self, centre: float, value: float, within: float = ROUNDED) -> bool:
-        """Say whether a value lies whole steps from a centre, up to a distance in log2."""
+    def on(self, centre: float, value: float, tolerance: float = ROUNDED) -> bool:
+        """`True` if `value` lies whole steps from `centre`, up to `tolerance` in log2."""
         nearest = self.nearest(centre, value)
-        return value == nearest or (value > 0 and nearest > 0 and abs(math.log2(value / nearest)) <= within)
+        return value == nearest or (value > 0 and nearest > 0 and abs(math.log2(value / nearest)) <= tolerance)
 
 
 def expand(centre: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
-    """Return all points of a grid around its centre, lr running slowest."""
+    """Return all points of a grid around its centre; lr is the outer loop."""
     return [centre.moved(i, j) for i, j in product(lr_axis.offsets(), wd_axis.offsets())]
 
 
 def neighbours(point: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
-    """Return the neighbours that an optimum must beat: six on two free axes, two on one, none on none.
+    """Return the neighbours that an optimum must beat: six on two free axes, two on one, none if both are fixed.
 
-    With steps of one these are (2lr, wd) (lr, 2wd) (2lr, wd/2) (lr/2, 2wd) (lr, wd/2) (lr/2, wd); the diagonals
-    (2lr, 2wd) and (lr/2, wd/2) are left out on purpose.
+    With steps of one these are (2lr, wd) (lr, 2wd) (2lr, wd/2) (lr/2, 2wd) (lr, wd/2) (lr/2, wd): a hexagon.
+    The diagonals (2lr, 2wd) and (lr/2, wd/2) are left out on purpose.
     """
-    around = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
+    offsets = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
     return [
         point.moved(i * lr_axis.step, j * wd_axis.step)
-        for i, j in around
+        for i, j in offsets
         if not (i and lr_axis.fixed) and not (j and wd_axis.fixed)
     ]
 
 
-def parse_point(text: str, where: str) -> Point:
-    """Parse `lr,wd`.
+def parse_point(text: str, option: str) -> Point:
+    """Parse `lr,wd`, the value of `option`.
 
     Raises:
         InputError: it is not two numbers, lr positive and wd not negative.
@@ -135,28 +140,28 @@ def parse_point(text: str, where: str) -> Point:
     try:
         lr, wd = map(parse_number, text.split(","))
     except ValueError:
-        lr, wd = 0.0, 0.0
+        lr, wd = 0.0, 0.0  # refused below, with all other values that are out of range
     if not (0 < lr < math.inf and 0 <= wd < math.inf):
-        raise InputError(f"{where}: LR,WD is expected, such as 2^-6,0.5, got {text!r}")
+        raise InputError(f"{option}: LR,WD is expected, such as 2^-6,0.5, got {text!r}")
     return Point(lr, wd)
 
 
 def _in_range(value: float) -> float:
-    """Refuse what steps and maps would push out of the range of floats."""
-    if value and not 1e-30 <= value <= 1e30:
+    """Refuse values that steps and maps could push out of the range of floats."""
+    if value and not 1e-30 <= value <= 1e30:  # 0 is a valid wd
         raise ValueError(f"a number between 1e-30 and 1e30 is expected, got {value!r}")
     return value
 
 
 def _read(value: object) -> object:
-    """Read a power of two as tables print it; what is none is left to the message for what is no number."""
+    """Parse a power of two as tables print it, such as 2^-6; leave anything else to the schema."""
     with suppress(ValueError):
         return parse_number(value) if isinstance(value, str) and value.startswith("2^") else value
     return value
 
 
 class Centre(StrictModel):
-    """Where a search starts, in the coordinates of its strategy."""
+    """Centre of the ranges, in the lr and wd of its strategy."""
 
     lr: Annotated[PositiveFloat, BeforeValidator(_read), AfterValidator(_in_range)]
     wd: Annotated[NonNegative, BeforeValidator(_read), AfterValidator(_in_range)]
@@ -166,4 +171,4 @@ Centres = dict[str, Centre]
 
 
 ANYWHERE = Centre(lr=1e-3, wd=0.0)
-"""A start for whoever asks a grid about its data or its memory, which depend on none."""
+"""A centre for commands that need a grid's data or memory use only, which no centre changes."""

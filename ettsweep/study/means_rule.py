@@ -1,4 +1,4 @@
-"""The paper's rule: a point is an optimum if the mean of its scores is better than that of each neighbour."""
+"""The paper's rule: a point is optimal if the mean of its scores is better than that of each neighbour."""
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -13,7 +13,7 @@ from ettsweep.study.verdict import ScoredPoint, Verdict
 
 
 class MeansRule(StudyState):
-    """A family judged by the means over the sweep's seeds; how much these can tell is not asked."""
+    """The state of a family, judged by means over the sweep's seeds; noise plays no role."""
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
         super().__init__(study, runs)
@@ -23,27 +23,27 @@ class MeansRule(StudyState):
         return seed in self.study.seeds
 
     def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
-        """Return nothing: all is decided once the neighbours are known."""
+        """Return no runs: this rule decides once the neighbours are finished."""
         return []
 
     def at(self, point: Point) -> ScoredPoint:
-        """Return the mean score and the state of a point: that of its seed that is farthest from done."""
-        point = snap(point, self._known)
+        """Return the mean score of a point; if it is not finished, the state of its run that is farthest from done."""
+        point = snap(point, self._known_points)
         if unfinished := self._unfinished(point, self.study.seeds):
             return ScoredPoint(point, None, unfinished)
         scores = [run.score for run in self._finished(point)]
         finished = [score for score in scores if score is not None]
-        if len(finished) < len(scores):
+        if len(finished) < len(scores):  # a diverged run is finished, but has no score
             return ScoredPoint(point, None, State.DIVERGED, len(scores))
         return ScoredPoint(point, fmean(finished), State.DONE, len(scores))
 
     def climb(self, at: Point | None = None) -> Verdict:
-        """Judge a point, by default the best that was asked for, and go on to its best neighbour while one is better.
+        """Climb from a point, by default the best requested one, to the best neighbour while one is better.
 
-        No step is taken before all neighbours are known. So where it ends is a matter of what was asked for and of
-        scores alone, whoever had runs trained, and when.
+        No step is taken before all neighbours are finished. So the end of a climb depends only on the requested points
+        and their scores, not on who trained them or when.
         """
-        if at is None and not self.study.free:
+        if at is None and not self.study.free:  # a single point, which may have no score yet
             at = self.study.centre
         verdict = self._verdict(self._best() if at is None else self.at(at), ())
         passed: list[Point] = []
@@ -53,17 +53,17 @@ class MeansRule(StudyState):
         return verdict
 
     def _all_known(self, verdict: Verdict) -> bool:
-        """Say whether no neighbour is to come that a climb may go to."""
+        """`True` if no neighbour within reach of the climb is pending or pruned."""
         awaited = [n.point for n in verdict.neighbours if n.state in TO_COME or n.state is State.PRUNED]
         return not awaited or self._too_far(point for point in awaited if not self._is_asked(point))
 
-    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
+    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         metric = self.study.metric
-        better = [n for n in around if n.state.finished and metric.better(n.score, candidate.score)]
-        return f"{count_neighbours(better)} better" if better else ""
+        rivals = [n for n in scored_neighbours if n.state.finished and metric.better(n.score, candidate.score)]
+        return f"{count_neighbours(rivals)} better" if rivals else ""
 
-    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, None]:
-        if any(n.score == candidate.score for n in around):
+    def _concluded(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> tuple[str, str, None]:
+        if any(n.score == candidate.score for n in scored_neighbours):
             diverged = candidate.score is None
             return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour", None
-        return "optimal", f"its mean is better than those of all {len(around)} neighbours", None
+        return "optimal", f"its mean is better than those of all {len(scored_neighbours)} neighbours", None

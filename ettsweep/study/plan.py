@@ -1,4 +1,4 @@
-"""What to do about the runs that are wanted: submit, retry, keep, or leave to a person."""
+"""Plan: which of the requested runs to submit, to retry, to keep as they are, or to leave to a person."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from ettsweep.study.run_index import RunIndex
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A wanted run with its id, its state and the reason for it."""
+    """A requested run with its id, its state and the reason for that state."""
 
     id: str
     spec: RunSpec
@@ -20,14 +20,14 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """Wanted runs by what is done about them.
+    """Requested runs by action.
 
     Attributes:
         submit: never started.
-        retry: interrupted or pruned; they go on from their checkpoints.
-        keep: finished, running or queued.
+        retry: interrupted or pruned; resumed from their checkpoints.
+        keep: finished, running or queued: nothing to do.
         blocked: failed, cancelled, held or unknown: a person decides.
-        ledger: what it was made from.
+        run_index: the index from which the plan was made.
     """
 
     submit: tuple[PlannedRun, ...] = ()
@@ -38,41 +38,46 @@ class Plan:
 
     @property
     def to_launch(self) -> tuple[PlannedRun, ...]:
-        """Runs for the next submission, interrupted ones first."""
-        return self.retry + self.submit
+        """Runs of the next submission, those to resume first."""
+        return self.retry + self.submit  # runs with a checkpoint finish soonest
 
     @property
     def wanted(self) -> tuple[PlannedRun, ...]:
-        """All runs."""
+        """All requested runs."""
         return self.to_launch + self.keep + self.blocked
 
     @property
     def under_way(self) -> bool:
-        """Whether there is a run to launch, or one that is to finish by itself."""
+        """`True` if a run is to be launched, or is running or queued."""
         return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
 
-    def limited(self, room: int) -> "Plan":
-        """Return the plan with no more runs to launch than that."""
-        retry = self.retry[:room]
-        return replace(self, retry=retry, submit=self.submit[: room - len(retry)])
+    def limited(self, max_runs: int) -> "Plan":
+        """Return the plan with at most `max_runs` runs to launch."""
+        retry = self.retry[:max_runs]
+        return replace(self, retry=retry, submit=self.submit[: max_runs - len(retry)])
 
 
 ACTIONS = {
     State.MISSING: "submit",
     **dict.fromkeys((State.INTERRUPTED, State.PRUNED), "retry"),
     **dict.fromkeys((State.DONE, State.DIVERGED, State.RUNNING, State.QUEUED), "keep"),
+    # An unknown owner may be alive: launching the run would train it twice.
     **dict.fromkeys((State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN), "blocked"),
 }
+"""Field of `Plan` for each state."""
 
 
-def make_plan(wanted: Iterable[RunSpec], run_index: RunIndex, insist: Collection[str] = ()) -> Plan:
-    """Sort wanted runs; a run that is asked for twice is planned once.
+def make_plan(requested: Iterable[RunSpec], run_index: RunIndex, insist: Collection[str] = ()) -> Plan:
+    """Decide an action for each requested run by its state; change nothing.
 
-    Those that a person insists on, by id, are launched where they would be blocked.
+    Args:
+        requested: specs of the runs; duplicates are planned once.
+        run_index: all runs on disk.
+        insist: ids of runs to launch even if they would be blocked.
     """
     plan: dict[str, list[PlannedRun]] = {action: [] for action in ACTIONS.values()}
     specs: dict[str, RunSpec] = {}
-    for spec in wanted:
+    for spec in requested:
         specs.setdefault(spec.run_id, spec)
     for run_id, spec in specs.items():
         status = run_index.state(run_id)

@@ -1,4 +1,4 @@
-"""What scores say of a point and its neighbours: by how much one of these could be better, at a stated confidence."""
+"""The posterior of a candidate and its neighbours, fitted to their scores: how much better could a neighbour be?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +11,11 @@ import numpy as np
 from ettsweep.study.surface import DOUBT, Array, ScoreTable, Surface, fit, pairs, student_quantile
 
 MEASURED_DOF, INFERRED_DOF = 4, 8
-"""Degrees of freedom from which on the noise counts as known: of repeated seeds, or of what a fit leaves over."""
+"""Degrees of freedom at which the noise counts as known: from repeated seeds, or from the residuals of a fit. Residuals
+need more, since a surface that fits too closely hides noise."""
 
 Position = tuple[float, ...]
-"""Steps of the lattice from the point that is judged, along each free axis."""
+"""Lattice steps from the candidate along each free axis."""
 
 Scores = Mapping[Position, Mapping[int, float]]
 """Finished scores by position and seed."""
@@ -24,7 +25,7 @@ _Table = tuple[tuple[Position, tuple[tuple[int, float], ...]], ...]
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much a neighbour is worse than the candidate, and the standard error of that.
+    """How much worse a neighbour is than the candidate, with its standard error.
 
     Both are shares of the candidate's loss, or differences of accuracies.
     """
@@ -35,12 +36,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """What a seed adds to a score beyond what it adds to that of every point.
+    """The noise of a single run, once the common effect of its seed on all points is taken out.
 
     Attributes:
-        sd: as a share of a loss, or of all samples for accuracies.
-        dof: degrees of freedom that it is known with.
-        known: `measured` by repeated seeds, `inferred` from what the fit leaves over, or `unknown`.
+        sd: standard deviation, as a share of the candidate's loss, or in accuracy.
+        dof: degrees of freedom of the estimate.
+        source: `measured` by repeated seeds, `inferred` from the residuals of the fit, or `unknown`.
     """
 
     sd: float
@@ -53,14 +54,14 @@ class Posterior:
     """The posterior of a candidate and the points around it.
 
     Attributes:
-        positions: those that the model is fitted to, the candidate's among them; and those that it is asked about.
-        seeds: those of their scores, in the order of the layout.
-        surface: what is known of them; lower is better.
-        log: whether scores were fitted in log.
-        level: the candidate's score, what differences of scores that were not are shares of.
-        caveat: why points are compared pair by pair, where they are; else nothing.
-        noise: of one run.
-        misfit: the position that fits worst, where one does not fit.
+        positions: positions with scores, the candidate's among them, then further ones to predict.
+        seeds: seeds of the scores, in the order of the layout's columns.
+        surface: posterior of f at the positions; lower is better.
+        is_log: whether log losses were fitted.
+        level: the candidate's loss, which turns differences of losses into shares; 1 for accuracies.
+        noise: noise of a single run.
+        caveat: why points are compared pair by pair instead of by a smooth surface; empty if they are not.
+        misfit: the position that fits worst, if the surface does not fit.
     """
 
     positions: tuple[Position, ...]
@@ -74,21 +75,21 @@ class Posterior:
 
     @property
     def vouches(self) -> bool:
-        """Whether a surface fits and its noise is known, so that it says something of what lies between the points."""
+        """`True` if a smooth surface fits and the noise is known: only then may it predict between the points."""
         return self.surface.smooth and not self.caveat and self.noise.known != "unknown"
 
     def index(self, position: Position) -> int:
         return self.positions.index(position)
 
-    def wider(self, further: Sequence[Position]) -> "Posterior":
-        """Return it with what it says of further points, which have not been run; as it is where that is nothing."""
-        if not further or not self.surface.smooth:
+    def wider(self, positions: Sequence[Position]) -> "Posterior":
+        """Return the posterior with predictions at further positions; unchanged if it has no smooth surface."""
+        if not positions or not self.surface.smooth:  # paired comparisons say nothing of points without scores
             return self
-        surface = fit(self.surface.layout.wider(np.array(further, dtype=float)))
-        return replace(self, positions=(*self.positions, *further), surface=surface)
+        surface = fit(self.surface.layout.wider(np.array(positions, dtype=float)))
+        return replace(self, positions=(*self.positions, *positions), surface=surface)
 
     def seeds_to_measure(self, positions: Sequence[Position]) -> int:
-        """Return how many more seeds of each of some positions, of two at least, measure the noise."""
+        """Return how many more seeds, of each of at least two positions, are needed to measure the noise."""
         layout, rows, seeds = self.surface.layout, [self.index(position) for position in positions], 0
         while layout.pure_dof < MEASURED_DOF:
             layout, seeds = layout.seeded(rows), seeds + 1
@@ -96,31 +97,34 @@ class Posterior:
 
     @property
     def repeated(self) -> bool:
-        """Whether a position has scores of several seeds."""
+        """`True` if any position has scores of several seeds."""
         return bool((self.surface.layout.scored_PS.sum(1) > 1).any())
 
     def share(self, difference: float) -> float:
-        """Return a difference of fitted values as a share of the candidate's loss, or as one of accuracies."""
+        """Return a difference of f as a share of the candidate's loss, or as a difference of accuracies."""
         return -float(np.expm1(-difference)) if self.log else difference / self.level
 
     def fitted(self, share: float) -> float:
-        """Return the difference of fitted values that a share stands for."""
+        """Return the difference of f that a share stands for: the inverse of `to_share`."""
         return -float(np.log1p(-share)) if self.log else share * self.level
 
     def bound(self, of: Position, others: Sequence[Position], confidence: float) -> float:
-        """Return what, with a confidence, no other position is better by: a share of a loss, or of all samples."""
+        """Return the upper bound, at a confidence, on how much better another position is, as a share of at least 0.
+
+        It is a joint bound: the quantile of the largest advantage over all other positions.
+        """
         return max(0.0, self.share(float(np.quantile(self._advantages(of, others).max(1), confidence))))
 
     def best_of(self, of: Position, others: Sequence[Position]) -> float:
-        """Return the probability that no other position is better."""
+        """Return the probability that the candidate is better than all other positions."""
         return float((self._advantages(of, others).max(1) <= 0).mean())
 
     def better(self, of: Position, others: Sequence[Position], by: float = 0.0) -> list[float]:
-        """Return, for each other position, the probability that it is better, by more than a share."""
+        """Return, for each other position, the probability that it is better by more than `min_share`."""
         return [float(p) for p in (self._advantages(of, others) > self.fitted(by)).mean(0)]
 
     def differences(self, of: Position, others: Sequence[Position]) -> list[Difference]:
-        """Return by how much each other position is worse."""
+        """Return how much worse each other position is."""
         mean, error = self.surface.differences(self.index(of), [self.index(other) for other in others])
         return [
             Difference(-self.share(m), e * abs(1 - self.share(m)) if self.log else e / self.level)
@@ -128,7 +132,7 @@ class Posterior:
         ]
 
     def _advantages(self, of: Position, others: Sequence[Position]) -> Array:
-        key = of, tuple(others)
+        key = of, tuple(others)  # one verdict needs the same draws for its bound, its probabilities and its reason
         if key not in self._drawn:
             self._drawn[key] = self.surface.draws(self.index(of), [self.index(other) for other in others])
         return self._drawn[key]
@@ -139,52 +143,64 @@ class Posterior:
 
     @cached_property
     def order(self) -> list[Position]:
-        """Positions, the best posterior mean first."""
+        """Positions by posterior mean, the best first."""
         return [self.positions[i] for i in np.argsort(self.surface.mean, kind="stable")]
 
 
 def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Posterior | None:
-    """Return what scores around a candidate say of it and of each other; None of too few.
+    """Fit the posterior to the scores around a candidate.
 
-    Losses are fitted in log where that has the higher marginal likelihood; of an accuracy, less is worse.
+    Losses are fitted in log if that has the higher marginal likelihood. If no smooth surface fits, points are compared
+    pair by pair, and the posterior has a caveat.
+
+    Args:
+        scores: finished scores by position and seed.
+        candidate: position of the candidate, from which positions are counted.
+        loss: `True` if lower scores are better.
+
+    Returns:
+        None if the candidate has no score or a loss of 0, or no two points share a seed.
     """
     return _evidence(_table(scores), candidate, loss)
 
 
+# Cached: each round judges all studies anew, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
 def _evidence(table: _Table, candidate: Position, loss: bool) -> Posterior | None:
-    own = [score for position, seeds in table if position == candidate for _, score in seeds]
-    level = abs(float(np.mean(own))) if loss and own else 1.0
-    found = _fitted(table, loss)
-    if found is None or not own or not level:
+    candidate_scores = [score for position, seeds in table if position == candidate for _, score in seeds]
+    level = abs(float(np.mean(candidate_scores))) if loss and candidate_scores else 1.0
+    fitted = _fitted(table, loss)
+    if fitted is None or not candidate_scores or not level:
         return None
-    surface, log = found
+    surface, log = fitted
     positions = tuple(position for position, _ in table)
     seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
     caveat, misfit = _misfit(surface, positions)
-    if caveat and surface.layout.pure_dof >= 1:
+    if caveat and surface.layout.pure_dof >= 1:  # paired comparisons need repeats to estimate the noise
         surface = pairs(surface.layout)
     noise = _noise(surface, 1.0 if log else level)
     return Posterior(positions, seeds, surface, log, level, noise, caveat, misfit)
 
 
 def fit_scores(scores: Scores, *, loss: bool) -> tuple[Surface, float] | None:
-    """Fit a surface to scores wherever they lie, whether or not it vouches for a verdict; None to too few.
+    """Fit a surface to scores of any positions, for a sampler: unlike a verdict's, it need not pass tests of its fit.
 
-    Return with it what a share of the best score is, in the surface's units.
+    Returns:
+        The surface, and the size in its units of a share of 1 of the best score; None if no two points share a seed.
     """
-    if (found := _fitted(_table(scores), loss)) is None:
+    if (fitted := _fitted(_table(scores), loss)) is None:
         return None
     best = min(fmean(seeds.values()) for seeds in scores.values())
-    return found[0], 1.0 if found[1] or not loss else abs(best)
+    return fitted[0], 1.0 if fitted[1] or not loss else abs(best)
 
 
 def _table(scores: Scores) -> _Table:
+    # Sorted and hashable: a key of the cache, and the same floats whatever the order of the runs.
     return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
 
 
 def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
-    """Return the surface fitted to scores, and whether to their logs: losses, where that is the likelier."""
+    """Return the surface fitted to scores, and whether to log losses; None if no two points share a seed."""
     values = [score for _, seeds in table for _, score in seeds]
     column = {seed: s for s, seed in enumerate(sorted({seed for _, seeds in table for seed, _ in seeds}))}
     x_PD = np.array([position for position, _ in table], dtype=float)
@@ -192,6 +208,7 @@ def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
     for p, (_, seeds) in enumerate(table):
         for seed, score in seeds:
             y_PS[p, column[seed]], scored_PS[p, column[seed]] = score, 1.0
+    # Lower is better within the model, so accuracies are negated.
     raw = ScoreTable(x_PD, scored_PS, y_PS if loss else -y_PS)
     if raw.dof < 1:
         return None
@@ -199,31 +216,32 @@ def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
     if loss and min(values) > 0:
         logs = ScoreTable(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
         in_log = fit(logs)
-        # the Jacobian of the logarithm: values are compared as multiples of their geometric mean
+        # Likelihoods of y and log y are comparable after the Jacobian of the logarithm: the product of all 1 / y.
         if in_log.log_marginal_likelihood >= surface.log_marginal_likelihood + raw.dof * float(np.mean(np.log(values))):
             return in_log, True
     return surface, False
 
 
 def _noise(surface: Surface, level: float) -> NoiseEstimate:
-    """Return what is known of the noise, as a share of a level."""
+    """Return the noise of a surface as a share of a level."""
     sd = surface.noise / level
-    pure, left = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.smooth else 0.0
-    if pure >= MEASURED_DOF:
-        return NoiseEstimate(sd, pure, "measured")
-    if left >= INFERRED_DOF:
-        return NoiseEstimate(sd, left, "inferred")
-    return NoiseEstimate(sd, max(pure, left), "unknown")
+    pure_dof, leftover_dof = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.smooth else 0.0
+    if pure_dof >= MEASURED_DOF:
+        return NoiseEstimate(sd, pure_dof, "measured")
+    if leftover_dof >= INFERRED_DOF:
+        return NoiseEstimate(sd, leftover_dof, "inferred")
+    return NoiseEstimate(sd, max(pure_dof, leftover_dof), "unknown")
 
 
 def _misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, Position | None]:
-    """Say why a surface does not fit, and where; nothing where it does."""
+    """Return why a surface does not fit, and the position that fits worst; empty and None if it fits."""
     shift = surface.misfits()
     worst = int(np.argmax(np.abs(shift)))
+    # Bonferroni: the worst of all points is tested, on both sides.
     if abs(shift[worst]) > student_quantile(1 - DOUBT / (2 * len(positions)), max(surface.dof, INFERRED_DOF)):
-        what = "there is a cliff" if shift[worst] > 0 else "a point is better than its surroundings let expect"
-        return f"no smooth surface fits: {what}", positions[worst]
-    pure = surface.layout.pure_dof
-    if pure >= INFERRED_DOF and surface.growth() > student_quantile(1 - DOUBT, pure):
+        problem = "there is a cliff" if shift[worst] > 0 else "a point is better than the points around it predict"
+        return f"no smooth surface fits: {problem}", positions[worst]
+    pure_dof = surface.layout.pure_dof
+    if pure_dof >= INFERRED_DOF and surface.growth() > student_quantile(1 - DOUBT, pure_dof):
         return "the noise grows with the score", None
     return "", None

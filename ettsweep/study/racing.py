@@ -1,4 +1,4 @@
-"""Racing: which further runs would narrow a bound most, and how many it would take."""
+"""Racing: choose the runs that narrow a bound most, and predict how many it takes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from ettsweep.study.surface import Array, contrast
 from ettsweep.study.verdict import MOST
 
 AIM = 0.5
-"""Share of the margin to which the bounds of single neighbours are to be brought, so that the joint one is within."""
+"""Share of the margin that the bound of each single neighbour should reach, so that the joint bound is within it."""
 
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """What is to be known: whether no other position is better than one by more than a margin.
+    """The question that racing answers: is no other position better than the candidate by more than the margin?
 
     Attributes:
-        turn: the seeds that each position gets, one after the other.
-        taken: those that each has had, whatever became of them.
-        under_way: runs, as (position, seed), whose scores are to come.
-        most_seeds: seeds of one position.
+        seed_order: seeds in the order in which each position gets them.
+        used_seeds: seeds that each position has had, whatever the state of their runs.
+        under_way: runs, as (position, seed), without a score yet.
+        max_seeds: most seeds of a position.
     """
 
     posterior: Posterior
@@ -39,135 +39,159 @@ class BoundQuery:
 
 
 class Allocation:
-    """The posterior as it would be after further runs, whose scores would be as expected.
+    """A simulation of the posterior after further runs, each of which scores as predicted.
 
-    The covariance of the posterior does not depend on the scores to come, so it can be followed without them.
-    Shapes: H components, P positions, Q others.
+    The posterior covariance of a Gaussian process does not depend on the scores, so it can be updated without them.
+    Shapes: H components, P positions, Q others, O options.
     """
 
     def __init__(self, query: BoundQuery) -> None:
-        found, surface = query.posterior, query.posterior.surface
+        posterior, surface = query.posterior, query.posterior.surface
         self.query, self.weight_H = query, surface.weight_H
         self.variance_H = surface.variance_H
         self.cov_HPP = surface.cov_HPP
-        self.of, self.others = found.index(query.of), [found.index(other) for other in query.others]
-        ahead_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
-        self.ahead_Q = self.weight_H @ ahead_HQ
-        self.among_Q = self.weight_H @ (ahead_HQ - self.ahead_Q) ** 2
-        self.margin = found.fitted(query.margin)
-        self.start_Q = self._within()
+        self.candidate, self.others = posterior.index(query.of), [posterior.index(other) for other in query.others]
+        advantage_HQ = surface.mean_HP[:, [self.candidate]] - surface.mean_HP[:, self.others]
+        self.advantage_Q = self.weight_H @ advantage_HQ
+        self.between_variance_Q = self.weight_H @ (advantage_HQ - self.advantage_Q) ** 2
+        self.margin = posterior.fitted(query.margin)
+        self.initial_variance_Q = self._within()
         scored_PS = surface.layout.scored_PS
-        self.members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(found.seeds)}
-        self.used = [set(query.taken.get(position, ())) for position in found.positions]
+        self.seed_members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(posterior.seeds)}
+        self.used_seeds = [set(query.taken.get(position, ())) for position in posterior.positions]
+        # Runs under way will narrow the bound as well: without them, racing would choose the same runs again.
         for position, seed in query.under_way:
-            self.take([(found.index(position), seed)])
+            self.take([(posterior.index(position), seed)])
 
     def best(self) -> list[tuple[int, int]]:
-        """Return the next run, or two that share a new seed, as (position, seed): those that tell most for each run."""
-        options = [(option, told) for option in self._options() if (told := self._told(option)) is not None]
+        """Return the run that narrows the bound most, or the two that share a new seed, as (position, seed).
+
+        Options are compared by gain per run; empty if there is none.
+        """
+        options = [(option, contrast_P) for option in self._options() if (contrast_P := self._told(option)) is not None]
         if not options:
             return []
-        told_PO = np.stack([told for _, told in options], 1)
-        along_HPO = self.cov_HPP @ told_PO
-        told_HO = 1 + (along_HPO * told_PO).sum(1)
-        less_HQO = (along_HPO[:, [self.of]] - along_HPO[:, self.others]) ** 2 / told_HO[:, None]
-        now_HQO = contrast(self.cov_HPP, self.of, self.others)[:, :, None]
-        gain_O = (self._open(now_HQO) - self._open(now_HQO - less_HQO)) / [len(option) for option, _ in options]
+        contrast_PO = np.stack([contrast_P for _, contrast_P in options], 1)
+        covariance_HPO = self.cov_HPP @ contrast_PO
+        variance_HO = 1 + (covariance_HPO * contrast_PO).sum(1)
+        # Variance of candidate minus other drops by cov(difference, contrast)^2 / var(contrast score).
+        reduction_HQO = (covariance_HPO[:, [self.candidate]] - covariance_HPO[:, self.others]) ** 2 / variance_HO[
+            :, None
+        ]
+        current_HQO = contrast(self.cov_HPP, self.candidate, self.others)[:, :, None]
+        gain_O = (self._open(current_HQO) - self._open(current_HQO - reduction_HQO)) / [
+            len(option) for option, _ in options
+        ]
         return options[int(np.argmax(gain_O))][0]
 
     def take(self, option: Sequence[tuple[int, int]], times: int = 1) -> None:
-        """Take runs for done, or as many times as many that are like them."""
-        if (told_P := self._told(option)) is not None:
-            along_HP = np.sqrt(times) * self.cov_HPP @ told_P
-            told_H = 1 + np.sqrt(times) * along_HP @ told_P
-            self.cov_HPP = self.cov_HPP - along_HP[:, :, None] * along_HP[:, None, :] / told_H[:, None, None]
+        """Update the posterior as if these runs were finished, `times` times over.
+
+        A run is a rank-one update (Sherman-Morrison) along its contrast with the other runs of its seed.
+        """
+        if (contrast_P := self._told(option)) is not None:
+            covariance_HP = np.sqrt(times) * self.cov_HPP @ contrast_P
+            variance_H = 1 + np.sqrt(times) * covariance_HP @ contrast_P
+            self.cov_HPP = (
+                self.cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]
+            )
         for position, seed in option:
-            self.members.setdefault(seed, np.zeros(len(self.used)))[position] += 1.0
-            self.used[position].add(seed)
+            self.seed_members.setdefault(seed, np.zeros(len(self.used_seeds)))[position] += 1.0
+            self.used_seeds[position].add(seed)
 
     def closed(self) -> bool:
-        """Say whether the bound would be within the margin, if neighbours stay as far behind as they are.
+        """`True` if the bound would be within the margin, provided that neighbours stay as far behind as they are.
 
-        Components come together as each of them gets narrower: further runs tell the length scales, too.
+        The variance between components is scaled down with that within: further runs narrow the length scales, too.
         """
         within_Q = self._within()
-        var_Q = within_Q + self.among_Q * within_Q / np.maximum(self.start_Q, 1e-300)
-        z_Q = (self.ahead_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
+        var_Q = within_Q + self.between_variance_Q * within_Q / np.maximum(self.initial_variance_Q, 1e-300)
+        z_Q = (self.advantage_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
+        # Union bound over neighbours: slightly pessimistic, and needs no draws.
         return sum(map(NormalDist().cdf, z_Q.tolist())) <= 1 - self.query.confidence
 
     def _within(self) -> Array:
-        """Return the variance of each difference within components."""
-        return np.asarray((self.weight_H * self.variance_H) @ contrast(self.cov_HPP, self.of, self.others))
+        """Return the variance of each difference from the candidate, averaged over components, [Q]."""
+        return np.asarray((self.weight_H * self.variance_H) @ contrast(self.cov_HPP, self.candidate, self.others))
 
     def _open(self, cov_HQO: Array) -> Array:
-        """Return how far the bounds of single neighbours are from what is aimed at, squared, for each option.
+        """Return how far the bounds of single neighbours exceed their target: the sum of squares for each option, [O].
 
-        These would have the candidate less each other known to so much, in units of the noise's variance.
+        `cov_HQO` is the variance of the candidate minus each other after each option, in units of the noise variance.
         """
         within_QO = np.tensordot(self.weight_H * self.variance_H, np.maximum(cov_HQO, 0.0), 1)
-        sd_QO = np.sqrt(within_QO + self.among_Q[:, None])
+        sd_QO = np.sqrt(within_QO + self.between_variance_Q[:, None])
         z = NormalDist().inv_cdf((1 + self.query.confidence) / 2)
-        return np.asarray((np.maximum(self.ahead_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
+        return np.asarray((np.maximum(self.advantage_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
 
     def _options(self) -> Iterator[list[tuple[int, int]]]:
-        """Yield single runs of seeds that other points have, and pairs of runs of a new one."""
-        following: dict[int, int] = {}
-        for position, used in enumerate(self.used):
-            if len(used) < self.query.most_seeds:
-                following[position] = next(seed for seed in self.query.turn if seed not in used)
-        near = [self.of, *self.others]
-        for position, seed in following.items():
-            if seed in self.members and self.members[seed].any():
+        """Yield single runs with seeds that other positions have, and pairs of runs that share a new seed.
+
+        A single run with a new seed says nothing: the effect of the seed absorbs its score.
+        """
+        next_seed: dict[int, int] = {}
+        for position, used_seeds in enumerate(self.used_seeds):
+            if len(used_seeds) < self.query.most_seeds:
+                next_seed[position] = next(seed for seed in self.query.turn if seed not in used_seeds)
+        compared = [self.candidate, *self.others]
+        for position, seed in next_seed.items():
+            if seed in self.seed_members and self.seed_members[seed].any():
                 yield [(position, seed)]
-        for one, other in combinations([p for p in near if p in following], 2):
-            if following[one] == following[other] not in self.members:
-                yield [(one, following[one]), (other, following[one])]
+        # Only compared positions start a new seed: elsewhere a pair would say little about the candidate.
+        for first, other in combinations([p for p in compared if p in next_seed], 2):
+            # Two runs compare their positions only if they share the seed.
+            if next_seed[first] == next_seed[other] not in self.seed_members:
+                yield [(first, next_seed[first]), (other, next_seed[first])]
 
     def _told(self, option: Sequence[tuple[int, int]]) -> Array | None:
-        """Return what runs tell: the last point less the mean of those that share its seed; None where there are none.
+        """Return the contrast that runs measure: the last position minus the mean of those that share its seed, [P].
 
-        It is scaled to be told with the variance of one score.
+        It is scaled to be measured with the variance of one score; None if no other position has the seed.
         """
         position, seed = option[-1]
-        shared_P = np.zeros(len(self.used)) if seed not in self.members else self.members[seed].copy()
+        shared_P = np.zeros(len(self.used_seeds)) if seed not in self.seed_members else self.seed_members[seed].copy()
         for other, _ in option[:-1]:
             shared_P[other] += 1.0
         if not (count := shared_P.sum()):
             return None
-        told_P = -shared_P / count
-        told_P[position] += 1
-        return np.asarray(told_P * np.sqrt(count / (count + 1)))
+        contrast_P = -shared_P / count
+        contrast_P[position] += 1
+        # One score minus the mean of `count` others has a variance of 1 + 1 / count.
+        return np.asarray(contrast_P * np.sqrt(count / (count + 1)))
 
 
 def next_runs(query: BoundQuery, number: int) -> list[tuple[Position, int]]:
-    """Return up to a number of runs, as (position, seed), that tell most of a question; none where none may be had.
+    """Return up to `limit` runs, as (position, seed), that narrow the bound most; empty if no run is allowed.
 
-    Where the noise is unknown, what tells most is one more seed of each point that is compared, and has none under way.
+    While the noise is unknown, these are one more seed of each compared position that has no run under way; they come
+    together, whatever the limit.
     """
     positions = query.posterior.positions
-    allocation, found = Allocation(query), list[tuple[int, int]]()
+    allocation, chosen = Allocation(query), list[tuple[int, int]]()
     if query.posterior.noise.known == "unknown":
-        awaited = {positions.index(position) for position, _ in query.under_way}
-        for position in [allocation.of, *allocation.others]:
-            if position not in awaited and len(allocation.used[position]) < query.most_seeds:
-                found.append((position, next(seed for seed in query.turn if seed not in allocation.used[position])))
-        return [(positions[p], seed) for p, seed in found]
-    while len(found) < number and (option := allocation.best()):
+        pending = {positions.index(position) for position, _ in query.under_way}
+        for position in [allocation.candidate, *allocation.others]:
+            if position not in pending and len(allocation.used_seeds[position]) < query.most_seeds:
+                chosen.append(
+                    (position, next(seed for seed in query.turn if seed not in allocation.used_seeds[position]))
+                )
+        return [(positions[p], seed) for p, seed in chosen]
+    while len(chosen) < number and (option := allocation.best()):
         allocation.take(option)
-        found += option
-    return [(positions[p], seed) for p, seed in found]
+        chosen += option
+    return [(positions[p], seed) for p, seed in chosen]
 
 
 def runs_needed(query: BoundQuery) -> int | None:
-    """Return how many further runs a question would take, as things look; None where that is more than `MOST`.
+    """Return the predicted number of further runs that would answer a query; None if more than `MOST`.
 
-    As the number grows, so does that of runs that are reckoned alike: to one in sixteen.
+    To be fast, runs are simulated in batches that grow with their number, up to a sixteenth of it.
     """
-    allocation, needed = Allocation(query), 0
+    allocation, n_runs = Allocation(query), 0
     while not allocation.closed():
-        option, times = allocation.best(), 1 + needed // 16
-        if not option or needed > MOST:
+        option, times = allocation.best(), 1 + n_runs // 16
+        if not option or n_runs > MOST:
             return None
         allocation.take(option, times)
-        needed += times * len(option)
-    return max(1, needed) if needed <= MOST else None
+        n_runs += times * len(option)
+    return max(1, n_runs) if n_runs <= MOST else None

@@ -1,4 +1,4 @@
-"""The recipe of a grid file: names and epochs resolved, and `key=value` put in."""
+"""Resolution of the recipe of a grid file: names, epochs, and `key=value` overrides."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -14,51 +14,59 @@ from ettsweep.trainer.tasks.registry import check_fits, steps_per_epoch, task_sp
 
 
 def resolve_recipe(
-    written: dict[str, Any],
+    recipe: dict[str, Any],
     model: str | dict[str, Any],
     task: str | dict[str, Any],
     overrides: Sequence[str],
-    where: str,
+    location: str,
 ) -> Recipe:
-    """Return a file's recipe with model and task, which may be names, and `key=value` overrides, checked by the schema.
+    """Return the validated recipe of a grid file.
+
+    Args:
+        recipe: the mapping under `recipe:`.
+        model: name, or mapping of fields.
+        task: name, or mapping of fields.
+        overrides: `key=value` for dotted keys of the recipe.
+        location: the file, for error messages.
 
     Raises:
         InputError: an unknown name or key, or a value that the schema refuses.
     """
-    with located(where):
+    with located(location):
         data = {
-            **deepcopy(written),
+            **deepcopy(recipe),  # overrides change it in place, and `_check_warmup` needs the file's schedule
             "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
             "task": task_spec(task).model_dump() if isinstance(task, str) else dict(task),
         }
     for override in overrides:
         apply_override(data, override)
-    where = with_sets(where, overrides)
+    location = with_sets(location, overrides)
     if "schedule" in data:
-        data["schedule"] = _in_steps(data["schedule"], data, where)
-        _check_warmup(data["schedule"], written.get("schedule"), data, where)
-    resolved = validate(Recipe, data, where, IN_EPOCHS)
-    with located(where):
+        data["schedule"] = _in_steps(data["schedule"], data, location)
+        _check_warmup(data["schedule"], recipe.get("schedule"), data, location)
+    resolved = validate(Recipe, data, location, IN_EPOCHS)
+    with located(location):
         check_size(resolved.model, resolved.optimizer)
         check_fits(resolved.task, resolved.model, resolved.batch_size)
     return resolved
 
 
 def recipe_problems(
-    written: object,
+    recipe: object,
     model: object,
     task: object,
     overrides: Sequence[str],
-    where: str,
+    location: str,
 ) -> list[str]:
-    """Return what is wrong with the recipe of a file that is refused anyway, so that a user mends all of it at once.
+    """Return the problems of the recipe in a file that has other problems, so that a user sees all of them at once.
 
-    Another stands for a model, a task or a schedule that cannot be judged alone: a name, or a number of epochs.
+    Arguments are those of `resolve_recipe`, unchecked. Names of models and tasks, and schedules in epochs, are replaced
+    by valid placeholders: they cannot be resolved before the other problems are fixed.
     """
-    if not isinstance(written, dict):
+    if not isinstance(recipe, dict):
         return []
     data = {
-        **deepcopy(written),
+        **deepcopy(recipe),
         "model": dict(model) if isinstance(model, dict) else model_spec("vit-digits"),
         "task": dict(task) if isinstance(task, dict) else task_spec("digits"),
     }
@@ -67,7 +75,7 @@ def recipe_problems(
             apply_override(data, override)
         if isinstance(schedule := data.get("schedule"), dict) and EPOCHS.keys() & schedule.keys():
             data["schedule"] = _SOME_SCHEDULE
-        validate(Recipe, data, with_sets(where, overrides), IN_EPOCHS)
+        validate(Recipe, data, with_sets(location, overrides), IN_EPOCHS)
     except InputError as error:
         return str(error).splitlines()
     return []
@@ -79,53 +87,55 @@ EPOCHS = {
     "eval_every_epochs": "eval_every",
     "stop_epoch": "stop_step",
 }
-"""Fields of a schedule that may be given in epochs, and may be fractions; a run is counted in steps."""
+"""Schedule fields in epochs, which may be fractions, and the fields in steps that they are converted to."""
 
 IN_EPOCHS = [("schedule", name) for name in EPOCHS]
+"""Their keys, which the schema does not know, for its hints on misspelt keys."""
 
 _SOME_SCHEDULE = ScheduleSpec(total_steps=1, warmup_steps=0, eval_every=1)
 
 
-def _in_steps(schedule: object, data: dict[str, Any], where: str) -> object:
-    """Return a schedule of a recipe with what it says in epochs in steps of the task and the batch size.
+def _in_steps(schedule: object, data: dict[str, Any], location: str) -> object:
+    """Convert the epochs of a schedule to steps; `data` is the recipe, for task and batch size.
 
     Raises:
-        InputError: what else the recipe says is wrong, or is no number of epochs.
+        InputError: another part of the recipe is invalid, or a value is not a number of epochs.
     """
     if not isinstance(schedule, dict) or not EPOCHS.keys() & schedule.keys():
         return schedule
-    rest = validate(Recipe, data | {"schedule": _SOME_SCHEDULE}, where, IN_EPOCHS)
-    with located(where):
-        steps = steps_per_epoch(rest.task, rest.batch_size)
-    told = {key: value for key, value in schedule.items() if key not in EPOCHS}
+    # Steps per epoch depend on task and batch size, so these have to be valid first.
+    recipe = validate(Recipe, data | {"schedule": _SOME_SCHEDULE}, location, IN_EPOCHS)
+    with located(location):
+        steps = steps_per_epoch(recipe.task, recipe.batch_size)
+    converted = {key: value for key, value in schedule.items() if key not in EPOCHS}
     for name, field in EPOCHS.items():
         if name not in schedule:
             continue
         value = schedule[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
-            raise InputError(f"{where}: schedule.{name}: a number of epochs is expected, got {value!r}")
-        if field in told:
-            raise InputError(f"{where}: schedule: {name} and {field} say the same; give one of them")
-        told[field] = round(value * steps)
-    return told
+            raise InputError(f"{location}: schedule.{name}: a number of epochs is expected, got {value!r}")
+        if field in converted:  # else the order of the keys would decide
+            raise InputError(f"{location}: schedule: {name} and {field} set the same value; give one of them")
+        converted[field] = round(value * steps)
+    return converted
 
 
-def _check_warmup(schedule: object, written: object, data: dict[str, Any], where: str) -> None:
-    """Say what to set where the run, a schedule in steps, is shortened to less than the warm-up that the file has.
+def _check_warmup(schedule: object, file_schedule: object, data: dict[str, Any], location: str) -> None:
+    """Suggest a warm-up if overrides shorten the run to less than the warm-up of the file.
 
     Raises:
-        InputError: it is.
+        InputError: they do.
     """
     try:
-        before = validate(ScheduleSpec, _in_steps(written, data, where), where)
+        original = validate(ScheduleSpec, _in_steps(file_schedule, data, location), location)
     except InputError:
-        return  # the schema has the words for what is left of it
-    now = schedule if isinstance(schedule, dict) else {}
-    total, warmup = now.get("total_steps"), before.warmup_steps
-    if now.get("warmup_steps") == warmup and isinstance(total, int) and 0 < total <= warmup:
+        return  # the file's own schedule is invalid: validating the recipe reports it
+    fields = schedule if isinstance(schedule, dict) else {}
+    total, warmup = fields.get("total_steps"), original.warmup_steps
+    if fields.get("warmup_steps") == warmup and isinstance(total, int) and 0 < total <= warmup:
         raise InputError(
-            f"{where}: schedule: warmup_steps {warmup} must be below total_steps {total}; "
-            f"--set schedule.warmup_steps={total * warmup // before.total_steps} keeps the share that the file has"
+            f"{location}: schedule: warmup_steps {warmup} must be below total_steps {total}; "
+            f"--set schedule.warmup_steps={total * warmup // original.total_steps} keeps the share that the file has"
         )
 
 
@@ -135,31 +145,32 @@ OPTIONS = {
     **{"rule": "--rule", "confidence": "--confidence", "margin": "--margin"},
     "criterion": "--rule, --confidence and --margin",
 }
-"""What is set otherwise than by --set, and how."""
+"""Option to use instead, for keys that people try to change with --set and that are not part of the recipe."""
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set `a.b=value` in nested plain data; the schema judges key and value afterwards.
+    """Set `a.b=value` in nested plain data, in place; the schema validates key and value later.
 
     Raises:
-        InputError: the key is, or is like, what an option is for.
+        InputError: the key is, or resembles, one that another option sets.
     """
-    from difflib import get_close_matches
+    from difflib import get_close_matches  # few commands need it, and imports at the top slow down all of them
 
     key, value = split_override(override)
     first = key.partition(".")[0]
-    known = first in Recipe.model_fields
-    if meant := get_close_matches(first, () if known else OPTIONS, n=1, cutoff=0.8):
-        raise InputError(f"--set {hidden(override)}: {key} is not of the recipe; use {OPTIONS[meant[0]]}")
+    candidates = () if first in Recipe.model_fields else OPTIONS
+    if matches := get_close_matches(first, candidates, n=1, cutoff=0.8):
+        raise InputError(f"--set {hidden(override)}: {key} is not a field of the recipe; use {OPTIONS[matches[0]]}")
     *parents, last = key.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})
         if not isinstance(inner, dict):
+            # `optimizer: sgd` is short for `optimizer: {kind: sgd}`.
             inner = data[parent] = {"kind": inner} if isinstance(inner, str) else {}
         data = inner
     if parents == ["schedule"]:
         for epochs, steps in EPOCHS.items():
-            if last in (epochs, steps):  # the last word counts, in steps or in epochs
+            if last in (epochs, steps):  # a length in steps overrides one in epochs, and vice versa
                 data.pop(epochs, None)
                 data.pop(steps, None)
     data[last] = value

@@ -1,4 +1,4 @@
-"""What is on disk: all runs of a results folder with their states; and what to do about those that are wanted."""
+"""RunIndex: all runs of a results folder, with specs, states and results."""
 
 import os
 from collections import Counter
@@ -19,7 +19,7 @@ from ettsweep.trainer.models.registry import model_name
 
 @dataclass(frozen=True)
 class Run:
-    """A run as found: folder, spec, state, and the result if it is finished."""
+    """A run on disk: folder, spec, status, and the result if it is finished."""
 
     dir: RunDir
     spec: RunSpec
@@ -52,24 +52,25 @@ class Run:
 
     @cached_property
     def score(self) -> float | None:
-        """Return what verdicts compare; None where the run diverged or is unfinished."""
+        """Score that verdicts compare; None if the run diverged or is unfinished."""
         return number(self.result.get("score")) if self.result else None
 
 
 @dataclass(frozen=True)
 class RunIndex:
-    """All runs by id, and what is wrong with the folders that hold none."""
+    """All runs by id, and the errors of run folders that cannot be read, by id."""
 
     runs: dict[str, Run]
     broken: dict[str, str]
 
     def state(self, run_id: str) -> Status:
-        """Return the state of a run, missing where there is none."""
+        """Return the status of a run; `missing` if it has no folder."""
         run = self.runs.get(run_id)
         if run is not None:
             return run.status
         if run_id in self.broken:
-            return Status(State.INTERRUPTED, "its spec.json is damaged and will be written anew")
+            # The id of a requested run is known without the file, so resuming repairs it.
+            return Status(State.INTERRUPTED, "its spec.json is damaged and will be rewritten")
         return Status(State.MISSING)
 
     def family(self, family: str) -> list[Run]:
@@ -78,35 +79,44 @@ class RunIndex:
 
 
 def cost_s(run: Run) -> float:
-    """Return the device seconds that a run has taken; 0 before it is finished, or pruned."""
-    if run.state is State.PRUNED:
+    """Return the device seconds of a finished or pruned run; 0 for any other."""
+    if run.state is State.PRUNED:  # it has no result, but its attempts record the time
         latest = run.dir.latest()
         return latest.spent().device_s if latest else 0.0
     return (number(run.result.get("device_s")) if run.result else None) or 0.0
 
 
-def by_point(runs: Iterable[Run], asked: Iterable[Point] = ()) -> dict[Point, list[Run]]:
-    """Group runs of a family by lattice point: the one asked for that a run means, else that of the first run there."""
-    known = dict.fromkeys(asked)
+def by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Point, list[Run]]:
+    """Group the runs of a family by lattice point.
+
+    Coordinates that differ in the last bits, as maps between strategies make them, count as one point: the requested
+    one in `points`, else that of the first run.
+    """
+    lattice_points = dict.fromkeys(points)
     groups: dict[Point, list[Run]] = {}
     for run in runs:
-        point = snap(run.point, known)
-        known.setdefault(point)
+        point = snap(run.point, lattice_points)
+        lattice_points.setdefault(point)
         groups.setdefault(point, []).append(run)
     return groups
 
 
 def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
-    """Read all run folders of a results folder, which need not exist; `outlook` is asked about owners and jobs."""
+    """Read all run folders of a results folder, which need not exist.
+
+    Args:
+        results: the folder.
+        liveness: looks up owners and jobs; by default, only processes of this machine are known.
+    """
     runs: dict[str, Run] = {}
     broken: dict[str, str] = {}
     try:
-        names = sorted(os.listdir(runs_dir(results)))
+        names = sorted(os.listdir(runs_dir(results)))  # listings have no order of their own
     except (FileNotFoundError, NotADirectoryError):
         names = []
     for name in names:
         if not is_run_id(name):
-            continue
+            continue  # not ours
         run = RunDir(runs_dir(results) / name)
         try:
             spec = run.spec()
@@ -118,25 +128,25 @@ def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
 
 
 def find_run(run_index: RunIndex, prefix: str) -> str:
-    """Return the id of the one run whose id starts so.
+    """Return the full id of the run whose id starts with `prefix`, broken runs included.
 
     Raises:
-        InputError: no run, or several, start so.
+        InputError: no run, or several, have this prefix.
     """
-    found = [name for name in (*run_index.runs, *run_index.broken) if name.startswith(prefix)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    ids = [name for name in (*run_index.runs, *run_index.broken) if name.startswith(prefix)]
+    if len(ids) == 1:
+        return ids[0]
+    if not ids:
         raise InputError(f"no run starts with {prefix!r}; `ettsweep status` lists them")
-    raise InputError(f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}")
+    raise InputError(f"{len(ids)} runs start with {prefix!r}: {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}")
 
 
 def intact(run_index: RunIndex, prefix: str) -> Run:
-    """Return the one run whose id starts so.
+    """Return the run whose id starts with `prefix`.
 
     Raises:
-        InputError: no run, or several, start so.
-        CorruptError: its folder is broken.
+        InputError: no run, or several, have this prefix.
+        CorruptError: its folder cannot be read.
     """
     run_id = find_run(run_index, prefix)
     if run_id not in run_index.runs:
@@ -145,6 +155,6 @@ def intact(run_index: RunIndex, prefix: str) -> Run:
 
 
 def count_states(states: Iterable[State]) -> dict[State, int]:
-    """Return how many there are of each state, in the order of the states."""
+    """Count the states that occur, in the order of `State`."""
     counts = Counter(states)
     return {state: counts[state] for state in State if counts[state]}

@@ -1,7 +1,7 @@
-"""Samplers by name: the surface's own, and any of Optuna's.
+"""Samplers by name: `surface`, and those of Optuna.
 
-One of Optuna's is asked in a fresh study of what is known each time: a point that has a score is a finished trial, one
-that is under way a running one. So what is on disk is the truth, and nothing is kept of a sampler.
+Each round, a sampler of Optuna gets a new in-memory study: points with scores are finished trials, points under way are
+running ones. So no state of a sampler is stored: the runs on disk are the only truth.
 """
 
 import importlib.util
@@ -26,25 +26,29 @@ OPTUNA = ("tpe", "gp", "cmaes", "random", "qmc")
 SAMPLERS = ("surface", *OPTUNA)
 
 TRIALS = 30
-"""Points that a sampler of Optuna's may name where nobody says how many; the surface stops by itself."""
+"""Points per study that a sampler of Optuna suggests by default; `surface` stops by itself."""
 
 ASKED = 10
-"""Times that a sampler may be asked for a place that is not taken, before the nearest free one is chosen."""
+"""Attempts to get an unused position from a sampler, before the nearest free one is taken instead."""
 
 BEST = 10
-"""Optuna has CMA-ES begin at the best of so many finished trials, and refuses to begin from fewer."""
+"""Repeats of finished trials as CMA-ES's source: it starts from the best tenth of them, and fails if that is none."""
 
 
 def trials_for(name: str, stated: int | None) -> int:
-    """Return how many points a sampler may name: as many as somebody has stated, else its default."""
+    """Return how many points a sampler may suggest: `trials` if given, else the sampler's default."""
     return stated or (TRIALS if name in OPTUNA else MOST)
 
 
 def proposer(name: str, seed: int = 0) -> Sampler:
-    """Return what proposes points by the sampler of a name; `seed` is that of all draws of Optuna's.
+    """Return the sampler of a name.
+
+    Args:
+        name: one of `SAMPLERS`.
+        seed: seed of all random draws of Optuna's samplers.
 
     Raises:
-        InputError: there is none, or it needs a package that is missing.
+        InputError: the name is unknown, or the sampler needs a package that is not installed.
     """
     if name == "surface":
         return surface
@@ -56,7 +60,7 @@ def proposer(name: str, seed: int = 0) -> Sampler:
 
 
 def _ask(name: str, seed: int, observations: Observations, number: int) -> list[Place]:
-    """Return the next free places that one of Optuna's samplers names, the start first."""
+    """Return up to `limit` free positions that a sampler of Optuna suggests, the start first."""
     import optuna
     from optuna.distributions import IntDistribution
     from optuna.trial import TrialState, create_trial
@@ -64,67 +68,70 @@ def _ask(name: str, seed: int, observations: Observations, number: int) -> list[
     ends = enumerate(zip(observations.low, observations.high, strict=True))
     space: dict[str, BaseDistribution] = {f"axis {k}": IntDistribution(low, high) for k, (low, high) in ends}
 
-    def trial(place: Place, value: float | None) -> "FrozenTrial":
+    def trial(position: Place, value: float | None) -> "FrozenTrial":
         state = TrialState.RUNNING if value is None else TrialState.COMPLETE
         return create_trial(
-            state=state, value=value, params=dict(zip(space, place, strict=True)), distributions=dict(space)
+            state=state, value=value, params=dict(zip(space, position, strict=True)), distributions=dict(space)
         )
 
     chosen = [] if observations.start in observations.taken else [observations.start]
-    left_out = len(observations.taken) if name == "qmc" else 0  # of the one sequence that it has
+    n_skipped = len(observations.taken) if name == "qmc" else 0  # QMC repeats its one sequence from the start
     with quiet():
-        finished = [trial(place, value) for place, value in observations.values.items() if observations.holds(place)]
-        under_way = [trial(place, None) for place in (*filter(observations.holds, observations.awaited), *chosen)]
+        finished = [
+            trial(position, value) for position, value in observations.values.items() if observations.holds(position)
+        ]
+        under_way = [trial(position, None) for position in (*filter(observations.holds, observations.awaited), *chosen)]
         study = optuna.create_study(sampler=_sampler(name, seed, len(observations.taken), finished))
+        # Running trials matter: TPE counts them as bad (constant liar), so suggestions spread out.
         study.add_trials([*finished, *under_way])
         while len(chosen) < min(number, len(observations.free)):
-            for _ in range(ASKED + left_out):  # its trials run on, so that it sees what it has named
+            for _ in range(ASKED + n_skipped):  # these trials stay running, so the sampler sees its own suggestions
                 params = study.ask(space).params
-                place = tuple(int(params[axis]) for axis in space)
-                if place not in observations.taken and place not in chosen:
+                position = tuple(int(params[axis]) for axis in space)
+                if position not in observations.taken and position not in chosen:
                     break
             else:
-                place = _nearest(place, (free for free in observations.free if free not in chosen))
-            chosen.append(place)
+                position = _nearest(position, (free for free in observations.free if free not in chosen))
+            chosen.append(position)
     return chosen
 
 
-def _sampler(name: str, seed: int, number: int, finished: "list[FrozenTrial]") -> "BaseSampler":
-    """Return one of Optuna's samplers for a round, in which so many places are taken."""
+def _sampler(name: str, seed: int, n_unavailable: int, finished: "list[FrozenTrial]") -> "BaseSampler":
+    """Return a sampler of Optuna for a round, seeded by the number of positions used so far."""
     from optuna import samplers
 
-    drawn = derive_seed(seed, name, number) % 2**32
+    round_seed = derive_seed(seed, name, n_unavailable) % 2**32
     match name:
         case "tpe":
-            return samplers.TPESampler(seed=drawn, multivariate=True, constant_liar=True)
+            return samplers.TPESampler(seed=round_seed, multivariate=True, constant_liar=True)
         case "gp":
-            return samplers.GPSampler(seed=drawn)
+            return samplers.GPSampler(seed=round_seed)
         case "cmaes":
             source = BEST * finished or None
             return samplers.CmaEsSampler(
-                seed=drawn, with_margin=True, warn_independent_sampling=False, source_trials=source
+                seed=round_seed, with_margin=True, warn_independent_sampling=False, source_trials=source
             )
         case "random":
-            return samplers.RandomSampler(seed=drawn)
-        case _:  # one sequence for all rounds
-            once = derive_seed(seed, name) % 2**32
-            return samplers.QMCSampler(seed=once, scramble=True, warn_independent_sampling=False)
+            return samplers.RandomSampler(seed=round_seed)
+        case _:  # quasi-Monte Carlo: one sequence for all rounds, or it would not fill the space evenly
+            sequence_seed = derive_seed(seed, name) % 2**32
+            return samplers.QMCSampler(seed=sequence_seed, scramble=True, warn_independent_sampling=False)
 
 
-def _nearest(place: Place, free: Iterable[Place]) -> Place:
-    return min(free, key=lambda other: sum((a - b) ** 2 for a, b in zip(place, other, strict=True)))
+def _nearest(position: Place, free: Iterable[Place]) -> Place:
+    return min(free, key=lambda other: sum((a - b) ** 2 for a, b in zip(position, other, strict=True)))
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Optuna from telling of each study and trial, and of what is experimental in it."""
+    """Silence Optuna's log of studies and trials, and its warnings about experimental features."""
     import optuna
 
-    before = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             yield
     finally:
-        optuna.logging.set_verbosity(before)
+        optuna.logging.set_verbosity(verbosity)

@@ -1,4 +1,4 @@
-"""Whose seeds are whose: those of the sweep, those of racing, and fresh ones that never move a verdict."""
+"""Seeds by purpose: those of the sweep, those of racing, and fresh ones that never enter a verdict."""
 
 from itertools import chain, count, islice
 
@@ -6,21 +6,22 @@ from ettsweep.runs.spec import MAX_SEED
 from ettsweep.study.study import Study
 
 RACING = range(1_000_000, 1_001_000)
-"""Seeds of further runs that a verdict asks for; one range for all sweeps, so that they share these runs too."""
+"""Seeds that racing adds, far above those that people request. All sweeps use one range, so they share these runs."""
 
 
 def counts(study: Study, seed: int) -> bool:
-    """Say whether the scores of a seed are among those that a bound is found from."""
+    """`True` if scores of a seed enter the bound: it is one of the sweep's or of racing."""
     return seed in study.seeds or seed in RACING
 
 
 def in_turn(study: Study) -> list[int]:
-    """Return the seeds that a point gets one after the other: the search's, then those of racing."""
+    """Return seeds in the order in which a point gets them: the sweep's, then those of racing."""
     return [*study.seeds, *(seed for seed in RACING if seed not in study.seeds)]
 
 
 def fresh_seeds(study: Study, number: int) -> list[int]:
-    """Return seeds for reruns of an optimum: the next ones, disjoint from the search's and from those of racing."""
+    """Return seeds for reruns of an optimum: the next ones that are neither the sweep's nor of racing."""
     first = max(study.seeds) + 1
+    # Beyond the largest allowed seed the count starts again from 0: lower seeds may be free.
     free = (seed for seed in chain(range(first, MAX_SEED + 1), count()) if not counts(study, seed))
     return list(islice(free, number))

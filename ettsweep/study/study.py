@@ -1,4 +1,4 @@
-"""What is searched: points of a lattice in (log2 lr, log2 wd), requests, and the search of each family."""
+"""Study: one family searched in one sweep, on a lattice of points in (log2 lr, log2 wd)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,16 +15,18 @@ from ettsweep.trainer.tasks.registry import Metric, task_kind
 
 @dataclass(frozen=True)
 class Study:
-    """The search of one family: its lattice, its seeds, and the points that were asked for.
+    """One family searched in one sweep: its lattice, its seeds, and the requested points.
 
     Attributes:
-        base: the run of the centre with the first seed.
-        points: those that grids asked for, over all seeds.
-        sweep: the name under which it was asked for; empty before it has one.
-        criterion: what makes its verdict optimal.
-        box: two opposite corners of the ranges that proposers may choose points from.
-        proposed: points that proposers chose, first to last.
-        start: where the search started; None before it did.
+        base: the run at the centre with the first seed.
+        lr, wd: ranges and steps of the lattice.
+        seeds: seeds of each grid point.
+        points: points of grids, each requested with all seeds.
+        sweep: name of the sweep; empty before it has one.
+        criterion: the rule by which its verdict is given.
+        box: two opposite corners of the ranges in which samplers suggest points; empty without a sampler.
+        proposed: points that samplers suggested, in order.
+        start: point from which the sampler started; None before it did.
     """
 
     base: RunSpec
@@ -40,7 +42,7 @@ class Study:
 
     @cached_property
     def family(self) -> str:
-        return self.base.family_id
+        return self.base.family_id  # cached, since it hashes the whole spec
 
     @cached_property
     def model(self) -> str:
@@ -52,77 +54,80 @@ class Study:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Sweep and family: there is one search of both."""
+        """(sweep, family): unique among studies."""
         return self.sweep, self.family
 
     @property
     def title(self) -> str:
-        """What people read of it: sweep and strategy."""
+        """Name of the study for people: sweep and strategy."""
         return f"{self.sweep or self.model} {self.strategy}"
 
     @property
     def free(self) -> bool:
-        """Whether there is an axis to search along."""
+        """`True` if an axis is not fixed, so that there is something to search."""
         return not (self.lr.fixed and self.wd.fixed)
 
     def holds(self, point: Point) -> bool:
-        """Say whether a point lies on the lattice, within the ranges asked for or beyond."""
+        """`True` if the point lies on the lattice, inside the requested ranges or not."""
         return self.lr.on(self.base.lr, point.lr) and self.wd.on(self.base.wd, point.wd)
 
     @property
     def centre(self) -> Point:
-        """The point that its lattice is counted from."""
+        """Origin of the lattice."""
         return Point(self.base.lr, self.base.wd)
 
     @cached_property
     def asked(self) -> dict[Point, Seeds]:
-        """The points that it asks for, each with its seeds."""
+        """All requested points, each with its seeds."""
+        # Grid points take precedence: one that was suggested too has all seeds.
         return dict.fromkeys(self.proposed, self.seeds_proposed) | dict.fromkeys(self.points, self.seeds)
 
     @property
     def seeds_proposed(self) -> Seeds:
-        """The seeds of a proposal: the first one; by the paper's rule, which does not race, all of them."""
+        """Seeds of a suggested point: the first, to which racing adds; all by the paper's rule, which has no race."""
         return self.seeds if self.criterion.rule == "paper" else self.seeds[:1]
 
     @cached_property
     def numbers(self) -> dict[Point, int]:
-        """The number of each proposal in the order in which they were named; the first is 1."""
+        """Number of each suggested point in the order of suggestion, from 1."""
         return {point: number for number, point in enumerate(self.proposed, 1)}
 
     def asks(self, point: Point, seed: int) -> bool:
-        """Say whether it asks for a run."""
+        """`True` if the run at this point with this seed is requested."""
         return seed in self.asked.get(point, ())
 
     def specs(self) -> list[RunSpec]:
-        """Return all runs that it asks for."""
+        """Return the specs of all requested runs."""
         return [self.base.with_point(lr, wd, seed) for (lr, wd), seeds in self.asked.items() for seed in seeds]
 
     @property
     def metric(self) -> Metric:
-        """What its runs are compared by."""
+        """Metric by which runs are compared."""
         return task_kind(self.base.task).score
 
-    def judged_by(self, stated: CriterionOptions) -> "Study":
-        """Return the same search with what is stated in place of what its criterion has."""
-        return replace(self, criterion=stated.over(self.criterion))
+    def judged_by(self, options: CriterionOptions) -> "Study":
+        """Return the study with `options` applied to its criterion."""
+        return replace(self, criterion=options.over(self.criterion))
 
     def run(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
-        """Return one run; what is not given is the centre's, or the first seed.
+        """Return the spec of one run, by default at the centre and with the first seed.
 
         Raises:
-            InputError: a value that the schema refuses.
+            InputError: the schema refuses a value.
         """
-        given = {"lr": lr, "wd": wd, "seed": seed}
-        data = self.base.model_dump() | {key: value for key, value in given.items() if value is not None}
+        overrides = {"lr": lr, "wd": wd, "seed": seed}
+        # Validated, unlike `with_point`: these values may come from a user.
+        data = self.base.model_dump() | {key: value for key, value in overrides.items() if value is not None}
         return validate(RunSpec, data, "run")
 
 
 def titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
-    """Return what people read of each of some searches, by its key: the model too, where they are of several."""
-    several = len({study.model for study in studies}) > 1
+    """Return the title of each study by its key; it names the model if the studies have several."""
+    has_several_models = len({study.model for study in studies}) > 1
     return {
+        # A sweep named after its model needs no second mention of it.
         study.key: f"{study.sweep} {study.model} {study.strategy}"
-        if several and study.model != study.sweep
+        if has_several_models and study.model != study.sweep
         else study.title
         for study in studies
     }

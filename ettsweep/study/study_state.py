@@ -1,12 +1,12 @@
-"""A family as it was when it was looked at: its points and their states, and which runs would tell more."""
+"""The state of a study: its points and their scores, the climb to a candidate, and the runs that a verdict needs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import product
 
-from ettsweep.console import power
 from ettsweep.errors import InputError
+from ettsweep.powers import power
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import PRINTED, Point, neighbours, snap
@@ -15,8 +15,8 @@ from ettsweep.study.study import Study
 from ettsweep.study.verdict import FINAL, Bound, ScoredPoint, Verdict, best
 
 REACH = 8
-"""Lattice steps that a climb may leave the ranges asked for; farther out the score has no optimum to offer, such as
-when runs are so short that the decay does nothing."""
+"""Lattice steps that a climb may go beyond the requested ranges. Without an end it may climb forever: the score of very
+short runs, say, keeps improving along wd, which has no effect yet."""
 
 URGENCY = (
     State.FAILED,
@@ -29,27 +29,28 @@ URGENCY = (
     State.RUNNING,
     State.PRUNED,
 )
-"""What tells the state of a point: that of its seed that is farthest from done."""
+"""States of unfinished runs, farthest from done first: a point has the first of them that one of its runs is in."""
 
 CONCLUDED = "concluded"
-"""Where nothing stands in the way of the rule's own word."""
+"""Placeholder verdict: nothing is missing, so the rule decides."""
 
 STUCK, TO_COME = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
-"""States that a person must decide about, and those that end by themselves; a pruned run goes on where it is needed."""
+"""States that need a person, and states that end by themselves. Pruned is neither: such a run resumes when needed."""
 
 
 class StudyState(ABC):
-    """A family as it was when it was looked at: what was asked for, and its runs by lattice point."""
+    """A study at one moment: its requested points, and its runs by lattice point."""
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
         self.study = study
-        self._asked = study.asked
-        grouped = by_point((run for run in runs if study.holds(run.point)), self._asked)
+        self._requested_points = study.asked
+        # Keyed by requested points: runs of other sweeps may be off by rounding, and still are the same points.
+        grouped = by_point((run for run in runs if study.holds(run.point)), self._requested_points)
         self._runs = {point: {run.spec.seed: run for run in members} for point, members in grouped.items()}
-        self._known = dict.fromkeys((*self._asked, *self._runs))
-        self._snapped: dict[Point, Point] = {}
+        self._known_points = dict.fromkeys((*self._requested_points, *self._runs))
+        self._canonical_points: dict[Point, Point] = {}
 
-    # --- what the rules differ in ---
+    # --- the parts that differ between rules ---
 
     @abstractmethod
     def at(self, point: Point) -> ScoredPoint:
@@ -57,193 +58,232 @@ class StudyState(ABC):
 
     @abstractmethod
     def climb(self, at: Point | None = None) -> Verdict:
-        """Judge a point, by default the best that was asked for, and go on to a better one while there is one."""
+        """Climb from a point, by default the best requested one, while a better one is near; judge where it ends."""
 
     new_seeds: Sequence[int]
-    """The seeds that a neighbour is run with first."""
+    """Seeds that a new neighbour is run with first."""
 
     @abstractmethod
     def counts(self, seed: int) -> bool:
-        """Say whether the scores of a seed count."""
+        """`True` if scores of a seed enter the verdict."""
 
     @abstractmethod
     def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
-        """Return up to that many runs, of at most so many seeds a point, that would tell most of an open verdict."""
+        """Return up to `limit` runs, of up to `max_seeds` seeds per point, that would narrow an open verdict most."""
 
     @abstractmethod
-    def _refuted(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> str:
-        """Say why a neighbour is better; nothing where none is."""
+    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
+        """Return why a neighbour is better than the candidate; empty if none is."""
 
     @abstractmethod
-    def _concluded(self, candidate: ScoredPoint, around: Sequence[ScoredPoint]) -> tuple[str, str, Bound | None]:
-        """Return the verdict on a candidate all of whose neighbours are known, the reason, and what it rests on."""
+    def _concluded(
+        self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
+    ) -> tuple[str, str, Bound | None]:
+        """Return verdict, reason and bound for a candidate all of whose neighbours are finished."""
 
     # --- candidate and neighbours ---
 
     def verdict(self, at: Point | None = None) -> Verdict:
-        """Judge the point `at`, or else the one at which a climb from the best point asked for ends."""
+        """Judge a point; by default, climb from the best requested point and judge where the climb ends."""
         return self.climb() if at is None else self._verdict(self.at(at), ())
 
     def _verdict(self, candidate: ScoredPoint | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
-        """Judge a candidate, at the end of a path whose points had the neighbours `passed`."""
+        """Judge the candidate at the end of a path; `passed` are the points compared on the way."""
         study = self.study
-        around = [self.at(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
+        scored_neighbours = [self.at(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
+        # Fresh seeds are rerun after the verdict; they are shown beside it and never move it.
         fresh = {seed: run.score for seed, run in sorted(runs.items()) if not self.counts(seed) and run.state.finished}
-        here = [scored_point.point for scored_point in ([candidate] if candidate else []) + around]
-        reached = dict.fromkeys([*path, *passed, *here])
+        compared_points = [
+            scored_point.point for scored_point in ([candidate] if candidate else []) + scored_neighbours
+        ]
+        reached = dict.fromkeys([*path, *passed, *compared_points])
         outside = tuple(point for point in reached if point in self._runs and not self._within(point))
         compared = [
             scored_point.point
-            for scored_point in (*([candidate] if candidate else []), *around)
+            for scored_point in (*([candidate] if candidate else []), *scored_neighbours)
             if scored_point.state.finished
         ]
-        members = [run for point in compared for run in self._finished(point)]
-        verdict, reason, stuck = self._judge(candidate, around)
+        compared_runs = [run for point in compared for run in self._finished(point)]
+        verdict, reason, stuck = self._judge(candidate, scored_neighbours)
         bound = None
         if verdict == CONCLUDED and candidate:
-            verdict, reason, bound = self._concluded(candidate, around)
+            verdict, reason, bound = self._concluded(candidate, scored_neighbours)
         reason += self._cure(stuck)
-        seen = tuple(around), fresh, outside, tuple(path), tuple(members), tuple(run.id for run in stuck)
-        return Verdict(study, verdict, reason, candidate, *seen, bound)
+        context = (
+            tuple(scored_neighbours),
+            fresh,
+            outside,
+            tuple(path),
+            tuple(compared_runs),
+            tuple(run.id for run in stuck),
+        )
+        return Verdict(study, verdict, reason, candidate, *context, bound)
 
-    def snap(self, typed: Point) -> Point:
-        """Return the point of the lattice that a typed one was read from, the known one if there is one.
+    def snap(self, typed_point: Point) -> Point:
+        """Return the lattice point that a user typed, which tables print with four digits only.
 
         Raises:
-            InputError: there is none: it lies off a fixed axis, or between the steps of another.
+            InputError: the point is not on the lattice: off a fixed axis, or between two steps.
         """
         study = self.study
         axes = study.lr, study.wd
-        within = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
-        if (point := snap(typed, self._known, within)) in self._known:
+        # Half a step at most: on a fine lattice, a printed value could stand for two points.
+        tolerance = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
+        if (point := snap(typed_point, self._known_points, tolerance)) in self._known_points:
             return point
         start = study.centre
-        near = Point(*(axis.nearest(here, value) for axis, here, value in zip(axes, start, typed, strict=True)))
-        for name, axis, value, at in zip(("lr", "wd"), axes, typed, near, strict=True):
-            if not axis.on(at, value, within):
+        nearest = Point(
+            *(axis.nearest(origin, value) for axis, origin, value in zip(axes, start, typed_point, strict=True))
+        )
+        for name, axis, value, nearest_value in zip(("lr", "wd"), axes, typed_point, nearest, strict=True):
+            if not axis.on(nearest_value, value, tolerance):
                 if axis.fixed:
-                    raise InputError(f"--at: {name} is fixed at {power(at)} in {study.title}, got {power(value)}")
+                    raise InputError(
+                        f"--at: {name} is fixed at {power(nearest_value)} in {study.title}, got {power(value)}"
+                    )
                 raise InputError(
-                    f"--at: {name} {power(value)} is no point of {study.title}; the nearest is {power(at)}"
+                    f"--at: {name} {power(value)} is no point of {study.title}; the nearest is {power(nearest_value)}"
                 )
-        return snap(near, self._known)
+        return snap(nearest, self._known_points)
 
     def _best(self) -> ScoredPoint | None:
-        """Return the best finished point that was asked for; of equal ones that with the lowest lr, then wd."""
-        scored = [self.at(point) for point in sorted(self._asked, key=tuple)]
+        """Return the best finished point that was requested; on ties the one with the lowest lr, then wd."""
+        scored = [self.at(point) for point in sorted(self._requested_points, key=tuple)]
         return best([scored_point for scored_point in scored if scored_point.state.finished], self.study.metric)
 
-    # --- places ---
+    # --- positions on the lattice ---
 
     @cached_property
     def axes(self) -> list[int]:
-        """Which axes are free: 0 for lr, 1 for wd."""
+        """Indices of the free axes: 0 for lr, 1 for wd."""
         return [k for k, axis in enumerate((self.study.lr, self.study.wd)) if not axis.fixed]
 
     def steps(self, point: Point, origin: Point | None = None) -> tuple[float, ...]:
-        """Return the steps from one point, by default the centre, to another along the free axes."""
-        axes, here, there = (self.study.lr, self.study.wd), (origin or self.study.centre).log2(), point.log2()
-        return tuple(round((there[k] - here[k]) / axes[k].step, 6) for k in self.axes)
+        """Return the lattice steps from `origin`, by default the centre, to a point along each free axis."""
+        axes, origin_log2, point_log2 = (
+            (self.study.lr, self.study.wd),
+            (origin or self.study.centre).log2(),
+            point.log2(),
+        )
+        # Rounded, since positions are dictionary keys and float noise would split equal ones.
+        return tuple(round((point_log2[k] - origin_log2[k]) / axes[k].step, 6) for k in self.axes)
 
     def place(self, steps: Sequence[float], origin: Point | None = None) -> Point:
-        """Return the point that is so many steps from another, by default the centre: the known one if there is one."""
+        """Return the point that many lattice steps from `origin`, by default the centre; the inverse of `steps`."""
         moved = [0.0, 0.0]
         for k, number in zip(self.axes, steps, strict=True):
             moved[k] = number * (self.study.lr, self.study.wd)[k].step
         return self._snap((origin or self.study.centre).moved(*moved))
 
     def _snap(self, point: Point) -> Point:
-        if point not in self._snapped:
-            self._snapped[point] = snap(point, self._known)
-        return self._snapped[point]
+        if point not in self._canonical_points:
+            self._canonical_points[point] = snap(point, self._known_points)
+        return self._canonical_points[point]
 
     def runs(self) -> dict[Point, list[Run]]:
-        """Return all runs that count, by point."""
-        counted = {p: [run for seed, run in runs.items() if self.counts(seed)] for p, runs in self._runs.items()}
-        return {point: runs for point, runs in counted.items() if runs}
+        """Return all runs whose seeds enter the verdict, by point."""
+        scored_runs = {p: [run for seed, run in runs.items() if self.counts(seed)] for p, runs in self._runs.items()}
+        return {point: runs for point, runs in scored_runs.items() if runs}
 
     def awaits(self, point: Point, seeds: Sequence[int]) -> bool:
-        """Say whether one of some runs of a point is still to come by itself."""
+        """`True` if a point has no run yet for one of these seeds, or one that will end without help."""
         return self._unfinished(point, seeds) in TO_COME
 
     # --- judgement ---
 
-    def _judge(self, candidate: ScoredPoint | None, around: Sequence[ScoredPoint]) -> tuple[str, str, Sequence[Run]]:
-        """Return the verdict, the reason for it, and the runs standing still that are to be named with it."""
+    def _judge(
+        self, candidate: ScoredPoint | None, scored_neighbours: Sequence[ScoredPoint]
+    ) -> tuple[str, str, Sequence[Run]]:
+        """Return the verdict, the reason for it, and the stuck runs to name with it.
+
+        The order of the checks matters: what is wrong with the candidate comes before what is missing around it.
+        """
         pending = len(self._pending())
-        stuck = self._stuck([*around, *([candidate] if candidate else [])])
+        stuck = self._stuck([*scored_neighbours, *([candidate] if candidate else [])])
+        # A study without a free axis is never searched, whatever its single point's state.
         if candidate is None or (not candidate.state.finished and self.study.free):
-            what = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
-            return "incomplete", f"{what}; {pending} of {len(self._asked)} points asked for are to come", stuck
+            state = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
+            return (
+                "incomplete",
+                f"{state}; {pending} of {len(self._requested_points)} points asked for are to come",
+                stuck,
+            )
         if not self.study.free:
             return "unsearched", "both axes are fixed: a single point has no neighbours", ()
-        if better := self._refuted(candidate, around):
-            return "refuted", better, ()
+        if refutation := self._refuted(candidate, scored_neighbours):
+            return "refuted", refutation, ()
         if pending:
-            return "incomplete", f"{pending} of {len(self._asked)} points that were asked for are to come", stuck
-        new = [n.point for n in around if not self._is_asked(n.point)]
-        if self._too_far(new):
-            told = (
-                f"the climb is {REACH} steps beyond the ranges asked for and stops there; if the score still improves, "
-                f"widen them by asking for the grid again, with --lr-range or --wd-range; else fix the axis that does "
-                f"not matter in a sweep of its own, with --wd-range fixed --name NAME"
+            return (
+                "incomplete",
+                f"{pending} of {len(self._requested_points)} points that were asked for are to come",
+                stuck,
             )
-            return "edge", told, ()
-        if new:
-            return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for", stuck
-        unfinished = [n for n in around if not n.state.finished]
+        unrequested = [n.point for n in scored_neighbours if not self._is_asked(n.point)]
+        if self._too_far(unrequested):
+            reason = (
+                f"the climb stopped {REACH} steps beyond the requested ranges; if the score still improves, widen them "
+                f"by requesting the grid again, with --lr-range or --wd-range; otherwise fix the axis that does not "
+                f"matter in a separate sweep, with --wd-range fixed --name NAME"
+            )
+            return "edge", reason, ()
+        if unrequested:
+            return "edge", f"{len(unrequested)} of {len(scored_neighbours)} neighbours had not been asked for", stuck
+        unfinished = [n for n in scored_neighbours if not n.state.finished]
         if unfinished:
             return "incomplete", f"{count_neighbours(unfinished)} to come", stuck
+        # With a diverged candidate everything around it diverged as well: a retry would not help.
         return CONCLUDED, "", stuck if candidate.score is not None else ()
 
     def _pending(self) -> list[Point]:
-        """Return the points that were asked for and are still to come, pruned ones too if a grid asked for them."""
-        needed = set(self.study.points)
+        """Return the requested points that are not finished, with pruned ones if a grid requested them."""
+        grid_points = set(self.study.points)
         return [
             point
-            for point, seeds in self._asked.items()
-            if self.awaits(point, seeds) or (point in needed and self._unfinished(point, seeds) is State.PRUNED)
+            for point, seeds in self._requested_points.items()
+            if self.awaits(point, seeds) or (point in grid_points and self._unfinished(point, seeds) is State.PRUNED)
         ]
 
     def _unfinished(self, point: Point, seeds: Sequence[int]) -> State | None:
-        """Return the state of the run of a point that is farthest from done; None where all are finished."""
+        """Return the state of a point's run that is farthest from done; None if all are finished."""
         runs = self._runs.get(point, {})
         states = {runs[seed].state if seed in runs else State.MISSING for seed in seeds}
         return next((state for state in URGENCY if state in states), None)
 
     def _is_asked(self, point: Point) -> bool:
-        """Say whether a grid, or an earlier round, asked for a point."""
-        return point in self._asked or self._runs.get(point, {}).keys() >= set(self.new_seeds)
+        """`True` if a grid requested a point, or an earlier round ran it."""
+        return point in self._requested_points or self._runs.get(point, {}).keys() >= set(self.new_seeds)
 
     def _finished(self, point: Point) -> list[Run]:
-        """Return the finished runs of a point that count, lowest seed first."""
+        """Return the finished runs of a point whose seeds enter the verdict, lowest seed first."""
         runs = sorted(self._runs.get(point, {}).items())
         return [run for seed, run in runs if run.state.finished and self.counts(seed)]
 
     def _within(self, point: Point) -> bool:
-        """Say whether a point was asked for, or lies within the ranges that proposers may choose from."""
-        if point in self._asked or not self.study.box:
-            return point in self._asked
+        """`True` if a point was requested, or lies within the ranges that samplers suggest from."""
+        if point in self._requested_points or not self.study.box:
+            return point in self._requested_points
         return all(
-            axis.fixed or axis.steps(min(along) - at) <= 0 <= axis.steps(max(along) - at)
-            for axis, at, *along in zip(
+            axis.fixed or axis.steps(min(corners) - value) <= 0 <= axis.steps(max(corners) - value)
+            for axis, value, *corners in zip(
                 (self.study.lr, self.study.wd), point.log2(), *(p.log2() for p in self.study.box), strict=True
             )
         )
 
     def _too_far(self, points: Iterable[Point]) -> bool:
-        """Say whether one of some points is more than `REACH` steps beyond what was asked for: no climb goes there."""
-        asked = list(zip(*(point.log2() for point in (*self._asked, *self.study.box)), strict=True))
+        """`True` if any of these points is more than `REACH` steps beyond the requested ones: no climb goes there."""
+        requested_values = list(
+            zip(*(point.log2() for point in (*self._requested_points, *self.study.box)), strict=True)
+        )
         for point in points:
-            for axis, here, ends in zip((self.study.lr, self.study.wd), point.log2(), asked, strict=True):
-                if not axis.fixed and axis.steps(max(min(ends) - here, here - max(ends))) > REACH:
+            for axis, value, limits in zip((self.study.lr, self.study.wd), point.log2(), requested_values, strict=True):
+                if not axis.fixed and axis.steps(max(min(limits) - value, value - max(limits))) > REACH:
                     return True
         return False
 
-    def _stuck(self, first: Iterable[ScoredPoint]) -> list[Run]:
-        """Return the runs that a person must decide about, those of the candidate and its neighbours first."""
-        points = dict.fromkeys((*(scored_point.point for scored_point in first), *self._asked))
+    def _stuck(self, scored_points: Iterable[ScoredPoint]) -> list[Run]:
+        """Return the runs that need a person, those of the given points first."""
+        points = dict.fromkeys((*(scored_point.point for scored_point in scored_points), *self._requested_points))
         return [
             run
             for point in points
@@ -252,60 +292,64 @@ class StudyState(ABC):
         ]
 
     def _cure(self, stuck: Sequence[Run]) -> str:
-        """Name some runs that a person must decide about, with what to type."""
+        """Return which runs are stuck and the commands that help, as the end of a reason."""
         if not stuck:
             return ""
-        named = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
-        what = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
-        told = [f"; {what} still: {named}"]
-        many = f"--sweep {self.study.sweep} --strategy {self.study.strategy}"
-        if over := [run.id for run in stuck if run.state is not State.HELD]:
-            ids = " ".join(over) if len(over) <= 3 else many
-            told.append(f"`ettsweep retry {ids}` trains {'it' if len(over) == 1 else 'them'} again")
-        if len(over) < len(stuck):
-            told.append(f"`ettsweep status {many} --state held` says what lets the held ones start")
-        return "; ".join(told)
+        run_list = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
+        number = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
+        sentences = [f"; {number} still: {run_list}"]
+        family_options = f"--sweep {self.study.sweep} --strategy {self.study.strategy}"
+        if retriable := [run.id for run in stuck if run.state is not State.HELD]:
+            # A few ids are readable; more are selected by the study's options.
+            ids = " ".join(retriable) if len(retriable) <= 3 else family_options
+            sentences.append(f"`ettsweep retry {ids}` trains {'it' if len(retriable) == 1 else 'them'} again")
+        if len(retriable) < len(stuck):
+            sentences.append(f"`ettsweep status {family_options} --state held` says what lets the held ones start")
+        return "; ".join(sentences)
 
-    # --- the next round ---
+    # --- runs for the next round ---
 
     def wanted(self, verdict: Verdict) -> list[RunSpec]:
-        """Return the runs that the next round needs: what was asked for, then candidate and neighbours.
+        """Return the runs that a verdict still needs: requested ones first, then candidate and neighbours.
 
-        Once all of these are known, an unresolved verdict needs further ones alone.
+        Empty for an unresolved verdict: only racing helps that (see `racing_specs`).
         """
         if pending := self.pending():
             return pending
         if verdict.candidate is None or verdict.verdict in FINAL | {"unresolved"}:
             return []
-        candidate, new = verdict.candidate, [n.point for n in verdict.neighbours if not self._is_asked(n.point)]
-        if self._too_far(new):
+        candidate, unrequested = verdict.candidate, [n.point for n in verdict.neighbours if not self._is_asked(n.point)]
+        if self._too_far(unrequested):
             return [] if candidate.state.finished else self.specs([candidate.point], self.new_seeds)
-        return self.specs(dict.fromkeys([candidate.point, *verdict.missing, *new]), self.new_seeds)
+        return self.specs(dict.fromkeys([candidate.point, *verdict.missing, *unrequested]), self.new_seeds)
 
     def pending(self) -> list[RunSpec]:
-        """Return the runs of points that are still to come; pruned ones if a grid asked for their point."""
-        needed, specs = set(self.study.points), list[RunSpec]()
+        """Return the runs of requested points that are not finished, with pruned ones if a grid requested them."""
+        grid_points, specs = set(self.study.points), list[RunSpec]()
         for point in self._pending():
             runs = self._runs.get(point, {})
             specs += [
                 spec
-                for spec in self.specs([point], self._asked[point])
-                if point in needed or spec.seed not in runs or runs[spec.seed].state is not State.PRUNED
+                for spec in self.specs([point], self._requested_points[point])
+                if point in grid_points or spec.seed not in runs or runs[spec.seed].state is not State.PRUNED
             ]
         return specs
 
     def beyond(self, verdict: Verdict) -> list[Run]:
-        """Return the runs that points have, which a climb reached, beyond what was asked for."""
+        """Return existing runs that no grid requested, of requested points and of points that the climb reached."""
         members = [run for point in verdict.outside for run in self._runs[point].values()]
-        members += [run for point in self._asked for run in self._runs.get(point, {}).values()]
+        members += [run for point in self._requested_points for run in self._runs.get(point, {}).values()]
         return [run for run in members if self.counts(run.spec.seed) and not self.study.asks(run.point, run.spec.seed)]
 
     def asked(self) -> list[RunSpec]:
-        """Return the runs that were asked for: those that are there, or new ones."""
-        return [spec for point, seeds in self._asked.items() for spec in self.specs([point], seeds)]
+        """Return all requested runs, existing or new."""
+        return [spec for point, seeds in self._requested_points.items() for spec in self.specs([point], seeds)]
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
-        """Return the runs of some points, over the search's seeds by default: those that are there, or new ones."""
+        """Return the runs of some points, over the study's seeds by default.
+
+        An existing run's own spec is returned, since its lr and wd may differ from the point's by rounding.
+        """
         specs = []
         for point, seed in product(points, seeds or self.study.seeds):
             run = self._runs.get(point, {}).get(seed)
@@ -314,5 +358,5 @@ class StudyState(ABC):
 
 
 def count_neighbours(some: Sequence[ScoredPoint]) -> str:
-    """Return how many neighbours there are of some kind, and the verb."""
+    """Return a number of neighbours with its verb: `1 neighbour is`, `2 neighbours are`."""
     return "1 neighbour is" if len(some) == 1 else f"{len(some)} neighbours are"

@@ -1,15 +1,16 @@
-"""A model of a family's surface: a Gaussian process over the lattice, under the two-way layout of points and seeds.
+"""A Gaussian process over the lattice, fitted to the scores of a study: the score as a function of lr and wd.
+
+The model is a two-way layout of points p and seeds s, lower is better:
 
     y_ps = f(p) + b_s + e_ps,   e ~ N(0, sigma^2),   f ~ GP(0, g sigma^2 k)
     k(p, q) = (1 - v) exp(-sum_d (p_d - q_d)^2 / 2 l_d^2) + v [p = q]
 
-So f is smooth but for a share v of its variance, by which each point is off by something of its own. Seeds' own effects
-b have flat priors, as has log sigma; both are integrated in closed form. The length scales l, in steps of the lattice,
-the ratio g of signal to noise and the share v are integrated over a grid, each value weighted by its marginal
-likelihood. What is then known of f is a mixture of multivariate Student t, one component for each value that counts.
+A share v of the variance of f is independent from point to point; the rest is smooth. The seed effects b and log sigma
+have flat priors and are integrated out in closed form. The length scales l (in lattice steps), the signal-to-noise
+ratio g and the share v are integrated over a grid, weighted by marginal likelihood. So the posterior of f is a mixture
+of multivariate Student t distributions, one component per grid value with a weight worth keeping.
 
-Without the process, that is with k of points that know nothing of each other, the same equations are those of paired
-comparisons with pooled noise: `pairs`.
+With independent points (no smooth part) the same equations are paired comparisons with pooled noise: `fit_pairs`.
 
 Shapes: P points, S seeds, N scores, D axes, H components.
 """
@@ -25,40 +26,41 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 LENGTHS = (1.0, 2.0, 4.0)
-"""Length scales, in steps: from points that know little of each other to almost a parabola."""
+"""Length scales in lattice steps: from nearly independent neighbours to almost a parabola."""
 
 TYPICAL_LENGTH, LENGTH_SPREAD = 2.5, 1.4
-"""Of their prior, a log-normal one."""
+"""Median and width (in log) of their log-normal prior."""
 
 RATIOS = tuple(2.0**k for k in range(4, 25))
-"""Signal to noise, as ratios of variances, each as likely beforehand."""
+"""Ratios of signal variance to noise variance, with a uniform prior over this grid."""
 
 OWN = (0.0, 0.01)
-"""Shares of f's variance that points have each of their own, each as likely beforehand."""
+"""Shares of the variance of f that are independent from point to point, with a uniform prior."""
 
 NEGLIGIBLE = 1e-3
-"""Weight, as a share, below which a component is left out."""
+"""Components with less than this share of the largest weight are dropped."""
 
 JITTER = 1e-9
-"""Added to the diagonal of k, without which it has no root in floats."""
+"""Added to the diagonal of k, whose Cholesky factor may not exist in floats otherwise."""
 
 DRAWS = 4000
-"""Draws from the posterior, the same ones whenever it is asked: a verdict is a function of scores alone."""
+"""Posterior draws, always from the same random numbers: equal scores must give equal verdicts."""
 
 DOUBT = 1e-3
-"""Probability, over all tests of one kind, with which a surface that fits is said not to."""
+"""Probability that a test rejects a surface that does fit, over all points together."""
 
 UNTIED = 1e-9
-"""Precision, as a share of one score's, of points that share no seed with others: next to nothing is known of them."""
+"""Prior precision, as a share of one score's, that keeps the information matrix invertible: points that share no seed
+with others have no information of their own."""
 
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Scores of points over seeds, and what they say of differences between points once seeds' effects are taken out.
+    """A table of scores by point and seed, with the sufficient statistics once seed effects are projected out.
 
     Attributes:
-        x_PD: positions in steps of the lattice.
-        scored_PS: whether there is a score; of a point that is asked about, and has not been run, there is none.
+        x_PD: positions in lattice steps.
+        scored_PS: 1 where a point has a score with a seed, else 0; a row of zeros is a point to predict.
         y_PS: scores, lower is better; 0 where there is none.
     """
 
@@ -68,42 +70,42 @@ class ScoreTable:
 
     @cached_property
     def information(self) -> Array:
-        """The information on f, in units of 1 / sigma^2."""
+        """The information matrix of f, [P, P], in units of 1 / sigma^2."""
         n_PS = self.scored_PS
         return np.diag(n_PS.sum(1)) - (n_PS / self._members) @ n_PS.T
 
     @cached_property
     def weighted(self) -> Array:
-        """The information times f as the scores have it."""
+        """The information matrix times the scores, [P]: each score less the mean of its seed, summed over seeds."""
         return np.asarray(self.y_PS.sum(1) - self.scored_PS @ (self.y_PS.sum(0) / self._members))
 
     @cached_property
     def square(self) -> float:
-        """The sum of squares within seeds."""
+        """The sum of squares of scores around the mean of their seed."""
         return float((self.y_PS**2).sum() - (self.y_PS.sum(0) ** 2 / self._members).sum())
 
     @property
     def _members(self) -> Array:
-        return np.asarray(np.maximum(self.scored_PS.sum(0), 1))
+        return np.asarray(np.maximum(self.scored_PS.sum(0), 1))  # at least 1: empty columns must not divide by 0
 
     @cached_property
     def dof(self) -> int:
-        """Scores less seeds: degrees of freedom of differences within seeds."""
+        """Degrees of freedom of differences within seeds: scores less seeds."""
         return int(self.scored_PS.sum()) - int(self.scored_PS.any(0).sum())
 
     @cached_property
     def pure_dof(self) -> int:
-        """Degrees of freedom that are left where every point has a value of its own: noise alone."""
+        """Degrees of freedom left for the noise when each point has a free value: repeats only."""
         return self.dof - int(np.linalg.matrix_rank(self.information, tol=1e-6))
 
     def wider(self, x_ZD: Array) -> "ScoreTable":
-        """Return it with further positions, of which there are no scores."""
-        none_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
-        scored_PS, y_PS = np.vstack([self.scored_PS, none_ZS]), np.vstack([self.y_PS, none_ZS])
+        """Return the table with further positions that have no scores."""
+        empty_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
+        scored_PS, y_PS = np.vstack([self.scored_PS, empty_ZS]), np.vstack([self.y_PS, empty_ZS])
         return ScoreTable(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
 
     def seeded(self, rows: Sequence[int]) -> "ScoreTable":
-        """Return it as it would be with one more seed of some points; what these would score is not known."""
+        """Return the table with one more seed of some points: right in its degrees of freedom, with dummy scores."""
         new_P = np.zeros(len(self.scored_PS))
         new_P[list(rows)] = 1.0
         return ScoreTable(
@@ -113,12 +115,12 @@ class ScoreTable:
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """What k is, and how large f is, in each component of a fit.
+    """Hyperparameters of each component of a fit.
 
     Attributes:
-        ratio_H: g.
-        length_HD: l, in steps.
-        own_H: v.
+        ratio_H: signal-to-noise ratio g.
+        length_HD: length scales l, in lattice steps.
+        own_share_H: independent share v of the variance.
     """
 
     ratio_H: Array
@@ -128,16 +130,18 @@ class GaussianProcess:
 
 @dataclass(frozen=True)
 class Surface:
-    """What is known of f at the points of a layout: a mixture of multivariate Student t, of `layout.dof` or fewer.
+    """The posterior of f at the points of a layout: a mixture of multivariate Student t distributions.
+
+    Only differences between points are identified, so all values are up to a common constant.
 
     Attributes:
-        weight_H: of the components.
-        mean_HP: of f, up to a constant.
-        cov_HPP: of f, up to a constant, in units of `variance_H`.
-        variance_H: sigma^2.
+        weight_H: weights of the components; they sum to 1.
+        mean_HP: posterior means of f.
+        cov_HPP: posterior covariances of f, in units of `variance_H`.
+        variance_H: estimates of sigma^2.
         dof: degrees of freedom of sigma.
-        evidence: log marginal likelihood, up to a constant of the layout.
-        process: by which points know of each other; None where they do not.
+        log_marginal_likelihood: up to a constant of the layout; -inf for paired comparisons.
+        process: hyperparameters of the Gaussian process; None for paired comparisons.
     """
 
     layout: ScoreTable
@@ -155,36 +159,38 @@ class Surface:
 
     @property
     def mean(self) -> Array:
-        """f, up to a constant."""
+        """Posterior mean of f, [P]."""
         return np.asarray(self.weight_H @ self.mean_HP)
 
     @property
     def noise(self) -> float:
-        """sigma, the standard deviation of a score within its seed."""
+        """Estimate of sigma, the standard deviation of a score within its seed."""
         return float(np.sqrt(self.weight_H @ self.variance_H))
 
     @property
     def fitted_dof(self) -> float:
-        """Degrees of freedom that f takes up."""
-        each = np.einsum("hpq,qp->h", self.cov_HPP, self.layout.information)
-        return float(self.weight_H @ each)
+        """Effective number of parameters of f."""
+        dof_H = np.einsum("hpq,qp->h", self.cov_HPP, self.layout.information)
+        return float(self.weight_H @ dof_H)
 
     def differences(self, of: int, others: Sequence[int]) -> tuple[Array, Array]:
-        """Return f at a point less f at others, and the standard errors of that."""
+        """Return f at a point minus f at others, [Q], and the standard errors, [Q]."""
         mean_HQ = self.mean_HP[:, [of]] - self.mean_HP[:, others]
         mean_Q = self.weight_H @ mean_HQ
+        # Variance of Student t is dof / (dof - 2) times its scale; components that disagree add to it.
         widened = self.dof / max(self.dof - 2, 1)
         var_HQ = widened * self.variance_H[:, None] * contrast(self.cov_HPP, of, others) + (mean_HQ - mean_Q) ** 2
         return mean_Q, np.sqrt(self.weight_H @ var_HQ)
 
     def draws(self, of: int, others: Sequence[int]) -> Array:
-        """Return `DRAWS` joint draws of f at a point less f at others, a row each."""
+        """Return joint draws of f at a point minus f at others, [DRAWS, Q]."""
         signs = -np.eye(self.mean_HP.shape[1])[list(others)]
         signs[:, of] += 1
         mean_HQ = self.mean_HP @ signs.T
         values_HQ, vectors_HQQ = np.linalg.eigh(self.variance_H[:, None, None] * (signs @ self.cov_HPP @ signs.T))
-        # The symmetric root is one alone: eigenvectors, with signs and turns of their own on each machine, are not.
+        # The symmetric root is unique; eigenvectors are not: LAPACK's choice of signs differs between machines.
         root_HQQ = (vectors_HQQ * np.sqrt(np.maximum(values_HQ, 0))[:, None, :]) @ np.swapaxes(vectors_HQQ, 1, 2)
+        # Draws are split between components in proportion to their weights, without randomness.
         ends = np.round(DRAWS * np.cumsum(self.weight_H)).astype(int)
         component = np.searchsorted(ends, np.arange(DRAWS), side="right")
         normal = np.einsum("dqr,dr->dq", root_HQQ[component], _normal(len(others)))
@@ -193,72 +199,74 @@ class Surface:
     # --- between the points ---
 
     def means_at(self, z_ZD: Array) -> Array:
-        """Return the smooth part of f at any positions, up to the same constant, [Z]. The surface must be smooth."""
-        _, told_HPZ = self._told(z_ZD)
-        return np.asarray(np.einsum("h,hp,hpz->z", self.weight_H, self.mean_HP, told_HPZ, optimize=True))
+        """Return the posterior mean of the smooth part of f at any positions, [Z]; needs a smooth surface."""
+        _, weights_HPZ = self._told(z_ZD)
+        return np.asarray(np.einsum("h,hp,hpz->z", self.weight_H, self.mean_HP, weights_HPZ, optimize=True))
 
     def covariance_at(self, z_ZD: Array) -> Array:
-        """Return the covariance of the smooth part of f at any positions, up to the same constant, [Z, Z]."""
+        """Return the posterior covariance of the smooth part of f at any positions, [Z, Z]; needs a smooth surface."""
         assert self.process is not None
-        k_HPZ, told_HPZ = self._told(z_ZD)
-        told_HZP = np.swapaxes(told_HPZ, 1, 2)
-        alone_HZZ = _smooth(z_ZD, z_ZD, self.process.length_HD, self.process.own_H) - told_HZP @ k_HPZ
-        cov_HZZ = self.process.ratio_H[:, None, None] * alone_HZZ + told_HZP @ self.cov_HPP @ told_HPZ
-        off_HZ = np.einsum("hp,hpz->hz", self.mean_HP, told_HPZ) - self.means_at(z_ZD)
+        k_HPZ, weights_HPZ = self._told(z_ZD)
+        weights_HZP = np.swapaxes(weights_HPZ, 1, 2)
+        conditional_HZZ = _smooth(z_ZD, z_ZD, self.process.length_HD, self.process.own_H) - weights_HZP @ k_HPZ
+        cov_HZZ = self.process.ratio_H[:, None, None] * conditional_HZZ + weights_HZP @ self.cov_HPP @ weights_HPZ
+        deviation_HZ = np.einsum("hp,hpz->hz", self.mean_HP, weights_HPZ) - self.means_at(z_ZD)
         widened_H = self.weight_H * self.variance_H * self.dof / max(self.dof - 2, 1)
-        return np.asarray(np.tensordot(widened_H, cov_HZZ, 1) + (off_HZ.T * self.weight_H) @ off_HZ)
+        return np.asarray(np.tensordot(widened_H, cov_HZZ, 1) + (deviation_HZ.T * self.weight_H) @ deviation_HZ)
 
     def _told(self, z_ZD: Array) -> tuple[Array, Array]:
-        """Return smooth k of points and any positions, and what f at the points tells of its smooth part there.
+        """Return the smooth kernel between points and any positions, [H, P, Z], and k^-1 times it, [H, P, Z].
 
-        That is k(p, q)^-1 times the former.
+        The latter are the weights by which f at the points predicts the smooth part elsewhere (kriging).
         """
         assert self.process is not None
         x_PD, length_HD, own_H = self.layout.x_PD, self.process.length_HD, self.process.own_H
         k_HPZ = _smooth(x_PD, z_ZD, length_HD, own_H)
         return k_HPZ, np.asarray(np.linalg.solve(_k(x_PD, length_HD, own_H), k_HPZ), dtype=np.float64)
 
-    # --- does it fit? ---
+    # --- tests of the fit ---
 
     def misfits(self) -> Array:
-        """Return how far the scores of each point lie from what the others let expect, in standard errors.
+        """Return how far each point is from what the other points predict, in standard errors, [P].
 
-        That is the test of a shift of its mean, from the likeliest surface of which points have nothing of their own;
-        positive where it is worse than expected.
+        This is a score test for a shift of the point's mean, under the likeliest component with the least independent
+        share, which could absorb the shift. Positive is worse than expected; 0 if a point cannot be tested.
         """
         own_H = self.process.own_H if self.process else np.zeros(len(self.weight_H))
-        plain = np.flatnonzero(own_H == own_H.min())
-        h = int(plain[np.argmax(self.weight_H[plain])])
+        smoothest = np.flatnonzero(own_H == own_H.min())
+        h = int(smoothest[np.argmax(self.weight_H[smoothest])])
         information = self.layout.information
-        rest = self.layout.weighted - information @ self.mean_HP[h]
-        var = np.diag(information - information @ self.cov_HPP[h] @ information)
-        known = var > 1e-9 * max(1.0, float(np.diag(information).max()))
-        return np.where(known, rest / np.sqrt(np.where(known, var * self.variance_H[h], 1.0)), 0.0)
+        residual_P = self.layout.weighted - information @ self.mean_HP[h]
+        variance_P = np.diag(information - information @ self.cov_HPP[h] @ information)
+        is_testable = variance_P > 1e-9 * max(1.0, float(np.diag(information).max()))
+        return np.where(
+            is_testable, residual_P / np.sqrt(np.where(is_testable, variance_P * self.variance_H[h], 1.0)), 0.0
+        )
 
     def growth(self) -> float:
-        """Return how surely the noise grows with the score, in standard deviations of the statistic where it does not.
+        """Return the z-score of the test that noise grows with the score; positive if it does.
 
-        That is Koenker's form of the Breusch-Pagan test, which heavy tails do not mislead.
+        Koenker's studentised form of the Breusch-Pagan test, which is robust to heavy tails.
         """
         n_PS = self.layout.scored_PS
         f_P = self.mean
-        rest_PS = n_PS * (self.layout.y_PS - f_P[:, None])
-        rest_PS = n_PS * (rest_PS - rest_PS.sum(0) / np.maximum(n_PS.sum(0), 1))
-        at = n_PS > 0
-        squares, level = rest_PS[at] ** 2, np.broadcast_to(f_P[:, None], n_PS.shape)[at]
+        residual_PS = n_PS * (self.layout.y_PS - f_P[:, None])
+        residual_PS = n_PS * (residual_PS - residual_PS.sum(0) / np.maximum(n_PS.sum(0), 1))
+        is_scored = n_PS > 0
+        squares, level = residual_PS[is_scored] ** 2, np.broadcast_to(f_P[:, None], n_PS.shape)[is_scored]
         if np.ptp(level) <= 0 or np.ptp(squares) <= 0:
             return 0.0
         return float(np.corrcoef(squares, level)[0, 1] * np.sqrt(len(squares)))
 
 
 def contrast(cov_HPP: Array, of: int, others: Sequence[int]) -> Array:
-    """Return the variance of f at a point less f at each of others, [H, Q]."""
-    alone = np.diagonal(cov_HPP, axis1=1, axis2=2)
-    return np.asarray(np.maximum(alone[:, [of]] + alone[:, others] - 2 * cov_HPP[:, of, others], 0.0))
+    """Return the variance of f at a point minus f at each of others, [H, Q]."""
+    variance_HP = np.diagonal(cov_HPP, axis1=1, axis2=2)
+    return np.asarray(np.maximum(variance_HP[:, [of]] + variance_HP[:, others] - 2 * cov_HPP[:, of, others], 0.0))
 
 
 def student_quantile(probability: float, dof: float) -> float:
-    """Return a quantile of Student's t, by Fisher's expansion about the normal one: to 2% from 8 degrees on."""
+    """Return a quantile of Student's t by Fisher's expansion around the normal: within 2% from 8 degrees of freedom."""
     z = NormalDist().inv_cdf(probability)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -269,35 +277,40 @@ def student_quantile(probability: float, dof: float) -> float:
 
 
 def fit(layout: ScoreTable) -> Surface:
-    """Fit the process to the scores of a layout with at least one degree of freedom."""
+    """Fit the Gaussian process to a layout with at least one degree of freedom.
+
+    With k = R R^T and the eigenvalues of R^T A R, for the information matrix A, the posterior is diagonal for every
+    ratio g at once: one eigendecomposition per length scale and share serves the whole grid.
+    """
     root_HPP, prior_H, length_HD, own_H = _kernels(layout.x_PD.tobytes(), layout.x_PD.shape)
     information, dof = layout.information, layout.dof
     values_HP, vectors = np.linalg.eigh(np.swapaxes(root_HPP, 1, 2) @ information @ root_HPP)
     basis_HPP = root_HPP @ vectors
-    along_HP = np.einsum("hpi,p->hi", basis_HPP, layout.weighted)
+    projected_HP = np.einsum("hpi,p->hi", basis_HPP, layout.weighted)
     ratio = np.array(RATIOS)
-    kept_HGP = 1 / (1 + ratio[:, None] * np.maximum(values_HP, 0.0)[:, None, :])
-    square_HG = layout.square - (ratio[:, None] * along_HP[:, None, :] ** 2 * kept_HGP).sum(2)
-    square_HG = np.maximum(square_HG, 1e-12 * layout.square + 1e-300)
-    log_HG = -0.5 * dof * np.log(square_HG) + 0.5 * np.log(kept_HGP).sum(2) + prior_H[:, None]
+    shrinkage_HGP = 1 / (1 + ratio[:, None] * np.maximum(values_HP, 0.0)[:, None, :])
+    square_HG = layout.square - (ratio[:, None] * projected_HP[:, None, :] ** 2 * shrinkage_HGP).sum(2)
+    square_HG = np.maximum(square_HG, 1e-12 * layout.square + 1e-300)  # rounding may leave a residual below 0
+    log_HG = -0.5 * dof * np.log(square_HG) + 0.5 * np.log(shrinkage_HGP).sum(2) + prior_H[:, None]
     weight_HG = np.exp(log_HG - log_HG.max())
-    evidence = float(log_HG.max() + np.log(weight_HG.mean()))
-    counts_HG = weight_HG >= NEGLIGIBLE * weight_HG.max()
-    plain_HG = np.where(own_H[:, None] == own_H.min(), log_HG, -np.inf)
-    counts_HG[np.unravel_index(np.argmax(plain_HG), plain_HG.shape)] = True  # that it may be told where it does not fit
-    h, g = np.nonzero(counts_HG)
-    basis, kept = basis_HPP[h], ratio[g, None] * kept_HGP[h, g]
-    cov = (basis * kept[:, None, :]) @ np.swapaxes(basis, 1, 2)
+    log_marginal_likelihood = float(log_HG.max() + np.log(weight_HG.mean()))
+    is_kept_HG = weight_HG >= NEGLIGIBLE * weight_HG.max()
+    smoothest_HG = np.where(own_H[:, None] == own_H.min(), log_HG, -np.inf)
+    # `misfits` tests the likeliest component with the least independent share, however unlikely it is.
+    is_kept_HG[np.unravel_index(np.argmax(smoothest_HG), smoothest_HG.shape)] = True
+    h, g = np.nonzero(is_kept_HG)
+    basis, shrinkage = basis_HPP[h], ratio[g, None] * shrinkage_HGP[h, g]
+    cov = (basis * shrinkage[:, None, :]) @ np.swapaxes(basis, 1, 2)
     weight = weight_HG[h, g] / weight_HG[h, g].sum()
     variance = square_HG[h, g] / dof
     process = GaussianProcess(ratio[g], length_HD[h], own_H[h])
-    return Surface(layout, weight, cov @ layout.weighted, cov, variance, dof, evidence, process)
+    return Surface(layout, weight, cov @ layout.weighted, cov, variance, dof, log_marginal_likelihood, process)
 
 
 def pairs(layout: ScoreTable) -> Surface:
-    """Return what paired comparisons say: every point has a value of its own, the noise is pooled over all of them.
+    """Fit a free value for each point, without a smooth part: paired comparisons with pooled noise.
 
-    At least one degree of freedom must be left for the noise.
+    The layout must have repeats: `pure_dof` of at least 1.
     """
     information = layout.information
     cov = np.asarray(np.linalg.inv(information + UNTIED * np.eye(len(information))), dtype=np.float64)
@@ -309,7 +322,10 @@ def pairs(layout: ScoreTable) -> Surface:
 
 @lru_cache(maxsize=64)
 def _kernels(x: bytes, shape: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """Return a square root of k for each combination of length scales and own shares, the log of their prior, these."""
+    """Return Cholesky factors of k, [H, P, P], log priors, [H], length scales, [H, D], and shares, [H], of the grid.
+
+    Positions come as bytes, which can be cached: a climb fits the same positions many times.
+    """
     x_PD = np.frombuffer(x).reshape(shape)
     grid = np.stack(np.meshgrid(*[LENGTHS] * shape[1], OWN, indexing="ij"), -1).reshape(-1, shape[1] + 1)
     length_HD, own_H = grid[:, :-1], grid[:, -1]
@@ -319,13 +335,13 @@ def _kernels(x: bytes, shape: tuple[int, int]) -> tuple[Array, Array, Array, Arr
 
 
 def _k(x_PD: Array, length_HD: Array, own_H: Array) -> Array:
-    """Return k between positions that differ, [H, P, P]."""
+    """Return the kernel matrix of distinct positions, [H, P, P]."""
     own_HPP = (own_H[:, None, None] + JITTER) * np.eye(len(x_PD))
     return np.asarray(_smooth(x_PD, x_PD, length_HD, own_H) + own_HPP)
 
 
 def _smooth(p_PD: Array, q_QD: Array, length_HD: Array, own_H: Array) -> Array:
-    """Return the smooth part of k between positions, [H, P, Q]."""
+    """Return the smooth part of the kernel between two sets of positions, [H, P, Q]."""
     squared_PQD = (p_PD[:, None] - q_QD[None]) ** 2
     return np.asarray(
         (1 - own_H)[:, None, None] * np.exp(-0.5 * np.einsum("pqd,hd->hpq", squared_PQD, length_HD**-2.0))
@@ -334,11 +350,11 @@ def _smooth(p_PD: Array, q_QD: Array, length_HD: Array, own_H: Array) -> Array:
 
 @lru_cache
 def _normal(columns: int) -> Array:
-    """Return standard normal draws."""
+    """Return standard normal draws, [DRAWS, columns], the same at each call."""
     return np.random.default_rng(0).standard_normal((DRAWS, columns))
 
 
 @lru_cache
 def _scale(dof: int) -> Array:
-    """Return what makes normal draws those of Student's t."""
+    """Return factors, [DRAWS], that turn normal draws into draws of Student's t."""
     return np.asarray(np.sqrt(dof / np.random.default_rng(1).chisquare(dof, DRAWS)))

@@ -1,4 +1,4 @@
-"""The optimum of a fitted surface, which may lie between points of the lattice, and how well its place is known.
+"""The optimum of a fitted surface, which may lie between lattice points, and the error of its position.
 
 Shapes: P points, D axes, Z positions.
 """
@@ -13,24 +13,24 @@ from ettsweep.study.posterior import Posterior
 from ettsweep.study.surface import Array, Surface
 
 MESH = 0.1
-"""Steps of the lattice between positions at which the optimum is looked for, before a parabola refines it."""
+"""Lattice steps between the grid positions of the first search for the optimum, which a parabola then refines."""
 
 SPAN = 1.0
-"""Steps from the optimum at which the surface says how it is curved: closer by, less is known of that."""
+"""Lattice steps from the optimum at which curvature is measured: nearer, the posterior of the curvature is wide."""
 
 CURVED = 1.0
-"""Standard errors by which the surface has to be curved along each direction for the error of the optimum's place."""
+"""Least curvature, in standard errors along each direction, for which the position gets an error."""
 
 
 @dataclass(frozen=True)
 class SurfaceOptimum:
-    """Where the posterior mean is best, within the box of the points that it is fitted to.
+    """The minimum of the posterior mean within the box of the fitted points.
 
     Attributes:
-        position_D: in steps of the lattice from the candidate.
-        f: there, up to the surface's constant.
-        cov_DD: of the position, in steps squared; None where it is known no better than that it lies in the box, or
-            not even that: at its edge.
+        position_D: lattice steps from the candidate.
+        value: posterior mean there, up to the surface's constant.
+        cov_DD: covariance of the position, in steps squared; None if the optimum lies at the edge of the box, or the
+            surface is too flat for an error.
     """
 
     position_D: Array
@@ -44,32 +44,33 @@ class SurfaceOptimum:
 
 
 def optimum(posterior: Posterior) -> SurfaceOptimum | None:
-    """Return the optimum of a surface; None where there is no surface to vouch for it.
+    """Return the optimum of a posterior's surface; None if the surface is not reliable.
 
-    The position is that at which the gradient is zero; so its covariance is H^-1 cov(gradient) H^-1, with the Hessian H
-    of the posterior mean and the posterior covariance of the gradient. That holds where H is known well enough.
+    The gradient is zero at the optimum, so by the delta method the covariance of its position is
+    H^-1 cov(gradient) H^-1, with the Hessian H of the posterior mean. This needs a Hessian that is well known.
     """
     if not posterior.vouches:
         return None
     surface, x_PD = posterior.surface, posterior.surface.layout.x_PD
     low_D, high_D = x_PD.min(0), x_PD.max(0)
     mesh = mesh_over(low_D, high_D)
+    # The posterior mean may have several minima: the mesh finds the lowest one.
     at_D = mesh[int(np.argmin(surface.means_at(mesh)))]
-    for _ in range(2):
-        here = _Parabola(surface, at_D)
-        if _inside(at_D, low_D, high_D, MESH / 2) and here.curvature > 0:
-            at_D = at_D - np.clip(np.linalg.solve(here.hessian_DD, here.gradient_D), -MESH, MESH)
-    at_D = np.clip(at_D, low_D, high_D)
-    here, f = _Parabola(surface, at_D), float(surface.means_at(at_D[None])[0])
-    if not _inside(at_D, low_D, high_D, MESH / 2) or here.curvature <= CURVED * here.curvature_error:
+    for _ in range(2):  # Newton steps, each no longer than the mesh: they refine, and must not leave its basin
+        parabola = _Parabola(surface, at_D)
+        if _inside(at_D, low_D, high_D, MESH / 2) and parabola.curvature > 0:
+            at_D = at_D - np.clip(np.linalg.solve(parabola.hessian_DD, parabola.gradient_D), -MESH, MESH)
+    at_D = np.clip(at_D, low_D, high_D)  # beyond the fitted points the surface only extrapolates
+    parabola, f = _Parabola(surface, at_D), float(surface.means_at(at_D[None])[0])
+    if not _inside(at_D, low_D, high_D, MESH / 2) or parabola.curvature <= CURVED * parabola.curvature_error:
         return SurfaceOptimum(at_D, f, None)
-    inverse_DD = np.linalg.inv(here.hessian_DD)
-    found = SurfaceOptimum(at_D, f, np.asarray(inverse_DD @ here.gradient_cov_DD @ inverse_DD))
-    return found if _inside(at_D, low_D, high_D, found.error) else SurfaceOptimum(at_D, f, None)
+    inverse_DD = np.linalg.inv(parabola.hessian_DD)
+    result = SurfaceOptimum(at_D, f, np.asarray(inverse_DD @ parabola.gradient_cov_DD @ inverse_DD))
+    return result if _inside(at_D, low_D, high_D, result.error) else SurfaceOptimum(at_D, f, None)
 
 
 def mesh_over(low_D: Sequence[float] | Array, high_D: Sequence[float] | Array) -> Array:
-    """Return positions that fill a box, [Z, D], the last axis running fastest."""
+    """Return a regular grid of positions over a box, [Z, D], the last axis running fastest."""
     axes = [np.linspace(a, b, round((b - a) / MESH) + 1) for a, b in zip(low_D, high_D, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
 
@@ -79,12 +80,12 @@ def _inside(at_D: Array, low_D: Array, high_D: Array, by: Array | float | None) 
 
 
 class _Parabola:
-    """The one through a surface around a position.
+    """The least-squares parabola through a surface around a position.
 
     Attributes:
-        gradient_D, hessian_DD: of the posterior mean.
-        gradient_cov_DD: the posterior covariance of the gradient.
-        curvature, curvature_error: along the direction in which it is least, and the standard error of that.
+        gradient_D, hessian_DD: derivatives of the posterior mean.
+        gradient_cov_DD: posterior covariance of the gradient.
+        curvature, curvature_error: curvature along the flattest direction, and its standard error.
     """
 
     def __init__(self, surface: Surface, at_D: Array) -> None:
@@ -92,6 +93,7 @@ class _Parabola:
         near_ZD = SPAN * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
         pairs = [(a, b) for a in range(axes) for b in range(a, axes)]
         squares = [near_ZD[:, a] * near_ZD[:, b] / (1 + (a == b)) for a, b in pairs]
+        # Linear maps from values of f to the parabola's terms: with them, covariances follow from that of f.
         to_terms = np.linalg.pinv(np.column_stack([np.ones(len(near_ZD)), near_ZD, *squares]))
         to_gradient_DZ, to_squares = to_terms[1 : axes + 1], to_terms[axes + 1 :]
         f_Z, cov_ZZ = surface.means_at(at_D + near_ZD), surface.covariance_at(at_D + near_ZD)
@@ -100,7 +102,7 @@ class _Parabola:
         for (a, b), value in zip(pairs, to_squares @ f_Z, strict=True):
             self.hessian_DD[a, b] = self.hessian_DD[b, a] = value
         curvatures, directions = np.linalg.eigh(self.hessian_DD)
-        least = directions[:, 0]
-        to_least_Z = np.array([least[a] * least[b] * (1 + (a != b)) for a, b in pairs]) @ to_squares
+        flattest = directions[:, 0]
+        to_curvature_Z = np.array([flattest[a] * flattest[b] * (1 + (a != b)) for a, b in pairs]) @ to_squares
         self.curvature = float(curvatures[0])
-        self.curvature_error = float(np.sqrt(max(float(to_least_Z @ cov_ZZ @ to_least_Z), 0.0)))
+        self.curvature_error = float(np.sqrt(max(float(to_curvature_Z @ cov_ZZ @ to_curvature_Z), 0.0)))

@@ -1,7 +1,7 @@
-"""What a proposer knows of a family; and the surface's own: where a further run is expected to gain most.
+"""What samplers know of a study, and the sampler `surface`: expected improvement under the surface of verdicts.
 
-A proposer is a function of what is known alone, so a search that is killed goes on as if it had not been: nothing is
-kept of one but the places that it has named. Places are whole steps from the centre along each free axis.
+A sampler is a pure function of the observations, so a killed search goes on as if nothing had happened: only the
+suggested points are stored. Positions are whole lattice steps from the centre along each free axis.
 
 Shapes: P positions of a fit, Q candidates, H components.
 """
@@ -21,37 +21,37 @@ from ettsweep.study.surface import Array, Surface, contrast, fit
 Place = tuple[int, ...]
 
 AROUND = {1: ((0.5,), (-0.5,)), 2: ((0.5, -0.25), (-0.25, 0.5), (-0.25, -0.25))}
-"""Where a search looks around its start before a surface can be fitted, by its axes: shares of half the box."""
+"""Initial positions around the start, by number of free axes, as shares of half the box: a surface needs a few."""
 
 INNER = 0.75
-"""Share of the box within which further first places lie, where more runs than these train at once."""
+"""Share of the box for further initial positions, if more workers are free than there are offsets above."""
 
 LEAST = 8
-"""Places with scores before which a search does not stop: fewer say little of how noisy they are."""
+"""Positions with scores before a search may stop: fewer say little about the noise."""
 
 WORTH = 1.0
-"""Shares of the margin that a further place must be expected to gain."""
+"""Expected improvement, in margins, below which a position is not worth a run."""
 
 SHORTLIST = 32
-"""Candidates that are weighed together, over each component of the fit: a box may have thousands of places."""
+"""Candidates that are compared with all components of the fit: a box may have thousands of positions."""
 
 AT_A_TIME = 128
-"""Candidates that are looked at together for that list."""
+"""Candidates whose expected improvement is computed together: it takes their covariance matrix."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """What a proposer knows of a family.
+    """Everything a sampler knows of a study.
 
     Attributes:
-        low, high: opposite corners of the box.
-        start: where the search begins.
-        scores: finished ones by place and seed; those beyond the box as well. All losses, or all accuracies.
-        diverged: places with a diverged run.
-        awaited: places whose first score is to come.
-        taken: all places that were proposed or run, whatever became of them.
-        margin: by how much a place may be better, a share of a loss or of all samples.
-        loss: whether the least is best.
+        low, high: opposite corners of the box to suggest from.
+        start: position where the search starts.
+        scores: finished scores by position and seed, outside the box as well; all losses, or all accuracies.
+        diverged: positions with a diverged run.
+        pending: positions without a score, with a run that will have one.
+        unavailable: all positions that were suggested or run, whatever their state.
+        margin: the criterion's margin, a share of a loss or a difference of accuracies.
+        lower_is_better: `True` for losses.
     """
 
     low: Place
@@ -66,90 +66,101 @@ class Observations:
 
     @cached_property
     def free(self) -> list[Place]:
-        """Places of the box that may be proposed."""
+        """Positions of the box that may be suggested."""
         box = product(*(range(low, high + 1) for low, high in zip(self.low, self.high, strict=True)))
-        return [place for place in box if place not in self.taken]
+        return [position for position in box if position not in self.taken]
 
     @cached_property
     def values(self) -> dict[Place, float]:
-        """The mean score of each place, less is better; one that diverged is as bad as the worst."""
+        """Mean score of each position, negated if higher is better; a diverged position gets the worst of all."""
         sign = 1 if self.loss else -1
-        means = {place: sign * fmean(scores.values()) for place, scores in self.scores.items()}
+        means = {position: sign * fmean(scores.values()) for position, scores in self.scores.items()}
         return means | dict.fromkeys(self.diverged, max(means.values(), default=0.0))
 
     @cached_property
     def best(self) -> Place | None:
-        """The place of the box whose mean score is best; None where none has a score."""
-        return min(filter(self.holds, self.scores), key=lambda place: self.values[place], default=None)
+        """The position of the box with the best mean score; None without scores."""
+        return min(filter(self.holds, self.scores), key=lambda position: self.values[position], default=None)
 
-    def holds(self, place: Place) -> bool:
-        """Say whether a place lies in the box."""
-        return all(low <= x <= high for low, x, high in zip(self.low, place, self.high, strict=True))
+    def holds(self, position: Place) -> bool:
+        """`True` if a position lies in the box."""
+        return all(low <= x <= high for low, x, high in zip(self.low, position, self.high, strict=True))
 
 
 Sampler = Callable[[Observations, int], list[Place]]
-"""Returns free places, up to a number that are run at once; none where no further run is worth it."""
+"""Returns up to that many free positions to run at once; none if no further run is worth it."""
 
 
 def surface(observations: Observations, number: int) -> list[Place]:
-    """Return the places that are expected to gain most over the best one, by the surface that verdicts rest on.
+    """Suggest the positions with the most expected improvement over the best one, under the surface of verdicts.
 
-    Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once `LEAST` are
-    known and no further one is expected to gain `WORTH` margins: the rest is for the race around the best one.
+    Each is chosen as if earlier choices and pending runs had scored as predicted. The search stops once
+    `MIN_POSITIONS` are known and no position is expected to improve by `MIN_GAIN` margins: racing around the best
+    point decides the rest.
+
+    Returns:
+        Up to `limit` free positions; initial ones until a surface can be fitted.
     """
-    first = _first_places(observations)
-    others = (place for place in _spread(observations, first) if place not in observations.taken)
-    if len(observations.scores) < len(first) and len(observations.diverged) < len(first):
+    initial = _first_places(observations)
+    others = (position for position in _spread(observations, initial) if position not in observations.taken)
+    # As many diverged runs as initial positions end this phase too: more of the same would not help.
+    if len(observations.scores) < len(initial) and len(observations.diverged) < len(initial):
         return list(islice(others, number))
-    if not observations.scores:  # where all diverged, a lower lr may not
-        lowest = min(place[0] for place in observations.diverged)
-        return list(islice((place for place in others if place[0] < lowest), number))
+    if not observations.scores:  # all diverged: only a lower lr may help
+        lowest = min(position[0] for position in observations.diverged)
+        return list(islice((position for position in others if position[0] < lowest), number))
     if not observations.free:
         return []
-    if (found := fit_scores(_with_diverged(observations), loss=observations.loss)) is None:
+    if (fit_result := fit_scores(_with_diverged(observations), loss=observations.loss)) is None:
         return list(islice(others, number))
-    fitted, level = found
-    shortlist = [place for place, _ in sorted(_ranked(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST]]
+    fitted, level = fit_result
+    shortlist = [
+        position for position, _ in sorted(_ranked(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST]
+    ]
+    # All candidates are ranked with one approximate component; only the best are compared exactly.
     design = _Design(fitted, [*observations.awaited, *shortlist], len(observations.awaited))
     chosen: list[Place] = []
     while len(chosen) < number:
-        enough = len(observations.scores) + len(observations.awaited) + len(chosen) >= LEAST
-        if (best := design.best(WORTH * observations.margin * level if enough else 0.0)) is None:
+        may_stop = len(observations.scores) + len(observations.awaited) + len(chosen) >= LEAST
+        if (best := design.best(WORTH * observations.margin * level if may_stop else 0.0)) is None:
             break
         chosen.append(best)
     return chosen
 
 
 def _first_places(observations: Observations) -> list[Place]:
-    """Return the start and places around it."""
+    """Return the start and positions around it."""
     half = [(high - low) / 2 for low, high in zip(observations.low, observations.high, strict=True)]
-    found = [observations.start]
+    initial = [observations.start]
     for shares in AROUND[len(half)]:
         moved = (s + _away(share * h) for s, share, h in zip(observations.start, shares, half, strict=True))
-        found.append(tuple(map(_clip, moved, observations.low, observations.high)))
-    return list(dict.fromkeys(found))
+        initial.append(tuple(map(_clip, moved, observations.low, observations.high)))
+    return list(dict.fromkeys(initial))
 
 
-def _spread(observations: Observations, first: Sequence[Place]) -> Iterator[Place]:
-    """Yield some places, then free ones of the inner box that are farthest from all others, and then all free ones."""
-    yield from first
+def _spread(observations: Observations, initial: Sequence[Place]) -> Iterator[Place]:
+    """Yield the initial positions, then free ones of the inner box, farthest from all others first, then the rest."""
+    yield from initial
     ends = list(zip(observations.low, observations.high, strict=True))
     inner = np.array([[(a + b - INNER * (b - a)) / 2, (a + b + INNER * (b - a)) / 2] for a, b in ends])
     free_QD = np.array(observations.free, dtype=float).reshape(-1, len(ends))
-    within = set(np.flatnonzero(((free_QD >= inner[:, 0]) & (free_QD <= inner[:, 1])).all(1)).tolist())
-    left = [k for k, place in enumerate(observations.free) if k in within and place not in first]
-    others_ED = np.array([*first, *observations.taken], dtype=float)
-    apart_Q = ((free_QD[:, None] - others_ED) ** 2).sum(2).min(1) if len(free_QD) else np.zeros(0)
-    while left:
-        q = max(left, key=lambda k: apart_Q[k])
-        left.remove(q)
-        apart_Q = np.minimum(apart_Q, ((free_QD - free_QD[q]) ** 2).sum(1))
+    inner_indices = set(np.flatnonzero(((free_QD >= inner[:, 0]) & (free_QD <= inner[:, 1])).all(1)).tolist())
+    remaining = [k for k, position in enumerate(observations.free) if k in inner_indices and position not in initial]
+    others_ED = np.array([*initial, *observations.taken], dtype=float)
+    distance_Q = ((free_QD[:, None] - others_ED) ** 2).sum(2).min(1) if len(free_QD) else np.zeros(0)
+    while remaining:
+        q = max(remaining, key=lambda k: distance_Q[k])
+        remaining.remove(q)
+        # Farthest-point sampling: distances include the chosen position from now on.
+        distance_Q = np.minimum(distance_Q, ((free_QD - free_QD[q]) ** 2).sum(1))
         yield observations.free[q]
-    yield from (place for k, place in enumerate(observations.free) if k not in within and place not in first)
+    yield from (
+        position for k, position in enumerate(observations.free) if k not in inner_indices and position not in initial
+    )
 
 
 def _away(x: float) -> int:
-    """Round to the whole number that is farther from zero, where both are as near."""
+    """Round to the nearest integer, halves away from zero: Python's `round` takes them to even numbers."""
     return int(np.sign(x) * np.floor(abs(x) + 0.5))
 
 
@@ -158,70 +169,78 @@ def _clip(x: int, low: int, high: int) -> int:
 
 
 def _with_diverged(observations: Observations) -> Scores:
-    """Return scores, with the worst of all where a run diverged."""
+    """Return scores, with the worst score of all at diverged positions: a surface needs a number there."""
     scores: dict[Position, Mapping[int, float]] = dict(observations.scores.items())
-    values = [score for of in scores.values() for score in of.values()]
+    values = [score for scores_by_seed in scores.values() for score in scores_by_seed.values()]
     worst = max(values) if observations.loss else min(values)
-    seed = min(seed for of in scores.values() for seed in of)
-    return scores | {place: {seed: worst} for place in observations.diverged}
+    seed = min(seed for scores_by_seed in scores.values() for seed in scores_by_seed)
+    return scores | {position: {seed: worst} for position in observations.diverged}
 
 
 def _ranked(observations: Observations, fitted: Surface) -> Iterator[tuple[Place, float]]:
-    """Yield each free place with about what it is expected to gain: as if the fit had one component."""
+    """Yield each free position with its approximate expected improvement: the mixture is taken as one normal."""
     best = fitted.layout.x_PD[[int(np.argmin(fitted.mean))]]
     for k in range(0, len(observations.free), AT_A_TIME):
-        places = observations.free[k : k + AT_A_TIME]
-        at_ZD = np.vstack([best, np.array(places, dtype=float)])
+        positions = observations.free[k : k + AT_A_TIME]
+        at_ZD = np.vstack([best, np.array(positions, dtype=float)])
         mean_Z, cov_ZZ = fitted.means_at(at_ZD), fitted.covariance_at(at_ZD)
         var_Z = cov_ZZ[0, 0] + np.diag(cov_ZZ) - 2 * cov_ZZ[0]
-        yield from zip(places, _gain(mean_Z[0] - mean_Z, np.sqrt(np.maximum(var_Z, 1e-300)))[1:].tolist(), strict=True)
+        yield from zip(
+            positions, _gain(mean_Z[0] - mean_Z, np.sqrt(np.maximum(var_Z, 1e-300)))[1:].tolist(), strict=True
+        )
 
 
-def _gain(ahead: Array, sd: Array) -> Array:
-    """Return E max(x, 0) of normal x."""
-    z = ahead / sd
-    return np.asarray(ahead * ndtr(z) + sd * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
+def _gain(mean: Array, sd: Array) -> Array:
+    """Return E max(x, 0) for normal x: expected improvement in closed form."""
+    z = mean / sd
+    return np.asarray(mean * ndtr(z) + sd * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
 
 
 class _Design:
-    """A fitted surface that is told of further runs, each of which scores as is expected of it."""
+    """A fitted surface to which runs can be added, each of which scores as predicted (a kriging believer).
+
+    The first `n_pending` of the positions are runs that are under way.
+    """
 
     def __init__(self, fitted: Surface, places: Sequence[Place], awaited: int = 0) -> None:
-        self._places = places
-        self._known = len(fitted.layout.x_PD)
+        self._positions = places
+        self._n_fitted = len(fitted.layout.x_PD)
         self._surface = fit(fitted.layout.wider(np.array(places, dtype=float))) if places else fitted
-        self._cov_HPP = self._surface.cov_HPP
+        self._cov_HPP = self._surface.cov_HPP  # updated by each added run; means stay, since it scores as predicted
         runs_P = self._surface.layout.scored_PS.sum(1)
-        self._share_P = runs_P / runs_P.sum()
-        self._left = list(range(len(places)))
+        self._run_share_P = runs_P / runs_P.sum()
+        self._remaining = list(range(len(places)))
         for k in range(awaited):
             self._tell(k)
 
     def gains(self) -> list[float]:
-        """Return what each place that is left is expected to gain over the best one that was run.
+        """Return the expected improvement of each remaining position over the best one that was run.
 
-        That is E max(f(best) - f(place), 0), over the components.
+        That is E max(f(best) - f(position), 0), averaged over the components.
         """
-        found, others = self._surface, [self._known + k for k in self._left]
-        best = int(np.argmin(found.mean[: self._known]))
-        ahead_HQ = found.mean_HP[:, [best]] - found.mean_HP[:, others]
-        widened = found.dof / max(found.dof - 2, 1)
-        sd_HQ = np.sqrt(widened * found.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
-        return [float(gain) for gain in found.weight_H @ _gain(ahead_HQ, sd_HQ)]
+        surface_fit, others = self._surface, [self._n_fitted + k for k in self._remaining]
+        best = int(np.argmin(surface_fit.mean[: self._n_fitted]))
+        advantage_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
+        widened = surface_fit.dof / max(surface_fit.dof - 2, 1)
+        sd_HQ = np.sqrt(widened * surface_fit.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
+        return [float(gain) for gain in surface_fit.weight_H @ _gain(advantage_HQ, sd_HQ)]
 
     def best(self, worth: float) -> Place | None:
-        """Return the place that is expected to gain most, and tell of its run; None where that is not worth it."""
+        """Add a run at the position with the most expected improvement, and return it; None if that is too little."""
         gains = self.gains()
         if not gains or max(gains) < worth:
             return None
-        chosen = self._left[int(np.argmax(gains))]
+        chosen = self._remaining[int(np.argmax(gains))]
         self._tell(chosen)
-        return self._places[chosen]
+        return self._positions[chosen]
 
     def _tell(self, k: int) -> None:
-        told_P = -self._share_P
-        told_P[self._known + k] += 1
-        along_HP: Array = self._cov_HPP @ told_P
-        told_H = 1 + 1 / self._surface.layout.scored_PS.sum() + along_HP @ told_P
-        self._cov_HPP = self._cov_HPP - along_HP[:, :, None] * along_HP[:, None, :] / told_H[:, None, None]
-        self._left.remove(k)
+        # Which seed the run will have is not known: it is compared with the mean over all runs.
+        contrast_P = -self._run_share_P
+        contrast_P[self._n_fitted + k] += 1
+        covariance_HP: Array = self._cov_HPP @ contrast_P
+        variance_H = 1 + 1 / self._surface.layout.scored_PS.sum() + covariance_HP @ contrast_P
+        self._cov_HPP = (
+            self._cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]
+        )
+        self._remaining.remove(k)

@@ -1,4 +1,4 @@
-"""A sweep by name: what was asked for under it, in versions that are written once."""
+"""Sweep: all that was requested under one name, in numbered versions that are written once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,17 +19,18 @@ from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.tasks.registry import Metric, task_kind
 
 VERSION = 1
-"""Of the files; one of a later version is not guessed at."""
+"""Version of the file format; files of later versions are refused, since their meaning may have changed."""
 
 
 class Suggestion(StrictModel):
-    """Points that a proposer chose at one time for the family of a strategy.
+    """Points that a sampler suggested at one time for one strategy.
 
     Attributes:
-        sampler: which proposer.
-        points: none, where it had no further one to propose.
-        reason: why these, for people.
-        start: where the search starts, from these on.
+        strategy: name of the strategy.
+        sampler: name of the sampler.
+        points: suggested points; empty if the sampler is exhausted.
+        reason: why these points, for people.
+        start: point from which the sampler starts from now on; None leaves it unchanged.
     """
 
     strategy: str
@@ -40,14 +41,15 @@ class Suggestion(StrictModel):
 
 
 class SweepVersion(StrictModel):
-    """What one file says; of several that say the same, the last counts.
+    """Content of one file of a sweep. All fields are optional, and later files override earlier ones.
 
     Attributes:
-        asked: a request.
-        proposed: what proposers chose.
-        criterion: what is stated of how verdicts are given; of each field, the last statement counts.
-        note: a person's words.
-        archived: whether the sweep is left out where none is named.
+        version: of the file format.
+        asked: a resolved grid file, added to those of earlier versions.
+        proposed: suggestions of samplers, added to those of earlier versions.
+        criterion: options of the verdict; each field overrides that of earlier versions.
+        note: a user's note.
+        archived: whether commands without sweep names leave the sweep out.
     """
 
     version: int = VERSION
@@ -60,10 +62,11 @@ class SweepVersion(StrictModel):
 
 @dataclass(frozen=True)
 class Sweep:
-    """All that was asked for under a name, first to last.
+    """All that was requested under one name.
 
     Attributes:
-        entries: what its files say.
+        name: of the sweep.
+        entries: contents of its files, in order.
     """
 
     name: str
@@ -71,59 +74,69 @@ class Sweep:
 
     @cached_property
     def sweep_specs(self) -> tuple[SweepSpec, ...]:
-        """What was asked, first to last; all of it agrees."""
+        """Its resolved grid files, in order; they have one recipe and compatible lattices."""
         return tuple(entry.asked for entry in self.entries if entry.asked)
 
     @property
     def metric(self) -> Metric:
-        """What its runs are compared by."""
+        """Metric by which runs are compared."""
         return task_kind(self.sweep_specs[0].recipe.task).score
 
     @cached_property
     def criterion(self) -> Criterion:
-        """What makes its verdicts optimal: what was stated last, with a question or by itself."""
-        return resolve(stated for e in self.entries for stated in (e.asked.criterion if e.asked else None, e.criterion))
+        """Criterion of its verdicts: each field as stated last, in a grid file or by itself."""
+        return resolve(
+            options
+            for entry in self.entries
+            for options in (entry.asked.criterion if entry.asked else None, entry.criterion)
+        )
 
-    def criterion_with(self, stated: CriterionOptions | None) -> str:
-        """Return, in words, what would change where a criterion is stated; nothing where it is so already."""
-        return stated.over(self.criterion).describe(self.metric, self.criterion) if stated else ""
+    def criterion_with(self, options: CriterionOptions | None) -> str:
+        """Return what these options would change in the criterion, for people; empty if nothing."""
+        return options.over(self.criterion).describe(self.metric, self.criterion) if options else ""
 
     def asked_again(self, strategies: Sequence[str] = ()) -> SweepSpec:
-        """Return a request for all its strategies, or for some, which may be new to it, within their last ranges.
+        """Return a spec for some strategies, by default all of the sweep, with the ranges that each had last.
+
+        Strategies that are new to the sweep get a mapped centre, and the sweep's last ranges.
 
         Raises:
-            InputError: there is no such strategy, or their ranges are not the same.
+            InputError: there is no such strategy, or the strategies have different ranges.
         """
         latest = {name: sweep_spec for sweep_spec in self.sweep_specs for name in sweep_spec.centres}
-        stated = {parse_strategy(name): sweep_spec.centres[name] for name, sweep_spec in latest.items()}
+        stated_centres = {parse_strategy(name): sweep_spec.centres[name] for name, sweep_spec in latest.items()}
         last = self.sweep_specs[-1]
-        found = centres_for(strategies or list(latest), stated, last.recipe)
-        ranges = {(latest[name].lr, latest[name].wd): latest[name] for name in found if name in latest}
+        centres = centres_for(strategies or list(latest), stated_centres, last.recipe)
+        ranges = {(latest[name].lr, latest[name].wd): latest[name] for name in centres if name in latest}
         if len(ranges) > 1:
-            told = "its strategies were asked for in different ranges; name one with --strategy"
-            raise InputError(f"sweep {self.name}: {told}: {', '.join(found)}")
+            problem = "its strategies have different ranges; choose one with --strategy"
+            raise InputError(f"sweep {self.name}: {problem}: {', '.join(centres)}")
         (lr, wd) = next(iter(ranges), (last.lr, last.wd))
-        return last.model_copy(update={"centres": found, "criterion": None, "lr": lr, "wd": wd})
+        # Without a criterion: an old one, stated again, would override options that were recorded since.
+        return last.model_copy(update={"centres": centres, "criterion": None, "lr": lr, "wd": wd})
 
     @property
     def note(self) -> str:
-        """A person's words."""
+        """The user's note; empty without one."""
         return next((entry.note for entry in reversed(self.entries) if entry.note is not None), "")
 
     @property
     def archived(self) -> bool:
-        """Whether it is left out where no sweep is named."""
+        """`True` if commands without sweep names leave the sweep out."""
         return next((entry.archived for entry in reversed(self.entries) if entry.archived is not None), False)
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
-        """One search for each family: all points that were asked for, over all seeds."""
+        """One study for each family, with the points and seeds of all its versions."""
+        # In the order of request: the first seed is the one that suggested points are trained with.
         seeds = tuple(dict.fromkeys(seed for sweep_spec in self.sweep_specs for seed in sweep_spec.seeds))
         merged: dict[str, Study] = {}
         for sweep_spec in self.sweep_specs:
             for study in sweep_spec.searches(self.name):
+                # The first spec's centre stays the origin of the lattice; later centres lie whole steps from it.
                 first = merged.setdefault(study.family, replace(study, seeds=seeds, criterion=self.criterion))
                 points = dict.fromkeys(first.points)
+                # Centres mapped between strategies differ in the last bits: one point must not become two.
                 points |= dict.fromkeys(snap(point, points) for point in study.points)
                 merged[study.family] = replace(first, points=tuple(points), box=study.box or first.box)
         return tuple(
@@ -132,60 +145,60 @@ class Sweep:
         )
 
     def samplers(self, study: Study) -> dict[Point, str]:
-        """Return the points that proposers chose for a family, first to last, each with the first that did."""
-        known = dict.fromkeys(study.points)
+        """Return the points suggested for a study, in order, each with the sampler that first suggested it."""
+        grid_points = dict.fromkeys(study.points)
         points: dict[Point, str] = {}
         for suggestion in self.suggestions:
             if suggestion.strategy == study.strategy:
                 for centre in suggestion.points:
-                    points.setdefault(snap(Point(centre.lr, centre.wd), known), suggestion.sampler)
+                    points.setdefault(snap(Point(centre.lr, centre.wd), grid_points), suggestion.sampler)
         return points
 
     @cached_property
     def suggestions(self) -> tuple[Suggestion, ...]:
-        """What proposers chose, first to last."""
+        """All suggestions of samplers, in order."""
         return tuple(suggestion for entry in self.entries for suggestion in entry.proposed or ())
 
     def _start(self, strategy: str) -> Point | None:
-        """Return where the search of a strategy started in the ranges that were stated last."""
+        """Return the point from which the sampler started in the latest ranges of a strategy; None before it did."""
         start: Point | None = None
         ranges = tuple[object, ...]()
         for entry in self.entries:
-            asked = entry.asked
-            if asked and asked.searched and strategy in asked.centres:
-                before, ranges = ranges, (asked.lr, asked.wd, asked.centres[strategy])
-                if ranges != before:
-                    start = None
+            sweep_spec = entry.asked
+            if sweep_spec and sweep_spec.searched and strategy in sweep_spec.centres:
+                previous, ranges = ranges, (sweep_spec.lr, sweep_spec.wd, sweep_spec.centres[strategy])
+                if ranges != previous:
+                    start = None  # new ranges: the sampler starts afresh
             for suggestion in entry.proposed or ():
                 if suggestion.strategy == strategy:
                     start = Point(suggestion.start.lr, suggestion.start.wd) if suggestion.start else start
         return start
 
     def searched_out(self, strategy: str, sampler: str) -> bool:
-        """Say whether a proposer has no more to propose for a strategy, of which nothing was asked since."""
+        """`True` if the sampler is exhausted for a strategy, and nothing was requested of the strategy since."""
         for entry in reversed(self.entries):
             if entry.asked and strategy in entry.asked.centres:
-                return False
+                return False  # requested again since the sampler gave up
             for suggestion in entry.proposed or ():
                 if suggestion.strategy == strategy:
                     return suggestion.sampler == sampler and not suggestion.points
         return False
 
     def specs(self) -> Iterator[RunSpec]:
-        """Yield all runs that it wants."""
+        """Yield the specs of all requested runs."""
         for study in self.studies:
             yield from study.specs()
 
     def implies(self, sweep_spec: SweepSpec) -> bool:
-        """Say whether a request, which agrees, adds nothing: no point, no seed, no other criterion or place."""
+        """`True` if a compatible spec adds nothing: no point, seed, launch option or change of the criterion."""
         last = self.sweep_specs[-1]
         if last.place != sweep_spec.place or self.criterion_with(sweep_spec.criterion):
             return False
-        mine = {study.family: study for study in self.studies}
+        studies = {study.family: study for study in self.studies}
         return all(
-            (old := mine.get(new.family))
-            and all(snap(point, old.points) in old.points for point in new.points)
-            and new.box in ((), old.box)
-            and set(new.seeds) <= set(old.seeds)
-            for new in sweep_spec.searches()
+            (own_study := studies.get(new_study.family))
+            and all(snap(point, own_study.points) in own_study.points for point in new_study.points)
+            and new_study.box in ((), own_study.box)
+            and set(new_study.seeds) <= set(own_study.seeds)
+            for new_study in sweep_spec.searches()
         )

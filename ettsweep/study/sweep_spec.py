@@ -1,4 +1,4 @@
-"""What a sweep is asked for, resolved: recipe, centres, axes, seeds; and where it trains."""
+"""SweepSpec: a resolved grid file, with recipe, centres, ranges and seeds, and the launch options to train it with."""
 
 from typing import Annotated
 
@@ -15,11 +15,19 @@ from ettsweep.trainer.tasks.registry import bound
 
 
 class SweepSpec(StrictModel):
-    """What was asked for, resolved: recipe, a centre for each strategy, axes and seeds; and where it trains.
+    """A resolved grid file.
 
-    `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id. The values of
-    environment variables are not kept. `criterion` is what is stated of how verdicts are given; it is in no id either.
-    Where it is `searched`, none of the points within its ranges is asked for by itself: they bound what is proposed.
+    Attributes:
+        grid: name of the grid file.
+        recipe: what all runs train; with strategy, lr, wd and seed it makes a RunSpec.
+        mlp_factor: see `StrategySpec`.
+        centres: centre of the ranges for each strategy.
+        lr, wd: ranges around the centres, in log2.
+        seeds: seeds of each point.
+        criterion: stated options of the verdict; in no run's id.
+        searched: `True` if a sampler suggests points within the ranges; else all of their points are requested.
+        data, launch, launch_set: where later commands train by default; in no run's id. Values of environment
+            variables in `launch_set` are masked when written, since they may be secrets.
     """
 
     grid: str
@@ -41,33 +49,36 @@ class SweepSpec(StrictModel):
 
     @property
     def place(self) -> tuple[str, tuple[str, ...], str | None]:
-        """Where it trains, as it is kept."""
+        """Launch profile, its overrides with secrets masked, and the data path."""
         return self.launch, self._kept(self.launch_set), self.data
 
     def searches(self, sweep: str = "") -> list["Study"]:
-        """Return one search for each strategy, in the name of a sweep."""
-        found = []
+        """Return one study for each strategy, as part of the sweep of this name."""
+        studies = []
         for name, centre in self.centres.items():
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
+            # dict() keeps the validated sub-models; model_dump would turn them into plain data.
             base = RunSpec(**dict(self.recipe), **dict(centre), strategy=strategy, seed=self.seeds[0])
             points = tuple(expand(Point(centre.lr, centre.wd), self.lr, self.wd))
-            asked: tuple[Point, ...] = () if self.searched else points
+            # With a sampler, the ranges only bound what it may suggest.
+            grid_points: tuple[Point, ...] = () if self.searched else points
+            # `expand` runs from the lowest lr and wd to the highest: these are opposite corners.
             box = (points[0], points[-1]) if self.searched else ()
             criterion = resolve([self.criterion])
-            found.append(Study(base, self.lr, self.wd, self.seeds, asked, sweep, criterion, box))
-        return found
+            studies.append(Study(base, self.lr, self.wd, self.seeds, grid_points, sweep, criterion, box))
+        return studies
 
     def specs(self) -> list[RunSpec]:
-        """Return all runs, strategy by strategy and seed by seed, so that whole points finish early."""
+        """Return all runs by strategy, then point, then seed: in this order whole points finish early."""
         return [spec for study in self.searches() for spec in study.specs()]
 
 
 def with_corpus(sweep_spec: SweepSpec) -> SweepSpec:
-    """Return the request with the digest of the text at hand, which is part of what its runs train.
+    """Return the spec with the digest of the corpus in its task: it is part of the run ids.
 
     Raises:
-        DataMissingError: there is no text.
+        DataMissingError: there is no corpus.
     """
     recipe = sweep_spec.recipe
     task = bound(recipe.task, sweep_spec.data)

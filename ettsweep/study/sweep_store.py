@@ -1,9 +1,9 @@
-"""Sweeps by name: what was asked for under each, in numbered files that are written once.
+"""Named sweeps of a results folder, each in numbered files that are written once.
 
-    sweeps/<name>/0001.yaml, 0002.yaml, ...   what was asked, or a criterion, a note, or that the sweep is archived
+    sweeps/<name>/0001.yaml, 0002.yaml, ...   a resolved grid file, suggestions, a criterion, a note, or `archived`
 
-Which file is later goes by its number alone. Whoever writes creates the next number exclusively: of two commands at the
-same instant one is the next.
+The numbers alone give the order. The next file is created exclusively, so that of two commands at the same instant one
+has to read again and try the number after.
 """
 
 import re
@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"[0-9]{4,}")
 
 @dataclass(frozen=True)
 class SweepStore:
-    """The sweeps of a results folder by name, and what is wrong with those that cannot be read."""
+    """The sweeps of a results folder by name, and the errors of those that cannot be read, by name."""
 
     results: Path
     named: dict[str, Sweep]
@@ -39,15 +39,15 @@ class SweepStore:
 
     @cached_property
     def searches(self) -> dict[str, list[Study]]:
-        """The searches of all sweeps by family, archived ones too."""
+        """The studies of all sweeps, archived ones too, by family."""
         return by_family(study for sweep in self.named.values() for study in sweep.studies)
 
     def chosen(self, names: Sequence[str] = ()) -> list[Sweep]:
-        """Return the sweeps of these names; without any, all that are not archived.
+        """Return the sweeps of these names; without names, all that are not archived.
 
         Raises:
-            InputError: there is none of a name.
-            CorruptError: one that is named cannot be read.
+            InputError: there is no sweep of a name.
+            CorruptError: a sweep cannot be read.
         """
         for name in names:
             if name in self.broken:
@@ -58,64 +58,74 @@ class SweepStore:
 
 
 Searches = Mapping[str, Sequence[Study]]
-"""The searches of some sweeps by family: what says to which of them a run belongs."""
+"""Studies of some sweeps by family, to look up to which sweeps a run belongs."""
 
 
 def by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
-    """Return searches by family."""
-    found: dict[str, list[Study]] = {}
+    """Group studies by family."""
+    groups: dict[str, list[Study]] = {}
     for study in studies:
-        found.setdefault(study.family, []).append(study)
-    return found
+        groups.setdefault(study.family, []).append(study)
+    return groups
 
 
 def holders(searches: Searches, family: str, spec: RunSpec) -> list[str]:
-    """Return the names of the sweeps that a run belongs to, given the searches of each family.
+    """Return the names of the sweeps to which a run belongs.
 
-    Those that ask for it; where none does, those on whose lattice it lies: a climb or a fresh seed had it trained.
+    These are the sweeps that request it. If none does, those on whose lattice it lies: runs beyond the ranges or with
+    fresh seeds are trained by `verify-optimum` and `seeds`, and no file of a sweep mentions them.
     """
-    near = [(study, Point(spec.lr, spec.wd)) for study in searches.get(family, ())]
-    asking = [study.sweep for study, point in near if study.asks(point, spec.seed)]
-    return asking or [study.sweep for study, point in near if study.holds(point)]
+    studies = searches.get(family, ())
+    point = Point(spec.lr, spec.wd)
+    requesting = [study.sweep for study in studies if study.asks(point, spec.seed)]
+    return requesting or [study.sweep for study in studies if study.holds(point)]
 
 
 def held_by(searches: Searches, family: str, spec: RunSpec) -> str:
-    """Return the same for people to read; - is no sweep."""
+    """Return the same as one text for people; `-` for none."""
     return ", ".join(holders(searches, family, spec)) or "-"
 
 
 def belonging(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str] = ()) -> list[Run]:
-    """Return the runs that belong to the sweeps of these names; without any, to one that is not archived or to none.
+    """Return the runs that belong to the sweeps of these names.
+
+    Without names, all runs but those that belong to archived sweeps only.
 
     Raises:
         InputError: there is no sweep of a name.
-        CorruptError: one that is named cannot be read.
+        CorruptError: a sweep cannot be read.
     """
-    meant = {sweep.name for sweep in sweep_store.chosen(names)}
-    belong = ((run, set(holders(sweep_store.searches, run.family, run.spec))) for run in runs)
-    return [run for run, held in belong if held & meant or not (names or held)]
+    selected = {sweep.name for sweep in sweep_store.chosen(names)}
+    memberships = ((run, set(holders(sweep_store.searches, run.family, run.spec))) for run in runs)
+    return [run for run, sweeps in memberships if sweeps & selected or not (names or sweeps)]
 
 
 def spared(runs: Sequence[Run], names: Collection[str], sweep_store: SweepStore) -> tuple[list[Run], dict[str, int]]:
-    """Return the runs that belong to no sweep but those named, and how many belong to others, by name.
+    """Split runs into those that only the named sweeps use and those that other sweeps use too.
 
-    Archived sweeps want nothing any more.
+    Archived sweeps do not count as users.
+
+    Returns:
+        The runs that no other sweep uses, and the number of the remaining runs by the name of the other sweep.
     """
-    searches = by_family(study for sweep in sweep_store.chosen() for study in sweep.studies if sweep.name not in names)
-    mine = by_family(study for sweep in sweep_store.chosen(list(names)) for study in sweep.studies)
-    left: Counter[str] = Counter()
-    free = []
+    other_studies = by_family(
+        study for sweep in sweep_store.chosen() for study in sweep.studies if sweep.name not in names
+    )
+    own_studies = by_family(study for sweep in sweep_store.chosen(list(names)) for study in sweep.studies)
+    shared_counts: Counter[str] = Counter()
+    exclusive_runs = []
     for run in runs:
-        others = [study for study in searches.get(run.family, ()) if study.asks(run.point, run.spec.seed)]
-        if not others and not any(study.asks(run.point, run.spec.seed) for study in mine.get(run.family, ())):
-            others = [study for study in searches.get(run.family, ()) if study.holds(run.point)]
-        left.update({study.sweep for study in others})
-        free += [] if others else [run]
-    return free, dict(left)
+        users = [study for study in other_studies.get(run.family, ()) if study.asks(run.point, run.spec.seed)]
+        # A run that nobody requests belongs to all sweeps on whose lattice it lies, as in `holders`.
+        if not users and not any(study.asks(run.point, run.spec.seed) for study in own_studies.get(run.family, ())):
+            users = [study for study in other_studies.get(run.family, ()) if study.holds(run.point)]
+        shared_counts.update({study.sweep for study in users})
+        exclusive_runs += [] if users else [run]
+    return exclusive_runs, dict(shared_counts)
 
 
 def asked_too(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> SweepStore:
-    """Return the sweeps as they would be if a request, which agrees, had been asked for under a name."""
+    """Return the store as it would be with a compatible spec added to the sweep of this name; write nothing."""
     sweep = sweep_store.named.get(name) or Sweep(name)
     if sweep.sweep_specs and sweep.implies(sweep_spec):
         return sweep_store
@@ -141,30 +151,32 @@ def load_sweep_store(results: Path) -> SweepStore:
 
 
 def _sound(sweep: Sweep, folder: Path) -> Sweep:
-    """Return a sweep all of whose questions can be asked together; what is not edited by hand always can."""
-    mend = f"mend {folder}, or move it away and ask for the grid again"
+    """Return the sweep if its specs are valid and compatible, which only editing by hand can break."""
+    remedy = f"repair {folder}, or move it away and request the grid again"
     try:
         first, *others = (sweep_spec for sweep_spec in sweep.sweep_specs if sweep_spec.searches())
         assert sweep.studies
     except InputError as error:
-        raise CorruptError(f"{folder}: {error}; {mend}") from None
+        raise CorruptError(f"{folder}: {error}; {remedy}") from None
     for sweep_spec in others:
-        if found := differences([first], sweep_spec):
-            raise CorruptError(f"{folder}: its files ask for different things: {'; '.join(found.values())}; {mend}")
+        if problems := differences([first], sweep_spec):
+            text = "; ".join(problems.values())
+            raise CorruptError(f"{folder}: its files are not for the same recipe and lattice: {text}; {remedy}")
     return sweep
 
 
 def _read_all(folder: Path) -> tuple[SweepVersion, ...]:
     files = _files(folder)
     gaps = files.keys() ^ set(range(1, len(files) + 1))
-    if gaps and files != (files := _files(folder)):  # a listing may miss what is written meanwhile
+    # The listing of a folder may miss a file that is written meanwhile: only a gap that stays is damage.
+    if gaps and files != (files := _files(folder)):
         return _read_all(folder)
     if gaps:
         missing = folder / f"{min(gaps):04d}.yaml"
-        raise CorruptError(f"{missing} is missing; bring it back, or move the folder away and ask for the grid again")
+        raise CorruptError(f"{missing} is missing; restore it, or move the folder away and request the grid again")
     entries = tuple(_read(files[number]) for number in sorted(files))
     if entries and not any(entry.asked for entry in entries):
-        raise CorruptError(f"{folder}: no file says what was asked for; move it away and ask for the grid again")
+        raise CorruptError(f"{folder}: no file contains a grid; move the folder away and request the grid again")
     return entries
 
 
@@ -175,23 +187,25 @@ def _files(folder: Path) -> dict[int, Path]:
 def _read(path: Path) -> SweepVersion:
     try:
         data = read_yaml(path)
-        if isinstance(data, dict) and isinstance(made := data.get("version"), int) and made > VERSION:
-            raise CorruptError(f"{path}: a later version of ettsweep wrote it (format {made}, known is {VERSION})")
+        if isinstance(data, dict) and isinstance(version := data.get("version"), int) and version > VERSION:
+            raise CorruptError(
+                f"{path}: a later version of ettsweep wrote it (format {version}, this one reads {VERSION})"
+            )
         return validate(SweepVersion, data, str(path))
     except InputError as error:
-        raise CorruptError(f"{error}; mend the file, or move it away and ask for the grid again") from None
+        raise CorruptError(f"{error}; repair the file, or move it away and request the grid again") from None
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
 def plain(text: str) -> str:
-    """Return a text as a name, with - for what no name may have."""
+    """Turn a text into a valid sweep name: other characters become `-`."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:64].strip("-._") or "sweep"
 
 
 def numbered(stem: str) -> Iterator[str]:
-    """Yield a name, and the same with numbers."""
+    """Yield candidates for a name: `stem`, `stem-2`, `stem-3`, ... at most 64 characters long."""
     yield stem
     number = 1
     while True:

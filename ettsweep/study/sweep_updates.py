@@ -1,4 +1,4 @@
-"""Changes to sweeps: more is asked for, a criterion, a name or a note given, one archived; and who follows one."""
+"""Changes to named sweeps: requests, suggestions, criterion, name, note; and which processes follow a sweep."""
 
 import contextlib
 import uuid
@@ -18,33 +18,36 @@ from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, numbe
 
 
 def agreeing(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep | None:
-    """Return the sweep of a name, which a request extends, or None where the name is free.
+    """Return the sweep of this name, which the spec may extend; None if there is none.
 
     Raises:
-        TakenError: the request is not for the same recipe and lattice.
+        SweepNameTakenError: the sweep has another recipe or lattice than the spec.
         CorruptError: the sweep cannot be read.
     """
     if name in sweep_store.broken:
         raise CorruptError(sweep_store.broken[name])
     sweep = sweep_store.named.get(name)
-    if sweep and (found := differences(sweep.sweep_specs, sweep_spec)):
-        told = "; ".join(found.values())
-        taken = sweep_store.named.keys() | sweep_store.broken.keys()
-        free = next(other for other in numbered(plain(f"{name}-{next(iter(found))}")) if other not in taken)
-        raise SweepNameTakenError(f"sweep {name} asks for something else: {told}", free)
+    if sweep and (problems := differences(sweep.sweep_specs, sweep_spec)):
+        text = "; ".join(problems.values())
+        taken_names = sweep_store.named.keys() | sweep_store.broken.keys()
+        # The first difference makes a telling name: w64-batch_size-32.
+        free = next(
+            candidate for candidate in numbered(plain(f"{name}-{next(iter(problems))}")) if candidate not in taken_names
+        )
+        raise SweepNameTakenError(f"sweep {name} is for another recipe or lattice: {text}", free)
     return sweep
 
 
 def check_name(name: str, option: str = "--name") -> str:
-    """Return a name that a new sweep may have.
+    """Return the name if a new sweep may have it.
 
     Raises:
-        InputError: it could be a path, another option, or a run.
+        InputError: it has other characters, or could be an option or a run id.
     """
     if not NAME.fullmatch(name) or name.endswith("."):
         raise InputError(
             f"{option} {name!r}: up to 64 letters, digits, dots, - and _ are expected, a letter or a digit first"
-            + (f"; {better} would do" if NAME.fullmatch(better := plain(name)) and better != name else "")
+            + (f"; for example {valid}" if NAME.fullmatch(valid := plain(name)) and valid != name else "")
         )
     if is_run_id(name):
         raise InputError(f"{option} {name}: that could be a run's id; choose another")
@@ -52,7 +55,7 @@ def check_name(name: str, option: str = "--name") -> str:
 
 
 def check_note(text: str) -> str:
-    """Return a note that can be shown anywhere.
+    """Return the note if it can be shown in a terminal.
 
     Raises:
         InputError: it has control characters, or more than one line.
@@ -63,15 +66,16 @@ def check_note(text: str) -> str:
 
 
 def extend(results: Path, name: str, sweep_spec: SweepSpec, note: str | None = None) -> str:
-    """Keep a request under a name, where it says more than what is there; an archived sweep is shown again.
+    """Make a sweep, or add a spec to it if that adds anything; an archived sweep is archived no longer.
 
-    Return what that did, for people; nothing where it said nothing new.
+    Returns:
+        A line on the change, for people; empty if nothing changed.
 
     Raises:
-        TakenError: other things were asked for under this name.
-        CorruptError: what was asked for under this name cannot be read.
+        SweepNameTakenError: the sweep of this name has another recipe or lattice.
+        CorruptError: it cannot be read.
     """
-    while True:
+    while True:  # until no other command writes at the same time
         sweep_store = load_sweep_store(results)
         sweep = agreeing(sweep_store, name, sweep_spec)
         entry = SweepVersion(
@@ -82,20 +86,20 @@ def extend(results: Path, name: str, sweep_spec: SweepSpec, note: str | None = N
         if entry == SweepVersion():
             return ""
         if append(results, sweep_store, name, entry):
-            done = "extended" if sweep and entry.asked else "changed" if sweep else "made"
-            judged = sweep.criterion_with(sweep_spec.criterion) if sweep else ""
+            change = "extended" if sweep and entry.asked else "changed" if sweep else "made"
+            criterion = sweep.criterion_with(sweep_spec.criterion) if sweep else ""
             return (
-                f"sweep {name} is {done}"
+                f"sweep {name} is {change}"
                 + (", and no longer archived" if entry.archived is False else "")
-                + (f"; {judged} from now on" if judged else "")
+                + (f"; {criterion} from now on" if criterion else "")
             )
 
 
 def add(results: Path, name: str, entry: SweepVersion) -> None:
-    """Write a further file of a sweep that is there.
+    """Write the next file of an existing sweep.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: there is no sweep of this name.
         CorruptError: it cannot be read.
     """
     while True:
@@ -106,51 +110,55 @@ def add(results: Path, name: str, entry: SweepVersion) -> None:
 
 
 def propose(results: Path, name: str, suggestions: Sequence[Suggestion]) -> None:
-    """Keep with a sweep what proposers chose, before it is run.
+    """Record suggestions of samplers in a sweep. Do so before submitting their runs, so that a kill loses none.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: there is no sweep of this name.
         CorruptError: it cannot be read.
     """
     add(results, name, SweepVersion(proposed=tuple(suggestions)))
 
 
 def judge_by(results: Path, names: Iterable[str], stated: CriterionOptions) -> str:
-    """Keep with sweeps what is stated of how their verdicts are given, where that is new; return what is, for people.
+    """Record options of the criterion in sweeps that have others.
+
+    Returns:
+        Lines on the changes, for people; empty if nothing changed.
 
     Raises:
-        InputError: there is none of a name.
-        CorruptError: one cannot be read.
+        InputError: there is no sweep of a name.
+        CorruptError: a sweep cannot be read.
     """
     changed: dict[str, list[str]] = {}
     for name in names:
         while True:
             sweep_store = load_sweep_store(results)
             (sweep,) = sweep_store.chosen([name])
-            news = sweep.criterion_with(stated)
-            if not news or append(results, sweep_store, name, SweepVersion(criterion=stated)):
+            change = sweep.criterion_with(stated)
+            if not change or append(results, sweep_store, name, SweepVersion(criterion=stated)):
                 break
-        if news:
-            changed.setdefault(news, []).append(name)
-    return "\n".join(f"sweep {', '.join(judged)}: {news} from now on" for news, judged in changed.items())
+        if change:
+            changed.setdefault(change, []).append(name)
+    return "\n".join(f"sweep {', '.join(sweeps)}: {change} from now on" for change, sweeps in changed.items())
 
 
 def rename_sweep(results: Path, name: str, new: str) -> None:
-    """Give a sweep another name.
+    """Rename a sweep.
 
     Raises:
-        InputError: there is none, the new name is taken or may not be one, or a command follows the sweep.
-        CorruptError: it cannot be read.
+        InputError: there is no such sweep, the new name is taken or invalid, or a command follows the sweep.
+        CorruptError: the sweep cannot be read.
     """
     check_name(new, "new name")
     sweep_store = load_sweep_store(results)
     sweep_store.chosen([name])
     if new in sweep_store.named or new in sweep_store.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
-    for path, other in followers(results, name).items():
+    # A command that follows the sweep would write its next file under the old name.
+    for path, follower in followers(results, name).items():
         raise InputError(
-            f"a command follows sweep {name} (process {other.pid} on {other.host}); end it first, its runs go on; "
-            f"if it is gone, delete {path}"
+            f"a command follows sweep {name} (process {follower.pid} on {follower.host}); end it first, its runs "
+            f"continue; if it is gone, delete {path}"
         )
     folder = sweeps_dir(results) / name
     with storage_errors(folder):
@@ -158,33 +166,33 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
 
 
 def followers(results: Path, name: str) -> dict[Path, Process]:
-    """Return the processes that follow a sweep, as far as can be seen, by the note that each has left."""
-    notes = (sweeps_dir(results) / name).glob("follower-*.json")
-    paths = {path: Process.from_json(json_or_empty(path)) for path in notes}
-    return {path: process for path, process in paths.items() if process and process.liveness() != "dead"}
+    """Return the processes that follow a sweep, by the file that each has written; dead ones are left out."""
+    paths = (sweeps_dir(results) / name).glob("follower-*.json")
+    processes = {path: Process.from_json(json_or_empty(path)) for path in paths}
+    return {path: process for path, process in processes.items() if process and process.liveness() != "dead"}
 
 
 @contextlib.contextmanager
 def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
-    """Show to others that this process follows some sweeps, which keep their names meanwhile."""
-    notes = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
+    """Context in which this process follows sweeps; they cannot be renamed meanwhile."""
+    paths = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
     try:
-        for path in notes:
+        for path in paths:
             write_atomic(path, dumps(process().to_json()))
         yield
     finally:
-        for path in notes:
+        for path in paths:
             path.unlink(missing_ok=True)
 
 
 def append(results: Path, sweep_store: SweepStore, name: str, entry: SweepVersion) -> bool:
-    """Write the next file of a sweep; False where another command was faster, and all is to be looked at again."""
+    """Write the next file of a sweep; `False` if another command was faster: then read the store again and retry."""
     number = len(sweep_store.named[name].entries) + 1 if name in sweep_store.named else 1
     return _write(sweeps_dir(results) / name / f"{number:04d}.yaml", entry, first=number == 1)
 
 
 def _write(path: Path, entry: SweepVersion, *, first: bool) -> bool:
-    """Write a file that is not there; False where it is, or where its sweep has another name by now."""
+    """Create a file; `False` if it exists, or if its folder has been renamed."""
     if first:
         with storage_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,4 +201,4 @@ def _write(path: Path, entry: SweepVersion, *, first: bool) -> bool:
     except StorageError:
         if first or path.parent.is_dir():
             raise
-        return False
+        return False  # the sweep was renamed meanwhile: the caller reads the store again

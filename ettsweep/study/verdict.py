@@ -1,4 +1,4 @@
-"""A verdict on a family: what is said of its candidate, and all that it is said from."""
+"""Verdict on a study: whether its candidate is optimal, with the scores and the bound that decided."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,28 +13,31 @@ from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.trainer.tasks.registry import Metric
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
     from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
 
 FINAL = frozenset({"optimal", "tie", "unsearched"})
-"""Verdicts that more runs of the same plan cannot change."""
+"""Verdicts that further runs of the same plan cannot change."""
 
 COMPARED = frozenset({"optimal", "tie", "refuted"})
-"""What the comparison of means says where it has all scores."""
+"""Verdicts of the paper's rule, the comparison of means, once it has all scores."""
 
 MOST = 2000
-"""Runs beyond which nobody asks how many it would take."""
+"""Limit of the estimate of further runs; beyond it, no estimate is given."""
 
 MOST_SURE = 0.999
-"""Probability beyond which draws of a posterior tell no more."""
+"""Largest probability that is reported: the number of posterior draws does not resolve higher ones."""
 
 
 @dataclass(frozen=True)
 class ScoredPoint:
-    """A point with the mean of its scores that count; None where one diverged, or none is finished.
+    """A point with its mean score.
 
     Attributes:
-        runs: the scores that it is the mean of.
+        point: position on the lattice.
+        score: mean over the runs that count; None if one diverged, or none is finished.
+        state: of the point as a whole.
+        runs: number of scores in the mean.
     """
 
     point: Point
@@ -45,20 +48,22 @@ class ScoredPoint:
 
 @dataclass(frozen=True)
 class Bound:
-    """What is known of a candidate, all of whose neighbours are known. Shares are of its loss, or of all samples.
+    """Bound on how much better a neighbour of the candidate can be; exists once all neighbours have scores.
+
+    Differences are relative to the candidate's loss, or absolute for accuracies.
 
     Attributes:
-        value: what no neighbour is better by, with the confidence; None where the noise is unknown.
+        value: with the given confidence, no neighbour is better by more than this; None if the noise is unknown.
         confidence, margin: of the sweep's criterion.
-        best: the probability that the candidate beats all its neighbours.
-        differences: by how much each neighbour is worse, in their order; None where it diverged.
-        noise: of one run.
-        caveat: why points are compared pair by pair, and not by a surface; else nothing.
-        plateau: other points that, with the confidence, are no worse than the candidate by more than the margin.
-        recommended: of these and the candidate the one in their middle.
-        paper: the verdict of the paper's rule on the same point; None where it lacks scores.
-        more: runs that it would still take, as things look; None where it is more than `MOST`, or none are needed.
-        evidence: the posterior that all this is read from; None in what is made by hand.
+        best: posterior probability that the candidate beats all its neighbours.
+        differences: by how much each neighbour is worse, in their order; None if it diverged.
+        noise: estimate of the noise of one run.
+        caveat: reason for comparing pairs of points without a surface; empty if a surface is used.
+        plateau: other points that, with the given confidence, are worse than the candidate by at most the margin.
+        recommended: the central one of the candidate and the plateau.
+        paper: verdict of the paper's rule on the candidate; None if it lacks scores.
+        more: estimate of the further runs needed; None if none are, or more than `MOST`.
+        posterior: the posterior behind all these numbers; None in examples made by hand.
     """
 
     value: float | None
@@ -76,31 +81,31 @@ class Bound:
 
     @property
     def wide(self) -> bool:
-        """Whether the bound is there, and beyond the margin."""
+        """`True` if the bound exists and exceeds the margin."""
         return self.value is not None and self.value > self.margin
 
     @property
     def needed(self) -> int:
-        """Runs that it would still take: at least so many, where that is `MOST`; none where nobody can tell."""
+        """Estimate of the further runs needed; `MOST` means at least so many, and 0 also that there is no bound."""
         return (self.more or MOST) if self.wide else 0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer for one family.
+    """Verdict on the candidate of a study.
 
     Attributes:
-        search: what was asked for.
+        study: the family and sweep.
         verdict: optimal, unresolved, edge, incomplete, refuted or unsearched; tie by the paper's rule.
-        reason: what stands in the way, and what to type.
-        candidate: the point that is judged; None while no point is finished.
-        neighbours: those that it must beat.
-        fresh: scores of reruns of the candidate over other seeds; they never move the verdict.
-        outside: points reached beyond the ranges that were asked for.
-        path: candidates that a climb passed through, first to last.
-        runs: the finished ones that were compared, of candidate and neighbours over the seeds that count.
-        bound: what is known by the rule of the bound, once all neighbours are known.
-        stuck: ids of the runs that a person must decide about, of which the reason says what to type.
+        reason: what prevents a better verdict, and which command to run, for people.
+        candidate: best point of the study; None while no point is finished.
+        neighbours: points that it must beat.
+        fresh: scores of reruns of the candidate with other seeds, by seed; they never change the verdict.
+        outside: points beyond the requested ranges.
+        path: earlier candidates that a climb passed through, in order.
+        runs: the finished runs that were compared: of candidate and neighbours, with the seeds that count.
+        stuck: ids of runs that a person must decide about; the reason names the commands.
+        bound: bound by the `bound` rule; None until all neighbours have scores.
     """
 
     study: Study
@@ -117,7 +122,7 @@ class Verdict:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Sweep and family, to which a verdict belongs."""
+        """(sweep, family) of the study."""
         return self.study.key
 
     @property
@@ -130,23 +135,24 @@ class Verdict:
 
     @property
     def statement(self) -> str:
-        """What is claimed, in a few words: the verdict, and how far it holds."""
+        """The verdict with its bound, for people, such as `optimal within 1.2% (95%)`."""
         if self.study.criterion.rule == "paper":
-            by = " by the paper's comparison of means" if self.verdict in COMPARED else ""
-            return self.verdict + by
+            # The other verdicts do not come from a comparison.
+            suffix = " by the paper's comparison of means" if self.verdict in COMPARED else ""
+            return self.verdict + suffix
         if self.verdict not in ("optimal", "unresolved"):
             return self.verdict
         if self.bound is None or self.bound.value is None:
             return f"{self.verdict}: {'all diverged' if self.score is None else 'noise unknown'}"
-        said = self.study.metric.format_share
-        within = f"within {said(self.bound.value)} ({100 * self.bound.confidence:.10g}%)"
+        format_share = self.study.metric.format_share
+        bound = f"within {format_share(self.bound.value)} ({100 * self.bound.confidence:.10g}%)"
         if self.verdict == "optimal":
-            return f"optimal {within}"
-        return f"unresolved: {within}, {said(self.bound.margin)} asked"
+            return f"optimal {bound}"
+        return f"unresolved: {bound}, margin {format_share(self.bound.margin)}"
 
     @property
     def compared(self) -> tuple[ScoredPoint, ...]:
-        """The candidate, if there is one, and its neighbours."""
+        """The candidate, if any, followed by its neighbours."""
         return (self.candidate, *self.neighbours) if self.candidate else self.neighbours
 
     @property
@@ -172,14 +178,14 @@ class Verdict:
 
     @property
     def lead(self) -> float | None:
-        """How much worse the best neighbour is; negative where it is better."""
+        """Score difference by which the best neighbour is worse than the candidate; negative if it is better."""
         if self.score is None or self.rival is None or self.rival.score is None:
             return None
         return self.study.metric.worse_by(self.rival.score, self.score)
 
     @property
     def counted(self) -> dict[Point, int]:
-        """How many runs were compared, by point."""
+        """Number of compared runs by point."""
         return dict(Counter(run.point for run in self.runs))
 
     @property
@@ -189,18 +195,18 @@ class Verdict:
 
     @property
     def way(self) -> tuple[Point, ...]:
-        """The path, with the candidate at its end."""
+        """The path of the climb including the candidate at its end."""
         return self.path if self.point is None or self.point in self.path[-1:] else (*self.path, self.point)
 
 
 def side_by_side(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Verdict, list[str]]]:
-    """Yield each two verdicts on one family, of two sweeps, that say different things, and what the sweeps ask."""
+    """Yield pairs of conflicting verdicts on one family, by two sweeps, with the differences of the two studies."""
     for verdict, other in combinations(verdicts, 2):
-        said, else_said = ((v.verdict, v.point, v.score) for v in (verdict, other))
-        if verdict.family == other.family and said != else_said:
+        outcome, other_outcome = ((v.verdict, v.point, v.score) for v in (verdict, other))
+        if verdict.family == other.family and outcome != other_outcome:
             yield verdict, other, unlike(verdict.study, other.study)
 
 
 def best(scored: Iterable[ScoredPoint], metric: Metric) -> ScoredPoint | None:
-    """Return the best of some points, the first of equal ones."""
+    """Return the point with the best score, the first of equals; None if there is no point."""
     return min(scored, key=lambda scored_point: metric.rank(scored_point.score), default=None)

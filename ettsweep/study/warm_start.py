@@ -1,9 +1,9 @@
-"""Warm starts: where a search starts from the optimum of another strategy, recipe or width, through the map."""
+"""Warm starts: start a search at the optimum of another strategy, recipe or width, mapped to the study's own."""
 
 from collections.abc import Iterable, Sequence
 
-from ettsweep.console import power
 from ettsweep.errors import InputError, unknown_name
+from ettsweep.powers import power
 from ettsweep.strategies.optimizers import factors_of
 from ettsweep.strategies.strategy import STRATEGIES, carry_point, parse_strategy, strategy_name
 from ettsweep.study.lattice import Point
@@ -23,43 +23,53 @@ def starts(
     *,
     unverified: bool = False,
 ) -> dict[Key, StartPoint]:
-    """Return where families start for which nothing was proposed: at the map of a verified optimum.
+    """Return start points of studies without suggestions, by sweep and family: mapped optima of other studies.
 
-    That is the nearest point of their lattice. `source` names a strategy of the same sweep, or a sweep; without it, a
-    family starts from another strategy of its sweep where one is verified, else at its centre. Where it may be
-    `unverified`, the best point of the source is enough.
+    Args:
+        studies: studies that are searched.
+        sweep_store: all named sweeps.
+        run_index: all runs.
+        source: a strategy of the same sweep, or a sweep, to start from; without it, any strategy of the same sweep
+            with a verified optimum. Studies without one are left out and start at their centre.
+        unverified: accept the best point of the source as well.
 
     Raises:
-        InputError: there is no such strategy or sweep, or no optimum of it that can be mapped.
+        InputError: no such strategy or sweep, or none of its optima can be mapped to a study.
     """
     if source is None:
         if unverified:
-            raise InputError("--unverified is about --from STRATEGY or --from SWEEP, which is not given")
-        mine = [verdict for name in {s.sweep for s in studies} for verdict in _verdicts(sweep_store, name, run_index)]
-        new = [study for study in studies if not study.proposed]
-        found = {study.key: _nearest(study, (v for v in mine if v.study.sweep == study.sweep)) for study in new}
-        return {key: start for key, start in found.items() if start}
-    if _is_strategy(source):
+            raise InputError("--unverified needs --from STRATEGY or --from SWEEP")
+        own_verdicts = [
+            verdict for name in {s.sweep for s in studies} for verdict in _verdicts(sweep_store, name, run_index)
+        ]
+        unstarted = [study for study in studies if not study.proposed]
+        own_starts = {
+            study.key: _nearest(study, (v for v in own_verdicts if v.study.sweep == study.sweep)) for study in unstarted
+        }
+        return {key: start for key, start in own_starts.items() if start}
+    if _is_strategy(source):  # s=.25 and s=0.250 are one strategy
         source = strategy_name(parse_strategy(source))
     if all(study.strategy == source for study in studies):
-        raise InputError(f"--from {source}: that is the strategy which is searched; name another, or a sweep")
+        raise InputError(f"--from {source}: this is the strategy being searched; give another strategy, or a sweep")
+    # A sweep may be named like a strategy: the strategy wins.
     if source in sweep_store.named and not _is_strategy(source):
-        told, verdicts = f"sweep {source}", _verdicts(sweep_store, source, run_index)
+        source_name, verdicts = f"sweep {source}", _verdicts(sweep_store, source, run_index)
     elif _is_strategy(source):
-        told = f"strategy {source}"
+        source_name = f"strategy {source}"
         names = {study.sweep for study in studies}
         verdicts = [v for name in names for v in _verdicts(sweep_store, name, run_index) if v.strategy == source]
     else:
         raise unknown_name("strategy or sweep", source, [*STRATEGIES, *sweep_store.named])
-    begun = {}
+    start_points = {}
     for study in studies:
         start = _nearest(study, verdicts, unverified)
-        itself = any(v.key == study.key and v.verdict == "optimal" for v in verdicts)
+        # A study that is the verified source itself needs no start.
+        is_source = any(v.key == study.key and v.verdict == "optimal" for v in verdicts)
         if start and not study.proposed:
-            begun[study.key] = start
-        elif not (start or itself or study.proposed):
-            raise InputError(f"--from {source}: {_why(told, verdicts, study, unverified)}")
-    return begun
+            start_points[study.key] = start
+        elif not (start or is_source or study.proposed):
+            raise InputError(f"--from {source}: {_why(source_name, verdicts, study, unverified)}")
+    return start_points
 
 
 def _is_strategy(name: str) -> bool:
@@ -71,23 +81,24 @@ def _is_strategy(name: str) -> bool:
 
 
 def _verdicts(sweep_store: SweepStore, name: str, run_index: RunIndex) -> list[Verdict]:
-    """Return the verdicts of the families of a sweep that have runs."""
+    """Return the verdicts on the studies of a sweep that have runs; empty if there is no such sweep."""
     studies = sweep_store.named[name].studies if name in sweep_store.named else ()
     return judge([study for study in studies if run_index.family(study.family)], run_index)
 
 
 def _nearest(study: Study, verdicts: Iterable[Verdict], unverified: bool = False) -> StartPoint | None:
-    """Return the start from the optimum of the strategy that is nearest: itself, then one of the s family."""
-    here = study.base.strategy.s
+    """Return the start point mapped from the nearest usable strategy: the same one, then by distance in s."""
+    own_s = study.base.strategy.s
     usable = [v for v in verdicts if _usable(v, unverified) and _maps(v.study, study)]
     if not usable:
         return None
 
-    def apart(verdict: Verdict) -> float:
-        there = verdict.study.base.strategy.s
-        return 0.0 if here == there else 2.0 if here is None or there is None else abs(here - there)
+    def distance(verdict: Verdict) -> float:
+        source_s = verdict.study.base.strategy.s
+        # Strategies without s, which are no member of the s family, come last.
+        return 0.0 if own_s == source_s else 2.0 if own_s is None or source_s is None else abs(own_s - source_s)
 
-    return _mapped(min(usable, key=apart), study)
+    return _mapped(min(usable, key=distance), study)
 
 
 def _usable(verdict: Verdict, unverified: bool) -> bool:
@@ -96,44 +107,46 @@ def _usable(verdict: Verdict, unverified: bool) -> bool:
 
 
 def _maps(study: Study, other: Study) -> bool:
-    """Say whether the map holds between two searches, which are not the same one."""
+    """`True` if points of one study can be mapped to another: same optimizer, different family."""
     return study.family != other.family and study.base.optimizer.kind == other.base.optimizer.kind
 
 
 def _mapped(verdict: Verdict, study: Study) -> StartPoint:
-    """Return where the candidate of a verdict lies under the strategy and width of a search."""
+    """Return the candidate of a verdict, mapped to the strategy and width of a study and rounded to its lattice."""
     assert verdict.point is not None
     base, other = study.base, verdict.study.base
     origin, target = (other.strategy.s, other.model.width), (base.strategy.s, base.model.width)
     lr, wd = carry_point(verdict.point.lr, verdict.point.wd, origin, target, factors_of(base.optimizer))
-    near = _within(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd)))
-    wide = f" at width {other.model.width}" if other.model.width != base.model.width else ""
-    where = f" of sweep {verdict.study.sweep}" if verdict.study.sweep != study.sweep else ""
-    verified = verdict.verdict == "optimal"
-    what = f"the optimum {verdict.point}" if verified else f"the best point {verdict.point}, which is not verified,"
-    origin_text = f"{what} of {verdict.strategy}{wide}{where}"
-    return StartPoint(near, f"from {origin_text}, mapped to ({power(lr)}, {power(wd)}), nearest {near}")
+    nearest = _within(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd)))
+    width_text = f" at width {other.model.width}" if other.model.width != base.model.width else ""
+    sweep_text = f" of sweep {verdict.study.sweep}" if verdict.study.sweep != study.sweep else ""
+    is_verified = verdict.verdict == "optimal"
+    point_text = (
+        f"the optimum {verdict.point}" if is_verified else f"the best point {verdict.point}, which is not verified,"
+    )
+    origin_text = f"{point_text} of {verdict.strategy}{width_text}{sweep_text}"
+    return StartPoint(nearest, f"from {origin_text}, mapped to ({power(lr)}, {power(wd)}), nearest {nearest}")
 
 
 def _within(study: Study, point: Point) -> Point:
-    """Return a point of the lattice, or where it lies beyond the ranges, the one in them that is nearest to it."""
-    (least_lr, least_wd), (most_lr, most_wd) = (
-        [edge(axis) for axis in zip(*study.box, strict=True)] for edge in (min, max)
+    """Return the point of the study's ranges that is nearest to a lattice point."""
+    (min_lr, min_wd), (max_lr, max_wd) = (
+        [extreme(axis) for axis in zip(*study.box, strict=True)] for extreme in (min, max)
     )
-    return Point(min(max(point.lr, least_lr), most_lr), min(max(point.wd, least_wd), most_wd))
+    return Point(min(max(point.lr, min_lr), max_lr), min(max(point.wd, min_wd), max_wd))
 
 
-def _why(told: str, verdicts: Sequence[Verdict], study: Study, unverified: bool) -> str:
-    """Say why nothing can be started from."""
+def _why(source_name: str, verdicts: Sequence[Verdict], study: Study, unverified: bool) -> str:
+    """Return why no verdict can be started from, and what would help."""
     if not verdicts:
-        return f"{told}: nothing was trained there yet"
-    stands = ", ".join(f"{v.strategy} is {v.statement}" for v in verdicts)
+        return f"{source_name}: it has no runs yet"
+    verdict_list = ", ".join(f"{v.strategy} is {v.statement}" for v in verdicts)
     if not any(_usable(v, unverified) for v in verdicts):
         if unverified:
-            return f"{told} has no point with a score: {stands}"
-        meant = "".join(f" --sweep {sweep}" for sweep in dict.fromkeys(v.study.sweep for v in verdicts))
+            return f"{source_name} has no point with a score: {verdict_list}"
+        sweep_options = "".join(f" --sweep {sweep}" for sweep in dict.fromkeys(v.study.sweep for v in verdicts))
         scored = any(v.score is not None for v in verdicts)
-        return f"{told} has no verified optimum: {stands}; `ettsweep verify-optimum{meant} --follow` goes on" + (
-            ", and --unverified starts at the best point that there is" if scored else ""
-        )
-    return f"{told}: the map to {study.title} needs the same optimizer, and another family: {stands}"
+        remedy = f"`ettsweep verify-optimum{sweep_options} --follow` continues"
+        remedy += ", and --unverified starts at the best point so far" if scored else ""
+        return f"{source_name} has no verified optimum: {verdict_list}; {remedy}"
+    return f"{source_name}: {study.title} can only start from another family with the same optimizer: {verdict_list}"

@@ -1,6 +1,7 @@
-"""check-scaling: real networks of several widths, measured and held to what theory implies for a strategy.
+"""check-scaling: train small networks of several widths and compare them with what theory implies for a strategy.
 
-plan (what is asked) -> outcome (the way through), which calls
-    measure, of a probe (torch) | expectations (theory) | judgement, by powers | findings (words)
--> tables, figure (output). What is particular to an architecture: vit, encdec, named in its entry of models.
+check_plan (what to train) -> scaling_check (runs the check), which calls
+    measure and layers (torch) | expectations (theory) | judge, by exponents | judgement_text (findings in words)
+-> check_tables, coordinate_check (output). Code for one architecture is in vit_probe and encdec_probe; the registry of
+models names it.
 """

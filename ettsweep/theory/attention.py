@@ -1,7 +1,7 @@
-"""Expectations of softmax attention at initialisation, by sampling the Gaussian of its logits.
+"""Expectations of softmax attention at initialisation, sampled from the Gaussian distribution of its logits.
 
-B samples, T querying tokens, S tokens that are read from; P = B T and R = B S positions, the token running fastest.
-D draws, X and Y numbers that stand for the tokens' channels.
+Shapes: B samples, T query tokens, S key tokens; P = B T and R = B S positions, the token running fastest. D draws, X
+and Y ranks of the two kernels' square roots.
 """
 
 import math
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 CHUNK = 32
-"""Draws at a time, so that what is summed over them fits into a cache."""
+"""Draws per matrix product, few enough for the operands to fit into the cache."""
 
 
 @dataclass(frozen=True)
 class SampledAttention:
-    """Second moments of one head's attention Omega, and of its derivative; all heads are alike, and independent.
+    """Second moments of the attention weights Omega of one head and of their derivative; heads are i.i.d.
 
     Attributes:
         weights: E[Omega_{t1 s1} Omega_{t2 s2}], (B, T, S, B, T, S).
-        slopes: E[(dOmega / dlogits) F (dOmega / dlogits)^T], summed over the tokens whose values are read, where F is
-            the kernel of those; by the logits (t1, s1) and (t2, s2), of the same shape.
+        slopes: E[(dOmega / dlogits) F (dOmega / dlogits)^T], where F is the kernel of the key tokens, summed over; by
+            logits (t1, s1) and (t2, s2), the same shape.
     """
 
     weights: Array
@@ -34,7 +34,7 @@ class SampledAttention:
         return _contract(self.weights, kernel_RR)
 
     def turn(self, kernel_RR: Array) -> Array:
-        """Return the sum over s1, s2 of the slopes times K_{s1 s2}, (P, P): what a change of logits (t, s) makes."""
+        """Return the sum over s1, s2 of slopes times K_{s1 s2}, (P, P): the effect of a change of the logits."""
         return _contract(self.slopes, kernel_RR)
 
 
@@ -48,30 +48,31 @@ def sample_attention(
     draws: int,
     rng: np.random.Generator,
 ) -> SampledAttention:
-    """Return the moments of attention, whose logits are Gaussian at leading order in 1/C.
+    """Estimate the moments of attention by Monte Carlo; logits are Gaussian at leading order in 1/C.
 
-    Logits have mean 0 and covariance variance * F_{t1 t2} F_{s1 s2} (eq:second-dot and the paper's appendix), which is
-    that of a Gaussian matrix between square roots of both kernels.
+    Logits have mean 0 and covariance variance * F_{t1 t2} F_{s1 s2} (eq:second-dot and the paper's appendix). They are
+    drawn as L_query Z L_source^T, where Z is a matrix of standard normals and L L^T = F.
 
     Args:
-        query_PP: normalised kernel F of the tokens that queries are made of.
-        source_RR: that of the tokens that keys and values are made of.
+        query_PP: normalised kernel F of the tokens that make queries.
+        source_RR: normalised kernel F of the tokens that make keys and values.
         variance: C_Q C_K.
         samples: B.
-        causal: whether a token reads from itself and those before it alone.
-        draws: D.
-        rng: what draws.
+        causal: whether tokens attend only to themselves and earlier ones.
+        draws: D, number of Monte Carlo samples.
+        rng: random generator.
     """
     query_BTX, source_BSY = (_root(kernel, samples) for kernel in (query_PP, source_RR))
     (B, T, X), (_, S, Y) = query_BTX.shape, source_BSY.shape
-    hidden_TS = np.triu(np.ones((T, S), bool), 1) if causal else np.zeros((T, S), bool)
+    masked_TS = np.triu(np.ones((T, S), bool), 1) if causal else np.zeros((T, S), bool)
     size = B * T * S
     weights, slopes = np.zeros((size, size)), np.zeros((size, size))
     for start in range(0, draws, CHUNK):
         D = min(CHUNK, draws - start)
         normal_DXY = rng.standard_normal((D, X, Y))
         logits_DBTS = query_BTX @ (math.sqrt(variance) * normal_DXY)[:, None] @ source_BSY.transpose(0, 2, 1)
-        omega_DBTS = _softmax(np.where(hidden_TS, -np.inf, logits_DBTS))
+        # The same Z for all samples: they share the weights of queries and keys, so their logits are correlated.
+        omega_DBTS = _softmax(np.where(masked_TS, -np.inf, logits_DBTS))
         flat = omega_DBTS.reshape(D, size)
         weights += flat.T @ flat
         # dOmega_{t s} / dlogits_{t j} = Omega_{t s} (delta_{s j} - Omega_{t j}), and F = root root^T.
@@ -83,14 +84,18 @@ def sample_attention(
 
 
 def _root(kernel: Array, samples: int) -> Array:
-    """Return L with L L^T = kernel, (B, tokens, rank); kernels of equal tokens have no Cholesky factor."""
+    """Return L with L L^T = kernel, (B, tokens, rank).
+
+    By eigenvalues, since equal tokens make the kernel singular and Cholesky fail.
+    """
     values, vectors = np.linalg.eigh(kernel)
-    kept = values > 1e-12 * values[-1]
-    root: Array = vectors[:, kept] * np.sqrt(values[kept])
+    is_positive = values > 1e-12 * values[-1]
+    root: Array = vectors[:, is_positive] * np.sqrt(values[is_positive])
     return root.reshape(samples, -1, root.shape[1])
 
 
 def _softmax(logits: Array) -> Array:
+    # Subtracting the maximum avoids overflow.
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     result: Array = powers / powers.sum(-1, keepdims=True)
     return result

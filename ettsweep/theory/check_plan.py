@@ -1,4 +1,4 @@
-"""What is to be built and trained for a check, from what is asked for."""
+"""Resolve a requested check into the networks to build and train."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -15,23 +15,33 @@ from ettsweep.trainer.models.registry import model_spec, parameter_count
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 
 CHANNELS = (8, 16, 32, 64)
-"""Channels per head of the widths, unless they are given."""
+"""Channels per head at each width, unless --widths is given."""
 
 SEEDS, SEEDS_OF_SMALL = 3, 12
 SMALL = 5_000_000
-"""Parameters at the widest below which more seeds take no time."""
+"""Models with fewer parameters than this at the widest get more seeds, which cost them seconds."""
 
 BYTES = 22
-"""Bytes for each parameter: in fp32 values, those before training, gradients and AdamW's two; then one copy in fp64."""
+"""Bytes per parameter, with some slack: values, initial values, gradients and AdamW's two moments in fp32 (20). After
+training a copy in fp64 takes the place of the moments."""
 REST_BYTES = 2**29
+"""Bytes for everything that does not grow with the number of parameters."""
 
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What to check; None where it follows from the model.
+    """A requested check, as typed on the command line; None stands for a default that depends on the model.
 
-    The optimizer has its defaults and no decay; `seeds` is how many networks of each width; `lr` is the strategy's, the
-    same at all widths.
+    Attributes:
+        model: name of a model.
+        strategy: name of a strategy, or `s=<number>`.
+        optimizer: used with its default settings and without weight decay.
+        mlp_factor: whether the learning-rate factors contain the MLP ratio M.
+        widths: widths to compare.
+        steps: training steps.
+        seeds: networks per width.
+        lr: base learning rate of the strategy, the same at all widths.
+        depth: blocks; by default the model's, at most 4 + 4 for text.
     """
 
     model: str
@@ -47,7 +57,15 @@ class CheckRequest:
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """What will be built and trained: `model` is at the widest, with few tokens; s is None for standard."""
+    """The networks that a check builds and trains.
+
+    Attributes:
+        request: the request that this plan resolves.
+        model: the model at the largest width, with few tokens.
+        s: meta-parameter of the strategy; None for standard.
+        widths: in ascending order.
+        seeds: one network each per width.
+    """
 
     request: CheckRequest
     model: ModelSpec
@@ -57,17 +75,18 @@ class CheckPlan:
 
     @property
     def name(self) -> str:
-        """Return what tells this check from others."""
-        included = "-include" if self.request.mlp_factor == "include" else ""
-        return f"{self.request.model}-{strategy_name(self.s)}-{self.request.optimizer}{included}"
+        """Name of the check's results folder."""
+        suffix = "-include" if self.request.mlp_factor == "include" else ""
+        return f"{self.request.model}-{strategy_name(self.s)}-{self.request.optimizer}{suffix}"
 
     @property
     def models(self) -> list[ModelSpec]:
-        """Return the model at each width."""
+        """The model at each width."""
         return [self.model.model_copy(update={"width": width}) for width in self.widths]
 
     def spec(self, model: ModelSpec, seed: int, s: float | None, lr: float) -> RunSpec:
-        """Return a run of a model under a strategy; its task and schedule are not looked at."""
+        """Return the spec of one network to train."""
+        # A spec must have a task and a schedule, but checks train on the probe at a constant lr and ignore both.
         steps, optimizer = self.request.steps, self.request.optimizer
         return RunSpec(
             model=model,
@@ -83,11 +102,11 @@ class CheckPlan:
 
 
 def make_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
-    """Resolve what is asked for.
+    """Fill in a request's defaults and check that it can be carried out.
 
     Raises:
-        InputError: an unknown model or strategy, or widths that cannot be.
-        DeviceMemoryError: the widest does not fit into the memory.
+        InputError: unknown model or strategy, or widths that the model cannot have or that cannot determine a power.
+        DeviceMemoryError: the widest network needs more than `free_bytes`.
     """
     s = parse_strategy(request.strategy)
     model = small_model(model_spec(request.model), request.depth)
@@ -95,13 +114,13 @@ def make_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     problems = [f"width {n} is below the model's {model.heads} heads" for n in widths if n < model.heads]
     problems += [p for n in widths if n >= model.heads for p in indivisible("width", n, "heads", model.heads)]
     if len(widths) < 3:
-        problems.append(f"a power is fitted to at least three different ones, got {len(widths)}")
+        problems.append(f"fitting a power takes at least three different widths, got {len(widths)}")
     if problems:
         raise InputError.of([f"--widths: {problem}" for problem in problems])
     if (floor := least_error(widths, [n // model.heads for n in widths])) > ENOUGH:
         raise InputError(
-            f"--widths: {', '.join(map(str, widths))} tell a power to {floor:.2f} at best, since corrections are of "
-            f"order heads / width; {ENOUGH:g} is needed: take wider ones, or farther apart"
+            f"--widths: {', '.join(map(str, widths))} determine a power to {floor:.2f} at best, since corrections are "
+            f"of order heads / width; {ENOUGH:g} is needed: use wider ones, or ones farther apart"
         )
     widest = model.model_copy(update={"width": widths[-1]})
     _check_memory(widest, free_bytes)
@@ -110,14 +129,14 @@ def make_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
 
 
 def _check_memory(model: ModelSpec, free_bytes: int) -> None:
-    def needed(width: int) -> int:
+    def required_bytes(width: int) -> int:
         return BYTES * parameter_count(model.model_copy(update={"width": width})) + REST_BYTES
 
-    if needed(model.width) <= free_bytes:
+    if required_bytes(model.width) <= free_bytes:
         return
     multiples = range(model.heads, model.width, model.heads)
-    below = bisect_right(multiples, free_bytes, key=needed)
+    below = bisect_right(multiples, free_bytes, key=required_bytes)
     fits = multiples[below - 1] if below else None
     hint = f"--widths up to {fits} or a smaller --depth would fit" if fits else "a smaller --depth may fit"
-    takes = f"width {model.width} at depth {model.depth} takes about {needed(model.width) / GIB:.1f} GiB"
-    raise DeviceMemoryError(f"{takes}, and {free_bytes / GIB:.1f} GiB are free; {hint}")
+    demand = f"width {model.width} at depth {model.depth} takes about {required_bytes(model.width) / GIB:.1f} GiB"
+    raise DeviceMemoryError(f"{demand}, and {free_bytes / GIB:.1f} GiB are free; {hint}")

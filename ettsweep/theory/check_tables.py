@@ -1,4 +1,4 @@
-"""A check of a scaling as tables, and as files: JSON and the figure."""
+"""Print a finished check as tables, and write it as JSON and a figure."""
 
 import math
 import shutil
@@ -23,25 +23,29 @@ from ettsweep.theory.judge import (
 from ettsweep.theory.scaling_check import CheckResult
 
 LEGEND = (
-    f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "
-    f"{ERRORS} errors, or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
+    f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; "
+    f"off: beyond {APART:g} and {ERRORS} errors, "
+    f"or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
     f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor, decay or a layer is wrong; "
     "unclear: neither; off by: power of the change less the implied one"
 )
 
 TEXT = (
-    "text: initial stds are 0.02 at every width, so the implied powers of the bulk are not 0: ok says that the scaling "
-    "is what it is meant to be, not that one lr serves all widths"
+    "text: initial stds are 0.02 at every width, so the implied powers of the bulk are not 0: ok means that the "
+    "scaling is as implied, not that one lr suits all widths"
 )
 
 NARROW = 130
-"""Columns of a terminal below which tables show the most important ones alone."""
+"""Terminals with fewer columns than this get tables with only the most important columns."""
 NARROW_BLOCKS = ("block", "kernel", "theory", "power", "change", "verdict")
 NARROW_GROUPS = ("group", "tangent", "theory", "power", "change", "off by", "verdict")
 
 
 def show_check(check: CheckResult, form: Format) -> None:
-    """Print a check: three tables and what they mean, one long table as CSV, or all of it as JSON."""
+    """Print a check: three tables with findings and legend, one long table as CSV, or everything as JSON.
+
+    Tables go to stdout, explanations to stderr.
+    """
     match form:
         case Format.JSON:
             print_table([], form, data=check_json(check))
@@ -60,10 +64,10 @@ def show_check(check: CheckResult, form: Format) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder before minutes of training.
+    """Create the results folder before training, so that a bad path fails at once and not after minutes.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the folder cannot be created.
     """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,17 +75,17 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def leaving_nothing(folder: Path) -> Iterator[None]:
-    """Remove a folder that is made in the body where nothing comes of it; made outside, Ctrl-C could come between."""
+    """Remove the folder if the body raises. The body creates it: Ctrl-C between creation and entry would leave it."""
     try:
         yield
     except BaseException:
         with suppress(OSError):
-            folder.rmdir()  # unless an earlier check is in it
+            folder.rmdir()  # fails if an earlier check's files are in it, which must stay
         raise
 
 
 def write_check(folder: Path, check: CheckResult) -> list[Path]:
-    """Write check.json and the figure as PNG, SVG and PDF into a folder; return the paths.
+    """Write check.json and the figure as PNG, SVG and PDF, and return their paths.
 
     Raises:
         StorageError: a file cannot be written.
@@ -95,15 +99,15 @@ def write_check(folder: Path, check: CheckResult) -> list[Path]:
 
 
 def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
-    """Yield kernels at the widest, over tokens and between samples, and powers of kernel and change in training."""
+    """Yield, per stage, kernels at the widest and powers of the kernel and of the change in training."""
     for row in check.judgement.stages:
-        kernel, between, change = row.quantities.values()
+        kernel, between_samples, change = row.quantities.values()  # in the order in which `judge` adds them
         yield {
             "block": row.name,
             "kernel": _value(kernel),
             "theory": cell(kernel.predicted),
-            "between": _value(between),
-            "between theory": cell(between.predicted),
+            "between": _value(between_samples),
+            "between theory": cell(between_samples.predicted),
             "power": _power(kernel),
             "implied": _implied(kernel),
             "change": _power(change),
@@ -113,9 +117,9 @@ def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
 
 
 def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
-    """Yield tangent-kernel contributions at the widest, decay, and powers of what is measured and read off."""
+    """Yield, per group, its tangent-kernel contribution and decay at the widest, and all fitted powers."""
     for row in check.judgement.groups:
-        *init, factor, contribution, change, decay = row.quantities.values()
+        *init, factor, contribution, change, decay = row.quantities.values()  # the head bias has no initial std
         yield {
             "group": row.name,
             "tangent": _value(contribution),
@@ -132,25 +136,25 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
 
 
 def _layer_rows(check: CheckResult) -> Iterator[dict[str, str]]:
-    """Yield what layers show, at the place that is the farthest off."""
+    """Yield, per layer check, the value at the location farthest off."""
     for row in check.judgement.layers:
-        place, quantity = row.farthest
+        location, quantity = row.farthest
         yield {
             "layers": row.name,
             "farthest off": "none" if quantity.measured is None else f"{quantity.measured:.4g}",
             "theory": cell(quantity.predicted),
-            "in": place if row.verdict is ExponentTest.OFF else f"any of {len(row.quantities)}",
+            "in": location if row.verdict is ExponentTest.OFF else f"any of {len(row.quantities)}",
             "verdict": row.verdict.value,
         }
 
 
 def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
-    """Yield a row for each quantity that is judged."""
+    """Yield a row for each judged quantity."""
     judgement = check.judgement
     for kind, rows in (("block", judgement.stages), ("group", judgement.groups), ("layers", judgement.layers)):
         for row in rows:
-            for what, quantity in row.quantities.items():
-                yield {"kind": kind, "name": row.name, "quantity": what, **_numbers(quantity)}
+            for quantity_name, quantity in row.quantities.items():
+                yield {"kind": kind, "name": row.name, "quantity": quantity_name, **_numbers(quantity)}
 
 
 def _numbers(quantity: JudgedQuantity) -> dict[str, Any]:
@@ -168,7 +172,7 @@ def _numbers(quantity: JudgedQuantity) -> dict[str, Any]:
 
 
 def check_json(check: CheckResult) -> Json:
-    """Return all of a check as JSON holds it; what is not finite is null."""
+    """Return the whole check as JSON; numbers that are not finite become null."""
     judgement = check.judgement
     return {
         **check.settings,
@@ -201,12 +205,14 @@ def check_json(check: CheckResult) -> Json:
 
 
 def _layer_json(row: LayerRow) -> Json:
-    places = [{"place": place, **_numbers(quantity)} for place, quantity in row.quantities.items()]
-    return {"layers": row.name, "verdict": row.verdict.value, "places": places}
+    locations = [{"place": location, **_numbers(quantity)} for location, quantity in row.quantities.items()]
+    return {"layers": row.name, "verdict": row.verdict.value, "places": locations}
 
 
 def _parts(row: JudgedRow) -> Json:
-    return {what.replace(" ", "_").replace("-", "_"): _numbers(q) for what, q in row.quantities.items()}
+    return {
+        quantity_name.replace(" ", "_").replace("-", "_"): _numbers(q) for quantity_name, q in row.quantities.items()
+    }
 
 
 def _finite(value: float) -> float | None:
@@ -232,7 +238,7 @@ def _implied(quantity: JudgedQuantity) -> str:
 
 
 def _contact(check: CheckResult) -> Iterator[str]:
-    """Yield what is particular to text: the logit that tying adds to the token that the decoder reads, not judged."""
+    """Yield notes for language models: what `ok` means, and the contact logit of the tied head, which is not judged."""
     if check.judgement.contact is not None:
         yield TEXT
         predicted, measured = check.judgement.contact

@@ -1,4 +1,4 @@
-"""The figure of a check of a scaling: how activations change in the first steps of training, against the width."""
+"""Coordinate check: plot the change of activations in the first steps of training against the width."""
 
 import json
 import math
@@ -16,45 +16,46 @@ from ettsweep.theory.scaling_check import CoordinateCurves
 
 TITLE = "Change of activations in the first steps of training"
 PART, OUTPUTS, IMPLIED = "part", "outputs that are trained", "slope that theory implies"
-"""Kinds of lines."""
+"""Kinds of lines, also the labels of the legend."""
 
 LOOKS = {OUTPUTS: ("#d55e00", [1, 0]), IMPLIED: ("#555555", [4, 3])}
-"""Colours and dashes of the lines that are not of a part."""
+"""Colour and dash pattern of the lines in the legend; lines of hidden stages are coloured by depth instead."""
 
 COLUMNS = ("kind", "line", "depth", "width", "change")
-"""Of each point, besides the row and the column of its panel."""
+"""Columns of the plotted data besides the row and column of the panel."""
 
 LIGHTEST = 0.92
-"""Part of the colour map that lines are drawn in: its end is too light for white paper."""
+"""Share of the colour map in use: its light end is invisible on white paper."""
 
 MOST_STEPS, MOST_NAMES = 6, 6
 PANEL_WIDTH, PANEL_HEIGHT = 130, 165
-"""Pixels."""
+"""Size of a panel in pixels."""
 
 
 def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[CoordinateCurves]) -> Figure:
-    """Plot the rms change of activations against the width: a row for each strategy, a column for each of six steps.
+    """Plot the rms change of activations against the width: a row per strategy, a column per step (at most six).
 
-    One line for each part of the forward pass, from dark (first) to light (last), and the outputs thick. Dashed lines
-    have the slope that theory implies.
+    Each stage of the forward pass has a line, from dark (first) to light (last); the outputs have a thick one. Dashed
+    lines show the slopes that theory implies.
     """
     *hidden, outputs = curves[0].changes
     last = len(curves[0].changes[outputs]) - 1
     steps = sorted({round(step) for step in np.linspace(0, last, min(last + 1, MOST_STEPS))})
     frame = pd.DataFrame(_points(widths, curves, steps), columns=["row", "column", *COLUMNS])
+    # A log axis cannot show what is 0 or not finite; missing values leave gaps.
     frame["change"] = frame["change"].where(np.isfinite(frame["change"]) & (frame["change"] > 0))
     base = alt.Chart(frame).encode(_widths(widths), _changes(frame["change"]), alt.Detail("line:N"))
-    kinds, bottom = list(LOOKS), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
+    kinds, legend = list(LOOKS), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
     colours, dashes = zip(*LOOKS.values(), strict=True)
-    looks = (
-        alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=list(colours)), legend=bottom),
-        alt.StrokeDash("kind:N", scale=alt.Scale(domain=kinds, range=list(dashes)), legend=bottom),
+    styles = (
+        alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=list(colours)), legend=legend),
+        alt.StrokeDash("kind:N", scale=alt.Scale(domain=kinds, range=list(dashes)), legend=legend),
     )
-    parts, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (PART, OUTPUTS, IMPLIED))
+    stages, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (PART, OUTPUTS, IMPLIED))
     layers = alt.layer(
-        parts.mark_line(strokeWidth=1).encode(_depths(hidden, len(curves) * PANEL_HEIGHT)),
-        trained.mark_line(strokeWidth=2.6, point={"size": 30, "filled": True, "opacity": 1}).encode(*looks),
-        implied.mark_line(strokeWidth=1).encode(*looks),
+        stages.mark_line(strokeWidth=1).encode(_depths(hidden, len(curves) * PANEL_HEIGHT)),
+        trained.mark_line(strokeWidth=2.6, point={"size": 30, "filled": True, "opacity": 1}).encode(*styles),
+        implied.mark_line(strokeWidth=1).encode(*styles),
     )
     rows, columns = (alt.Header(labelFontSize=12, labelPadding=padding, labelFontWeight="bold") for padding in (4, 6))
     chart = layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT).facet(
@@ -68,42 +69,43 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Coord
 def _points(
     widths: Sequence[int], curves: Sequence[CoordinateCurves], steps: Sequence[int]
 ) -> Iterator[tuple[str, str, str, str, int, int, float]]:
-    """Yield the points of all lines, those of slopes too, which go through the values at the widest."""
-    for of_strategy, step in product(curves, steps):
-        cell = f"{of_strategy.strategy}, lr {short(of_strategy.lr)}", f"step {step + 1}"
-        *_, last, outputs = of_strategy.changes
-        for depth, (part, changes) in enumerate(of_strategy.changes.items()):
-            line = OUTPUTS if part == outputs else PART, part, depth
+    """Yield the points of all lines. Implied slopes are drawn through the value at the widest."""
+    for curve, step in product(curves, steps):
+        cell = f"{curve.strategy}, lr {short(curve.lr)}", f"step {step + 1}"
+        *_, last, outputs = curve.changes
+        for depth, (stage, changes) in enumerate(curve.changes.items()):
+            line = OUTPUTS if stage == outputs else PART, stage, depth
             yield from ((*cell, *line, *point) for point in zip(widths, changes[step], strict=True))
-        for part, power in ((outputs, of_strategy.output_power), (last, of_strategy.hidden_power)):
+        for stage, power in ((outputs, curve.output_power), (last, curve.hidden_power)):
             if power is not None:
-                widest = of_strategy.changes[part][step][-1]
+                widest = curve.changes[stage][step][-1]
                 slope = (widest * (width / widths[-1]) ** power for width in widths)
                 yield from (
-                    (*cell, IMPLIED, f"slope of {part}", 0, *point) for point in zip(widths, slope, strict=True)
+                    (*cell, IMPLIED, f"slope of {stage}", 0, *point) for point in zip(widths, slope, strict=True)
                 )
 
 
 def _widths(widths: Sequence[int]) -> alt.X:
-    angle = -45 if widths[-1] >= 1000 else 0
+    angle = -45 if widths[-1] >= 1000 else 0  # labels of four digits would overlap
     axis = alt.Axis(values=list(widths), labelAngle=angle, labelOverlap=False, labelFlush=False, grid=False, format="d")
     return alt.X("width:Q", title="width", scale=alt.Scale(type="log", base=2, nice=False, padding=6), axis=axis)
 
 
 def _changes(changes: "pd.Series[float]") -> alt.Y:
-    known = changes.dropna()
-    low, high = (math.log10(known.min()), math.log10(known.max())) if len(known) else (0.0, 0.0)
+    positive = changes.dropna()
+    # Without any value (training blew up), the axis still needs a decade.
+    low, high = (math.log10(positive.min()), math.log10(positive.max())) if len(positive) else (0.0, 0.0)
     decades = [float(f"1e{power}") for power in range(math.floor(low), math.ceil(high) + 1)]
     axis = alt.Axis(values=decades, format=".0e")
     return alt.Y("change:Q", title="rms change", scale=alt.Scale(type="log", nice=False, padding=6), axis=axis)
 
 
 def _depths(hidden: Sequence[str], height: int) -> alt.Stroke:
-    """Return the colours of parts by their depth, and a bar as high as the panels with the names of some."""
-    named = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MOST_NAMES)})
+    """Colour stages by depth, with a colour bar as high as the panels that names some of them."""
+    labelled_depths = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MOST_NAMES)})
     names = f"{json.dumps(list(hidden))}[datum.value]"
-    bar = alt.Legend(
-        title=None, values=named, labelExpr=names, gradientLength=height, gradientThickness=12, labelOffset=6
+    colour_bar = alt.Legend(
+        title=None, values=labelled_depths, labelExpr=names, gradientLength=height, gradientThickness=12, labelOffset=6
     )
     colours = alt.SchemeParams(name="viridis", extent=[0, LIGHTEST])
-    return alt.Stroke("depth:Q", scale=alt.Scale(scheme=colours, domain=[0, len(hidden) - 1]), legend=bar)
+    return alt.Stroke("depth:Q", scale=alt.Scale(scheme=colours, domain=[0, len(hidden) - 1]), legend=colour_bar)

@@ -1,6 +1,6 @@
-"""Encoder-decoders as a check sees them.
+"""Check functions for encoder-decoders.
 
-B batch, T tokens, K outputs of one position: the vocabulary.
+Shapes: B batch, T tokens, K outputs of one position, the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from ettsweep.trainer.tasks.task import Batch
 TOKENS = 8
 VOCABULARY = 2048
 DEPTH = 4
-"""Blocks of encoder and decoder, unless --depth says otherwise."""
+"""Blocks of encoder and of decoder, unless --depth is given."""
 
 
 def _small(model: EncDecSpec, depth: int | None) -> EncDecSpec:
-    """Return the model for short texts of a small vocabulary, without dropout; width, heads and M stay."""
+    """Return the model with few tokens, a small vocabulary and no dropout; width, heads and M stay."""
     return model.model_copy(
         update={
             "depth": depth or min(model.depth, DEPTH),
@@ -42,17 +42,18 @@ def _about(model: EncDecSpec) -> str:
 
 
 def _probe(model: EncDecSpec, generator: torch.Generator) -> Probe:
-    """Return random tokens, some of them several times; what is to be predicted is never read."""
+    """Draw random tokens. Tokens repeat within a text, and targets are disjoint from the tokens that are read."""
     order = FIRST_BPE + torch.randperm(model.vocabulary - FIRST_BPE, generator=generator)
-    words = min(2 * model.tokens, len(order) // 3)
-    read_K, trained_K = order[:words], order[words : 2 * words]
+    # A third of the vocabulary is read, a third predicted; the rest takes part in neither.
+    token_count = min(2 * model.tokens, len(order) // 3)
+    read_K, trained_K = order[:token_count], order[token_count : 2 * token_count]
 
-    def draw(words_K: Tensor) -> Tensor:
-        return words_K[torch.randint(len(words_K), (SAMPLES, model.tokens), generator=generator)]
+    def draw(token_ids_K: Tensor) -> Tensor:
+        return token_ids_K[torch.randint(len(token_ids_K), (SAMPLES, model.tokens), generator=generator)]
 
     source_BT, previous_BT, target_BT = draw(read_K), draw(read_K), draw(trained_K)
     batch = Batch((source_BT, previous_BT, target_BT), target_BT)
-    return Probe(model, batch, order[words:], torch.unique(target_BT), previous_BT)
+    return Probe(model, batch, order[token_count:], torch.unique(target_BT), previous_BT)
 
 
 def _logits(network: EncDec, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -61,12 +62,12 @@ def _logits(network: EncDec, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def _loss(summed: Tensor, batch: Batch) -> Tensor:
-    """Return the mean over tokens of what the network gives the sum of."""
+    """Return the mean loss per token; the network returns the sum."""
     return summed / batch.targets.numel()
 
 
 def _kernels(models: Sequence[EncDecSpec], s: float | None, batch: Batch) -> list[Kernels]:
-    """Return the kernels of each model, whose C_G grow with the width."""
+    """Return the kernels of each model; a recursion for each, since C_G depend on the width."""
     source_BT, previous_BT, _ = (tokens.numpy() for tokens in batch.inputs)
     return [encdec_kernels(model, dims(model), s, source_BT, previous_BT, draws=DRAWS) for model in models]
 
@@ -76,18 +77,18 @@ def _ln_eps(model: EncDecSpec) -> float:
 
 
 def _stems(network: EncDec, batch: Batch) -> dict[str, Tensor]:
-    """Return words and places, (B, T, D)."""
+    """Return the embedded tokens before LayerNorm by stage, (B, T, D)."""
     source_BT, previous_BT, _ = batch.inputs
     encoder_BTD = network.we[source_BT] + network.encoder_pe
     return {"encoder.stem": encoder_BTD, "decoder.stem": network.we[previous_BT] + network.decoder_pe}
 
 
 def _leaks(network: EncDec, batch: Batch) -> list[Found]:
-    """Return what the decoder's last token does to outputs before it, and what [pad] does after a source."""
+    """Measure what must be 0: the effect of the decoder's last token on earlier outputs, and of [pad] in the source."""
     source_BT, previous_BT, target_BT = batch.inputs
     if source_BT.shape[1] == 1:
         return []
-    other_BT = torch.cat((previous_BT[:, :-1], target_BT[:, -1:]), 1)  # what is to be predicted is never read
+    other_BT = torch.cat((previous_BT[:, :-1], target_BT[:, -1:]), 1)  # a token that no position reads yet
     moved_BTK = network.logits(source_BT, other_BT) - network.logits(source_BT, previous_BT)
     right_BTK = network.logits(source_BT[:, :-1], previous_BT)
     padded_BT = torch.cat((source_BT[:, :-1], torch.full_like(source_BT[:, -1:], PAD)), 1)

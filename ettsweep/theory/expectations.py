@@ -1,4 +1,4 @@
-"""What a scaling should show at several widths: values at the widest, and powers of the width (theory.md 7)."""
+"""What theory implies at several widths: values at the widest, and powers of the width (docs/theory.md)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,21 +15,22 @@ from ettsweep.theory.recursion import Array
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 
 HEAD = "head"
-"""The stage of the outputs."""
+"""Name of the last stage, the outputs."""
 
 FLAT = 0.01
-"""Power of the width below which a contribution counts as constant."""
+"""Power of the width up to which a contribution counts as constant."""
 
 
 @dataclass(frozen=True)
 class ExpectedValue:
-    """What a quantity should be.
+    """Theory's expectation for one quantity.
 
     Attributes:
-        value: at the widest; None where only the power is known.
-        error: its standard error.
-        power: of the width, where nothing but that changes.
-        shape: at each width, what else changes, up to a factor: C_G of language models grow.
+        value: value at the widest; None if only the power is known.
+        error: standard error of `value`, from sampling attention.
+        power: power of the width, apart from `relative_values`.
+        relative_values: other dependence on the width, up to a factor, one number per width. Not constant in language
+            models, whose C_G grow with the width.
     """
 
     value: float | None
@@ -44,9 +45,13 @@ class ExpectedValue:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Kernels at leading order, and what they were computed for.
+    """Kernels of one model at leading order in the width.
 
-    `sizes` are the numbers in each of a group's tensors, by name: those that one tensor holds have names of their own.
+    Attributes:
+        dims: the model's dimensions.
+        sizes: number of elements of each tensor, by group and name. Groups fused in one tensor have a name each, such
+            as `blocks.0.attention.q`.
+        kernels: the predicted kernels.
     """
 
     dims: Dims
@@ -55,7 +60,7 @@ class Prediction:
 
     @classmethod
     def of(cls, model: ModelSpec, kernels: Kernels) -> "Prediction":
-        """Return the prediction for a model."""
+        """Combine a model's dimensions and tensor sizes with its kernels."""
         sizes: dict[Group, dict[str, int]] = {}
         for parameter in parameter_shapes(model):
             module, fused = parameter.name.rpartition(".")[0], len(parameter.groups) > 1
@@ -65,16 +70,19 @@ class Prediction:
         return cls(dims(model), sizes, kernels)
 
     def count(self, group: Group) -> int:
-        """Return a group's parameters that have a gradient, for `tangent_contribution`: of words, those of one."""
+        """Return how many parameters of a group get a gradient (see `tangent_contribution`).
+
+        Of a word embedding, only the row of the token read: `width` parameters.
+        """
         return self.dims.width if group is Group.WE else sum(self.sizes[group].values())
 
 
 @dataclass(frozen=True)
 class Expectations:
-    """What is implied for a strategy and an optimizer, with predictions at each width, ascending.
+    """What a strategy and an optimizer imply, with a prediction for each width in ascending order.
 
-    Standard (s is None) is outside the family: its learning rate can take up one power of the width. It is the bulk's,
-    so that the other groups show by how much they miss it.
+    Standard (s is None) is outside the family: its learning rate can absorb one power of the width. That power is
+    taken from the bulk, so that the other groups show by how much they deviate from it.
     """
 
     predictions: Sequence[Prediction]
@@ -88,33 +96,33 @@ class Expectations:
 
     @property
     def groups(self) -> list[Group]:
-        """Return the model's groups, from the stem to the head."""
+        """The model's parameter groups, from stem to head."""
         return [group for group in Group if group in self.predictions[-1].sizes]
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Return the stages in the order of the forward pass."""
+        """Names of the stages in the order of the forward pass."""
         return tuple(stage.name for stage in self.predictions[-1].kernels.stages)
 
     def initial_std(self, group: Group) -> ExpectedValue:
-        """Return the std of a group's initial values, which has neither noise nor corrections."""
+        """Return the std of a group's initial values, which is exact at every width."""
         curve = tuple(initial_std(group, prediction.dims, self.s) for prediction in self.predictions)
         return ExpectedValue(curve[-1], 0.0, 0.0, curve)
 
     def kernel(self, stage: str, mean: Callable[[Array], float]) -> ExpectedValue:
-        """Return a mean of a stage's kernel, over positions or over pairs of them."""
+        """Return an average of a stage's kernel; `mean` averages a (P, P) kernel, such as `mean_over_positions`."""
         estimates = [
-            next(found.kernel for found in prediction.kernels.stages if found.name == stage)
+            next(predicted.kernel for predicted in prediction.kernels.stages if predicted.name == stage)
             for prediction in self.predictions
         ]
         power, scales = 0.0, [1.0 for _ in self.widths]
         if stage == HEAD:
             power, scales = self.output_power, [output_scale(p.dims, self.s) for p in self.predictions]
-        shape = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
-        return ExpectedValue(mean(estimates[-1].value), mean(estimates[-1].error), power, shape)
+        relative_values = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
+        return ExpectedValue(mean(estimates[-1].value), mean(estimates[-1].error), power, relative_values)
 
     def contribution(self, group: Group) -> ExpectedValue:
-        """Return a group's contribution, for one sample, to the tangent kernel that the optimizer's steps have."""
+        """Return a group's contribution to the optimizer's tangent kernel, at one sample."""
         curve = [self._order_one(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
         if self.s is None:
@@ -125,15 +133,22 @@ class Expectations:
         return ExpectedValue(value, error, self.outside, tuple(value for value, _ in curve))
 
     def change(self, stage: str) -> ExpectedValue | None:
-        """Return the power by which a stage's activations, or the outputs, change in the first steps of training.
+        """Return the power of the width by which a stage changes in the first steps of training.
 
-        -(1-s)/2 of hidden activations and 0 of the outputs; None where a C_G that grows is upstream, since what it
-        makes of each stage is not predicted here.
+        In the family: -(1-s)/2 for hidden activations, 0 for the outputs. None if an upstream group has a C_G that
+        grows with the width, as in language models, since its effect on single stages is not predicted.
         """
-        upto = self.stages[: self.stages.index(stage) + 1]
-        if stage.startswith("decoder") and not any(name.endswith(".cross") for name in upto):
-            upto = tuple(name for name in upto if name.startswith("decoder"))  # reads nothing of the encoder yet
-        upstream = {group for made in self.predictions[-1].kernels.stages if made.name in upto for group in made.groups}
+        stages_so_far = self.stages[: self.stages.index(stage) + 1]
+        if stage.startswith("decoder") and not any(name.endswith(".cross") for name in stages_so_far):
+            stages_so_far = tuple(
+                name for name in stages_so_far if name.startswith("decoder")
+            )  # before its first cross-attention the decoder reads nothing of the encoder
+        upstream = {
+            group
+            for predicted in self.predictions[-1].kernels.stages
+            if predicted.name in stages_so_far
+            for group in predicted.groups
+        }
         curves = [self.contribution(group).shape for group in upstream]
         if any(abs(growth(self.widths, curve)) > FLAT for curve in curves):
             return None
@@ -142,47 +157,48 @@ class Expectations:
 
     @property
     def hidden_power(self) -> float:
-        """Return the power by which hidden activations change, where all C_G are of order one."""
-        # Unlike the outputs, they do not have the head's scale in them.
-        outside = self.outside - (self.output_power / 2 if self.s is None else 0.0)
-        return outside - (1 - (self.s or 0.0)) / 2
+        """Power of the width by which hidden activations change if all C_G are of order one."""
+        # Hidden activations do not contain the head's scale, so it is taken out again.
+        shared_power = self.outside - (self.output_power / 2 if self.s is None else 0.0)
+        return shared_power - (1 - (self.s or 0.0)) / 2
 
     @property
     def output_power(self) -> float:
-        """Return the power of the width that the outputs' kernel has by its scale alone."""
+        """Power of the width of the outputs' kernel that is due to the output scale."""
         return growth(self.widths, [output_scale(prediction.dims, self.s) for prediction in self.predictions])
 
     @property
     def outside(self) -> float:
-        """Return the power of the width that all groups have in common: 0 in the family, the bulk's for standard."""
+        """Power of the width that all groups share: 0 in the family, the bulk's for standard."""
         if self.s is not None:
             return 0.0
-        of_outputs = self.output_power * (1.0 if self.optimizer == "sgd" else 0.5)
-        return bulk_exponent(0.0, self.optimizer) + of_outputs
+        # The bulk's power at s = 0, times the output scale: of the tangent kernel for SGD, its square root for AdamW.
+        through_outputs = self.output_power * (1.0 if self.optimizer == "sgd" else 0.5)
+        return bulk_exponent(0.0, self.optimizer) + through_outputs
 
     def _order_one(self, prediction: Prediction, group: Group) -> tuple[float, float]:
-        """Return a contribution with the paper's factors, which have no power of the width, and its error."""
+        """Return a contribution with the paper's factors, which cancel all powers of the width, and its error."""
         estimate = prediction.kernels.order_one[group]
         value, error = own(estimate.value), own(estimate.error)
         if self.optimizer == "sgd":
-            ignored = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
-            return ignored * value, ignored * error
+            missing_m = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
+            return missing_m * value, missing_m * error
         count = prediction.count(group)
         root = adamw_order_one(group, value, prediction.dims, count, self.mlp_factor)
-        return root, root * error / (2 * value)
+        return root, root * error / (2 * value)  # error of a square root
 
 
 def own(kernel: Array) -> float:
-    """Return the mean over positions of a kernel."""
+    """Return the mean of a kernel's diagonal."""
     return float(np.diag(kernel).mean())
 
 
 def between(samples: int) -> Callable[[Array], float]:
-    """Return what takes the mean over pairs of positions of different samples of a kernel."""
+    """Return a function that averages a (P, P) kernel over pairs of positions from different samples."""
 
     def mean(kernel_PP: Array) -> float:
         tokens = len(kernel_PP) // samples
-        apart = np.kron(1 - np.eye(samples), np.ones((tokens, tokens)))
-        return float((kernel_PP * apart).sum() / apart.sum())
+        mask_PP = np.kron(1 - np.eye(samples), np.ones((tokens, tokens)))
+        return float((kernel_PP * mask_PP).sum() / mask_PP.sum())
 
     return mean

@@ -1,6 +1,6 @@
-"""What a network makes of a batch: its outputs, the residual stream after each part, and kernels of both.
+"""Observe a forward pass: outputs, the residual stream after each branch, and the kernels of both.
 
-B batch, T tokens, D width, K outputs of one position.
+Shapes: B batch, T tokens, D width, K outputs of one position.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,56 +17,63 @@ from ettsweep.trainer.models.blocks import Network
 
 
 def logits(network: Network, probe: Probe) -> Tensor:
-    """Return what a network makes of a batch: (B, K) for images, (B, T, K) for text."""
+    """Return the network's outputs for the probe batch: (B, K) for images, (B, T, K) for text."""
     return checkable(probe.model).logits(network, probe.batch.inputs)
 
 
 @torch.no_grad()
 def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
-    """Return the residual stream after each part, (B, T, D), and the outputs, by stage in the order of the pass."""
-    seen: dict[str, Tensor] = {}
+    """Run a forward pass; return the residual stream after each branch, (B, T, D), and the outputs, by stage."""
+    activations: dict[str, Tensor] = {}
+    # A model with one stack of blocks names its stem "stem", one with several "encoder.stem" and so on.
     stacks = {name: module for name, module in network.named_children() if isinstance(module, nn.ModuleList)}
     with ExitStack() as hooks:
         for name, blocks in stacks.items():
-            for hook in _watch(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", seen):
+            for hook in _watch(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", activations):
                 hooks.enter_context(hook)
-        seen[HEAD] = logits(network, probe)
-    return seen
+        activations[HEAD] = logits(network, probe)
+    return activations
 
 
-def _watch(blocks: nn.ModuleList, stack: str, stem: str, seen: dict[str, Tensor]) -> Iterator[RemovableHandle]:
-    """Hook into blocks, so that a forward pass leaves behind what it makes of the residual stream."""
+def _watch(blocks: nn.ModuleList, stack: str, stem: str, activations: dict[str, Tensor]) -> Iterator[RemovableHandle]:
+    """Register hooks that record the residual stream at the stem and after each branch of each block."""
 
     def enter(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[str]) -> None:
-        seen.update(dict.fromkeys(names, inputs[0]))  # what is not called adds nothing
+        activations.update(dict.fromkeys(names, inputs[0]))  # a branch that is never called adds nothing
 
+    # Stages after a branch accumulate its update, so that each has the stream up to its own branch.
     def add(module: nn.Module, inputs: object, update: Tensor, *, names: Sequence[str]) -> None:
-        seen.update({name: seen[name] + update for name in names})
+        activations.update({name: activations[name] + update for name in names})
 
     def leave(module: nn.Module, inputs: object, output: Tensor, *, name: str) -> None:
-        seen[name] = output
+        activations[name] = output
 
     yield blocks[0].register_forward_pre_hook(partial(enter, names=[stem]))
     for number, block in enumerate(blocks):
-        parts = dict(block.named_children())
-        stages = [f"{stack}.{number}.{part}" for part in parts]
+        branches = dict(block.named_children())
+        stages = [f"{stack}.{number}.{branch}" for branch in branches]
         yield block.register_forward_pre_hook(partial(enter, names=stages))
-        for i, module in enumerate(parts.values()):
+        for i, module in enumerate(branches.values()):
             yield module.register_forward_hook(partial(add, names=stages[i:]))
-        yield block.register_forward_hook(partial(leave, name=stages[-1]))  # what the next block is given
+        # The block's own output overrides the computed sum, so that a fault in the residual connection shows.
+        yield block.register_forward_hook(partial(leave, name=stages[-1]))
 
 
 def kernel(x: Tensor) -> tuple[float, float]:
-    """Return (1/D) sum_i z_i z_i of (B, T, D) or (B, D), mean over tokens, and over pairs from different samples."""
+    """Return (1/D) sum_i z_i z_i averaged over tokens, and over pairs of tokens from different samples.
+
+    `x` is (B, T, D) or (B, D).
+    """
     x_BTD = x.double() if x.dim() == 3 else x.double()[:, None]
     B, T, D = x_BTD.shape
     sums_BD = x_BTD.sum(1)
+    # Pairs of different samples: all pairs less those within a sample.
     pairs = sums_BD.sum(0).square().sum() - sums_BD.square().sum()
     return x_BTD.square().mean().item(), pairs.item() / (D * B * (B - 1) * T**2)
 
 
 def contact(outputs: Tensor, probe: Probe) -> float | None:
-    """Return the mean logit of the token that a tied head's outputs are made from; None for another head."""
+    """Return the mean logit of the token that the decoder reads at each position; None unless the head is tied."""
     if probe.read_BT is None:
         return None
     return outputs.gather(-1, probe.read_BT[..., None]).mean().item()

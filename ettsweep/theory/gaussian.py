@@ -1,6 +1,6 @@
 """Gaussian integrals of activation functions, by quadrature.
 
-P positions (pairs of sample and token), A angles, R radii.
+Shapes: P positions (pairs of sample and token), A angles, R radii.
 """
 
 import math
@@ -15,10 +15,10 @@ Array = NDArray[np.float64]
 Function = Callable[[Array], Array]
 
 ANGLE_NODES, RADIUS_NODES = (np.polynomial.legendre.leggauss(count) for count in (12, 24))
-"""Nodes and weights on [-1, 1], for each of four intervals of angles and for radii: GELU to 1e-8 at a variance of 0.4,
-1e-5 at 4."""
+"""Gauss-Legendre nodes and weights on [-1, 1] for each of four intervals of angles, and for radii. Their error for GELU
+is 1e-8 at a variance of 0.4, and 1e-5 at 4."""
 RADIUS_MAX = 9.0
-"""Beyond it lies exp(-40.5) of the measure."""
+"""Cut-off of the radius, beyond which lies exp(-40.5) of the Gaussian measure."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,26 @@ RELU = Activation(sigma=lambda x: np.maximum(x, 0.0), derivative=lambda x: (x > 
 def pair_expectations(f: Function, kernel_PP: Array) -> Array:
     """Return <f(w_1) f(w_2)>_K for each pair of positions, (P, P); eq:GP.
 
-    In polar coordinates w_1 = a r cos(t), w_2 = b r cos(t - phi), where a and b are the standard deviations and
-    cos(phi) the correlation: nothing is singular where two positions are equal, and a kink or step of f at 0 lies at
-    the end of an interval of t, so that ReLU is integrated as well as GELU. The covariance of w is positive
-    semi-definite; f is a function of an array of any shape.
+    Uses polar coordinates w_1 = a r cos(t), w_2 = b r cos(t - phi), where a and b are the standard deviations and
+    cos(phi) the correlation. Unlike Cholesky, this is regular for equal positions. A kink or step of f at 0 lies at the
+    end of an interval of t, so ReLU is integrated as accurately as GELU.
+
+    Args:
+        f: elementwise function.
+        kernel_PP: covariance K of w, positive semi-definite.
     """
     deviations = np.sqrt(np.diag(kernel_PP))
     result = np.empty_like(kernel_PP)
-    for i, deviation in enumerate(deviations):  # row by row: memory stays at P x A x R
-        rest = deviations[i:]
-        cosine = np.clip(kernel_PP[i, i:] / np.maximum(deviation * rest, np.finfo(np.float64).tiny), -1.0, 1.0)
-        result[i, i:] = result[i:, i] = _polar(f, deviation, rest, np.arccos(cosine))
+    for i, deviation in enumerate(deviations):  # row by row, to keep memory at P x A x R
+        # `tiny` avoids 0 / 0 for positions with variance 0; clip undoes rounding beyond +-1, where arccos is nan.
+        remaining_P = deviations[i:]
+        cosine = np.clip(kernel_PP[i, i:] / np.maximum(deviation * remaining_P, np.finfo(np.float64).tiny), -1.0, 1.0)
+        result[i, i:] = result[i:, i] = _polar(f, deviation, remaining_P, np.arccos(cosine))
     return result
 
 
 def _polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
-    """Return the integral for one position with each of several others, at angles between 0 and pi to it."""
+    """Return the integrals of one position, with std a, with P others, with stds b_P at angles phi_P in [0, pi]."""
     node_R, weight_R = RADIUS_NODES
     radius_R = RADIUS_MAX * (node_R + 1) / 2
     weight_R = weight_R * RADIUS_MAX / 2 * radius_R * np.exp(-0.5 * radius_R**2) / (2 * math.pi)
@@ -67,7 +71,7 @@ def _polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
 
 
 def _angles(phi_P: Array) -> tuple[Array, Array]:
-    """Return nodes and weights on a full turn, cut where cos(t) or cos(t - phi) changes its sign."""
+    """Return nodes and weights on a full turn, split where cos(t) or cos(t - phi) changes sign."""
     node_A, weight_A = ANGLE_NODES
     start_P, right = phi_P - math.pi / 2, math.pi / 2
     cuts = np.stack((start_P, np.full_like(phi_P, right), start_P + math.pi, np.full_like(phi_P, 3 * right)), 1)

@@ -1,4 +1,4 @@
-"""What was measured at several widths held against what a scaling implies: a verdict per quantity."""
+"""Compare measurements at several widths with what a scaling implies: a verdict for each quantity."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,33 +14,38 @@ from ettsweep.theory.measurement import EXACT, Layer, Measurement, PerTensor
 from ettsweep.theory.paper import factor_power
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
-"""Times 1/C, by which a value at the widest may differ from its leading order beside the errors.
+"""Relative difference from leading order allowed at the widest, in units of 1/C, on top of the standard errors.
 
-vit-b16 at C = 64, where four errors are small: kernels differ by 3% at most, contributions by 5%.
+For comparison, vit-b16 at C = 64 differs by at most 3% in kernels and 5% in contributions.
 """
 
 VALUE_ERRORS = 4
+"""Standard errors by which a value at the widest may differ from its prediction."""
+
 DIRECT_POWER = 0.1
-"""How far the power of a factor or an initial std may be off: the former has no noise, the latter little."""
+"""Tolerance for the power of a learning-rate factor or an initial std: factors have no noise, stds little."""
 
 STD_ERRORS, STD_ALLOWANCE = 5, 0.01
-"""By which the std of a tensor's N initial values may be off at the widest: standard errors, each at most 1/sqrt(2N)
-of it, and a part of it. The [pad] row of word embeddings is zero, which takes less."""
+"""Tolerances for the std of a tensor's N initial values at the widest: a number of standard errors, at most 1/sqrt(2N)
+each, plus a relative part. The zero [pad] row of word embeddings lowers the std by less than that part."""
 
 DECAY_TOLERANCE = 0.01
+"""Absolute tolerance for the decay of a step divided by lr wd, which should be 1."""
 
 
 @dataclass(frozen=True)
 class JudgedQuantity:
-    """Something measured, and what it should be.
+    """A measured quantity, what theory implies for it, and the verdict.
 
     Attributes:
-        measured: at the widest, the mean over seeds; None where it is not finite.
-        error: its standard error.
-        predicted: at the widest; None where only the power is.
-        power: of the width; None where there is none, since a value vanishes or is not finite.
-        implied: power; None where the theory has none.
-        where: of a group with several tensors, those that are off; the farthest speaks for it.
+        measured: mean over seeds at the widest; None if not finite.
+        error: standard error of `measured`.
+        predicted: theory's value at the widest; None if theory implies only a power.
+        power: fitted power of the width; None if a value vanishes or is not finite, or if no power is fitted.
+        implied_power: theory's power of the width; None if theory implies none.
+        verdict: whether the measurement agrees.
+        off_tensors: for a group with several tensors, those that are off. The other fields are of the tensor that is
+            farthest off.
     """
 
     measured: float | None
@@ -53,15 +58,15 @@ class JudgedQuantity:
 
     @property
     def off_by(self) -> float | None:
-        """Return by how much the power differs from the implied one."""
+        """Fitted power minus implied power."""
         return None if self.power is None or self.implied is None else self.power.value - self.implied
 
 
 @dataclass(frozen=True)
 class JudgedRow:
-    """What is judged of a part of the forward pass, by name.
+    """The judged quantities of one stage of the forward pass.
 
-    `kernel`, `kernel between samples`, `activation change`.
+    Keys: `kernel`, `kernel between samples`, `activation change`.
     """
 
     name: str
@@ -69,40 +74,47 @@ class JudgedRow:
 
     @property
     def verdict(self) -> ExponentTest:
-        """Return the worst of the verdicts."""
+        """The worst verdict of the quantities."""
         return worst([quantity.verdict for quantity in self.quantities.values()])
 
 
 class GroupRow(JudgedRow):
-    """What is judged of a parameter group, by name.
+    """The judged quantities of one parameter group.
 
-    `initial std`, unless it starts from 0; `learning-rate factor`, `tangent contribution`, `function change`, `decay`.
+    Keys: `initial std` (unless the group starts from 0), `learning-rate factor`, `tangent contribution`,
+    `function change`, `decay`.
     """
 
     @property
     def off_by(self) -> float | None:
-        """Return by how much the power of what the group does to the outputs differs: in training, if it has one."""
+        """Difference between measured and implied power of the group's effect on the outputs.
+
+        Taken from training if a power was fitted there, otherwise from the tangent kernel.
+        """
         change, contribution = self.quantities["function change"], self.quantities["tangent contribution"]
         return contribution.off_by if change.off_by is None else change.off_by
 
 
 class LayerRow(JudgedRow):
-    """What is judged of one thing that layers are asked, by the place that answers."""
+    """One exact property of layers (`LayerCheck`), judged at each location in the network."""
 
     @property
     def farthest(self) -> tuple[str, JudgedQuantity]:
-        """Return the place that is the farthest off; places that could not answer are."""
+        """Return the location that is farthest off; a location without a finite measurement counts as farthest."""
 
         def distance(item: tuple[str, JudgedQuantity]) -> float:
-            measured, right = item[1].measured, item[1].predicted
-            return math.inf if measured is None or right is None else abs(measured - right)
+            measured, predicted = item[1].measured, item[1].predicted
+            return math.inf if measured is None or predicted is None else abs(measured - predicted)
 
         return max(self.quantities.items(), key=distance)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """All rows, and the contact term of a tied head, (predicted, measured), which is not judged."""
+    """All judged rows.
+
+    `contact` is (predicted, measured) mean contact logit of a tied head. It is reported, but not judged.
+    """
 
     stages: tuple[JudgedRow, ...]
     groups: tuple[GroupRow, ...]
@@ -111,17 +123,24 @@ class Judgement:
 
     @property
     def verdict(self) -> ExponentTest:
-        """Return the worst of the rows' verdicts."""
+        """The worst verdict of all rows."""
         return worst([row.verdict for row in (*self.stages, *self.groups, *self.layers)])
 
 
-def judge(expected: Expectations, measured: Sequence[Measurement], heads: int, samples: int) -> Judgement:
-    """Judge all stages and groups by at least one network of each width, given H and the samples of the batch."""
-    table = _Table(expected.widths, [n // heads for n in expected.widths], measured)
-    stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
-    groups = tuple(_group(group, expected, table) for group in expected.groups)
-    layers = tuple(_layers(expected, measured))
-    contact = expected.predictions[-1].kernels.contact
+def judge(expectations: Expectations, measurements: Sequence[Measurement], heads: int, samples: int) -> Judgement:
+    """Compare measurements with expectations.
+
+    Args:
+        expectations: what theory implies at each width.
+        measurements: at least one network of each width.
+        heads: H, so that C = width / H.
+        samples: B, samples of the probe batch.
+    """
+    table = _Table(expectations.widths, [n // heads for n in expectations.widths], measurements)
+    stages = tuple(_stage(name, expectations, table, samples) for name in expectations.stages)
+    groups = tuple(_group(group, expectations, table) for group in expectations.groups)
+    layers = tuple(_layers(expectations, measurements))
+    contact = expectations.predictions[-1].kernels.contact
     if contact is None:
         return Judgement(stages, groups, layers)
     logit, _ = table.widest(lambda m: math.nan if m.contact is None else m.contact)
@@ -133,7 +152,7 @@ Read = Callable[[Measurement], float]
 
 @dataclass(frozen=True)
 class _Table:
-    """Measurements by width, and C at each."""
+    """Measurements with the widths and the channels per head C of each width, both ascending."""
 
     widths: Sequence[int]
     channels: Sequence[int]
@@ -143,22 +162,29 @@ class _Table:
         return [[read(m) for m in self.measured if m.width == n] for n in self.widths]
 
     def widest(self, read: Read) -> tuple[float | None, float]:
-        """Return the mean at the widest and its standard error; None where not all widths have finite values."""
+        """Return mean and standard error at the widest; (None, 0) if the values of some width are not finite."""
         table = [np.array(row) for row in self.values(read) if all(map(math.isfinite, row))]
         if len(table) < len(self.widths):
             return None, 0.0
         mean = float(table[-1].mean())
         return mean, abs(mean) * math.sqrt(relative_variances(table)[-1] / len(table[-1]))
 
-    def power(self, read: Read, shape: Sequence[float] | None = None) -> Exponent | None:
-        """Return the fitted power; where a shape is expected, the shape's own and that of what is left."""
-        shape = shape or [1.0 for _ in self.widths]
-        rows = zip(self.values(read), shape, strict=True)
-        left = fit_power(self.widths, [[value / by for value in row] for row, by in rows], self.channels)
-        return None if left is None else Exponent(left.value + growth(self.widths, shape), left.error)
+    def power(self, read: Read, relative_values: Sequence[float] | None = None) -> Exponent | None:
+        """Fit the power of the width.
+
+        Dividing by the expected relative values before the fit leaves a straight line in log-log, although the
+        expectation itself may be no pure power.
+        """
+        relative_values = relative_values or [1.0 for _ in self.widths]
+        rows = zip(self.values(read), relative_values, strict=True)
+        divided = [[value / relative for value in row] for row, relative in rows]
+        remainder = fit_power(self.widths, divided, self.channels)
+        if remainder is None:
+            return None
+        return Exponent(remainder.value + growth(self.widths, relative_values), remainder.error)
 
     def fitted(self, read: Read, expected: ExpectedValue | None, allowance: float = 0.0) -> JudgedQuantity:
-        """Judge the power of a quantity, if one is implied, and its value at the widest, if one is predicted."""
+        """Judge a noisy quantity: its power if one is implied, and its value at the widest if one is predicted."""
         mean, error = self.widest(read)
         if expected is None:
             return JudgedQuantity(mean, error, None, self.power(read), None, ExponentTest.OK)
@@ -167,126 +193,138 @@ class _Table:
         return JudgedQuantity(mean, error, expected.value, power, implied, verdict)
 
     def compared(self, mean: float | None, error: float, expected: ExpectedValue, allowance: float) -> ExponentTest:
-        """Judge a value at the widest."""
-        if mean is None:
+        """Judge a mean at the widest; `allowance` is in units of 1/C of the expected value."""
+        if mean is None:  # training blew up, or an initial value is not finite
             return ExponentTest.OFF
         if expected.value is None:
             return ExponentTest.OK
         errors = VALUE_ERRORS * math.hypot(error, expected.error)
+        # Corrections to leading order have relative size 1/C, which is smallest at the widest.
         tolerance = errors + allowance / self.channels[-1] * abs(expected.value)
         return ExponentTest.OFF if abs(mean - expected.value) > tolerance else ExponentTest.OK
 
     def direct(self, read: Read, implied: float) -> JudgedQuantity:
-        """Judge the power of what is read off a network, where finite widths have no corrections."""
+        """Judge the power of a quantity without finite-width corrections, such as a learning-rate factor."""
         (mean, error), means = self.widest(read), [fmean(row) for row in self.values(read)]
         positive = all(math.isfinite(value) and value > 0 for value in means)
         power = Exponent(growth(self.widths, means), 0.0) if positive else None
-        right = power is not None and abs(power.value - implied) <= DIRECT_POWER
-        return JudgedQuantity(mean, error, None, power, implied, ExponentTest.OK if right else ExponentTest.OFF)
+        is_right = power is not None and abs(power.value - implied) <= DIRECT_POWER
+        return JudgedQuantity(mean, error, None, power, implied, ExponentTest.OK if is_right else ExponentTest.OFF)
 
 
-def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> JudgedRow:
-    apart, (mean, error) = expected.kernel(name, between(samples)), table.widest(lambda m: m.kernels[name][1])
-    agree = table.compared(mean, error, apart, KERNEL_ALLOWANCE)
+def _stage(name: str, expectations: Expectations, table: _Table, samples: int) -> JudgedRow:
+    between_samples, (mean, error) = (
+        expectations.kernel(name, between(samples)),
+        table.widest(lambda m: m.kernels[name][1]),
+    )
+    verdict = table.compared(mean, error, between_samples, KERNEL_ALLOWANCE)
     quantities = {
-        "kernel": table.fitted(lambda m: m.kernels[name][0], expected.kernel(name, own), KERNEL_ALLOWANCE),
-        "kernel between samples": JudgedQuantity(mean, error, apart.value, None, None, agree),
-        "activation change": table.fitted(lambda m: m.changes[-1][name], expected.change(name)),
+        "kernel": table.fitted(lambda m: m.kernels[name][0], expectations.kernel(name, own), KERNEL_ALLOWANCE),
+        "kernel between samples": JudgedQuantity(mean, error, between_samples.value, None, None, verdict),
+        # Of the last step: changes are cumulative.
+        "activation change": table.fitted(lambda m: m.changes[-1][name], expectations.change(name)),
     }
     return JudgedRow(name, quantities)
 
 
-def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
-    contribution = expected.contribution(group)
-    counts = {prediction.dims.width: prediction.count(group) for prediction in expected.predictions}
+def _group(group: Group, expectations: Expectations, table: _Table) -> GroupRow:
+    contribution = expectations.contribution(group)
+    counts = {prediction.dims.width: prediction.count(group) for prediction in expectations.predictions}
 
-    def contributed(m: Measurement) -> float:
+    def measured_contribution(m: Measurement) -> float:
+        # One factor for the group: tensors with different factors are reported by "learning-rate factor".
         factor = fmean(m.factors[group])
-        return tangent_contribution(sum(m.gradients[group]), factor, expected.optimizer, counts[m.width])
+        return tangent_contribution(sum(m.gradients[group]), factor, expectations.optimizer, counts[m.width])
 
-    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expected, table)}  # it starts from 0
+    # The head bias starts from 0, so its initial std has no power.
+    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expectations, table)}
     quantities |= {
-        "learning-rate factor": _factor(group, expected, table),
-        "tangent contribution": table.fitted(contributed, contribution, CONTRIBUTION_ALLOWANCE),
+        "learning-rate factor": _factor(group, expectations, table),
+        "tangent contribution": table.fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
+        # Its value depends on the lr, so only its power is judged: that of the tangent contribution.
         "function change": table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
-        "decay": _decay(group, expected, table),
+        "decay": _decay(group, expectations, table),
     }
     return GroupRow(group.value, quantities)
 
 
-def _std(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
-    """Judge the stds of a group's tensors by their power and their value at the widest."""
-    right, (*_, widest) = expected.initial_std(group), expected.predictions
-    assert right.value is not None
-    seeds, found = len(table.measured) / len(table.widths), dict[str, JudgedQuantity]()
+def _std(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
+    """Judge power and value at the widest of the initial std of each tensor."""
+    expected_std, (*_, widest) = expectations.initial_std(group), expectations.predictions
+    assert expected_std.value is not None  # stds are exact, so a value is always predicted
+    seeds, quantities = len(table.measured) / len(table.widths), dict[str, JudgedQuantity]()
     for index, (name, size) in enumerate(widest.sizes[group].items()):
-        quantity, error = (
-            table.direct(_of(lambda m: m.stds, group, index), right.implied(table.widths)),
-            1 / math.sqrt(2 * size * seeds),
+        quantity = table.direct(_of(lambda m: m.stds, group, index), expected_std.implied(table.widths))
+        error = 1 / math.sqrt(2 * size * seeds)  # relative, of the std of Gaussian values
+        is_off = (
+            quantity.measured is None
+            or abs(quantity.measured / expected_std.value - 1) > STD_ERRORS * error + STD_ALLOWANCE
         )
-        far = quantity.measured is None or abs(quantity.measured / right.value - 1) > STD_ERRORS * error + STD_ALLOWANCE
-        verdict = ExponentTest.OFF if far else quantity.verdict
-        found[name] = replace(
-            quantity, error=error * (quantity.measured or 0.0), predicted=right.value, verdict=verdict
+        verdict = ExponentTest.OFF if is_off else quantity.verdict
+        quantities[name] = replace(
+            quantity, error=error * (quantity.measured or 0.0), predicted=expected_std.value, verdict=verdict
         )
-    return _farthest(found)
+    return _farthest(quantities)
 
 
-def _factor(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
-    """Judge the learning-rate factors of a group's tensors by their power."""
-    implied = factor_power(group, expected.s, expected.optimizer)
-    names = expected.predictions[-1].sizes[group]
+def _factor(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
+    """Judge the power of the learning-rate factor of each tensor."""
+    implied = factor_power(group, expectations.s, expectations.optimizer)
+    names = expectations.predictions[-1].sizes[group]
     reads = (_of(lambda m: m.factors, group, index) for index in range(len(names)))
     return _farthest({name: table.direct(read, implied) for name, read in zip(names, reads, strict=True)})
 
 
-def _decay(group: Group, expected: Expectations, table: _Table) -> JudgedQuantity:
-    """Judge that a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
-    implied, found = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, JudgedQuantity]()
-    seen = replace(table, measured=[m for m in table.measured if m.decay])
-    for index, name in enumerate(expected.predictions[-1].sizes[group]):
+def _decay(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
+    """Judge whether a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
+    implied, quantities = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, JudgedQuantity]()
+    # Decay does not depend on the seed, so it is measured for the first seed of each width only.
+    decay_table = replace(table, measured=[m for m in table.measured if m.decay])
+    for index, name in enumerate(expectations.predictions[-1].sizes[group]):
         read = _of(lambda m: m.decay, group, index)
-        ratios = [value for row in seen.values(read) for value in row]
-        right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
-        power = seen.power(read) if implied else None
-        found[name] = JudgedQuantity(
-            ratios[-1], 0.0, implied, power, 0.0, ExponentTest.OK if right else ExponentTest.OFF
+        ratios = [value for row in decay_table.values(read) for value in row]
+        is_right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
+        power = decay_table.power(read) if implied else None
+        quantities[name] = JudgedQuantity(
+            ratios[-1], 0.0, implied, power, 0.0, ExponentTest.OK if is_right else ExponentTest.OFF
         )
-    return _farthest(found)
+    return _farthest(quantities)
 
 
 def _of(values: Callable[[Measurement], PerTensor], group: Group, index: int) -> Read:
-    """Return what reads the number of one of a group's tensors."""
+    """Return a function that reads one tensor's number from a measurement."""
     return lambda m: values(m)[group][index]
 
 
-def _farthest(found: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
-    """Return the quantity of the tensor that is the farthest off, with all that are."""
+def _farthest(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
+    """Return the quantity of the tensor that is farthest off, with the names of all tensors that are off."""
 
     def distance(quantity: JudgedQuantity) -> tuple[bool, float]:
         power = quantity.off_by
+        # Off before ok, and then by distance: a tensor without a power (vanishing or not finite) is farthest.
         return quantity.verdict is ExponentTest.OFF, math.inf if power is None else abs(power)
 
-    off = tuple(name for name, quantity in found.items() if quantity.verdict is ExponentTest.OFF)
-    return replace(max(found.values(), key=distance), where=off if len(found) > 1 else ())
+    off_tensors = tuple(name for name, quantity in quantities.items() if quantity.verdict is ExponentTest.OFF)
+    return replace(max(quantities.values(), key=distance), where=off_tensors if len(quantities) > 1 else ())
 
 
-def _layers(expected: Expectations, measured: Sequence[Measurement]) -> Iterator[LayerRow]:
-    """Yield what layers show, in the order of what can be asked."""
+def _layers(expectations: Expectations, measurements: Sequence[Measurement]) -> Iterator[LayerRow]:
+    """Yield a row for each layer check, in the enum's order; checks without a measurement are left out."""
     for layer in Layer:
-        found = {place: value for m in measured for place, value in m.layers.get(layer, {}).items()}
+        values = {location: value for m in measurements for location, value in m.layers.get(layer, {}).items()}
         if layer is Layer.GRADIENT:
-            found = {
-                name: float(all(m.gradients[group][i] > 0 for m in measured))
-                for group, sizes in expected.predictions[-1].sizes.items()
+            # Not measured by layer, but known from the squared gradients of every network.
+            values = {
+                name: float(all(m.gradients[group][i] > 0 for m in measurements))
+                for group, sizes in expectations.predictions[-1].sizes.items()
                 for i, name in enumerate(sizes)
             }
-        judged = {place: _exact(value, *EXACT[layer]) for place, value in found.items()}
-        if judged:
-            yield LayerRow(layer.value, judged)
+        quantities = {location: _exact(value, *EXACT[layer]) for location, value in values.items()}
+        if quantities:
+            yield LayerRow(layer.value, quantities)
 
 
-def _exact(value: float, right: float, tolerance: float) -> JudgedQuantity:
-    """Judge what has nothing but rounding in it."""
-    verdict = ExponentTest.OK if abs(value - right) <= tolerance else ExponentTest.OFF
-    return JudgedQuantity(value if math.isfinite(value) else None, 0.0, right, None, None, verdict)
+def _exact(value: float, exact_value: float, tolerance: float) -> JudgedQuantity:
+    """Judge a value that is exact up to rounding."""
+    verdict = ExponentTest.OK if abs(value - exact_value) <= tolerance else ExponentTest.OFF
+    return JudgedQuantity(value if math.isfinite(value) else None, 0.0, exact_value, None, None, verdict)

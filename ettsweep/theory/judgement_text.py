@@ -1,4 +1,4 @@
-"""A judgement in words: one line for each cause, the first cause first."""
+"""Describe a judgement in words: one line for each fault, causes before consequences."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,52 +12,54 @@ READ_OFF = {
     "learning-rate factor": "the learning-rate factor",
     "decay": "the decay of a step, divided by lr wd,",
 }
-"""What can be read off a network and its optimizer, in words."""
+"""Words for the quantities that are read directly off a network and its optimizer."""
 
 OF_LAYERS = {
     Layer.MEAN: "the mean of tokens after LayerNorm, relative to their rms,",
     Layer.VARIANCE: "the variance of tokens after LayerNorm, over what it should be,",
     Layer.WEIGHT: "the weight in the residual stream",
-    Layer.REST: "what is in the residual stream beside the branches",
+    Layer.REST: "the part of the residual stream that input and branches do not explain",
     Layer.LOGITS: "the scale of the logits, over 1/sqrt(C),",
-    Layer.ATTENTION: "what softmax of the logits, masked as it should be, does not make of attention",
+    Layer.ATTENTION: "the part of attention's output that masked softmax does not explain",
     Layer.ACTIVATION: "the difference from the GELU, relative to it,",
     Layer.LATER: "the change of outputs by a later token, relative to its own,",
     Layer.PADDING: "the change of outputs by [pad] after the source, relative to them,",
 }
-"""What layers are asked, in words."""
+"""Words for the exact properties of layers."""
 
 
 def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
-    """Return what is wrong, causes before what follows from them, and what could not be told.
+    """Return one line for each fault, causes first, then what is too noisy to judge; empty if all is ok.
 
-    Under standard (s is None), a group is off in comparison with the bulk.
+    Under standard (s is None), groups are compared with the bulk.
     """
-    starts, factors, decays = (list(_read_off(judgement, what)) for what in READ_OFF)
+    stds, factors, decays = (list(_read_off(judgement, quantity_name)) for quantity_name in READ_OFF)
     layers = list(_layers(judgement))
+    # A faulty layer rescales the outputs as well, so the output scale is a cause only if all layers are right.
     outputs = [] if layers else list(_output_scale(judgement))
-    causes = [*starts, *outputs, *factors, *decays]
-    lines = [*(line for _, line in starts), *layers, *(line for _, line in (*outputs, *factors, *decays))]
+    causes = [*stds, *outputs, *factors, *decays]
+    lines = [*(line for _, line in stds), *layers, *(line for _, line in (*outputs, *factors, *decays))]
+    # What follows from a cause is only listed; it is described in full if no cause is known.
     if not lines:
         lines += _behaviour(judgement, s)
-    elif rest := _off(judgement, {group for group, _ in causes}):
-        lines.append(f"off as well, as may follow from that: {', '.join(rest)}")
+    elif consequences := _off(judgement, {group for group, _ in causes}):
+        lines.append(f"also off, possibly as a consequence: {', '.join(consequences)}")
     return (*lines, *_unclear(judgement))
 
 
-def _read_off(judgement: Judgement, what: str) -> Iterator[tuple[str, str]]:
-    """Yield (group, line) for each group of which it is off."""
+def _read_off(judgement: Judgement, quantity_name: str) -> Iterator[tuple[str, str]]:
+    """Yield (group, line) for each group whose quantity is off."""
     for row in judgement.groups:
-        if what in row.quantities and _is_off(row, what):
-            quantity = row.quantities[what]
-            where = f", in {_listed(quantity.where)}" if quantity.where else ""
-            yield row.name, f"{row.name}: {READ_OFF[what]} {_instead(quantity)}{where}"
+        if quantity_name in row.quantities and _is_off(row, quantity_name):
+            quantity = row.quantities[quantity_name]
+            tensors = f", in {_listed(quantity.where)}" if quantity.where else ""
+            yield row.name, f"{row.name}: {READ_OFF[quantity_name]} {_instead(quantity)}{tensors}"
 
 
 def _layers(judgement: Judgement) -> Iterator[str]:
-    """Yield what is off in layers, with all places that show it; the one that is the farthest off speaks for them."""
+    """Yield a line for each layer check that is off: all its locations, and the value at the one farthest off."""
     for row in judgement.layers:
-        off = [place for place, quantity in row.quantities.items() if quantity.verdict is ExponentTest.OFF]
+        off = [location for location, quantity in row.quantities.items() if quantity.verdict is ExponentTest.OFF]
         if off and row.name == Layer.GRADIENT:
             yield f"no gradient reaches {_listed(off)}"
         elif off:
@@ -65,28 +67,32 @@ def _layers(judgement: Judgement) -> Iterator[str]:
 
 
 def _output_scale(judgement: Judgement) -> Iterator[tuple[str, str]]:
-    """Yield that the outputs alone have a wrong scale, though their weights start as they should."""
+    """Yield a line if only the outputs have a wrong scale, although the head's weights start right."""
     *hidden, outputs = judgement.stages
     head = next(row for row in judgement.groups if row.name in (Group.HEAD, Group.WE))
-    hidden_off = any(_is_off(row, "kernel") for row in hidden)
-    if _is_off(outputs, "kernel") and not hidden_off and head.quantities["initial std"].verdict is ExponentTest.OK:
-        what = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"
-        yield head.name, f"{head.name}: {what} {_instead(outputs.quantities['kernel'])}, while hidden kernels are right"
+    is_hidden_off = any(_is_off(row, "kernel") for row in hidden)
+    if _is_off(outputs, "kernel") and not is_hidden_off and head.quantities["initial std"].verdict is ExponentTest.OK:
+        label = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"
+        yield (
+            head.name,
+            f"{head.name}: {label} {_instead(outputs.quantities['kernel'])}, while hidden kernels are right",
+        )
 
 
 def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
-    """Yield groups, then the first stage whose kernel is off, then stages that change otherwise."""
+    """Yield groups that are off, the first stage whose kernel is off, and stages that change with a wrong power."""
     for row in judgement.groups:
         if row.verdict is ExponentTest.OFF:
             yield _group_line(row, s)
     kernels = ("kernel", "kernel between samples")
-    off = [row for row in judgement.stages if any(_is_off(row, what) for what in kernels)]
+    off = [row for row in judgement.stages if any(_is_off(row, quantity_name) for quantity_name in kernels)]
     for stage in off[:1]:
-        what = next(what for what in kernels if _is_off(stage, what))
-        behind = f"; so are {len(off) - 1} others" if len(off) > 1 else ""
-        yield f"{stage.name}: the {what} {_instead(stage.quantities[what])}{behind}"
-    if moved := [row.name for row in judgement.stages if _is_off(row, "activation change") and row not in off]:
-        yield f"activations change as another power of the width in {_listed(moved)}"
+        quantity_name = next(quantity_name for quantity_name in kernels if _is_off(stage, quantity_name))
+        suffix = f"; so are {len(off) - 1} others" if len(off) > 1 else ""
+        # Later stages are made of this one, so they are only counted.
+        yield f"{stage.name}: the {quantity_name} {_instead(stage.quantities[quantity_name])}{suffix}"
+    if names := [row.name for row in judgement.stages if _is_off(row, "activation change") and row not in off]:
+        yield f"activations change as another power of the width in {_listed(names)}"
 
 
 def _group_line(row: GroupRow, s: float | None) -> str:
@@ -98,8 +104,8 @@ def _group_line(row: GroupRow, s: float | None) -> str:
     return f"{row.name}: the contribution to the tangent kernel {_instead(row.quantities['tangent contribution'])}"
 
 
-def _off(judgement: Judgement, named: set[str]) -> list[str]:
-    groups = [row.name for row in judgement.groups if row.verdict is ExponentTest.OFF and row.name not in named]
+def _off(judgement: Judgement, excluded: set[str]) -> list[str]:
+    groups = [row.name for row in judgement.groups if row.verdict is ExponentTest.OFF and row.name not in excluded]
     stages = [row.name for row in judgement.stages if row.verdict is ExponentTest.OFF]
     return [*groups, *([_listed(stages)] if stages else [])]
 
@@ -108,35 +114,37 @@ def _unclear(judgement: Judgement) -> Iterator[str]:
     quantities = [
         (row.name, *item) for row in (*judgement.groups, *judgement.stages) for item in row.quantities.items()
     ]
-    if names := [f"{name} ({what})" for name, what, q in quantities if q.verdict is ExponentTest.UNCLEAR]:
-        yield f"too noisy to judge: {_listed(names)}; give more --seeds, or --widths farther apart"
+    if noisy := [
+        f"{name} ({quantity_name})" for name, quantity_name, q in quantities if q.verdict is ExponentTest.UNCLEAR
+    ]:
+        yield f"too noisy to judge: {_listed(noisy)}; use more --seeds, or --widths farther apart"
 
 
-def _is_off(row: JudgedRow, what: str) -> bool:
-    return row.quantities[what].verdict is ExponentTest.OFF
+def _is_off(row: JudgedRow, quantity_name: str) -> bool:
+    return row.quantities[quantity_name].verdict is ExponentTest.OFF
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
 def _instead(quantity: JudgedQuantity) -> str:
-    """Return what a power is instead of what it should be, or a value, if one is predicted and the power is right."""
+    """Return measured and implied power; or measured and predicted value, if there is one and the power is right."""
     off_by = quantity.off_by
-    speaks = off_by is not None and (quantity.predicted is None or abs(off_by) > APART)
-    if quantity.power is not None and off_by is not None and speaks:
+    is_power_wrong = off_by is not None and (quantity.predicted is None or abs(off_by) > APART)
+    if quantity.power is not None and off_by is not None and is_power_wrong:
         wrong, right = signed(quantity.power.value), signed(quantity.power.value - off_by)
-        return f"goes as width^{wrong}, not width^{right} (off by {off_by:+.2f})"
+        return f"scales as width^{wrong}, not width^{right} (off by {off_by:+.2f})"
     if quantity.measured is None or quantity.predicted is None:
         return "vanishes or is not finite"
     return f"is {quantity.measured:.3g} at the widest, not {quantity.predicted:.3g}"
 
 
 def _exactly(quantity: JudgedQuantity) -> str:
-    """Return what a layer shows instead of what it should."""
+    """Return measured and exact value of a layer check."""
     if quantity.measured is None:
-        return "cannot be told: not finite, or not made by F.linear of the weights"
+        return "cannot be measured: not finite, or not computed by F.linear with the weights"
     return f"is {round(quantity.measured, 6) + 0.0:.4g}, not {quantity.predicted:g}"
 
 
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _listed(names: Sequence[str], limit: int = 4) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

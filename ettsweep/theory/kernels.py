@@ -1,11 +1,12 @@
 """Kernels and tangent kernels of a Transformer at initialisation, at leading order in the width (the paper's Part I).
 
-A kernel is an array over pairs of positions, (P, P). A position is a token of a sample: P = B T, tokens run fastest.
+Shapes: a kernel is an array over pairs of positions, (P, P). A position is a token of a sample: P = B T, tokens run
+fastest.
 Vision: B samples of T patches. Language: B sources of S tokens (R = B S positions) and B targets of T tokens.
 s is the meta-parameter of a strategy, None for standard.
 
-Nothing here reads the init stds or learning-rate factors that models are trained with (`factors`): what is predicted is
-what the paper says that they achieve (`theory`), so that `check-scaling` can hold them to it.
+Nothing here uses the init stds or learning-rate factors of `strategies.factors`, which models are trained with:
+predictions come from the paper's statements in `theory.paper`, so that `check-scaling` is an independent test.
 """
 
 import math
@@ -22,15 +23,15 @@ from ettsweep.theory.paper import fan_in, group_variances, output_scale
 from ettsweep.theory.recursion import BRANCHES, Array, Recursion, ResidualStream
 
 REPLICAS = 5
-"""Times that the whole recursion is sampled: errors are the scatter between them, which has all that adds up."""
+"""Independent samples of the whole recursion. Their scatter gives standard errors that include accumulated errors."""
 
 DRAWS = 320
-"""Samples of each attention's logits, in all: errors of some 1e-4 where C_Q C_K = 1/4, as in the vision experiments."""
+"""Samples of each attention's logits, over all replicas: errors of about 1e-4 at C_Q C_K = 1/4 (vision models)."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, and its standard error from the sampling of attention; arrays of one shape."""
+    """A predicted array, and its standard error due to sampling attention, of the same shape."""
 
     value: Array
     error: Array
@@ -38,12 +39,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the forward pass.
+    """A stage of the forward pass: stem, residual branch or head.
 
     Attributes:
         name: such as `stem`, `blocks.0.attention`, `decoder.1.cross`, `head`.
-        groups: what it is made of.
-        kernel: G of the residual stream after it, E[(1/n) sum_i z_i z_i]; of the head, E[z_i z_i] of one output.
+        groups: its parameter groups.
+        kernel: G of the residual stream after it, E[(1/n) sum_i z_i z_i]; for the head, E[z_i z_i] of one output.
     """
 
     name: str
@@ -53,15 +54,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Contact:
-    """What tying the head to the word embedding adds for single components (foot:long, eq:LaT-grad-cross).
+    """Extra terms of single output components because the head is tied to the word embedding.
+
+    See foot:long and eq:LaT-grad-cross. In these components tangent kernels are also smaller than predicted, by what
+    LayerNorm projects away. Compare kernels only in components that no position reads.
 
     Attributes:
-        logit: mean logit of the very token that the decoder reads at a position, (P,).
-        tangent: cross term of the gradients of stem and head, in the component of (token read at p2, token read at p1)
-            of the tangent kernel at (p1, p2), (P, P); without a learning-rate factor.
-
-    Tangent kernels in these components are also smaller than predicted by what LayerNorm projects away: kernels are to
-    be compared in components that no position reads.
+        logit: mean logit of the token that the decoder reads at each position, (P,).
+        tangent: cross term between the gradients of stem and head in the tangent kernel at positions (p1, p2), of the
+            component (token read at p2, token read at p1), (P, P); without a learning-rate factor.
     """
 
     logit: Estimate
@@ -73,13 +74,13 @@ class Kernels:
     """Predictions for one model, one strategy and one small batch.
 
     Attributes:
-        stages: in the order of the forward pass. The outputs' kernel is (B, B), pooled over tokens, for vision, and
-            (P, P) over the decoder's positions, without the contact term, for language.
-        order_one: of each group, its contribution to the outputs' tangent kernel with the factors that the paper gives
-            SGD (M included; those of s, for standard those of s = 0) and lambda_G = 1. No power of the width is left
-            in it but through the C_G of a language model, whose stds are 0.02 at every width.
-        tangent: the same without a factor: the sum over the group's parameters of df_i/dtheta df_i/dtheta.
-        contact: of a tied head.
+        stages: in the order of the forward pass. The outputs' kernel is (B, B) for vision, pooled over tokens, and
+            (P, P) for language, over the decoder's positions and without the contact term.
+        order_one: each group's contribution to the outputs' tangent kernel, with the paper's SGD factors (including M;
+            those of s, or of s = 0 for standard) and lambda_G = 1. It depends on the width only through C_G, which
+            grow in language models, since their stds are 0.02 at every width.
+        tangent: the same without factors: the sum over the group's parameters of df_i/dtheta df_i/dtheta.
+        contact: extra terms of a tied head; None for vision.
     """
 
     stages: tuple[Stage, ...]
@@ -89,7 +90,7 @@ class Kernels:
 
 
 class NetworkShape(Protocol):
-    """A model, as far as kernels depend on more of it than `Dims`."""
+    """The fields of a model that kernels depend on besides `Dims`."""
 
     @property
     def depth(self) -> int: ...
@@ -108,9 +109,17 @@ def vit_kernels(
     seed: int = 0,
     activation: Activation = GELU,
 ) -> Kernels:
-    """Return the kernels of a Vision Transformer, of whose width, n_patch and M only `tangent` knows.
+    """Predict the kernels of a Vision Transformer; only `tangent` and the head depend on its width, n_patch and M.
 
-    `inputs_PP` is G0, the mean over the numbers of a patch of their products (eq:input-kernel-vision); `samples` is B.
+    Args:
+        model: depth and LayerNorm eps.
+        dims: dimensions that the strategy depends on.
+        s: meta-parameter of the strategy; None for standard.
+        inputs_PP: G0, products of patches averaged over the numbers of a patch (eq:input-kernel-vision).
+        samples: B.
+        draws: samples of each attention's logits.
+        seed: seed of the draws.
+        activation: activation function of the MLPs.
     """
     variances, tokens = group_variances(dims, s), len(inputs_PP) // samples
 
@@ -122,6 +131,7 @@ def vit_kernels(
         pooled = _last(streams).normalised(model.ln_eps).pooled(samples)
         tangent = {group: variances[Group.HEAD] * kernel for group, kernel in pooled.tangent.items()}
         tangent |= {Group.HEAD: pooled.kernel, Group.HEAD_BIAS: np.ones((samples, samples))}
+        # n^-s comes from the head's std; the tangent kernel of `order_one` is without it.
         outputs = dims.width ** -(s or 0.0) * variances[Group.HEAD] * pooled.kernel
         return _Pass(_kernels(streams) | {"head": outputs}, tangent)
 
@@ -130,9 +140,12 @@ def vit_kernels(
 
 
 def at_width(kernels: Kernels, dims: Dims, s: float | None) -> Kernels:
-    """Return the kernels of a Vision Transformer that differs in width and strategy alone, without another recursion.
+    """Convert a Vision Transformer's kernels to another width and strategy, without another recursion.
 
-    `kernels` are those of the other one, `dims` and `s` those of the one that is wanted.
+    Args:
+        kernels: kernels at any width and strategy.
+        dims: dimensions at the new width.
+        s: meta-parameter of the new strategy.
     """
     head = _scaled(kernels.order_one[Group.HEAD], output_scale(dims, s) * group_variances(dims, s)[Group.HEAD])
     return replace(
@@ -152,15 +165,23 @@ def encdec_kernels(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Kernels:
-    """Return the kernels of an encoder-decoder, whose C_G depend on width and M.
+    """Predict the kernels of an encoder-decoder, all of which depend on width and M through C_G.
 
-    Neither the tokens that the encoder reads nor those that the decoder reads, `previous_BT`, may have a [pad].
+    Args:
+        model: depth of each stack and LayerNorm eps.
+        dims: dimensions that the strategy depends on.
+        s: meta-parameter of the strategy; None for standard.
+        source_BS: tokens that the encoder reads, without [pad].
+        previous_BT: tokens that the decoder reads, without [pad].
+        draws: samples of each attention's logits.
+        seed: seed of the draws.
     """
     variances, samples = group_variances(dims, s), len(source_BS)
     head = output_scale(dims, s)
 
     def stem(tokens_BT: NDArray[np.int64]) -> ResidualStream:
         tokens = tokens_BT.shape[1]
+        # Rows of the embedding are independent: the kernel of two tokens is 1 if they are equal, and 0 otherwise.
         words_PP = (tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)).astype(np.float64)
         pe_PP = np.tile(np.eye(tokens), (samples, samples))
         kernel = variances[Group.WE] * words_PP + variances[Group.PE] * pe_PP
@@ -175,6 +196,7 @@ def encdec_kernels(
         decoded = _last(streams)
         final = decoded.normalised(model.ln_eps)
         tangent = {group: variances[Group.WE] * kernel for group, kernel in final.tangent.items()}
+        # The tied embedding has gradients both from the stem and as the head.
         tangent[Group.WE] = tangent[Group.WE] + final.kernel
         outputs = head * variances[Group.WE] * final.kernel
         logit_P, cross_PP = _contact(previous_BT, variances, model.ln_eps, decoder_stem.kernel, decoded.kernel)
@@ -190,22 +212,23 @@ def _contact(
 ) -> tuple[Array, Array]:
     """Return the contact terms of a tied head in units of N n and of N^2 n: (P,) and (P, P), as in `Contact`.
 
-    On the skip path, a word's embedding W goes through two normalisations, to x = W / sqrt(G_stem + eps) and to
-    h = x / sqrt(G + eps). Both also project gradients off x and h, which eq:LN-mnemonic leaves out, rightly but for W
-    itself: it lies along them. For different tokens at both positions, eq:LaT-grad-cross is what remains.
+    On the skip path, a token's embedding W goes through two normalisations, to x = W / sqrt(G_stem + eps) and to
+    h = x / sqrt(G + eps). Their gradients also project out x and h. eq:LN-mnemonic neglects this projection, which is
+    right for all vectors but W itself, since W lies along x and h. For different tokens at the two positions, the
+    result reduces to eq:LaT-grad-cross.
 
-    `stem_PP` is the kernel of x, `stream_PP` G of the residual stream at its end.
+    `stem_PP` is the kernel of x, `stream_PP` is G of the residual stream after the last block.
     """
     same_PP = tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)
     stem_std = math.sqrt(variances[Group.WE] + variances[Group.PE] + eps)
     std_P = np.sqrt(np.diag(stream_PP) + eps)
-    # Products over n, the first factor's position first: x W, h W, h x, h h.
+    # Scalar products divided by n; rows are positions of the first factor: x W, h W, h x, h h.
     xw_PP = variances[Group.WE] * same_PP / stem_std
     hw_PP = xw_PP / std_P[:, None]
     hx_PP = stem_PP / std_P[:, None]
     hh_PP = stream_PP / np.outer(std_P, std_P)
     own_P = np.diag(hw_PP)
-    # h_p, projected off x_q and h_q, with W_p.
+    # Product of W_p with h_p after x_q and h_q are projected out.
     term_PP = own_P[:, None] - hh_PP * hw_PP.T - hx_PP * (xw_PP.T - np.diag(hx_PP) * hw_PP.T)
     term_PP = term_PP / (std_P * stem_std)
     return own_P, term_PP + term_PP.T
@@ -216,7 +239,7 @@ def _contact(
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one pass gives: kernels by stage, order-one contributions by group, and contact terms (logit, tangent)."""
+    """Result of one pass: kernels by stage, order-one contributions by group, and contact terms (logit, tangent)."""
 
     stages: dict[str, Array]
     tangent: dict[Group, Array]
@@ -240,9 +263,11 @@ def _sampled(
     s: float | None,
     ends: Mapping[str, tuple[Group, ...]],
 ) -> Kernels:
-    """Return the mean over passes with independent samples of attention; `ends` are the groups of stem and head."""
-    each = math.ceil(draws / REPLICAS)
-    passes = [forward(replace(recursion, draws=each, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)]
+    """Average passes with independent samples of attention; `end_groups` are the groups of stem and head."""
+    draws_per_pass = math.ceil(draws / REPLICAS)
+    passes = [
+        forward(replace(recursion, draws=draws_per_pass, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)
+    ]
     groups = {**BRANCHES, **ends}
     stages = (
         Stage(name, groups[name.rpartition(".")[2]], _estimate(p.stages[name] for p in passes))
@@ -255,7 +280,7 @@ def _sampled(
 
 
 def _tangent(order_one: Mapping[Group, Estimate], dims: Dims, s: float | None) -> dict[Group, Estimate]:
-    """Return contributions without the paper's SGD factors."""
+    """Divide the paper's SGD factors out of order-one contributions."""
 
     def scale(group: Group) -> float:
         through_head = group not in (Group.HEAD, Group.HEAD_BIAS)

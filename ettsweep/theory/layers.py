@@ -1,10 +1,10 @@
-"""What each layer of a network makes of what it is given, held against the equations that the theory starts from.
+"""Check each layer of a network against the equations that the theory starts from.
 
-One forward pass is watched: what each weight is multiplied with, what comes out, and the residual stream. No power of
-the width is in any of it, and no noise but rounding.
+One forward pass is recorded: inputs and outputs of each matrix product, and the residual stream. The checked properties
+(`LayerCheck`) hold at every width, exactly but for rounding.
 
-B batch, T tokens, S tokens that are read from, D width, H heads, C channels per head, F hidden units of an MLP, N all
-numbers of a tensor, R regressors.
+Shapes: B batch, T tokens, S key tokens, D width, H heads, C channels per head, F hidden units of an MLP, N elements of
+a tensor, R regressors.
 """
 
 import math
@@ -27,30 +27,33 @@ from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import parameter_shapes
 
 SCALE_STEPS = 6
-"""Newton's steps to the scale of the logits; a scale that is off by a half is found to five digits."""
+"""Gauss-Newton steps to fit the scale of the logits: enough for five digits if the scale is off by a half."""
 
 
 class MatrixProducts(TorchFunctionMode):
-    """While entered, keeps what each parameter is multiplied with by F.linear, and the product."""
+    """Context manager that records input and output of F.linear for each parameter.
+
+    A function mode rather than module hooks, since weights here are plain parameters without a module of their own.
+    """
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.names = {id(parameter): name for name, parameter in network.named_parameters()}
-        self.seen: dict[str, tuple[Tensor, Tensor]] = {}
+        self.by_parameter: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call a function of torch."""
+        """Call a torch function, and record it if it is F.linear with a named parameter."""
         result = func(*args, **(kwargs or {}))
         if func is F.linear and (name := self.names.get(id(args[1]))):
-            self.seen[name] = (args[0], result)
+            self.by_parameter[name] = (args[0], result)
         return result
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A residual branch as it was called: `inputs` and `products` by group, empty where it was not; `groups` it has."""
+    """A residual branch with the recorded inputs and outputs of its weights, by group; empty if never called."""
 
     name: str
     groups: set[Group]
@@ -59,42 +62,48 @@ class _Part:
 
     @property
     def update(self) -> Tensor | None:
-        """Return what its last weights give."""
+        """The branch's output, before it is added to the residual stream; None if never called."""
         return self.products.get(Group.U, self.products.get(Group.X))
 
 
 @torch.no_grad()
 def layers(network: Network, probe: Probe) -> dict[Layer, dict[str, float]]:
-    """Return what each layer of a network shows, by place."""
+    """Run a forward pass and measure the exact properties of all layers, by property and location."""
     with MatrixProducts(network) as products:
         streams = observe(network, probe)
-    blocks = _blocks(probe, products.seen)
-    found: dict[Layer, dict[str, float]] = defaultdict(dict)
-    for layer, place, value in (
-        *_norms(network, probe, products.seen, streams),
-        *(line for block, parts in blocks.items() for line in _block(block, parts, streams, probe.model.heads)),
+    blocks = _blocks(probe, products.by_parameter)
+    values_by_layer: dict[Layer, dict[str, float]] = defaultdict(dict)
+    for layer, location, value in (
+        *_norms(network, probe, products.by_parameter, streams),
+        *(
+            measurement
+            for block, branches in blocks.items()
+            for measurement in _block(block, branches, streams, probe.model.heads)
+        ),
         *checkable(probe.model).leaks(network, probe.batch),
     ):
-        found[layer][place] = value
-    return dict(found)
+        values_by_layer[layer][location] = value
+    return dict(values_by_layer)
 
 
-def _blocks(probe: Probe, seen: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, list[_Part]]:
-    """Return the branches of each block, in the order in which they are called."""
-    parts: dict[str, _Part] = {}
+def _blocks(probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, list[_Part]]:
+    """Group recorded products into the branches of each block, in the order in which they are called."""
+    branches: dict[str, _Part] = {}
     for parameter in parameter_shapes(probe.model):
         name = parameter.name.rpartition(".")[0]
         if not name:
-            continue
-        part = parts.setdefault(name, _Part(name, set(), {}, {}))
-        part.groups.update(parameter.groups)
-        if parameter.name in seen:
-            given, product = seen[parameter.name]
-            part.inputs.update(dict.fromkeys(parameter.groups, given))
-            part.products.update(zip(parameter.groups, product.chunk(len(parameter.groups), -1), strict=True))
+            continue  # stem and head are outside blocks
+        branch = branches.setdefault(name, _Part(name, set(), {}, {}))
+        branch.groups.update(parameter.groups)
+        if parameter.name in matrix_products:
+            inputs, product = matrix_products[parameter.name]
+            # A fused product has its groups side by side in the last dimension.
+            branch.inputs.update(dict.fromkeys(parameter.groups, inputs))
+            branch.products.update(zip(parameter.groups, product.chunk(len(parameter.groups), -1), strict=True))
+    # Parameters come in the order of the forward pass within a block, and so do branches.
     blocks: dict[str, list[_Part]] = defaultdict(list)
-    for name, part in parts.items():
-        blocks[name.rpartition(".")[0]].append(part)
+    for name, branch in branches.items():
+        blocks[name.rpartition(".")[0]].append(branch)
     return blocks
 
 
@@ -102,95 +111,112 @@ def _blocks(probe: Probe, seen: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str
 
 
 def _norms(
-    network: Network, probe: Probe, seen: Mapping[str, tuple[Tensor, Tensor]], streams: Mapping[str, Tensor]
+    network: Network, probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]], streams: Mapping[str, Tensor]
 ) -> Iterator[Found]:
-    """Yield mean and variance of all tokens that LayerNorm has gone over: those that weights and blocks are given."""
+    """Yield mean and variance after each LayerNorm, taken from the inputs of the weights that follow it."""
     stages, eps = list(streams), checkable(probe.model).ln_eps(probe.model)
     for stem, embedded_BTD in checkable(probe.model).stems(network, probe.batch).items():
         yield from _norm(stem, embedded_BTD, streams[stem], eps)
     for parameter in parameter_shapes(probe.model):
         module = parameter.name.rpartition(".")[0]
-        if parameter.name not in seen or parameter.groups[0] in (Group.PATCH, Group.U, Group.X):
-            continue
-        normed, stage = seen[parameter.name][0], module or stages[-1]
+        if parameter.name not in matrix_products or parameter.groups[0] in (Group.PATCH, Group.U, Group.X):
+            continue  # inputs of these are not normalised
+        normalised, stage = matrix_products[parameter.name][0], module or stages[-1]
         if module and Group.K in parameter.groups and Group.Q not in parameter.groups:
-            stage = f"{module.split('.')[0]}.stem"  # made of the source, the last of what comes before
-        given_BTD = streams[stages[stages.index(stage) - 1]]
-        yield from _norm(parameter.name, given_BTD, normed, eps, scaled=parameter.groups == (Group.WE,))
+            # Cross-attention reads the encoder's last stage, which comes just before the decoder's stem.
+            stage = f"{module.split('.')[0]}.stem"
+        # The branch's own stage is the stream after it; the one before is what its LayerNorm reads.
+        inputs_BTD = streams[stages[stages.index(stage) - 1]]
+        yield from _norm(parameter.name, inputs_BTD, normalised, eps, scaled=parameter.groups == (Group.WE,))
 
 
-def _norm(place: str, given_BTD: Tensor, normed: Tensor, eps: float, *, scaled: bool = False) -> Iterator[Found]:
-    """Yield mean and variance of normalised tokens, or of their mean, (B, D); of those that are `scaled`, the mean."""
-    x_BTD, normed = given_BTD.double(), normed.double()
+def _norm(
+    location: str, inputs_BTD: Tensor, normalised: Tensor, eps: float, *, scaled: bool = False
+) -> Iterator[Found]:
+    """Yield mean and variance of normalised tokens, (B, T, D), or of their average over tokens, (B, D).
+
+    If `scaled`, tokens are multiplied by a constant (output rescale) and only the mean is exact.
+    """
+    x_BTD, normalised = inputs_BTD.double(), normalised.double()
     centred_BTD = x_BTD - x_BTD.mean(-1, keepdim=True)
-    right = centred_BTD / (centred_BTD.square().mean(-1, keepdim=True) + eps).sqrt()
-    if normed.dim() < right.dim():
-        right = right.mean(1)
-    yield Layer.MEAN, place, rms(normed.mean(-1)) / rms(normed)
+    expected = centred_BTD / (centred_BTD.square().mean(-1, keepdim=True) + eps).sqrt()
+    if normalised.dim() < expected.dim():
+        expected = expected.mean(1)  # the head of images reads the mean over tokens
+    yield Layer.MEAN, location, rms(normalised.mean(-1)) / rms(normalised)
     if not scaled:
-        yield Layer.VARIANCE, place, (normed.var(-1, correction=0).mean() / right.square().mean()).item()
+        yield Layer.VARIANCE, location, (normalised.var(-1, correction=0).mean() / expected.square().mean()).item()
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def _block(block: str, parts: list[_Part], streams: Mapping[str, Tensor], heads: int) -> Iterator[Found]:
-    """Yield what a block's branches compute, and with which weights they and its input are added to its output."""
+def _block(block: str, branches: list[_Part], streams: Mapping[str, Tensor], heads: int) -> Iterator[Found]:
+    """Yield the checks of a block's branches, and the coefficients of input and branches in the block's output."""
     stages = list(streams)
-    entered_BTD = streams[stages[stages.index(parts[0].name) - 1]]
-    updates = [torch.zeros_like(entered_BTD) if part.update is None else part.update for part in parts]
-    (skip, *weights), rest = _fit(streams[parts[-1].name], entered_BTD, *updates)
-    yield Layer.WEIGHT, block, skip
-    yield Layer.REST, block, rest
-    for part, weight in zip(parts, weights, strict=True):
-        if Group.U in part.products:
-            reads_a_source = any(Group.Q in other.groups for other in parts[1:])
-            read, scale, beside = _attention(part, heads, causal=part is parts[0] and reads_a_source)
-            yield Layer.ATTENTION, part.name, beside
-            if beside <= EXACT[Layer.ATTENTION][1]:  # else the other two say nothing
-                weight *= read
-                yield Layer.LOGITS, part.name, scale
-        elif Group.X in part.products:
-            yield Layer.ACTIVATION, part.name, _activation(part)
-        yield Layer.WEIGHT, part.name, weight
+    input_BTD = streams[stages[stages.index(branches[0].name) - 1]]
+    updates = [torch.zeros_like(input_BTD) if branch.update is None else branch.update for branch in branches]
+    # Regress the block's output on its input and its branches: all coefficients should be 1, and nothing should remain.
+    (skip_weight, *weights), remainder = _fit(streams[branches[-1].name], input_BTD, *updates)
+    yield Layer.WEIGHT, block, skip_weight
+    yield Layer.REST, block, remainder
+    for branch, weight in zip(branches, weights, strict=True):
+        if Group.U in branch.products:
+            # Only decoders have cross-attention (a second branch with q), and only their self-attention is causal.
+            is_decoder = any(Group.Q in other.groups for other in branches[1:])
+            attention_weight, scale, attention_remainder = _attention(
+                branch, heads, causal=branch is branches[0] and is_decoder
+            )
+            yield Layer.ATTENTION, branch.name, attention_remainder
+            if attention_remainder <= EXACT[Layer.ATTENTION][1]:  # otherwise weight and scale are meaningless
+                weight *= attention_weight
+                yield Layer.LOGITS, branch.name, scale
+        elif Group.X in branch.products:
+            yield Layer.ACTIVATION, branch.name, _activation(branch)
+        yield Layer.WEIGHT, branch.name, weight
 
 
-def _attention(part: _Part, heads: int, *, causal: bool) -> tuple[float, float, float]:
-    """Return what softmax(scale * q k / sqrt(C)) v is multiplied with in what u is given, the scale, and the rest.
+def _attention(branch: _Part, heads: int, *, causal: bool) -> tuple[float, float, float]:
+    """Fit the input of u by weight * softmax(scale * q k / sqrt(C)) v.
 
-    The rest is relative to what u is given. All are nan where q, k or v was not seen.
+    Returns:
+        Weight, scale, and the rms of the residual relative to the input of u; nan if q, k or v was not recorded.
     """
-    if not part.products.keys() >= {Group.Q, Group.K, Group.V}:
-        return math.nan, math.nan, math.nan
+    if not branch.products.keys() >= {Group.Q, Group.K, Group.V}:
+        return math.nan, math.nan, math.nan  # nan is judged off
 
-    def cut(x_BTD: Tensor) -> Tensor:
+    def split_heads(x_BTD: Tensor) -> Tensor:
         return x_BTD.double().view(*x_BTD.shape[:2], heads, -1).transpose(1, 2)
 
-    q_BHTC, k_BHSC, v_BHSC = (cut(part.products[group]) for group in (Group.Q, Group.K, Group.V))
+    q_BHTC, k_BHSC, v_BHSC = (split_heads(branch.products[group]) for group in (Group.Q, Group.K, Group.V))
     logits_BHTS = q_BHTC @ k_BHSC.transpose(-1, -2) / math.sqrt(q_BHTC.shape[-1])
-    hidden_TS = torch.ones(logits_BHTS.shape[-2:], dtype=torch.bool).triu(1) & causal
-    scale, weight, rest = 1.0, math.nan, math.nan
+    masked_TS = torch.ones(logits_BHTS.shape[-2:], dtype=torch.bool).triu(1) & causal
+    scale, weight, remainder = 1.0, math.nan, math.nan
     for _ in range(SCALE_STEPS):
-        omega_BHTS = (scale * logits_BHTS).masked_fill(hidden_TS, -math.inf).softmax(-1)
+        omega_BHTS = (scale * logits_BHTS).masked_fill(masked_TS, -math.inf).softmax(-1)
         centred_BHTS = logits_BHTS - (omega_BHTS * logits_BHTS).sum(-1, keepdim=True)
+        # Gauss-Newton: regress on the attention and its derivative by the scale.
         slope_BHTC = (omega_BHTS * centred_BHTS) @ v_BHSC
-        (weight, more), rest = _fit(cut(part.inputs[Group.U]), omega_BHTS @ v_BHSC, slope_BHTC)
-        scale += more / weight if weight else math.nan
-    return weight, scale, rest
+        (weight, correction), remainder = _fit(split_heads(branch.inputs[Group.U]), omega_BHTS @ v_BHSC, slope_BHTC)
+        scale += correction / weight if weight else math.nan  # the slope's coefficient is weight * (change of scale)
+    return weight, scale, remainder
 
 
-def _activation(part: _Part) -> float:
-    """Return by how much activations differ from the GELU of the same numbers, as a part of the GELU's rms."""
-    if Group.W not in part.products:
+def _activation(branch: _Part) -> float:
+    """Return the rms difference between activations and the exact GELU, relative to the rms of the GELU."""
+    if Group.W not in branch.products:
         return math.nan
-    right_BTF = torch.from_numpy(GELU.sigma(part.products[Group.W].double().numpy()))
-    return rms(part.inputs[Group.X].double() - right_BTF) / rms(right_BTF)
+    gelu_BTF = torch.from_numpy(GELU.sigma(branch.products[Group.W].double().numpy()))
+    return rms(branch.inputs[Group.X].double() - gelu_BTF) / rms(gelu_BTF)
 
 
 def _fit(y: Tensor, *regressors: Tensor) -> tuple[list[float], float]:
-    """Return the weights of a least-squares fit, 0 for what vanishes, and the rms of what is left, relative to y's."""
+    """Return the coefficients of a least-squares fit, and the rms of the residual relative to that of y.
+
+    A regressor that vanishes gets the coefficient 0.
+    """
     y_N, x_NR = y.double().flatten(), torch.stack([x.double().flatten() for x in regressors], 1)
     if not (y_N.isfinite().all() and x_NR.isfinite().all()):
         return [math.nan for _ in regressors], math.nan
+    # pinv, since branches that are never called make the normal equations singular.
     weights_R = torch.linalg.pinv(x_NR.T @ x_NR, hermitian=True) @ x_NR.T @ y_N
     return weights_R.tolist(), rms(y_N - x_NR @ weights_R) / rms(y_N)

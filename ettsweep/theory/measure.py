@@ -1,6 +1,6 @@
-"""What a network is at its initial values and does in its first steps, measured on the parts that train.
+"""Measure a network at initialisation and in its first training steps.
 
-B batch, K outputs of one position.
+Shapes: B batch, K outputs of one position.
 """
 
 import copy
@@ -28,36 +28,47 @@ from ettsweep.trainer.training.trainer import Trainer, initial_network
 CPU = torch.device("cpu")
 
 SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
-"""Signs of the samples in each backward pass for squared gradients: sums over passes of products of two vanish."""
+"""Signs of the four samples in each backward pass: orthogonal columns, so that cross terms of two samples cancel."""
 
 DECAY = 2.0**-4
-"""lr wd of the step that shows the decay: a power of two, far from where fp32 rounds."""
+"""lr wd of the step that measures decay: a power of two, so that 1 - lr wd is exact in fp32."""
 
 
 def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:
-    """Return what a new network shows in so many steps, and its decay and what its layers show if that is asked for."""
+    """Initialise a network, train it for `steps` steps, and return what was measured.
+
+    Args:
+        spec: run whose network and optimizer are measured.
+        probe: batch for training and measuring.
+        steps: training steps at constant learning rate.
+        decay: whether to measure the shrinkage of each tensor.
+        by_layer: whether to measure the exact properties of each layer.
+    """
     network = initial_network(spec, CPU)
-    of_layers = layers(network, probe) if by_layer else {}
+    # Measured before `train`, which changes the parameters in place.
+    layer_values = layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
-    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
-    start, changes, factors = train(network, spec, probe, steps)
+    initial_values = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    initial, changes, factors = train(network, spec, probe, steps)
     return Measurement(
         width=spec.model.width,
         seed=spec.seed,
-        kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in start.items()},
-        stds=per_tensor(lambda x: x.square().mean().sqrt().item(), before, spec.model),
+        # Outputs that some position reads have a contact term, so the head's kernel leaves them out.
+        kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in initial.items()},
+        stds=per_tensor(lambda x: x.square().mean().sqrt().item(), initial_values, spec.model),
         factors=factors,
         gradients=gradients,
         changes=changes,
-        function_changes=function_changes(network, probe, before),
-        layers=of_layers,
+        function_changes=function_changes(network, probe, initial_values),
+        layers=layer_values,
+        # After everything else, since it overwrites the parameters.
         decay=shrinkage(network, spec) if decay else {},
-        contact=contact(start[HEAD], probe),
+        contact=contact(initial[HEAD], probe),
     )
 
 
 def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
-    """Return the rms change of each stage after each step, of a new network in training."""
+    """Initialise and train a network; return the rms change of each stage after each step."""
     return train(initial_network(spec, CPU), spec, probe, steps)[1]
 
 
@@ -65,34 +76,35 @@ def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
 
 
 def by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, list[Tensor]]:
-    """Return views of parameter-like tensors; groups that share one have equal parts along its first dimension."""
-    found: dict[Group, list[Tensor]] = {}
+    """Return each group's tensors as views; a fused tensor (qkv) is split along its first dimension."""
+    tensors_by_group: dict[Group, list[Tensor]] = {}
     for parameter in parameter_shapes(model):
-        parts = tensors[parameter.name].chunk(len(parameter.groups))
-        for group, part in zip(parameter.groups, parts, strict=True):
-            found.setdefault(group, []).append(part)
-    return found
+        slices = tensors[parameter.name].chunk(len(parameter.groups))
+        for group, group_slice in zip(parameter.groups, slices, strict=True):
+            tensors_by_group.setdefault(group, []).append(group_slice)
+    return tensors_by_group
 
 
 def per_tensor(
     values: Callable[[Tensor], float], tensors: Mapping[str, Tensor], model: ModelSpec
 ) -> dict[Group, tuple[float, ...]]:
-    """Return a number of each tensor of each group."""
-    return {group: tuple(map(values, parts)) for group, parts in by_group(tensors, model).items()}
+    """Apply a function to each group's tensors."""
+    return {group: tuple(map(values, group_tensors)) for group, group_tensors in by_group(tensors, model).items()}
 
 
 def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, tuple[float, ...]]:
-    """Return, of each tensor, the sum of (df_i/dtheta)^2 over its parameters; mean over outputs i, tokens and samples.
+    """Return each tensor's sum of (df_i/dtheta)^2 over its elements, averaged over outputs i, tokens and samples.
 
-    The gradient of the outputs' sum with random signs has it as its mean square: cross terms cancel, those of two
-    samples within these few passes.
+    Hutchinson's estimator: the squared gradient of a randomly signed sum of outputs has this as its mean. Cross terms
+    between outputs cancel on average, cross terms between samples exactly (`SAMPLE_SIGNS`).
     """
     names, parameters = zip(*network.named_parameters(), strict=True)
     total: dict[Group, tuple[float, ...]] = {}
+    # The signs of outputs are the same in each pass (same seed), or cross terms of samples would not cancel.
     for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
         outputs_BK = logits(network, probe)[..., probe.quiet_K].flatten(1)
-        signed = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
-        gradients = torch.autograd.grad(signed, parameters, allow_unused=True, materialize_grads=True)
+        signed_sum = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
+        gradients = torch.autograd.grad(signed_sum, parameters, allow_unused=True, materialize_grads=True)
         by_name = dict(zip(names, gradients, strict=True))
         squares = per_tensor(lambda x: x.square().sum().item(), by_name, probe.model)
         for group, values in squares.items():
@@ -112,30 +124,31 @@ def _random_signs(count: int, seed: int) -> Tensor:
 def train(
     network: Network, spec: RunSpec, probe: Probe, steps: int
 ) -> tuple[dict[str, Tensor], Changes, dict[Group, tuple[float, ...]]]:
-    """Train a network at a constant learning rate.
+    """Train a network in place at a constant learning rate.
 
     Returns:
-        What `observe` gave before the first step, the rms change of each stage after each step, and the learning-rate
-        factors of each group's tensors.
+        Activations before the first step (as from `observe`), the rms change of each stage after each step, and the
+        learning-rate factors of each group's tensors.
     """
     optimizer, task = build_optimizer(network, spec), SameBatch(probe.batch, checkable(probe.model).loss)
     trainer = Trainer(spec, network, optimizer, CPU, BatchShare(spec.batch_size))
     trainer.task = task
-    start, changes = observe(network, probe), list[dict[str, float]]()
+    initial, changes = observe(network, probe), list[dict[str, float]]()
     for step in range(1, steps + 1):
         trainer.train_step(spec.lr, task.batches(step))
-        changes.append(_change(start, observe(network, probe), probe))
-    return start, changes, _factors(network, optimizer, spec)
+        changes.append(_change(initial, observe(network, probe), probe))
+    return initial, changes, _factors(network, optimizer, spec)
 
 
-def _change(start: Mapping[str, Tensor], now: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
-    moved = {name: now[name] - start[name] for name in start}
-    moved[HEAD] = moved[HEAD][..., probe.trained_K]
-    return {name: rms(x) for name, x in moved.items()}
+def _change(initial: Mapping[str, Tensor], current: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
+    changes = {name: current[name] - initial[name] for name in initial}
+    changes[HEAD] = changes[HEAD][..., probe.trained_K]
+    return {name: rms(x) for name, x in changes.items()}
 
 
 def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
-    """Return what the optimizer multiplied the learning rate by in its last step, for each tensor of each group."""
+    """Return the learning-rate factors of the optimizer's last step."""
+    # Read off the optimizer, not computed from the strategy: a factor that is lost on the way must show.
     by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
     parameters, factors = dict(network.named_parameters()), dict[Group, tuple[float, ...]]()
     for shape in parameter_shapes(spec.model):
@@ -145,34 +158,39 @@ def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) 
 
 
 @torch.no_grad()
-def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor]) -> dict[Group, float]:
-    """Return the rms change of the trained outputs that each group's change makes where all else is as `before`.
+def function_changes(network: Network, probe: Probe, initial_values: Mapping[str, Tensor]) -> dict[Group, float]:
+    """Return the rms change of the trained outputs if only one group is trained, for each group.
 
-    In fp64: at first, some groups change so little that fp32 would not show it.
+    The other groups keep their initial values. Computed in fp64: some changes are too small for fp32.
     """
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
-    trial = copy.deepcopy(network).double()
-    trial.load_state_dict(before)
-    values, now = (by_group(dict(model.named_parameters()), probe.model) for model in (trial, network))
-    old, changes = by_group(before, probe.model), dict[Group, float]()
-    start = logits(trial, probe)[..., probe.trained_K]
-    for group, parts in values.items():
-        for part, new in zip(parts, now[group], strict=True):
-            part.copy_(new)
-        changes[group] = rms(logits(trial, probe)[..., probe.trained_K] - start)
-        for part, kept in zip(parts, old[group], strict=True):
-            part.copy_(kept)
+    trial = copy.deepcopy(network).double()  # a copy, so that the network itself keeps its trained values
+    trial.load_state_dict(initial_values)
+    trial_groups = by_group(dict(trial.named_parameters()), probe.model)
+    trained_groups = by_group(dict(network.named_parameters()), probe.model)
+    initial_groups, changes = by_group(initial_values, probe.model), dict[Group, float]()
+    initial_outputs = logits(trial, probe)[..., probe.trained_K]
+    for group, trial_tensors in trial_groups.items():
+        for trial_tensor, trained_tensor in zip(trial_tensors, trained_groups[group], strict=True):
+            trial_tensor.copy_(trained_tensor)
+        changes[group] = rms(logits(trial, probe)[..., probe.trained_K] - initial_outputs)
+        # Restore, so that the next group changes alone.
+        for trial_tensor, initial_tensor in zip(trial_tensors, initial_groups[group], strict=True):
+            trial_tensor.copy_(initial_tensor)
     return changes
 
 
 @torch.no_grad()
 def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
-    """Return by how much a step with zero gradients shrinks each tensor, divided by lr wd; the network is used up."""
+    """Return the relative shrinkage of each tensor in a step with zero gradients, divided by lr wd.
+
+    Overwrites the network's parameters.
+    """
     parameters = dict(network.named_parameters())
     for parameter in parameters.values():
-        parameter.fill_(1.0)
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.fill_(1.0)  # so that 1 - value is the shrinkage
+        parameter.grad = torch.zeros_like(parameter)  # None would have the optimizer skip the parameter, decay too
     optimizer = build_optimizer(network, spec.with_point(spec.lr, DECAY / spec.lr, spec.seed))
     set_lr(optimizer, spec.lr)
     optimizer.step()

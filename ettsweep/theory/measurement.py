@@ -1,4 +1,4 @@
-"""What can be measured of a network, by name."""
+"""The quantities that `check-scaling` measures on one network."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,26 +8,29 @@ from ettsweep.strategies.factors import Group
 
 
 class Layer(StrEnum):
-    """What a layer is asked, where neither powers of the width nor noise but rounding are in the answer."""
+    """A property of a layer that holds at every width, exactly but for rounding.
+
+    The values are row names in tables and check.json.
+    """
 
     MEAN = "mean after LayerNorm"
-    """Root mean square over tokens, relative to their channels'."""
+    """Rms over tokens of the mean over channels, relative to the rms of the channels."""
     VARIANCE = "variance after LayerNorm"
-    """Relative to v / (v + eps), where v is that of the token before it."""
+    """Relative to v / (v + eps), where v is the token's variance before LayerNorm."""
     WEIGHT = "weight"
-    """With which a branch, or what a block is given, is added to the block's output."""
+    """Coefficient of a branch, or of the block's input, in the block's output."""
     REST = "rest of a block"
-    """What these do not make of its output, as a part of it."""
+    """Rms of what input and branches leave unexplained of a block's output, relative to the output."""
     LOGITS = "scale of logits"
     """Relative to q k / sqrt(C)."""
     ATTENTION = "rest of attention"
-    """What softmax and mask do not make of attention, as a part of it."""
+    """Rms of what masked softmax leaves unexplained of attention's output, relative to the output."""
     ACTIVATION = "activation"
-    """The rms difference of activations and the GELU of what they are made of, relative to the GELU."""
+    """Rms difference between activations and the GELU of their preactivations, relative to the GELU."""
     LATER = "later token"
-    """The change of the outputs before a token that is changed, relative to its own."""
+    """Change of earlier outputs when the last token changes, relative to the change of the last output."""
     PADDING = "padding"
-    """The change of the outputs by [pad] after the source, relative to them."""
+    """Change of the outputs when [pad] is appended to the source, relative to the outputs."""
     GRADIENT = "gradient"
     """Whether a gradient reaches a tensor: 1 or 0."""
 
@@ -44,37 +47,36 @@ EXACT = {
     Layer.PADDING: (0.0, 1e-5),
     Layer.GRADIENT: (1.0, 0.0),
 }
-"""What each should be, and by how much it may differ; rounding makes a tenth of that at most.
+"""Exact value and tolerance of each property. Rounding uses up a tenth of the tolerance at most.
 
-Without its mean taken off, a token has 1/sqrt(n) or so left. GELU by tanh differs by 2e-4 where its arguments have the
-variance 2/5 of image models, and by 3e-6 in text models of width 16.
+The smallest faults that must show: a norm that keeps the mean leaves about 1/sqrt(n); the tanh GELU differs by 2e-4 at
+the variance 2/5 of image models' preactivations, and by 3e-6 in text models of width 16.
 """
 
 Changes = Sequence[Mapping[str, float]]
-"""Of each step, the rms change of each stage since before training."""
+"""For each training step, the rms change of each stage since initialisation."""
 
 PerTensor = Mapping[Group, tuple[float, ...]]
-"""Of each group, a number for each of its tensors, in the model's order."""
+"""For each group, one number per tensor, in the model's order."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one network of some width showed.
+    """Everything measured on one network.
 
     Attributes:
         width: n.
-        seed: of its initial values.
-        kernels: of each stage, the mean over tokens, and that over pairs of tokens of different samples.
-        stds: of each group's tensors, the root mean square of its initial values.
-        factors: of each group's tensors, what the optimizer multiplies its learning rate by.
-        gradients: of each group's tensors, the sum over its numbers of (df_i/dtheta)^2; mean over outputs i and
+        seed: seed of the initial values.
+        kernels: for each stage, the kernel's mean over tokens, and over pairs of tokens from different samples.
+        stds: rms of each tensor's initial values.
+        factors: learning-rate factor that the optimizer applies to each tensor.
+        gradients: for each tensor, the sum over its elements of (df_i/dtheta)^2, averaged over outputs i, tokens and
             samples.
-        changes: of its stages in training.
-        function_changes: the rms change of the outputs that each group's steps make by themselves.
-        layers: what is asked of layers, by place; empty if not measured.
-        decay: of each group's tensors, the shrinkage in a step with zero gradients, divided by lr wd; empty if not
-            measured.
-        contact: mean logit of the token that the decoder reads, of language models.
+        changes: rms change of each stage after each training step.
+        function_changes: rms change of the outputs when only that group's trained values are used.
+        layers: exact properties by location in the network; empty if not measured.
+        decay: shrinkage of each tensor in a step with zero gradients, divided by lr wd; empty if not measured.
+        contact: mean logit of the token that the decoder reads; None unless the head is tied.
     """
 
     width: int

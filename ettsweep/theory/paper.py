@@ -1,7 +1,7 @@
-"""What the paper says of initial values and powers of the width, stated apart from what models start and train with.
+"""The paper's initial values and powers of the width, stated independently of the code that trains models.
 
-`check-scaling` holds models to it, so that it shares names with `factors` and no number. s is the meta-parameter of a
-strategy, None for standard; n the width, M the MLP ratio.
+`check-scaling` tests models against this module, so it shares names with `strategies.factors`, but no number. s is the
+meta-parameter of a strategy, None for standard; n the width, M the MLP ratio.
 """
 
 import math
@@ -19,17 +19,16 @@ VISION_VARIANCES = {
     Group.X: 8 / 5,
     Group.HEAD: 1.0,
 }
-"""C_G of the vision experiments, of order one (the text above table:ViT-NTK). The head's is without n^-s."""
+"""C_G of the vision experiments, of order one (the text above table:ViT-NTK). The head's does not include n^-s."""
 
 TEXT_STD = 0.02
-"""Std of all of a language model, at every width, but of the family's word embedding (table:SLUDGE)."""
+"""Std of all groups of a language model at every width, except the family's word embedding (table:SLUDGE)."""
 
 
 def group_variances(dims: Dims, s: float | None) -> dict[Group, float]:
-    """Return the C_G of each group: variance of the initial values times fan-in (eq:init-preview-stem and following).
+    """Return C_G of each group: variance of the initial values times fan-in (eq:init-preview-stem and following).
 
-    Those of a language model's bulk grow with the width, since its stds do not fall. C_WE is 1 in the family, so that
-    it is of order one.
+    C_G of a language model's bulk grow with the width, since its stds do not fall with it. C_WE is 1 in the family.
     """
     if dims.domain == "vision":
         return VISION_VARIANCES
@@ -39,9 +38,9 @@ def group_variances(dims: Dims, s: float | None) -> dict[Group, float]:
 
 
 def fan_in(group: Group, dims: Dims) -> float:
-    """Return what divides C_G in eq:init-preview-stem .. eq:init-preview-head; 1 for what is added and not multiplied.
+    """Return the divisor of C_G in eq:init-preview-stem .. eq:init-preview-head; 1 for embeddings and biases.
 
-    It is also the width's power in a group's squared gradient, and so the inverse of its SGD factor at s = 0, with M:
+    A group's squared gradient is proportional to it, so it is also the inverse of the SGD factor at s = 0, including M:
     eq:NTK-vision-stem1 .. eq:additiveNTK-head, eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head.
     """
     match group:
@@ -57,15 +56,15 @@ def fan_in(group: Group, dims: Dims) -> float:
 
 
 def initial_std(group: Group, dims: Dims, s: float | None) -> float:
-    """Return the std of initial values, sqrt(C_G / fan-in); the head's has n^(-s/2) too, and its bias starts from 0."""
+    """Return the std of initial values, sqrt(C_G / fan-in), times n^(-s/2) for the head; 0 for the head bias."""
     variance = group_variances(dims, s).get(group, 0.0) / fan_in(group, dims)
     return math.sqrt(variance * (output_scale(dims, s) if group is Group.HEAD else 1.0))
 
 
 def output_scale(dims: Dims, s: float | None) -> float:
-    """Return what the outputs' kernel has beside C F: n^-s in the family.
+    """Return the factor of C F in the outputs' kernel: n^-s in the family, 1 (vision) or n (language) for standard.
 
-    Vision: eq:init-preview-Meta-head. Language: N^2 n, where N is the output rescale, 1 in the standard strategy.
+    Vision: eq:init-preview-Meta-head. Language: N^2 n, where N is the output rescale, 1 for standard.
     """
     if s is None:
         return float(dims.width) if dims.domain == "language" else 1.0
@@ -73,7 +72,7 @@ def output_scale(dims: Dims, s: float | None) -> float:
 
 
 def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
-    """Return p, where a group's learning-rate factor goes as n^p; 0 for standard.
+    """Return p, where a group's learning-rate factor scales as n^p; 0 for standard.
 
     eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*, with s from foot:Meta2.
     """

@@ -1,4 +1,4 @@
-"""What a scaling is checked on: a model of some width with few tokens, and one small batch for it."""
+"""The small models and batches that `check-scaling` trains and measures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,26 +17,27 @@ from ettsweep.trainer.models.registry import architecture
 from ettsweep.trainer.tasks.task import Batch
 
 SAMPLES = 4
+"""Samples of a batch; `measure.SAMPLE_SIGNS` has a column for each."""
 
 Found = tuple[Layer, str, float]
-"""What a layer was asked, the place that answers, and the number."""
+"""Property, location in the network, and measured value."""
 
 DRAWS = 64
-"""Samples of each attention for the predictions: their errors are then far below those of the measurements."""
+"""Samples of each attention for predictions: enough for errors far below those of the measurements."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A batch, the same in all steps of training and for all that is measured.
+    """The batch for all training steps and all measurements of one model.
 
     Attributes:
-        model: what it is for.
-        batch: of SAMPLES samples.
-        quiet_K: outputs whose kernels are compared with theory; of a tied head, the tokens that nobody reads: the
-            others have a contact term.
-        trained_K: outputs that the batch trains, whose change is compared with theory: the labels or target tokens. In
-            all others there is only what these do to them, which falls with the width.
-        read_BT: of a tied head, the tokens that the outputs are made from, one for each position.
+        model: the model it fits.
+        batch: `SAMPLES` samples.
+        unread_K: outputs whose kernels are compared with theory. With a tied head, only tokens that no position reads,
+            since the others have a contact term.
+        trained_K: outputs whose change in training is compared with theory: labels or target tokens. The other outputs
+            change only indirectly, by an amount that falls with the width.
+        read_BT: token that the decoder reads at each position; None unless the head is tied.
     """
 
     model: ModelSpec
@@ -48,20 +49,18 @@ class Probe:
 
 @dataclass(frozen=True)
 class Checkable:
-    """What a check must know of an architecture: its entry's `check`.
-
-    Functions are given a model, unless another argument is named.
+    """The functions that a check needs for one architecture; `Architecture.check` names it.
 
     Attributes:
-        small: returns it with few tokens, without dropout, and of another depth if one is given.
-        about: says how deep it is and what a sample is: `2 blocks, 4 images of 4 patches`.
-        probe: returns a batch that a given generator draws.
-        logits: of a network, given its inputs: (B, K), or (B, T, K) for text.
-        loss: the mean over a batch, given what the network returns in training.
-        kernels: of several models that differ in width alone, given s and the batch.
-        ln_eps: of its LayerNorms.
-        stems: of a network, what the LayerNorms of its stems are given, by stage; none if stems have none.
-        leaks: of a network, how its outputs change with what they must not depend on.
+        small: (model, depth) -> the model with few tokens and no dropout, and with that depth unless None.
+        about: model -> its depth and samples in words, such as `2 blocks, 4 images of 4 patches`.
+        probe: (model, generator) -> a random batch.
+        logits: (network, inputs) -> (B, K), or (B, T, K) for text.
+        loss: (output of the network in training, batch) -> mean loss.
+        kernels: (models that differ only in width, s, batch) -> predicted kernels of each.
+        ln_eps: model -> eps of its LayerNorms.
+        stems: (network, batch) -> inputs of the stems' LayerNorms by stage; empty if stems have none.
+        leaks: (network, batch) -> how much outputs depend on inputs that they must not depend on.
     """
 
     small: Callable[[Any, int | None], ModelSpec]
@@ -76,23 +75,23 @@ class Checkable:
 
 
 def checkable(model: ModelSpec) -> Checkable:
-    """Return what there is to know of a model's architecture.
+    """Import the check functions of a model's architecture.
 
     Raises:
-        InputError: its entry says nothing.
+        InputError: the architecture cannot be checked.
     """
     name = architecture(model).check
     if name is None:
-        raise InputError(f"check-scaling knows no theory of {model.kind} models")
-    found: Checkable = resolve_name(name)
-    return found
+        raise InputError(f"check-scaling does not support {model.kind} models: there is no theory for them")
+    entry: Checkable = resolve_name(name)
+    return entry
 
 
 def small_model(model: ModelSpec, depth: int | None) -> ModelSpec:
-    """Return the model with few tokens and without dropout, of another depth if one is given."""
+    """Return the model with few tokens and no dropout, and with that depth unless None."""
     return checkable(model).small(model, depth)
 
 
 def make_probe(model: ModelSpec) -> Probe:
-    """Return a batch for a model; for models that differ in width alone, the same one."""
+    """Return a random batch for a model, the same for models that differ only in width."""
     return checkable(model).probe(model, torch.Generator().manual_seed(derive_seed(0, "check-scaling")))

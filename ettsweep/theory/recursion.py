@@ -1,6 +1,7 @@
-"""The residual stream of a Transformer at initialisation, block by block: its kernel, and its tangent kernel by group.
+"""Recursion for the residual stream at initialisation, block by block: its kernel, and its tangent kernel by group.
 
-A kernel is an array over pairs of positions, (P, P). A position is a token of a sample: P = B T, tokens run fastest.
+Shapes: a kernel is an array over pairs of positions, (P, P). A position is a token of a sample: P = B T, tokens run
+fastest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,18 +18,18 @@ Array = NDArray[np.float64]
 
 ATTENTION = (Group.Q, Group.K, Group.V, Group.U)
 BRANCHES = {"attention": ATTENTION, "cross": ATTENTION, "mlp": (Group.W, Group.X)}
-"""Residual branches of a block, by the last word of the stage that they lead to, and what each is made of."""
+"""Parameter groups of each residual branch, by the last component of its stage's name."""
 
 
 @dataclass(frozen=True)
 class ResidualStream:
-    """The residual stream: its kernel, and what each group has contributed to its tangent kernel, (P, P) each."""
+    """The residual stream's kernel, and the contribution of each group to its tangent kernel, (P, P) each."""
 
     kernel: Array
     tangent: Mapping[Group, Array]
 
     def normalised(self, eps: float) -> "ResidualStream":
-        """Return the stream after LayerNorm, F from G (eq:LN-kernel); gradients are scaled alike (eq:LN-mnemonic)."""
+        """Apply LayerNorm: F from G (eq:LN-kernel); gradients get the same scale (eq:LN-mnemonic)."""
         scale_P = 1 / np.sqrt(np.diag(self.kernel) + eps)
         scale_PP = np.outer(scale_P, scale_P)
         return ResidualStream(
@@ -36,13 +37,13 @@ class ResidualStream:
         )
 
     def pooled(self, samples: int) -> "ResidualStream":
-        """Return the mean over the tokens of each sample, (B, B); eq:mean-pool."""
+        """Average over the tokens of each sample, to (B, B); eq:mean-pool."""
         return ResidualStream(
             _pool(self.kernel, samples), {g: _pool(kernel, samples) for g, kernel in self.tangent.items()}
         )
 
     def plus(self, kernel: Array, *tangents: Mapping[Group, Array]) -> "ResidualStream":
-        """Return the stream with what a residual branch adds to it; skip and branch have no cross terms."""
+        """Add a residual branch's kernel and tangent kernels; on average, skip and branch have no cross terms."""
         total = dict(self.tangent)
         for tangent in tangents:
             for group, added in tangent.items():
@@ -52,7 +53,16 @@ class ResidualStream:
 
 @dataclass(frozen=True)
 class Recursion:
-    """What blocks do to a stream: `variances` are C_G, `samples` B, `draws` those of each attention's logits."""
+    """The maps of residual blocks on a stream.
+
+    Attributes:
+        variances: C_G by group.
+        ln_eps: eps of LayerNorms.
+        activation: activation function of the MLPs.
+        samples: B.
+        draws: samples of each attention's logits.
+        rng: generator of these samples.
+    """
 
     variances: Mapping[Group, float]
     ln_eps: float
@@ -64,7 +74,7 @@ class Recursion:
     def through(
         self, stream: ResidualStream, name: str, depth: int, source: ResidualStream | None = None
     ) -> Iterator[tuple[str, ResidualStream]]:
-        """Yield the stream after each branch of some blocks, by stage; with a source, the blocks are a decoder's."""
+        """Yield (stage name, stream) after each branch of `depth` blocks; with a source, of decoder blocks."""
         for block in range(depth):
             stream = self._attend(stream, causal=source is not None)
             yield f"{name}.{block}.attention", stream
@@ -77,39 +87,44 @@ class Recursion:
     def _attend(
         self, stream: ResidualStream, source: ResidualStream | None = None, *, causal: bool = False
     ) -> ResidualStream:
-        """Return the stream after attention: eq:MHSA-stats-101, eq:Uback .. eq:Qback, eq:promised-MHSA-1 and -2."""
+        """Add attention on `source`, or on the stream itself.
+
+        eq:MHSA-stats-101, eq:Uback .. eq:Qback, eq:promised-MHSA-1 and -2.
+        """
         c, query = self.variances, stream.normalised(self.ln_eps)
-        read = source or query
+        source_stream = source or query
         variance = c[Group.Q] * c[Group.K]
         attention = sample_attention(
-            query.kernel, read.kernel, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng
+            query.kernel, source_stream.kernel, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng
         )
-        values, turn = attention.read(read.kernel), attention.turn(read.kernel)
-        turned = query.kernel * turn
+        values, slopes = attention.read(source_stream.kernel), attention.turn(source_stream.kernel)
+        weighted_slopes = query.kernel * slopes
         outer = c[Group.U] * c[Group.V]
         inner = outer * c[Group.Q] * c[Group.K]
+        # Gradients by the branch's own weights: the kernel of the branch without that weight's variance.
         added = {
             Group.U: c[Group.V] * values,
             Group.V: c[Group.U] * values,
-            Group.K: outer * c[Group.Q] * turned,
-            Group.Q: outer * c[Group.K] * turned,
+            Group.K: outer * c[Group.Q] * weighted_slopes,
+            Group.Q: outer * c[Group.K] * weighted_slopes,
         }
-        of_queries = {group: inner * turn * tangent for group, tangent in query.tangent.items()}
-        of_source = {
+        # Gradients by earlier weights pass through the branch: by queries, and by keys and values of the source.
+        through_queries = {group: inner * slopes * tangent for group, tangent in query.tangent.items()}
+        through_source = {
             group: outer * attention.read(tangent) + inner * query.kernel * attention.turn(tangent)
-            for group, tangent in read.tangent.items()
+            for group, tangent in source_stream.tangent.items()
         }
-        return stream.plus(outer * values, added, of_queries, of_source)
+        return stream.plus(outer * values, added, through_queries, through_source)
 
     def _mlp(self, stream: ResidualStream) -> ResidualStream:
-        """Return the stream after an MLP: eq:GP, eq:promised-MLP."""
+        """Add an MLP: eq:GP, eq:promised-MLP."""
         c, hidden = self.variances, stream.normalised(self.ln_eps)
         preactivations = c[Group.W] * hidden.kernel
         activations = pair_expectations(self.activation.sigma, preactivations)
         slopes = c[Group.X] * pair_expectations(self.activation.derivative, preactivations)
         added = {Group.X: activations, Group.W: slopes * hidden.kernel}
-        passed = {group: c[Group.W] * slopes * tangent for group, tangent in hidden.tangent.items()}
-        return stream.plus(c[Group.X] * activations, added, passed)
+        through_mlp = {group: c[Group.W] * slopes * tangent for group, tangent in hidden.tangent.items()}
+        return stream.plus(c[Group.X] * activations, added, through_mlp)
 
 
 def _pool(kernel_PP: Array, samples: int) -> Array:

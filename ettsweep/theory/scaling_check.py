@@ -1,4 +1,4 @@
-"""A check of a scaling from its plan to its result: networks are trained and measured, and held against theory."""
+"""Run a check: train and measure networks, and compare them with theory."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,24 +24,28 @@ from ettsweep.theory.measurement import Changes, Measurement
 from ettsweep.theory.probe import SAMPLES, Probe, checkable, make_probe
 
 MOVE = 0.01
-"""By how much the trained outputs should move in a step at the narrowest: little, so that changes are linear in lr."""
+"""Target rms change of the trained outputs in one step at the narrowest: small, so that changes are linear in lr."""
 
 MOVE_LEAST, MOVE_MOST = 1e-4, 0.3
-"""By how much a given learning rate may move them."""
+"""Range of that change that a requested learning rate may cause."""
+
 TRIAL_LR = 2.0**-10
+"""Learning rate of the trial step from which one that meets the target is extrapolated."""
 
 LearningRates = Mapping[float | None, float]
-"""Of standard (None), and of the strategy by its s; each the same at all widths."""
+"""Learning rate by s: of standard (None), and of the strategy. Each is the same at all widths."""
 
 
 @dataclass(frozen=True)
 class CoordinateCurves:
-    """How activations and outputs change in the first steps of training under one strategy.
+    """Change of activations and outputs in the first steps of training under one strategy.
 
     Attributes:
-        changes: of each stage, for each step, at each width: the rms change, mean over seeds.
-        hidden_power: power of the width that is implied for hidden activations; None where none is.
-        output_power: that of the outputs.
+        strategy: its name.
+        lr: learning rate at all widths.
+        changes: rms change by stage, indexed [step][width], averaged over seeds.
+        hidden_power: power of the width implied for hidden activations; None if theory implies none.
+        output_power: power of the width implied for the outputs; None if theory implies none.
     """
 
     strategy: str
@@ -53,10 +57,15 @@ class CoordinateCurves:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A finished check.
+    """The result of a check.
 
-    `settings` say all of what was built, trained and measured, `about` the same in a line; `findings` are the judgement
-    in words; `curves` those of the strategy, after standard's where it is another.
+    Attributes:
+        settings: everything that determines what was built, trained and measured.
+        about: the same in one line.
+        widths: in ascending order.
+        judgement: verdicts on all quantities.
+        findings: the faults in words; empty if there are none.
+        curves: changes in training under standard, then under the strategy if it is another.
     """
 
     settings: Json
@@ -68,32 +77,32 @@ class CheckResult:
 
     @property
     def verdict(self) -> ExponentTest:
-        """Return that of the judgement."""
+        """Verdict of the whole check."""
         return self.judgement.verdict
 
 
 def check_scaling(plan: CheckPlan) -> CheckResult:
-    """Carry a plan out, and judge what its networks show.
+    """Train and measure the networks of a plan, and judge them. Takes seconds to minutes.
 
     Raises:
-        InputError: the given learning rate tells nothing.
-        EttsweepError: training does not move the outputs, so that no learning rate can be chosen.
-        StoppedError: Ctrl-C.
+        InputError: the requested learning rate changes the outputs too little or too much.
+        EttsweepError: no learning rate can be chosen, since training does not change the outputs.
+        StoppedError: the user pressed Ctrl-C.
     """
     try:
         probes = [make_probe(model) for model in plan.models]
         with _one_thread():
             lrs = _learning_rates(plan, probes[0])
-            measured, changes = _train_and_measure(plan, probes, lrs)
-        expected = expect(plan, probes[0])
-        judgement = judge(expected, measured, plan.model.heads, SAMPLES)
+            measurements, changes = _train_and_measure(plan, probes, lrs)
+        expectations = expect(plan, probes[0])  # the batch is the same at all widths
+        judgement = judge(expectations, measurements, plan.model.heads, SAMPLES)
         return CheckResult(
             settings=_settings(plan, lrs),
             about=_about(plan, lrs),
             widths=plan.widths,
             judgement=judgement,
             findings=findings(judgement, plan.s),
-            curves=tuple(_curves(replace(expected, s=s), changes[s], lr) for s, lr in lrs.items()),
+            curves=tuple(_curves(replace(expectations, s=s), changes[s], lr) for s, lr in lrs.items()),
         )
     except KeyboardInterrupt:
         raise StoppedError("interrupted; nothing has been written") from None
@@ -101,7 +110,7 @@ def check_scaling(plan: CheckPlan) -> CheckResult:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """So few tokens leave little for a second thread, which waits, and makes all wait, where its core is taken."""
+    """Run torch on one thread: with so few tokens more threads gain little, and stall if a core is busy."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -113,47 +122,55 @@ def _one_thread() -> Iterator[None]:
 def _train_and_measure(
     plan: CheckPlan, probes: Sequence[Probe], lrs: LearningRates
 ) -> tuple[list[Measurement], dict[float | None, list[Changes]]]:
-    """Return what the strategy's networks show and, by s, the changes of all: a width's seeds, then the next one's."""
-    measured: list[Measurement] = []
+    """Train all networks, width by width.
+
+    Returns:
+        Measurements of the strategy's networks, and by s the changes in training. Within each list, all seeds of the
+        first width come first.
+    """
+    measurements: list[Measurement] = []
     changes: dict[float | None, list[Changes]] = {s: [] for s in lrs}
+    # A step costs about width^2, so progress counts that.
     total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
-    with progress(f"width {plan.widths[0]}", total, "share") as advance:  # narrow networks say nothing of wide ones
+    # "share" shows no time left: narrow networks say nothing about the time that wide ones take.
+    with progress(f"width {plan.widths[0]}", total, "share") as advance:
         for probe, seed, s in product(probes, plan.seeds, lrs):
             n, steps, first = probe.model.width, plan.request.steps, seed == plan.seeds[0]
             spec = plan.spec(probe.model, seed, s, lrs[s])
-            if s == plan.s:
-                measured.append(measure(spec, probe, steps, decay=first, by_layer=first and n == plan.widths[-1]))
-                changes[s].append(measured[-1].changes)
+            if s == plan.s:  # standard is only plotted for comparison, for which its changes suffice
+                measurements.append(measure(spec, probe, steps, decay=first, by_layer=first and n == plan.widths[-1]))
+                changes[s].append(measurements[-1].changes)
             else:
                 changes[s].append(activation_changes(spec, probe, steps))
             advance(n**2, f"width {n}")
-    return measured, changes
+    return measurements, changes
 
 
 def expect(plan: CheckPlan, probe: Probe) -> Expectations:
-    """Return what the strategy implies for what networks are shown, the same at all widths."""
+    """Compute what theory implies for the plan's networks on the probe batch."""
     kernels = checkable(plan.model).kernels(plan.models, plan.s, probe.batch)
     predictions = [Prediction.of(model, k) for model, k in zip(plan.models, kernels, strict=True)]
     return Expectations(predictions, plan.s, plan.request.optimizer, plan.request.mlp_factor)
 
 
-def _curves(expected: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
-    """Return the changes by stage, step and width, as the mean over seeds."""
+def _curves(expectations: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
+    """Average changes over seeds, by stage, step and width, and add the implied powers."""
 
     def means(stage: str) -> tuple[tuple[float, ...], ...]:
         table = np.array([[step[stage] for step in steps] for steps in changes])
-        by_width = table.reshape(len(expected.widths), -1, table.shape[1])
+        # Changes are ordered by width, then seed; every width has the same number of seeds.
+        by_width = table.reshape(len(expectations.widths), -1, table.shape[1])
         return tuple(map(tuple, by_width.mean(1).T.tolist()))
 
     def power(stage: str) -> float | None:
-        change = expected.change(stage)
+        change = expectations.change(stage)
         return None if change is None else change.power
 
     return CoordinateCurves(
-        strategy=strategy_name(expected.s),
+        strategy=strategy_name(expectations.s),
         lr=lr,
-        changes={stage: means(stage) for stage in expected.stages},
-        hidden_power=power(expected.stages[-2]),
+        changes={stage: means(stage) for stage in expectations.stages},
+        hidden_power=power(expectations.stages[-2]),  # the last stage before the outputs
         output_power=power(HEAD),
     )
 
@@ -178,10 +195,12 @@ def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
 
 def _about(plan: CheckPlan, lrs: LearningRates) -> str:
     request, model = plan.request, plan.model
-    beside = "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
+    standard_note = (
+        "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
+    )
     return (
         f"{request.model} under {strategy_name(plan.s)}: {model.heads} heads, {checkable(model).about(model)}; "
-        f"{len(plan.seeds)} seeds, {request.steps} steps of {request.optimizer} at lr {lrs[plan.s]:.2g}{beside}"
+        f"{len(plan.seeds)} seeds, {request.steps} steps of {request.optimizer} at lr {lrs[plan.s]:.2g}{standard_note}"
     )
 
 
@@ -189,40 +208,42 @@ def _about(plan: CheckPlan, lrs: LearningRates) -> str:
 
 
 def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
-    """Return learning rates of standard and of the strategy.
+    """Choose the learning rates of standard and of the strategy.
 
-    The family's is the given one, or moves the trained outputs by MOVE in a step of the narrowest. Standard's is its
-    image at the widest, where the steps of the bulk are then alike.
+    The strategy's is the requested one, or one that changes the trained outputs by `TARGET_CHANGE` in a step at the
+    narrowest. Standard's follows by `map_point` at the widest, so that both take the same step in the bulk there.
 
     Raises:
-        InputError: the given one moves the outputs by too much or too little to tell powers.
-        EttsweepError: none can be chosen.
+        InputError: the requested lr changes the outputs too much or too little to measure powers.
+        EttsweepError: no lr can be chosen.
     """
-    given, s = plan.request.lr, plan.s
-    if s is None and given is not None:
-        return {None: _checked(plan, probe, given)}
-    lr = _moving(plan, probe, s or 0.0, TRIAL_LR) if given is None else _checked(plan, probe, given)
-    standard, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.request.optimizer)
-    return {None: standard} if s is None else {None: standard, s: lr}
+    requested_lr, s = plan.request.lr, plan.s
+    if s is None and requested_lr is not None:
+        return {None: _checked(plan, probe, requested_lr)}
+    lr = _moving(plan, probe, s or 0.0, TRIAL_LR) if requested_lr is None else _checked(plan, probe, requested_lr)
+    standard_lr, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.request.optimizer)
+    return {None: standard_lr} if s is None else {None: standard_lr, s: lr}
 
 
-def _moving(plan: CheckPlan, probe: Probe, s: float | None, trial: float) -> float:
-    """Return the learning rate that moves the outputs by MOVE in the first step of the narrowest, to two digits."""
-    moved = _moved(plan, probe, s, trial)
-    if not 0 < moved < math.inf:
-        raise EttsweepError(f"a step at lr {trial:.2g} moves the outputs by {moved:.2g}; choose another with --lr")
-    return float(f"{trial * MOVE / moved:.2g}")
+def _moving(plan: CheckPlan, probe: Probe, s: float | None, trial_lr: float) -> float:
+    """Return the lr, to two digits, that changes the outputs by `TARGET_CHANGE` in the first step at the narrowest."""
+    change = _moved(plan, probe, s, trial_lr)
+    if not 0 < change < math.inf:  # also false for nan
+        raise EttsweepError(f"a step at lr {trial_lr:.2g} moves the outputs by {change:.2g}; choose another with --lr")
+    return float(f"{trial_lr * MOVE / change:.2g}")  # changes are linear in so small an lr
 
 
 def _checked(plan: CheckPlan, probe: Probe, lr: float) -> float:
-    moved = _moved(plan, probe, plan.s, lr)
-    if MOVE_LEAST <= moved <= MOVE_MOST:
+    change = _moved(plan, probe, plan.s, lr)
+    if MOVE_LEAST <= change <= MOVE_MOST:
         return lr
-    n, how = plan.widths[0], "little" if moved < MOVE else "much"
-    trial = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
+    n, amount = plan.widths[0], "little" if change < MOVE else "much"
+    # The trial lr suits the family; standard's is its image at this width.
+    trial_lr = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
+    better_lr = _moving(plan, probe, plan.s, trial_lr)
     raise InputError(
-        f"--lr {lr:g}: a step at width {n} moves the outputs by {moved:.2g}, which is too {how} to tell powers "
-        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {_moving(plan, probe, plan.s, trial):.2g} moves them by {MOVE:g}"
+        f"--lr {lr:g}: a step at width {n} moves the outputs by {change:.2g}, which is too {amount} to measure powers "
+        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {better_lr:.2g} moves them by {MOVE:g}"
     )
 
 

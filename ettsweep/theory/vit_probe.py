@@ -1,6 +1,7 @@
-"""Vision Transformers as a check sees them.
+"""Check functions for Vision Transformers.
 
-B batch, C channels, R rows and columns of patches, H and W height and width, P patches, X numbers of one, K classes.
+Shapes: B batch, C channels, R rows and columns of patches, H and W height and width, P patches, X numbers of a patch, K
+classes.
 """
 
 from collections.abc import Sequence
@@ -16,10 +17,11 @@ from ettsweep.trainer.models.vit_spec import VitSpec, dims, patches
 from ettsweep.trainer.tasks.task import Batch, Classification
 
 PATCHES_A_SIDE = 3
+"""Patches along a side of the images that are checked: 9 tokens at most."""
 
 
 def _small(model: VitSpec, depth: int | None) -> VitSpec:
-    """Return the model for small images; width, heads, M, patch size and classes stay."""
+    """Return the model with small images; width, heads, M, patch size and classes stay."""
     side = min(model.image_size // model.patch_size, PATCHES_A_SIDE)
     return model.model_copy(update={"depth": depth or model.depth, "image_size": side * model.patch_size})
 
@@ -29,11 +31,14 @@ def _about(model: VitSpec) -> str:
 
 
 def _probe(model: VitSpec, generator: torch.Generator) -> Probe:
-    """Return images that are alike in part: what all patches share, those of a place, those of an image, and noise."""
+    """Draw correlated images: a sum of noise shared by all patches, by position, by image, and by none.
+
+    Correlations of all sizes make kernels between tokens and between samples sensitive to faults.
+    """
     side, size = model.image_size // model.patch_size, model.patch_size
     images_BCRHRW = torch.zeros(SAMPLES, model.channels, side, size, side, size)
-    for samples, places in ((1, 1), (1, side), (SAMPLES, 1), (SAMPLES, side)):
-        shape = (samples, model.channels, places, size, places, size)
+    for samples, positions in ((1, 1), (1, side), (SAMPLES, 1), (SAMPLES, side)):
+        shape = (samples, model.channels, positions, size, positions, size)
         images_BCRHRW += torch.randn(shape, generator=generator) / 2
     images_BCHW = images_BCRHRW.reshape(SAMPLES, model.channels, model.image_size, model.image_size)
     labels_B = torch.randint(model.classes, (SAMPLES,), generator=generator)
@@ -46,7 +51,7 @@ def _logits(network: Vit, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def _kernels(models: Sequence[VitSpec], s: float | None, batch: Batch) -> list[Kernels]:
-    """Return the kernels of each model; the recursion, which has no width in it, is gone through once."""
+    """Return the kernels of each model; the recursion does not depend on the width and runs once."""
     *narrower, widest = models
     inputs_PX = patchify(batch.inputs[0], widest.patch_size).flatten(0, 1).double().numpy()
     inputs_PP = inputs_PX @ inputs_PX.T / inputs_PX.shape[1]

@@ -12,10 +12,11 @@ from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
-from ettsweep.console import parse_number, with_results
+from ettsweep.console import with_results
 from ettsweep.launch.cost import device_hours
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slots import hold_slot, let_go
+from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
@@ -300,7 +301,7 @@ def test_watching_runs_of_which_some_will_not_finish_exits_1(results: Path, aske
 def test_status_is_sorted_for_people(results: Path, asked: Any, call: Call) -> None:
     base = asked([2.0, 1.0, 2.0])[0]
     for lr, wd, seed in ((10.0, 0.5, 0), (9.0, 0.5, 0), (9.0, 0.5, 11), (9.0, 0.5, 2), (9.0, 0.25, 3)):
-        RunDir.create(results, base.at(lr, wd, seed))
+        RunDir.create(results, base.with_point(lr, wd, seed))
     mup = base.model_copy(update={"strategy": StrategySpec(s=1.0), "lr": 0.001})
     RunDir.create(results, mup)
     for form in ("json", "csv"):
@@ -443,7 +444,7 @@ def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call:
     (verdict,) = call(*options, "--at", "0.3333,0.6667").json
     assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 1 / 3, 2 / 3)
     done = call(*options, "--at", "0.3333,0.5", code=2)
-    assert "--at: wd is fixed at 0.6667 in asked standard, got 2^-1" in done.err
+    assert "--at: wd is fixed at 0.6666666667 in asked standard, got 2^-1" in done.err
 
 
 def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_path: Path) -> None:
@@ -539,15 +540,15 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("grid --grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
         ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
         ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
-        ("verify-optimum", "no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"),
+        ("verify-optimum", "nothing was swept yet; `ettsweep grid --model vit-digits` starts a sweep"),
         ("verify-optimum --results asked --strategy ntk", "--strategy ntk: no search is of it; there are: standard\n"),
         ("verify-optimum --results asked --strategy nkt", "unknown strategy 'nkt'"),
         ("verify-optimum --results asked --family zzz", "--family zzz: no search is of it; there are: "),
         ("report --results asked --model vit-b16", "--model vit-b16: no search is of it; there are: vit-n8"),
         ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),
         ("verify-optimum --results asked --launch nope", "unknown launch profile 'nope'"),
-        ("seeds", "no grid has been asked for yet"),
-        ("report", "no grid has been asked for yet"),
+        ("seeds", "nothing was swept yet"),
+        ("report", "nothing was swept yet"),
         ("status --state finshed", "unknown state 'finshed'"),
         ("status fff", "no run starts with 'fff'"),
         ("status --family zzz", "--family zzz: no run or search is of it; there is none yet\n"),
@@ -607,7 +608,7 @@ def test_a_sweep_edited_by_hand_is_told_and_others_go_on(call: Call, results: Pa
     for command in ("verify-optimum", "seeds", "report"):
         done = call(command, "--results", results, "--sweep", "asked", code=1)
         assert f"{path}: asked.sedes: unknown key" in done.err
-        assert "mend the file" in done.err
+        assert "repair the file" in done.err
     (other := results / "sweeps" / "other").mkdir()
     (other / "0001.yaml").write_text(whole)
     done = call("verify-optimum", "--results", results)
@@ -634,7 +635,7 @@ def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, ask
 def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, asked: Any) -> None:
     specs = asked([2.0, 1.0, 2.0])
     for seed in (1, 2):
-        RunDir.create(results, specs[0].at(1.0, 0.5, seed))
+        RunDir.create(results, specs[0].with_point(1.0, 0.5, seed))
     call("cancel", "--all", "--results", results, stdin="n\n", code=1)
     assert not list(results.glob("runs/*/cancel.json"))
     assert "2 runs cancelled" in call("cancel", "--all", "--results", results, stdin="y\n").err
@@ -647,8 +648,8 @@ def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results:
     specs = asked([-1, -1, -1])
     for spec in specs:
         failed(results, spec)
-    RunDir.create(results, specs[0].at(1.0, 0.5, 1))
-    RunDir.create(results, specs[0].at(1.0, 0.5, 2))
+    RunDir.create(results, specs[0].with_point(1.0, 0.5, 1))
+    RunDir.create(results, specs[0].with_point(1.0, 0.5, 2))
     before = files(results)
     for command in ("cancel", "retry"):
         done = call(command, "--all", "--results", results, code=2)

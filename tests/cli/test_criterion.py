@@ -100,4 +100,4 @@ def test_set_says_which_option_a_criterion_has(call: Call, ask: Ask, results: Pa
     ask("w8")
     for key, option in (("margin", "--margin"), ("criterion.margin", "--rule, --confidence and --margin")):
         done = call("grid", "--grid", "w8.yaml", "--set", f"{key}=0.05", "--results", results, code=2)
-        assert f"{key} is not of the recipe; use {option}\n" in done.err
+        assert f"{key} is not a field of the recipe; use {option}\n" in done.err

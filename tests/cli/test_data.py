@@ -56,7 +56,7 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
     ettsweep("init", "--data", "out", "--out", "proposed.yaml")
     assert yaml.safe_load((folder / "proposed.yaml").read_text())["model"]["vocabulary"] == 408
     again = ettsweep(*SMALL, "--val-fraction", 0.1, "--format", "json")
-    assert "all of it was there already" in again.stderr
+    assert "the corpus was complete already" in again.stderr
     told = json.loads(again.stdout)
     assert (told["digest"], told["n_vocab"]) == (manifest.digest, 408)
     assert [part["tokens"] for part in told["parts"]] == [manifest.train.tokens, manifest.val.tokens]
@@ -71,7 +71,7 @@ def test_short_documents_leave_most_of_a_block_empty_and_that_is_said(folder: Pa
     assert train.blocks == train.documents
     assert (
         f"documents are short: blocks of up to 512 tokens have {train.tokens / train.blocks:.0f} on average, "
-        "the rest is [pad]; --set model.tokens=64 has less of it; where a text file is one document: --documents file"
+        "the rest is padding; --set model.tokens=64 has less padding; if each text file is one document: --documents file"
     ) in told
     assert "documents are short" not in ettsweep(*SMALL).stderr
 
@@ -84,16 +84,19 @@ def test_hints_are_such_as_help(folder: Path) -> None:
     train = read_manifest(folder / "some").train
     mean = train.tokens / train.blocks
     assert 129 < mean < 256, "no length that is a power of two has room for it below 512"
-    assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is [pad]" in told
+    assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is padding" in told
     assert "1 document without text was left out" in told
-    assert "validation has 1 block of up to 512 tokens, few to judge by: a larger --val-fraction has more" in told
-    assert "few to judge by" not in ettsweep(*some, "--val-fraction", 0.9, "--yes").stderr
+    assert (
+        "validation has 1 block of up to 512 tokens, too few for a precise val_loss: use a larger --val-fraction"
+        in told
+    )
+    assert "too few for a precise" not in ettsweep(*some, "--val-fraction", 0.9, "--yes").stderr
 
 
 def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
     done = ettsweep(*SMALL[:6], "--bpe-tokens", 600, "--val-fraction", 1e-9)
     assert "vocabulary 608" in done.stderr
-    assert "few documents: with --val-fraction 1e-09 one side would be empty" in done.stderr
+    assert "few documents: --val-fraction 1e-09 would leave one side empty" in done.stderr
     assert read_manifest(folder / "out").val.documents == 1
 
 
@@ -102,7 +105,7 @@ def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
     [
         (["--input", "gone.txt", "--bpe-tokens", 300], 1, "ettsweep: --input gone.txt: does not exist"),
         (["--input", "tokenizer", "--bpe-tokens", 300], 2, "tokenizer.json:1: no field 'text', it has version"),
-        (["--input", "a.jsonl"], 2, "ettsweep: say which tokenizer, with one of --tokenizer DIR"),
+        (["--input", "a.jsonl"], 2, "ettsweep: no tokenizer, or two: give either --tokenizer DIR"),
         (
             ["--input", "a.jsonl", "--bpe-tokens", 300, "--text-field", "body"],
             2,
@@ -162,7 +165,7 @@ def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -
     assert open_corpus(folder / "out").digest == old.digest
     told = ettsweep(*SMALL, "--yes").stderr
     assert f"replaces corpus {old.digest}" in told
-    assert "all of it was there already" in told, "what was tokenised before the question is kept"
+    assert "the corpus was complete already" in told, "what was tokenised before the question is kept"
     assert (
         read_manifest(folder / "out").train.documents + read_manifest(folder / "out").val.documents == len(TOPICS) + 1
     )
@@ -233,7 +236,7 @@ def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> N
     left = f".{'0' * 24}-0.bin.{'0' * 32}.tmp"
     (out / "shards" / left).write_bytes(b"what a kill in the middle of a file leaves")
     done = ettsweep(*long, "--out", "killed")
-    kept = re.search(r"(\d+) of (\d+) parts were there already", done.stderr)
+    kept = re.search(r"(\d+) of (\d+) shards were finished before", done.stderr)
     assert kept is not None
     assert int(kept[1]) >= count >= 8
     ettsweep(*long, "--out", "undisturbed")
@@ -250,9 +253,9 @@ def test_a_process_that_is_killed_ends_the_command_which_then_goes_on(folder: Pa
     count = len(records(folder / "out"))
     assert done.stderr == (
         "ettsweep: a process was killed, perhaps for lack of memory: try fewer --workers\n"
-        f"{count} parts are finished and kept: the same command goes on from there\n"
+        f"{count} shards are finished and kept: run the same command again to continue\n"
     )
-    again = re.search(r"(\d+) of \d+ parts were there already", ettsweep(*long, "--out", "out").stderr)
+    again = re.search(r"(\d+) of \d+ shards were finished before", ettsweep(*long, "--out", "out").stderr)
     assert again is not None
     assert int(again[1]) == count
 
@@ -265,7 +268,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) 
     assert all(deaf_to_ctrl_c(pid) for pid in children(process)), "they would print tracebacks"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
     done = ended(process, code=130)
-    told = re.search(r"ettsweep: interrupted; (\d+) parts are finished and kept: the same command", done.stderr)
+    told = re.search(r"ettsweep: interrupted; (\d+) shards are finished and kept: run the same command", done.stderr)
     assert told is not None
     assert int(told[1]) == len(records(out)) >= 2
     assert done.stderr.count("\n") == 1

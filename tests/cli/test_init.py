@@ -108,7 +108,7 @@ def test_options_fill_it_in(call: Call, tmp_path: Path) -> None:
     [
         ("--task digitz", "unknown task 'digitz'; did you mean 'digits'?"),
         ("--model vit-s61", "unknown model 'vit-s61'; did you mean 'vit-s16'?"),
-        ("--task text --model vit-b16", "task text has text, which vit cannot read; an encdec is expected"),
+        ("--task text --model vit-b16", "task text needs a text model (kind encdec), got vit"),
         ("--task digits --model vit-b16", "task digits has 8, got 224"),
         ("--strategy mpu", "unknown strategy 'mpu'; did you mean 'mup'?"),
         ("--strategy ntk --strategy s=0", "strategy ntk is given twice"),
@@ -144,7 +144,7 @@ def test_data_that_are_not_there_or_are_others_are_refused(call: Call, tmp_path:
         assert f"{text} holds text: `ettsweep data text --input {tmp_path / text} --out DIR` makes token shards" in told
     shutil.rmtree(tmp_path / "corpus")
     told = call("init", "--task", "text", "--data", "nowhere", code=1).err
-    assert "`ettsweep data text --input FILES --out DIR` makes one" in told
+    assert "`ettsweep data text --input FILES --out DIR` creates one" in told
     assert not list(tmp_path.iterdir())
 
 

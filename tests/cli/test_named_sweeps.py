@@ -91,7 +91,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
         results,
     )
     refused = call(*hint, code=2)
-    assert "sweep both asks for something else: wd is searched there, fixed here" in refused.err
+    assert "sweep both is for another recipe or lattice: wd is searched there, fixed here" in refused.err
     sweep_spec = load_request(
         tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], wd_range="fixed", lr_range="-1:1"
     )
@@ -105,7 +105,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     told = call("verify-optimum", "--dry-run", "--results", results, code=1).err
     assert (
         "standard is edge at (2^-2, 2^-3) in both, optimal at (2^-2, 2^-3) in held: "
-        "lr was asked for from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in told
+        "lr was requested from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in told
     )
 
     keep(results, load_request(tmp_path / "both.yaml"))  # asked for once more
@@ -188,7 +188,7 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
         (["--set", "batch_size=64"], "batch_size is 32 there, 64 here", "w8-batch_size-64"),
         (["--wd-range", "-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
         (["--lr-range", "-1:1:0.5"], "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
-        (["--set", "centre.standard.lr=0.3"], "steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
+        (["--set", "centre.standard.lr=0.3"], "in steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
     ],
 )
 def test_another_question_is_answered_with_a_command_that_asks_it(
@@ -196,7 +196,7 @@ def test_another_question_is_answered_with_a_command_that_asks_it(
 ) -> None:
     ask("w8")
     done = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
-    assert f"sweep w8 asks for something else: {told}" in done.err.replace("lr of standard is ", "")
+    assert f"sweep w8 is for another recipe or lattice: {told}" in done.err.replace("lr of standard is ", "")
     command = shlex.split(done.err.strip().splitlines()[-1])
     assert command[:1] + command[-2:] == ["ettsweep", "--name", free]
     assert call(*command[1:]).out.startswith("run")
@@ -218,7 +218,7 @@ def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(
     asked = ("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
     done = call(*asked, *options, code=2)
     assert told in done.err
-    assert "asks for something else" not in done.err
+    assert "is for another recipe or lattice" not in done.err
 
 
 def test_two_grid_files_of_one_stem_are_told_apart(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, ask
 @pytest.mark.parametrize(
     ("written", "options", "told"),
     [
-        (3, [], "seed 3 alone; 3 seeds are 0,1,2\n"),
-        ([0], ["--seeds", "12"], "seed 12 alone; 12 seeds are 0,1,...,11\n"),
+        (3, [], "only seed 3 is trained; for 3 seeds give 0,1,2\n"),
+        ([0], ["--seeds", "12"], "only seed 12 is trained; for 12 seeds give 0,1,...,11\n"),
         ([3], [], None),
         (3, ["--seeds", "3,4"], None),
         (3, ["--seeds", "0"], None),
@@ -256,7 +256,7 @@ def test_a_seed_that_could_be_meant_as_a_number_of_seeds_is_told(
 ) -> None:
     write_grid(tmp_path / "w8.yaml", seeds=written)
     said = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
-    assert said.count(told or "alone") == (told is not None)
+    assert said.count(told or "only seed") == (told is not None)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])
@@ -343,7 +343,7 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, as
     ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
     ask("bad", recipe=OTHER)
     path = results / "sweeps" / "bad" / "0001.yaml"
-    for content, told in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "mend the file")):
+    for content, told in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "repair the file")):
         path.write_text(content)
         done = call("verify-optimum", "--dry-run", "--results", results)
         assert f"sweep bad is left out: {path}: " in done.err
@@ -463,14 +463,14 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
         done = call("verify-optimum", *follow, "--format", "json", code=1)
         rounds = [line.split(":")[0] for line in done.err.splitlines() if " trains " in line]
         assert rounds == ["this round trains 1 run", "the next trains 1 run", "the next trains 1 run"]
-        assert "far standard: 3 runs were asked for, 3 more are trained, and the next round is 1, about " in done.err
+        assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in done.err
         assert "device hours: it stops here\n`ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "\x04"})
         assert "it stops here" in asked, "nothing is lost where the question is not answered"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "n"})
-        assert "far standard: 3 runs were asked for, 3 more are trained, and the next round is 1, about " in asked
+        assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in asked
         assert "it stops here" in asked
         assert len(runs_in(results)) == 6
         call("verify-optimum", *follow, "--max-runs", 2, code=1)

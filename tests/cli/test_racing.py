@@ -119,7 +119,7 @@ def test_without_follow_only_missing_neighbours_are_bought(call: Call, results: 
 def test_fewer_seeds_than_were_asked_for_are_refused(call: Call, results: Path, ask: Ask) -> None:
     ask()
     done = call("verify-optimum", "--follow", "--max-seeds", 2, "--results", results, code=2)
-    assert done.err == "ettsweep: --max-seeds 2: w8 standard asks for 3 seeds a point already\n"
+    assert done.err == "ettsweep: --max-seeds 2: w8 standard already requests 3 seeds per point\n"
     call("verify-optimum", "--max-seeds", 3, "--dry-run", "--results", results, code=None)
 
 
@@ -129,7 +129,7 @@ def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, ask: 
     for seed in (RACING[0], RACING[1]):
         finish(results, spec := centre.with_point(centre.lr, centre.wd, seed), noisy(spec))
     done = call("verify-optimum", "--follow", "--max-seeds", 3, "--results", results, code=2)
-    assert done.err.splitlines()[-1] == "ettsweep: --max-seeds 3: w8 standard has 4 seeds at (2^-2, 2^-2) already"
+    assert done.err.splitlines()[-1] == "ettsweep: --max-seeds 3: w8 standard already has 4 seeds at (2^-2, 2^-2)"
     call("verify-optimum", "--max-seeds", 4, "--dry-run", "--results", results, code=None)
 
 

@@ -36,7 +36,7 @@ WIDE: dict[str, Any] = {
 }
 """A grid file of the small model whose best lr lies two steps above its centre; wd is fixed."""
 
-PROPOSED = re.compile(r"^w8 \w+: (\w+) proposes (.*)$", re.MULTILINE)
+PROPOSED = re.compile(r"^w8 \w+: (\w+) suggests (.*)$", re.MULTILINE)
 
 
 def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
@@ -224,7 +224,7 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
     refused = call(*asked, code=2)
     assert "ettsweep: --from cheap: sweep cheap has no verified optimum: standard is " in refused.err
     assert "; `ettsweep verify-optimum --sweep cheap --follow " in refused.err
-    assert " goes on, and --unverified starts at the best point that there is\n" in refused.err
+    assert " continues, and --unverified starts at the best point so far\n" in refused.err
     told = call(*asked, "--unverified", code=None)
     assert (
         "w8 standard starts from the best point (2^-1, 2^-2), which is not verified, of standard at width 4 of sweep "
@@ -267,10 +267,10 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
         ("--grid w8.yaml --pruner median --set schedule.eval_every=24", "schedule.eval_every: 24: --pruner median"),
         ("--grid w8.yaml --pruner medain", "unknown pruner 'medain'"),
         ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
-        ("--grid w8.yaml --unverified", "--unverified is about --from STRATEGY or --from SWEEP, which is not given"),
-        ("--grid w8.yaml --from standard", "--from standard: that is the strategy which is searched"),
-        ("--grid w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: that is the strategy which is searched"),
-        ("--grid w8.yaml --from mup", "--from mup: strategy mup: nothing was trained there yet"),
+        ("--grid w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
+        ("--grid w8.yaml --from standard", "--from standard: this is the strategy being searched"),
+        ("--grid w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: this is the strategy being searched"),
+        ("--grid w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
         ("--sweep w8 --lr-range=-1:1", "--sweep takes a sweep as it is, without --lr-range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),
         ("", "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"),
@@ -290,7 +290,7 @@ def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, 
     asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
     done = call(*asked, "--results", results, code=2)
     assert len(load_sweep_store(results).named["w8"].sweep_specs) == 1, "nothing was asked for"
-    assert "strategy standard: nothing was trained there yet" in done.err
+    assert "strategy standard: it has no runs yet" in done.err
 
 
 # --- what others have, and what was asked before ----------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_sear
     for spec in load_request(tmp_path / "w8.yaml").specs():
         RunDir.create(results, spec)
     asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
-    assert "mine standard: surface proposes (2^-4, 2^-2)" in call(*asked, code=None).err
+    assert "mine standard: surface suggests (2^-4, 2^-2)" in call(*asked, code=None).err
 
 
 def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
@@ -333,7 +333,7 @@ def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
     (centre,) = (spec for spec in load_request(tmp_path / "w8.yaml").specs() if spec.lr == 0.0625)
     claimed(RunDir.create(results, centre))
     asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
-    (named,) = re.findall(r"mine standard: surface proposes (.*)", call(*asked, code=None).err)
+    (named,) = re.findall(r"mine standard: surface suggests (.*)", call(*asked, code=None).err)
     assert "(2^-4, 2^-2)" not in named
 
 
@@ -358,7 +358,7 @@ def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: P
     asked += tuple(f"--strategy={name}" for name in ("standard", "ntk", "mup"))
     assert len(PROPOSED.findall(call(*asked, code=None).err)) == 2
     by_three = ("--rule", "paper", "--seeds", "0,1,2", "--name", "paper")
-    assert not re.search("proposes", call(*asked, *by_three, code=None).err), "two of the three runs of a proposal"
+    assert not re.search("suggests", call(*asked, *by_three, code=None).err), "two of the three runs of a proposal"
 
 
 def test_a_sweep_whose_points_others_have_trained_begins_at_the_best_of_them(

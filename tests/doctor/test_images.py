@@ -60,9 +60,9 @@ def test_what_differs_from_the_task_fails_with_what_to_set(tmp_path: Path) -> No
     wrong = [detail for what, state, detail in examine(root, code=1) if state == "failed"]
     assert wrong == [
         "1 classes are in the training images only: n10",
-        "3 classes are there, the model has 1000: --set model.classes=3",
-        "36 images are there, task.train_size is 1281167: complete them, or --set task.train_size=36",
-        "6 images are there, task.val_size is 50000: complete them, or --set task.val_size=6",
+        "the data have 3 classes, the model has 1000: --set model.classes=3",
+        "found 36 images, task.train_size is 1281167: complete them, or --set task.train_size=36",
+        "found 6 images, task.val_size is 50000: complete them, or --set task.val_size=6",
     ]
 
 
@@ -83,7 +83,7 @@ def test_each_unreadable_file_is_named_with_the_reason(tmp_path: Path, grid: Pat
         "train/n01/02.jpg": (whole[: len(whole) // 2], "image file is truncated"),
         "train/n01/03.jpg": (whole[:-200], "image file is truncated"),
         "train/n02/00.jpg": (b"", "an empty file"),
-        "train/n10/11.jpg": (b"<html>404</html>", "no image of a known format"),
+        "train/n10/11.jpg": (b"<html>404</html>", "not an image of a known format"),
         "val/n02/01.jpg": (whole[:20], ""),
     }
     fine = {
@@ -109,7 +109,7 @@ def test_images_in_shards_are_named_by_shard_and_member(tmp_path: Path, grid: Pa
     files = pictures() | {"train/n02/03.jpg": b"no image"}
     rows = examine(write_shards(tmp_path / "data", files), "--grid", grid, env={**os.environ, "HOME": str(tmp_path)})
     assert [detail for what, _, detail in rows if what == "image"] == [
-        f"{tmp_path}/data/imagenet-train-0001.tar: 15_1_03.jpg: cannot be decoded (no image of a known format)"
+        f"{tmp_path}/data/imagenet-train-0001.tar: 15_1_03.jpg: cannot be decoded (not an image of a known format)"
     ]
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> Non
     (root / "train" / "n01" / "00.jpg").unlink()
     (root / "train" / "n01" / "00.jpg").symlink_to(tmp_path / "gone.jpg")
     rows = examine(root, "--grid", grid, code=1)
-    told = "1 of 45 cannot be: a run ends at those that cannot even be read, 1 of them"
+    told = "1 of 45 cannot be: a run fails at those that cannot even be read, 1 of them"
     assert ("unreadable", "failed", told) in rows
     named = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
     assert ("image", "warning", named) in rows
@@ -186,7 +186,7 @@ def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
     )
     assert subject("x", load_request(find_grid("vit-b16")), [], None) == (ImageNetTask(), model_spec("vit-b16"))
     for options, words in [
-        (("--task", "cifar10", "--grid", grid), "--task NAME cannot go with"),
+        (("--task", "cifar10", "--grid", grid), "--task NAME cannot be combined with"),
         (("--set", "task.train_size=3"), "--set changes a grid"),
         (("--task", "mnist"), "unknown task 'mnist'"),
         (("--model", "vit-digits"), "task digits comes with a package"),

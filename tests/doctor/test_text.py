@@ -48,8 +48,8 @@ def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
             f"1 document, {val.sentences} sentences, {val.tokens} tokens, 1 block of up to 512",
         ),
         ("vocabulary", "408"),
-        ("tokenizer", "byte-level BPE of 400 tokens, with which the shards were made"),
-        ("shards", f"{len(manifest.shards)} shards of {size:.1f} MB in all: as they were written"),
+        ("tokenizer", "byte-level BPE with 400 tokens, the one that the shards were made with"),
+        ("shards", f"{len(manifest.shards)} shards of {size:.1f} MB in all, with the checksums of the manifest"),
     ]
 
 

@@ -86,7 +86,7 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
         round_.look(*watched)
         assert {run.id for run in watched if run.prune_path.exists()} == {bad.id}
         assert bad.pruned() == "at step 8: median pruner: best_loss 2, the median of 5 others 1"
-        assert round_.told == [f"run {bad.id} is to be pruned {bad.pruned()}"], "once"
+        assert round_.told == [f"run {bad.id} will be pruned {bad.pruned()}"], "once"
     evaluate(early, 2.0, 8)
     round_.look(*watched)
     assert early.pruned()
@@ -186,7 +186,7 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     pruned = run.status()
     assert (pruned.state, submit_result.sound) == (State.PRUNED, True)
     assert "the median of 5 others 0.01" in pruned.reason
-    assert told == [f"run {spec.run_id} is to be pruned {pruned.reason}"]
+    assert told == [f"run {spec.run_id} will be pruned {pruned.reason}"]
     (attempt,) = map(run.attempt, run.numbers())
     assert attempt.has_checkpoint()
     assert attempt.failure() == {"kind": "interrupted", "reason": "pruned", "details": ""}

@@ -62,5 +62,5 @@ def test_what_was_typed_is_repeated_without_values(tmp_path: Path) -> None:
         assert "environment.TOKEN=***" in refused.stderr
         assert TOKEN not in refused.stderr
     misplaced = typed(*asked, "--set", f"environment.TOKEN={TOKEN}", code=2)
-    assert "environment.TOKEN=***: environment.TOKEN is not of the recipe; use --launch-set" in misplaced.stderr
+    assert "environment.TOKEN=***: environment.TOKEN is not a field of the recipe; use --launch-set" in misplaced.stderr
     assert TOKEN not in misplaced.stderr

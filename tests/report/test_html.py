@@ -110,7 +110,7 @@ def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
 def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | None, ...], words: str | None) -> None:
     """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 6.3 errors are beyond doubt (95%), 3.9 are not."""
     other = replace(made.verdict("standard"), fresh=dict(enumerate(fresh, 10)))
-    vars(other).update(search=replace(other.study))
+    vars(other).update(study=replace(other.study))
     vars(other.study).update(strategy="ntk", family="0" * 12)
     lead = Page(page_of(Made(made.results, made.runs, [made.verdict("standard"), other]))).text
     assert (words in lead) if words else "ahead of" not in lead and "told apart" not in lead
@@ -180,7 +180,7 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     few = replace(known, caveat="no smooth surface fits: there is a cliff", more=24, plateau=(Point(2.0**-5, 0.5),))
     open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", bound=replace(few, value=0.031))]
     text = Page(page_of(Made(noisy.results, noisy.runs, open_))).text
-    assert "unresolved: within 3.1% (95%), 2% asked" in text
+    assert "unresolved: within 3.1% (95%), margin 2%" in text
     assert "Points are compared pair by pair: no smooth surface fits: there is a cliff." in text
     assert "As good within 2% (95%): (2^-5, 2^-1). Recommended: (2^-6, 2^-1) , the one in the middle" in text
     assert "more runs would tell" in text

@@ -214,8 +214,8 @@ def test_a_centre_of_another_optimizer_is_no_start_for_the_one_that_is_set(path:
     change(path, OTHERS, "")
     for sets in (["optimizer=sgd"], ["optimizer.kind=sgd"], ["optimizer={kind: sgd, momentum: 0.9}"]):
         assert refusal(path, overrides=sets) == (
-            f"g.yaml with --set {sets[0]}: no centre for sgd: `centre` is that of adamw, whose lr are of another order; "
-            "give centre_sgd in the file, or --set 'centre_sgd={standard: {lr: LR, wd: WD}}'"
+            f"g.yaml with --set {sets[0]}: no centre for sgd: `centre` is for adamw, whose lr differ by "
+            "orders of magnitude; give centre_sgd in the file, or --set 'centre_sgd={standard: {lr: LR, wd: WD}}'"
         )
     assert load_request(path, overrides=["optimizer=adamw"]) == load_request(path)
 
@@ -223,7 +223,8 @@ def test_a_centre_of_another_optimizer_is_no_start_for_the_one_that_is_set(path:
 def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
     change(path, "  batch_size: 64", "  batch_size: 64\n  optimizer: sgd")
     assert (
-        refusal(path) == "g.yaml: centre is that of sgd, the recipe's optimizer; drop centre_sgd or change the recipe"
+        refusal(path) == "g.yaml: centre is already for sgd, the recipe's optimizer; "
+        "remove centre_sgd or change the recipe's optimizer"
     )
     change(path, OTHERS, "centre_adamw: {standard: {lr: 0.25, wd: 0.125}}")
     assert load_request(path).centres["standard"].lr == 2.0**-7
@@ -382,7 +383,7 @@ def test_set_without_key_and_value_is_refused(path: Path, override: str) -> None
 )
 def test_what_is_not_of_the_recipe_has_its_own_option(path: Path, override: str, option: str) -> None:
     key = override.partition("=")[0]
-    assert refusal(path, overrides=[override]) == f"--set {override}: {key} is not of the recipe; use {option}"
+    assert refusal(path, overrides=[override]) == f"--set {override}: {key} is not a field of the recipe; use {option}"
 
 
 def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
@@ -410,12 +411,12 @@ def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(model: st
 def test_a_model_that_no_machine_could_hold_is_refused(path: Path, size: str) -> None:
     told = refusal(path, overrides=[f"model.{size}"])
     assert told.startswith(f"g.yaml with --set model.{size}: model: width ")
-    assert told.endswith(" GiB with gradients and what adamw keeps: more than the 4,194,304 GiB of any machine")
+    assert told.endswith(" GiB with gradients and adamw state: more than the 4,194,304 GiB of any machine")
 
 
 def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:
     told = refusal(path, lr_range="-64:64:0.0009765625", wd_range="-64:63:1")
-    assert told.startswith(f"g.yaml: the ranges have {131_073 * 128 * 2:,} runs; 1,000,000 at most")
+    assert told.startswith(f"g.yaml: the grid has {131_073 * 128 * 2:,} runs, the limit is 1,000,000")
 
 
 def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
@@ -472,7 +473,7 @@ def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
         ("task: digits", "task: {knd: digits}", "g.yaml: task.knd: unknown key; did you mean task.kind?"),
         ("[-1, 0], step: 0.5", "[-1, 1], step: 0.7", "g.yaml: wd: -1 is no multiple of the step 0.7; nearest: -1.4, -0.7"),
         ("[-1, 1], step: 1", "[-1.5, 1], step: 1", "g.yaml: lr: -1.5 is no multiple of the step 1; nearest: -2, -1"),
-        ("centre_sgd:", "centre_adamw:", "g.yaml: centre is that of adamw, the recipe's optimizer; drop centre_adamw or change the recipe"),
+        ("centre_sgd:", "centre_adamw:", "g.yaml: centre is already for adamw, the recipe's optimizer; remove centre_adamw or change the recipe's optimizer"),
         ("[-1, 1]", "[1, -1]", "g.yaml: lr: empty range: 1 is above -1"),
         ("[-1, 1]", "[0.2, 0.8]", "g.yaml: lr: no multiple of the step 1 between 0.2 and 0.8"),
         ("[-1, 1]", "[-1]", "g.yaml: lr: range: [low, high] from -64 to 64 is expected, got [-1]"),
@@ -665,5 +666,5 @@ def test_what_is_no_number_of_epochs_is_refused(override: str, message: str) -> 
 def test_a_file_gives_its_length_in_epochs_or_in_steps(tmp_path: Path) -> None:
     text = (shipped("grids") / "vit-b16.yaml").read_text().replace("epochs: 300,", "epochs: 300, total_steps: 5,", 1)
     (tmp_path / "g.yaml").write_text(text)
-    with pytest.raises(InputError, match="epochs and total_steps say the same; give one of them"):
+    with pytest.raises(InputError, match="epochs and total_steps set the same value; give one of them"):
         load_request(tmp_path / "g.yaml")

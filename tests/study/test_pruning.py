@@ -179,8 +179,8 @@ def test_there_is_no_pruner_of_another_name() -> None:
 @pytest.mark.parametrize(
     ("pruner", "every", "fitting", "told"),
     [
-        ("median", 900, 450, "an evaluation from step 225 on, before its end at step 900"),
-        ("hyperband", 1000, 450, "an evaluation from step 100 on, before its end at step 900"),
+        ("median", 900, 450, "an evaluation from step 225 on, before the end at step 900"),
+        ("hyperband", 1000, 450, "an evaluation from step 100 on, before the end at step 900"),
     ],
 )
 def test_a_run_that_shows_nothing_before_its_end_cannot_be_pruned(
@@ -191,7 +191,7 @@ def test_a_run_that_shows_nothing_before_its_end_cannot_be_pruned(
 
     with pytest.raises(InputError) as error:
         check_pruner(pruner, schedule(every))
-    expected = f"schedule.eval_every: {every}: --pruner {pruner} stops a run by {told}; {fitting} would do"
+    expected = f"schedule.eval_every: {every}: --pruner {pruner} needs {told}; {fitting} works"
     assert (str(error.value), error.value.exit_code) == (expected, 2)
     check_pruner(pruner, schedule(fitting))
     check_pruner(pruner, SCHEDULE)
@@ -199,5 +199,5 @@ def test_a_run_that_shows_nothing_before_its_end_cannot_be_pruned(
 
 
 def test_a_run_that_is_all_warm_up_cannot_be_pruned() -> None:
-    with pytest.raises(InputError, match="a longer run or a shorter warm-up would do"):
+    with pytest.raises(InputError, match="use a longer run or a shorter warm-up"):
         check_pruner("median", SCHEDULE.model_copy(update={"warmup_steps": 800, "stop_step": 700}))

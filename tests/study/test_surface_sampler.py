@@ -82,16 +82,16 @@ def test_a_sampler_comes_near_the_optimum_of_a_bowl_within_its_trials(name: str,
         assert fmean(apart[place] for place in named[10:]) < 0.85 * fmean(apart.values())
 
 
+def suggestions_of_optuna() -> list[list[Place]]:
+    return [proposer(name, 5)(known(**SEVERAL), 3) for name in OPTUNA]
+
+
 def test_optunas_samplers_name_the_same_in_another_process() -> None:
-    code = (
-        "from test_proposers import SEVERAL, known, proposer\n"
-        "from ettsweep.study.samplers import OPTUNA\n"
-        "print([proposer(name, 5)(known(**SEVERAL), 3) for name in OPTUNA])"
-    )
+    code = "import test_surface_sampler as test; print(test.suggestions_of_optuna())"
     paths = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))
     environ = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=True)
-    assert done.stdout == f"{[proposer(name, 5)(known(**SEVERAL), 3) for name in OPTUNA]}\n"
+    assert done.stdout == f"{suggestions_of_optuna()}\n"
 
 
 @pytest.mark.parametrize("slots", [1, 8])

@@ -143,7 +143,7 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, 
         ({"wd_range": "-1:1"}, "wd is fixed there, searched here", "w8-wd-searched"),
         ({"lr_range": "-1:1:0.5"}, "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
         ({"overrides": ["centre.standard.wd=0.5"]}, "wd of standard is fixed at 2^-2 there, 2^-1 here", "w8-wd-0.5"),
-        ({"overrides": ["centre.standard.lr=0.3"]}, "lr of standard is steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
+        ({"overrides": ["centre.standard.lr=0.3"]}, "lr of standard is in steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
     ],
 )  # fmt: skip
 def test_another_question_is_refused_with_what_differs_and_a_free_name(
@@ -299,7 +299,7 @@ def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) 
     for path in folder.glob("000[13].yaml"):
         path.unlink()
     (folder / "0004.yaml").rename(folder / "0001.yaml")
-    assert "no file says what was asked for" in load_sweep_store(results).broken["w8"]
+    assert "no file contains a grid" in load_sweep_store(results).broken["w8"]
 
 
 @pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
@@ -321,7 +321,11 @@ def test_a_note_that_would_disturb_a_terminal_is_refused(text: str) -> None:
     [
         ("standard:", "bogus:", "unknown strategy 'bogus'"),
         ("mlp_factor: ignore", "mlp_factor: nope", "mlp_factor"),
-        ("batch_size: 32", "batch_size: 16", "ask for different things: batch_size is 32 there, 16 here"),
+        (
+            "batch_size: 32",
+            "batch_size: 16",
+            "are not for the same recipe and lattice: batch_size is 32 there, 16 here",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, new: str, told: str) -> None:

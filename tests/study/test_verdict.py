@@ -28,9 +28,9 @@ def verdict(said: str, value: float | None, rule: str = "bound", accuracy: bool 
         (verdict("optimal", 0.018), "optimal within 1.8% (95%)"),
         (verdict("optimal", 0.0015, accuracy=True), "optimal within 0.15 points (95%)"),
         (verdict("optimal", 0.0), "optimal within 0% (95%)"),
-        (verdict("unresolved", 0.02003), "unresolved: within 2.1% (95%), 2% asked"),
-        (verdict("unresolved", 0.031, accuracy=True), "unresolved: within 3.1 points (95%), 0.2 points asked"),
-        (verdict("unresolved", 1.0), "unresolved: within 100% (95%), 2% asked"),
+        (verdict("unresolved", 0.02003), "unresolved: within 2.1% (95%), margin 2%"),
+        (verdict("unresolved", 0.031, accuracy=True), "unresolved: within 3.1 points (95%), margin 0.2 points"),
+        (verdict("unresolved", 1.0), "unresolved: within 100% (95%), margin 2%"),
         (verdict("unresolved", None), "unresolved: noise unknown"),
         (
             replace(verdict("unresolved", None), candidate=ScoredPoint(HERE, None, State.DIVERGED)),

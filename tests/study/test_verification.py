@@ -415,7 +415,7 @@ def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..
     assert told["free", "more"] == ["seeds are 0 / 0, 1"]
     assert told["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
     assert told["free", "strict"] == ["confidence is 0.95 / 0.99", "margin is 2% / 1.5%"]
-    assert told["free", "far"] == ["lr was asked for from 2^-8 to 2^-6 / 2^-8 to 2^2"]
+    assert told["free", "far"] == ["lr was requested from 2^-8 to 2^-6 / 2^-8 to 2^2"]
     assert list(side_by_side([verdicts[0], replace(verdicts[0], study=more)])) == [], "they say the same"
 
 

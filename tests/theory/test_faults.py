@@ -176,7 +176,7 @@ UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
         (IMAGES, activation(F.silu), f"{UNLIKE_GELU} 0.1"),
         (IMAGES, activation(partial(F.gelu, approximate="tanh")), f"{UNLIKE_GELU} 0.0002"),
         (TEXT, activation(partial(F.gelu, approximate="tanh")), "encoder.0.mlp, decoder.0.mlp: the difference from the GELU"),
-        (TEXT, attention(is_causal=False), "decoder.0.attention: what softmax of the logits, masked as it should be"),
+        (TEXT, attention(is_causal=False), "decoder.0.attention: the part of attention's output that masked softmax"),
         (TEXT, attention(attn_mask=None), "encoder and decoder: the change of outputs by [pad] after the source"),
         (TEXT, times(CrossAttention, 0.5), "decoder.0.cross: the weight in the residual stream is 0.5, not 1"),
         (TEXT, times(CrossAttention, 0.0), "decoder.0.cross: the weight in the residual stream is 0, not 1"),
@@ -192,7 +192,7 @@ def test_a_planted_fault_is_named_first(
     monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
     monkeypatch.setattr(scaling_check, "expect", theory)
     plant(monkeypatch)
-    found = scaling_check(model)
+    found = check(model)
     assert found.verdict is ExponentTest.OFF
     assert found.findings[0].startswith(line), found.findings
 
@@ -207,7 +207,7 @@ def test_a_planted_fault_is_named_first(
     ],
 )  # fmt: skip
 def test_nothing_is_found_in_layers_and_initial_values_that_are_right(model: str, strategy: str) -> None:
-    found = scaling_check(model, strategy).judgement
+    found = check(model, strategy).judgement
     assert {row.name: row.verdict for row in found.layers} == dict.fromkeys([row.name for row in found.layers], "ok")
     starts = {row.name: row.quantities["initial std"] for row in found.groups if "initial std" in row.quantities}
     assert {group: start.verdict for group, start in starts.items()} == dict.fromkeys(starts, "ok")

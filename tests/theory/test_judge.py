@@ -57,12 +57,12 @@ def test_what_follows_the_theory_passes(s: float, optimizer: str, model: str) ->
         (
             scaled("factors", Group.PE, 0.5),
             {"pe: learning-rate factor", "pe: tangent contribution"},
-            "pe: the learning-rate factor goes as width^+0.00, not width^-0.50 (off by +0.50)",
+            "pe: the learning-rate factor scales as width^+0.00, not width^-0.50 (off by +0.50)",
         ),
         (
             scaled("stds", Group.V, -0.5),
             {"v: initial std"},
-            "v: the std of initial values goes as width^-1.00, not width^-0.50 (off by -0.50)",
+            "v: the std of initial values scales as width^-1.00, not width^-0.50 (off by -0.50)",
         ),
         (
             scaled("stds", Group.PE, 0.0, factor=1.2),
@@ -72,7 +72,7 @@ def test_what_follows_the_theory_passes(s: float, optimizer: str, model: str) ->
         (
             scaled("gradients", Group.W, 1.0),
             {"w: tangent contribution"},
-            "w: the contribution to the tangent kernel goes as width^+0.50, not width^+0.00 (off by +0.50)",
+            "w: the contribution to the tangent kernel scales as width^+0.50, not width^+0.00 (off by +0.50)",
         ),
         (
             scaled("gradients", Group.W, 0.0, factor=2.0),
@@ -82,7 +82,7 @@ def test_what_follows_the_theory_passes(s: float, optimizer: str, model: str) ->
         (
             scaled("function_changes", Group.U, -0.5),
             {"u: function change"},
-            "u: the change of the outputs in training goes as width^-0.50, not width^+0.00 (off by -0.50)",
+            "u: the change of the outputs in training scales as width^-0.50, not width^+0.00 (off by -0.50)",
         ),
         (
             scaled("function_changes", Group.U, 0.0, factor=0.0),
@@ -111,7 +111,7 @@ def test_one_of_several_tensors_speaks_for_its_group_and_is_named() -> None:
 
     for field, what in (("stds", "the std of initial values"), ("factors", "the learning-rate factor")):
         line = findings(judged(expected, spoil(field)), 0.0)[0]
-        assert line.startswith(f"v: {what} goes as width^")
+        assert line.startswith(f"v: {what} scales as width^")
         assert line.endswith("in decoder.0.cross.v")
 
 
@@ -168,7 +168,7 @@ def test_a_kernel_is_judged_by_its_power_its_value_and_between_samples() -> None
     expected = expectations(0.0)
     grows = judged(expected, spoil(lambda n: (n / 256) ** 0.5, 1.0))
     assert is_off(grows) == {"blocks.0.mlp: kernel"}
-    assert findings(grows, 0.0) == ("blocks.0.mlp: the kernel goes as width^+0.50, not width^+0.00 (off by +0.50)",)
+    assert findings(grows, 0.0) == ("blocks.0.mlp: the kernel scales as width^+0.50, not width^+0.00 (off by +0.50)",)
     assert is_off(judged(expected, spoil(lambda n: 1.2, 1.0))) == {"blocks.0.mlp: kernel"}
     assert is_off(judged(expected, spoil(lambda n: 1.05, 1.0))) == set()  # within 5/C at C = 64
     assert is_off(judged(expected, spoil(lambda n: 1.0, 1.2))) == {"blocks.0.mlp: kernel between samples"}
@@ -184,10 +184,10 @@ def test_outputs_of_a_wrong_scale_are_put_down_to_the_head() -> None:
     judgement = judged(expectations(0.5, model=TEXT), rescaled)
     first, second = findings(judgement, 0.5)
     assert first == (
-        "we: the outputs' kernel (output rescale) goes as width^+0.50, not width^-0.50 (off by +1.00), "
+        "we: the outputs' kernel (output rescale) scales as width^+0.50, not width^-0.50 (off by +1.00), "
         "while hidden kernels are right"
     )
-    assert second.startswith("off as well, as may follow from that: pe, q, k, v, u, w, x, head")
+    assert second.startswith("also off, possibly as a consequence: pe, q, k, v, u, w, x, head")
 
 
 def test_of_standard_a_group_is_off_in_comparison_with_the_bulk() -> None:
@@ -241,5 +241,5 @@ def test_scatter_that_hides_half_a_power_is_unclear() -> None:
 
     judgement = judged(expectations(0.0), scattered)
     assert judgement.verdict is ExponentTest.UNCLEAR
-    line = "too noisy to judge: q (function change); give more --seeds, or --widths farther apart"
+    line = "too noisy to judge: q (function change); use more --seeds, or --widths farther apart"
     assert findings(judgement, 0.0) == (line,)

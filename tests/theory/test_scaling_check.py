@@ -133,7 +133,7 @@ def test_a_wrong_exponent_of_a_factor_is_found(
     behaviour = off(found)
     assert behaviour["learning-rate factor"] == {wrong}
     assert behaviour["tangent contribution"] == behaviour["function change"] == {wrong}
-    assert found.findings[0].startswith(f"{wrong}: the learning-rate factor goes as width^")
+    assert found.findings[0].startswith(f"{wrong}: the learning-rate factor scales as width^")
     assert "off by +0.50" in found.findings[0]
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_exponent_of_one_of_a_groups_tensors_is_found(monkeypatch: pytes
     monkeypatch.setattr(optimizer, "factors", planted)
     found = check(model="encdec-tiny")
     assert off(found)["learning-rate factor"] == {Group.PE}
-    assert found.findings[0].startswith("pe: the learning-rate factor goes as width^+0.00, not width^-0.50")
+    assert found.findings[0].startswith("pe: the learning-rate factor scales as width^+0.00, not width^-0.50")
 
 
 @pytest.mark.usefixtures("statistics")
@@ -169,7 +169,7 @@ def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyP
     behaviour = off(found)
     assert behaviour["initial std"] == {Group.V}
     assert Group.U in behaviour["tangent contribution"] & behaviour["function change"]  # which reads what v makes
-    assert found.findings[0].startswith("v: the std of initial values goes as width^")
+    assert found.findings[0].startswith("v: the std of initial values scales as width^")
     assert f"off by {power:+.2f}" in found.findings[0]
 
 
@@ -177,9 +177,9 @@ def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyP
 def test_a_head_that_starts_too_large_is_named_before_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "init_std", times_width(build.init_std, Group.HEAD, 0.5))
     found = check("mup")
-    assert found.findings[0].startswith("head: the std of initial values goes as width^-0.5")
+    assert found.findings[0].startswith("head: the std of initial values scales as width^-0.5")
     assert off(found)["tangent contribution"] == {*BULK, Group.PATCH, Group.PE}
-    assert found.findings[1].startswith("off as well, as may follow from that: patch, pe, q, k, v, u, w, x, head")
+    assert found.findings[1].startswith("also off, possibly as a consequence: patch, pe, q, k, v, u, w, x, head")
 
 
 def test_decay_that_the_factor_multiplies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_decay_that_the_factor_multiplies_is_found(monkeypatch: pytest.MonkeyPat
     found = check(seeds=2)
     assert off(found)["decay"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD, Group.HEAD_BIAS}
     assert any(
-        line.startswith("u: the decay of a step, divided by lr wd, goes as width^-1.50") for line in found.findings
+        line.startswith("u: the decay of a step, divided by lr wd, scales as width^-1.50") for line in found.findings
     )
     assert "head_bias: the decay of a step, divided by lr wd, is 0.316 at the widest, not 0" in found.findings
 
@@ -197,7 +197,7 @@ def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(encdec, "output_rescale", lambda width, s: 1.0)
     found = check(model="encdec-tiny")
     assert found.verdict is ExponentTest.OFF
-    assert found.findings[0].startswith("we: the outputs' kernel (output rescale) goes as width^+1.0")
+    assert found.findings[0].startswith("we: the outputs' kernel (output rescale) scales as width^+1.0")
     assert "hidden kernels are right" in found.findings[0]
 
 
@@ -220,11 +220,11 @@ def test_defaults_follow_from_the_model() -> None:
     ("fields", "message"),
     [
         ({"widths": (32, 34, 64)}, "--widths: width 34 is not divisible by heads 4; nearest width: 32, 36"),
-        ({"widths": (32, 64, 64)}, "--widths: a power is fitted to at least three different ones, got 2"),
+        ({"widths": (32, 64, 64)}, "--widths: fitting a power takes at least three different widths, got 2"),
         ({"widths": (0, 32, 64)}, "--widths: width 0 is below the model's 4 heads"),
-        ({"widths": (16, 32, 64)}, "--widths: 16, 32, 64 tell a power to 0.14 at best"),
+        ({"widths": (16, 32, 64)}, "--widths: 16, 32, 64 determine a power to 0.14 at best"),
         ({"lr": 1e20}, "--lr 1e+20: a step at width 32 moves the outputs by"),
-        ({"lr": 1e-30}, "which is too little to tell powers (0.0001 to 0.3 do); 0.00"),
+        ({"lr": 1e-30}, "which is too little to measure powers (0.0001 to 0.3 do); 0.00"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_with_what_can(fields: dict[str, Any], message: str) -> None:

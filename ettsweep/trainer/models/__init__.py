@@ -1,1 +1,1 @@
-"""Models: presets, parameter shapes and scales without torch; blocks, modules, initial values with it."""
+"""Models. Without torch: presets, specs, parameter shapes and scales; with torch: modules and initial values."""

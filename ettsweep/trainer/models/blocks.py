@@ -1,7 +1,8 @@
-"""Residual blocks of a Transformer, and what all models have in common.
+"""Residual blocks of a Transformer, and the base class of all models.
 
-B batch, T tokens, S tokens that are read from, D width, H heads, C channels per head, F = M D hidden units of the
-MLP. Weights are named as the paper's groups, have shape (out, in), and hold no values before `initialise`.
+Shapes: B batch, T query tokens, S key tokens, D width, H heads, C channels per head, F = M D hidden units of the MLP.
+Weights are named after the paper's groups and have shape (out, in). They are uninitialised until
+`build.initialise`.
 """
 
 from abc import ABC, abstractmethod
@@ -14,17 +15,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 MASKED_KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""What attention with a mask takes on a GPU: plain products only where there is no efficient kernel. cuDNN's may return
-NaN gradients with a mask (PyTorch 196678), and flash attention knows none."""
+"""Backends for attention with a mask on a GPU; MATH only if the efficient kernel does not support the inputs. cuDNN's
+may return NaN gradients with a mask (PyTorch 196678), and flash attention takes no mask."""
 
 
 class Network(nn.Module, ABC):
-    """A model: parameters without values before `initialise`, no buffers, and residual blocks.
+    """Base class of models: uninitialised parameters, no buffers, and residual blocks.
 
     Attributes:
-        recompute: whether the backward pass computes each block's activations again.
-        draws: whether blocks draw at random in training (dropout).
-        compiled: whether blocks are compiled.
+        recompute: whether to use activation checkpointing: the backward pass recomputes each block's activations.
+        draws_randomly: whether blocks draw random numbers in training (dropout).
+        compiled: whether all blocks are compiled.
     """
 
     recompute = False
@@ -33,12 +34,16 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def residual_blocks(self) -> Iterator[nn.Module]:
-        """Yield the blocks in the order in which they are called; nearly all parameters are in them."""
+        """Yield the residual blocks in the order in which they are called.
+
+        They are the units of compilation, sharding and activation checkpointing.
+        """
 
     def through(self, block: nn.Module, *inputs: Tensor) -> Tensor:
-        """Return what a block makes of its inputs; with `recompute`, those alone are kept for the backward pass."""
+        """Call a block; with `recompute`, only its inputs are kept for the backward pass."""
         x_BTD: Tensor
         if self.recompute:
+            # Saving the state of random generators costs time, so only where dropout must repeat its mask.
             x_BTD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=self.draws)
         else:
             x_BTD = block(*inputs)
@@ -53,20 +58,21 @@ class AttentionBase(nn.Module):
         q_BHTC: Tensor,
         k_BHSC: Tensor,
         v_BHSC: Tensor,
-        read_B11S: Tensor | None,
+        mask_B11S: Tensor | None,
         dropout: float,
         *,
         causal: bool = False,
     ) -> Tensor:
-        """Return the heads' new tokens, (B, H, T, C), each from those that `read_B11S` is true for."""
-        if read_B11S is None or not q_BHTC.is_cuda:
-            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
+        """Return the heads' outputs, (B, H, T, C); tokens attend to those where `mask_B11S` is true (None: all)."""
+        if mask_B11S is None or not q_BHTC.is_cuda:
+            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal)
+        # Otherwise torch may choose cuDNN's kernel.
         with sdpa_kernel(MASKED_KERNELS):
-            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
+            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal)
 
 
 class Attention(AttentionBase):
-    """Multi-head self-attention without biases; if causal, each token reads from itself and those before it alone."""
+    """Multi-head self-attention without biases; if causal, tokens attend only to themselves and earlier ones."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -76,19 +82,19 @@ class Attention(AttentionBase):
         self.qkv = nn.Parameter(torch.empty(3 * width, width))
         self.u = nn.Parameter(torch.empty(width, width))
 
-    def forward(self, x_BTD: Tensor, read_B11T: Tensor | None = None) -> Tensor:
-        """Return the new tokens, (B, T, D), each from those tokens that `read_B11T` is true for."""
+    def forward(self, x_BTD: Tensor, mask_B11T: Tensor | None = None) -> Tensor:
+        """Return the branch's output, (B, T, D); tokens attend to those where `mask_B11T` is true (None: all)."""
         B, T, D = x_BTD.shape
         qkv_BTSHC = F.linear(x_BTD, self.qkv).view(B, T, 3, self.heads, D // self.heads)
-        # Cut before they are transposed: the gradients are then put together in the layout that the product wants.
+        # unbind before transpose, so that autograd stacks the gradients in the layout that the matrix product needs.
         q_BHTC, k_BHTC, v_BHTC = (part_BTHC.transpose(1, 2) for part_BTHC in qkv_BTSHC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, causal=self.causal)
+        z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, mask_B11T, dropout, causal=self.causal)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 
 
 class CrossAttention(AttentionBase):
-    """Multi-head attention without biases: tokens of one sequence read from those of another."""
+    """Multi-head cross-attention without biases: the tokens of one sequence attend to another sequence."""
 
     def __init__(self, width: int, heads: int, *, dropout: float) -> None:
         super().__init__()
@@ -98,19 +104,19 @@ class CrossAttention(AttentionBase):
         self.kv = nn.Parameter(torch.empty(2 * width, width))
         self.u = nn.Parameter(torch.empty(width, width))
 
-    def forward(self, x_BTD: Tensor, source_BSD: Tensor, read_B11S: Tensor) -> Tensor:
-        """Return the new tokens, (B, T, D), each from those tokens of the source that `read_B11S` is true for."""
+    def forward(self, x_BTD: Tensor, source_BSD: Tensor, mask_B11S: Tensor) -> Tensor:
+        """Return the branch's output, (B, T, D); tokens attend to source tokens where `mask_B11S` is true."""
         (B, T, D), S = x_BTD.shape, source_BSD.shape[1]
         q_BHTC = F.linear(x_BTD, self.q).view(B, T, self.heads, D // self.heads).transpose(1, 2)
         kv_BS2HC = F.linear(source_BSD, self.kv).view(B, S, 2, self.heads, D // self.heads)
         k_BHSC, v_BHSC = (part_BSHC.transpose(1, 2) for part_BSHC in kv_BS2HC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        z_BHTC = self.attend(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout)
+        z_BHTC = self.attend(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 
 
 class Mlp(nn.Module):
-    """Two layers without biases around the exact GELU."""
+    """Two linear layers without biases, with the exact GELU between them."""
 
     def __init__(self, width: int, mlp_ratio: int) -> None:
         super().__init__()
@@ -118,13 +124,13 @@ class Mlp(nn.Module):
         self.x = nn.Parameter(torch.empty(width, mlp_ratio * width))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Return the new tokens, (B, T, D)."""
+        """Return the branch's output, (B, T, D)."""
         h_BTF = F.gelu(F.linear(x_BTD, self.w))
         return F.linear(h_BTF, self.x)
 
 
 class Block(nn.Module):
-    """Self-attention and MLP, each on normalised tokens and added to the residual stream."""
+    """Pre-norm Transformer block: self-attention and MLP."""
 
     def __init__(
         self,
@@ -142,9 +148,9 @@ class Block(nn.Module):
         self.attention = Attention(width, heads, dropout=attention_dropout)
         self.mlp = Mlp(width, mlp_ratio)
 
-    def forward(self, x_BTD: Tensor, read_B11T: Tensor | None = None) -> Tensor:
-        """Return the residual stream after the block, (B, T, D), where tokens read from those of `read_B11T`."""
-        update_BTD = self.attention(layer_norm(x_BTD, self.ln_eps), read_B11T)
+    def forward(self, x_BTD: Tensor, mask_B11T: Tensor | None = None) -> Tensor:
+        """Return the residual stream after the block, (B, T, D); tokens attend to those where `mask_B11T` is true."""
+        update_BTD = self.attention(layer_norm(x_BTD, self.ln_eps), mask_B11T)
         x_BTD = x_BTD + F.dropout(update_BTD, self.dropout, self.training)
         update_BTD = self.mlp(layer_norm(x_BTD, self.ln_eps))
         return x_BTD + F.dropout(update_BTD, self.dropout, self.training)

@@ -1,4 +1,4 @@
-"""From a model's spec to its torch module, its initial values under a scaling strategy, and what it is called with."""
+"""Build a model's torch module from its spec, initialise it under a scaling strategy, and make example inputs."""
 
 import math
 from pkgutil import resolve_name
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def build_model(spec: ModelSpec, strategy: StrategySpec) -> Network:
-    """Return the module with uninitialised parameters, on torch's default device (meta works)."""
+    """Return the module with uninitialised parameters, on torch's default device (which may be meta)."""
     network: Network = resolve_name(architecture(spec).build)(spec, strategy)
     return network
 
 
 def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return what a model is called with for so many samples: noise, or random tokens and no [pad].
+    """Return random inputs for a batch of samples: noise, or tokens without [pad].
 
-    Always the same values; torch's own generators are left alone.
+    The values are always the same. Torch's global generators are not used.
     """
     generator = torch.Generator(device).manual_seed(0)
     inputs: tuple[Tensor, ...] = resolve_name(architecture(spec).example_inputs)(spec, batch, generator, device)
@@ -39,22 +39,23 @@ def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[T
 
 @torch.no_grad()
 def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed: int) -> None:
-    """Fill every parameter in place.
+    """Initialise every parameter in place.
 
-    Each has its own generator and is drawn in fp32 on the CPU, whole, one after the other: values depend neither on the
-    order of parameters nor on the module's device and dtype, nor on how it is sharded.
+    Each parameter has a generator of its own and is drawn in full, in fp32 on the CPU. So values do not depend on the
+    order of parameters, nor on the module's device, dtype or sharding.
     """
     tensors = dict(module.named_parameters())
     for parameter in parameter_shapes(model):
         tensor = tensors.pop(parameter.name)
+        # Specs describe parameters without torch; this keeps the two descriptions from drifting apart.
         assert tuple(tensor.shape) == parameter.shape, parameter.name
         generator = torch.Generator("cpu").manual_seed(derive_seed(seed, "init", parameter.name))
         values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
-        for part, group in zip(values.chunk(len(parameter.groups)), parameter.groups, strict=True):
+        for group_values, group in zip(values.chunk(len(parameter.groups)), parameter.groups, strict=True):
             std = init_std(group, dims(model), strategy.s)
-            _draw(part, init_distribution(group, dims(model).domain), std, generator)
+            _draw(group_values, init_distribution(group, dims(model).domain), std, generator)
             if group is Group.WE:
-                part[PAD] = 0
+                group_values[PAD] = 0  # [pad] embeds to nothing
         put(values, tensor)
     assert not tensors, f"parameters without a group: {', '.join(tensors)}"
 
@@ -71,14 +72,14 @@ def _draw(values: Tensor, distribution: Distribution, std: float, generator: tor
 
 @torch.no_grad()
 def put(values: Tensor, tensor: "Tensor | DTensor") -> None:
-    """Copy whole values into a tensor; of a sharded one, this process's part of them."""
+    """Copy a full tensor of values into a tensor, or this rank's shard of them if it is sharded."""
     if not hasattr(tensor, "to_local"):
         tensor.copy_(values)
         return
-    from torch.distributed.tensor import DTensor  # half a second, which runs that are not sharded do not wait
+    from torch.distributed.tensor import DTensor  # takes half a second, which only sharded runs should pay
 
     assert isinstance(tensor, DTensor)
     mesh, (placement,) = tensor.device_mesh, tensor.placements
-    assert placement.is_shard(0), placement  # as fully_shard does, in parts such as those of torch.chunk
-    parts, rank = values.chunk(mesh.size()), mesh.get_local_rank()
-    tensor.to_local().copy_(parts[rank] if rank < len(parts) else values[:0])
+    assert placement.is_shard(0), placement  # fully_shard splits along dimension 0 as torch.chunk does
+    shards, rank = values.chunk(mesh.size()), mesh.get_local_rank()
+    tensor.to_local().copy_(shards[rank] if rank < len(shards) else values[:0])  # chunk may return fewer

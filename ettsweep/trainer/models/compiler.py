@@ -1,4 +1,4 @@
-"""torch's compiler: blocks of a model compiled once for each shape, or a word that they are not."""
+"""Compile a model's blocks with torch.compile; blocks that fail to compile run eagerly."""
 
 from collections.abc import Callable, Hashable
 from functools import cache
@@ -11,38 +11,45 @@ from ettsweep.errors import error_line
 from ettsweep.trainer.models.blocks import Network
 
 VERSIONS = 64
-"""Versions of a function that a process keeps compiled, one for each set of shapes; torch would keep 8, and then go on
-without a compiler."""
+"""Compiled versions of a function that a process may keep, one for each set of shapes. Torch's default is 8, beyond
+which it stops compiling."""
 
 
 def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) -> None:
-    """Compile the blocks of a model, once for all that are alike and for each of their shapes.
+    """Compile the blocks of a model; identical blocks share their compiled code, one version for each set of shapes.
 
-    A block that cannot be compiled after all goes on without: `compiled` is then false, and `warn` is told why. (With
-    torch 2.8, a backward pass that cannot be fails.) What was compiled for a run of another `kind` is forgotten.
+    Compilation happens at the first call. A block that fails to compile runs eagerly: `compiled` becomes False, and
+    `warn` is called once with the reason. (With torch 2.8, a backward pass that fails to compile raises.)
+
+    Args:
+        model: model whose blocks are compiled in place.
+        kind: what runs must share to share compiled code; code of a run of another kind is discarded.
+        warn: receives the warning.
     """
     keep_versions()
     _forget_unless(kind)
-    # Blocks are compiled one by one, so that gradients travel while earlier blocks compute: no need to cut them more.
+    # DDPOptimizer splits graphs so that gradients are sent during the backward pass. Single blocks are small enough.
     torch._dynamo.config.optimize_ddp = False
     _compile_backward_too()
 
     def give_up(error: Exception) -> None:
         if model.compiled:
-            why = getattr(error, "inner_exception", error)  # what a backend raised, where it is that
-            warn(f"not all blocks of the model are compiled after all: {error_line(why)}")
+            cause = getattr(error, "inner_exception", error)  # the backend's own error, if it raised one
+            warn(f"some blocks of the model run uncompiled: {error_line(cause)}")
         model.compiled = False
 
     model.compiled = True
     for block in model.residual_blocks():
+        # On the instance, where nn.Module.__call__ finds it after running the hooks.
         block.forward = _Compiled(block, give_up)
 
 
 class _Compiled:
-    """What a block computes, compiled; its hooks, such as those that fetch a sharded block, are called as ever."""
+    """A block's compiled `forward`. The block's hooks, such as those that gather a sharded block, still run eagerly."""
 
     def __init__(self, block: nn.Module, give_up: Callable[[Exception], None]) -> None:
         self._block, self._plain = block, block.forward
+        # fullgraph: a graph break would silently run part of the block eagerly.
         self._compiled = torch.compile(block.forward, fullgraph=True, dynamic=False)
         self._give_up = give_up
 
@@ -50,22 +57,22 @@ class _Compiled:
         try:
             return self._compiled(*inputs)
         except _compiler_errors() as error:
-            vars(self._block).pop("forward")  # this one alone: others may compute again, backwards, what they have
+            vars(self._block).pop("forward")  # not the others: a recomputing backward pass needs their compiled code
             self._give_up(error)
             return self._plain(*inputs)
 
 
 @cache
 def _compiler_errors() -> tuple[type[Exception], ...]:
-    """Return what the compiler raises where it fails; what a compiled block itself raises is none of it."""
+    """Return the exceptions of a failed compilation, as opposed to those that a compiled block raises."""
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     return TorchDynamoException, FailOnRecompileLimitHit
 
 
 def keep_versions() -> None:
-    """Have the compiler keep as many versions of a function as there may be shapes."""
-    import torch._dynamo  # seconds
+    """Let the compiler keep `MAX_VERSIONS` versions of a function, as there may be many shapes."""
+    import torch._dynamo  # takes seconds, which only compiled runs should pay
 
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, VERSIONS)
@@ -73,18 +80,19 @@ def keep_versions() -> None:
 
 
 def _compile_backward_too() -> None:
-    """Have the compiler make the backward pass with the forward pass: where it cannot, a block can still go without."""
+    """Compile the backward pass along with the forward pass, while a failing block can still fall back to eager."""
     import torch._functorch.config as config
 
-    if hasattr(config, "force_non_lazy_backward_lowering"):  # torch 2.8 has it later: a run would fail
+    if hasattr(config, "force_non_lazy_backward_lowering"):  # missing in torch 2.8
         config.force_non_lazy_backward_lowering = True
 
 
 _LAST: list[Hashable] = []
+"""Kind of the last compiled run, if any: torch's cache of compiled code is one per process, and so is this."""
 
 
 def _forget_unless(kind: Hashable) -> None:
-    """Have the compiler forget what it has compiled for runs of another kind."""
+    """Discard all compiled code unless it is of this kind, so that versions of old runs do not fill the limit."""
     if _LAST and _LAST[0] != kind:
         torch._dynamo.reset()
     _LAST[:] = [kind]
@@ -92,12 +100,12 @@ def _forget_unless(kind: Hashable) -> None:
 
 @cache
 def obstacle(device: torch.device) -> str:
-    """Return why nothing can be compiled for a device here, or "": a toy block is, with its gradients."""
+    """Compile a toy block with its gradients on a device; return why that fails, or "" if it works."""
     keep_versions()
     block = nn.Sequential(nn.Linear(8, 8), nn.GELU()).to(device)
     x = torch.ones(2, 8, device=device)
     try:
         torch.compile(block, fullgraph=True, dynamic=False)(x).sum().backward()
-    except Exception as error:  # compilers fail in all ways
+    except Exception as error:  # a missing compiler, driver or header each raises something else
         return error_line(error)
     return ""

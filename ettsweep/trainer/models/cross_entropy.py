@@ -1,6 +1,6 @@
-"""Cross-entropy of a linear head over a large vocabulary, with the logits of a few tokens at a time.
+"""Cross-entropy of a linear head over a large vocabulary, computed in chunks of tokens to bound memory.
 
-N tokens, C tokens of a chunk, D width, V vocabulary; P the columns that are multiplied, V or some more.
+Shapes: N tokens, C tokens of a chunk, D width, V vocabulary, P vocabulary with padding for fast matrix products.
 """
 
 import contextlib
@@ -14,33 +14,38 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 CHUNK_BYTES = 2**28
-"""What the fp32 logits of a chunk may take; gradients and probabilities of a chunk come to about as much again."""
+"""Bytes for the fp32 logits of a chunk; its probabilities and gradients take about as much again."""
 
 LARGE_CHUNK_BYTES = 2**31
-"""The same on a large GPU, of whose memory a chunk has a 128th."""
+"""Upper limit on a GPU, where a chunk gets 1/128 of the memory."""
 
 MULTIPLE = {"cuda": 64}
-"""Of which the number of columns is made a multiple, by kind of device: cuBLAS has its fast kernels for such alone."""
+"""The vocabulary is padded to a multiple of this, by device type: cuBLAS's fast kernels need such sizes."""
 
 
 def linear_cross_entropy(
     h_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, ignored: int, chunk: int | None = None
 ) -> Tensor:
-    """Return the sum over tokens of the cross-entropy of softmax(h weight^T), in nats, a scalar.
+    """Return the cross-entropy of softmax(h weight^T), summed over tokens, in nats, a scalar.
 
-    Products are computed in the precision of autocast, everything else in fp32 (fp64 where the weight is). Gradients
-    are computed along with the loss, without the factor that the backward pass comes with, and multiplied by it in
-    fp32: they underflow for no loss scale. The backward pass can be taken once. Tokens whose target is `ignored` do not
-    count; `chunk` are taken at a time, by default as many as CHUNK_BYTES allow.
-    On a GPU the weight that is multiplied has some columns more, which are the logits of nothing.
+    Products use autocast's precision, everything else fp32 (fp64 if the weight is fp64). Gradients are computed along
+    with the loss and multiplied by the incoming gradient in fp32, so they do not underflow at any loss scale. The
+    backward pass can run only once.
+
+    Args:
+        h_ND: inputs of the head.
+        weight_VD: weight of the head.
+        targets_N: target tokens.
+        ignored: target that does not count, such as [pad].
+        chunk: tokens per chunk; by default as many as CHUNK_BYTES allow.
     """
-    if h_ND.device.type == "cpu":  # elsewhere the host would have to wait for the device to know how many are left
-        counts_N = targets_N != ignored
-        h_ND, targets_N = h_ND[counts_N], targets_N[counts_N]
+    if h_ND.device.type == "cpu":  # on a GPU, the new size would make the host wait for the device
+        is_counted_N = targets_N != ignored
+        h_ND, targets_N = h_ND[is_counted_N], targets_N[is_counted_N]
     chunk = chunk or max(1, _chunk_bytes(h_ND.device) // (4 * len(weight_VD)))
-    wanted = torch.is_grad_enabled() and (h_ND.requires_grad or weight_VD.requires_grad)
+    needs_gradients = torch.is_grad_enabled() and (h_ND.requires_grad or weight_VD.requires_grad)
     dtype = _autocast_dtype(h_ND.device.type) or weight_VD.dtype
-    loss: Tensor = _LinearCrossEntropy.apply(h_ND, weight_VD, targets_N, ignored, chunk, dtype, wanted)
+    loss: Tensor = _LinearCrossEntropy.apply(h_ND, weight_VD, targets_N, ignored, chunk, dtype, needs_gradients)
     return loss
 
 
@@ -54,38 +59,42 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ignored: int,
         chunk: int,
         dtype: torch.dtype,
-        wanted: bool,
+        needs_gradients: bool,
     ) -> Tensor:
         ctx.dtypes = h_ND.dtype, weight_VD.dtype
-        sums = torch.float64 if dtype is torch.float64 else torch.float32
-        loss = h_ND.new_zeros((), dtype=sums)
+        sum_dtype = torch.float64 if dtype is torch.float64 else torch.float32
+        loss = h_ND.new_zeros((), dtype=sum_dtype)
+        # weight_PD is at most `multiple - 1` rows longer than the weight; the extra gradients are cut off below.
         V, weight_PD = len(weight_VD), _padded(weight_VD, dtype)
-        gradients = tuple(torch.zeros_like(x, dtype=sums) for x in ((h_ND, weight_PD) if wanted else ()))
+        gradients = tuple(torch.zeros_like(x, dtype=sum_dtype) for x in ((h_ND, weight_PD) if needs_gradients else ()))
         with _without_autocast(h_ND.device.type):
+            # Logits of all tokens would take N x V numbers, which is more than the model for a large batch.
             for low, high in _chunks(len(h_ND), chunk):
                 targets_C1 = targets_N[low:high, None]
-                counts_C1 = targets_C1 != ignored
+                is_counted_C1 = targets_C1 != ignored
                 h_CD = h_ND[low:high].to(dtype)
-                logits_CP = _product(h_CD, weight_PD.T, sums)
-                logits_CP[:, V:] = -math.inf
+                logits_CP = _product(h_CD, weight_PD.T, sum_dtype)
+                logits_CP[:, V:] = -math.inf  # padding has probability 0
                 log_CP = logits_CP.log_softmax(1)
-                del logits_CP
+                del logits_CP  # at most two chunk-sized tensors at a time
                 at_target_C1 = log_CP.gather(1, targets_C1)
-                loss -= (at_target_C1 * counts_C1).sum()
-                if wanted:
-                    # Of the loss by the logits: probabilities, less one at the target.
+                loss -= (at_target_C1 * is_counted_C1).sum()
+                if needs_gradients:
+                    # Gradient by the logits: probabilities, minus 1 at the target. exp_ reuses the memory, and expm1
+                    # keeps the digits of p - 1 when p is close to 1.
                     d_CP = log_CP.exp_().scatter_(1, targets_C1, at_target_C1.expm1()).to(dtype)
-                    gradients[0][low:high] = _product(d_CP, weight_PD, sums) * counts_C1
-                    _add_product(gradients[1], d_CP.T, h_CD * counts_C1)
+                    gradients[0][low:high] = _product(d_CP, weight_PD, sum_dtype) * is_counted_C1
+                    _add_product(gradients[1], d_CP.T, h_CD * is_counted_C1)
                     del d_CP
                 del log_CP  # before the next chunk's
+        # Gradients by h and by the weight, the latter without padding; nothing if no gradient is needed.
         ctx.save_for_backward(*(gradient[:size] for gradient, size in zip(gradients, (len(h_ND), V), strict=False)))
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
-        # In place: a second pass is refused by torch, since what was saved has changed.
+        # In place, so that torch refuses a second backward pass, whose saved tensors have changed.
         d_h_ND, d_weight_VD = (
             gradient.mul_(d_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
@@ -93,10 +102,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _padded(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the weight in a dtype, with as many columns of logits, here rows, as the device multiplies fast."""
+    """Convert the weight to a dtype and pad its rows (the vocabulary) to the device's preferred multiple."""
     multiple = MULTIPLE.get(weight_VD.device.type, 1)
-    more = -len(weight_VD) % multiple
-    return F.pad(weight_VD.to(dtype), (0, 0, 0, more)) if more else weight_VD.to(dtype)
+    missing_rows = -len(weight_VD) % multiple
+    return F.pad(weight_VD.to(dtype), (0, 0, 0, missing_rows)) if missing_rows else weight_VD.to(dtype)
 
 
 def _chunk_bytes(device: torch.device) -> int:
@@ -105,15 +114,15 @@ def _chunk_bytes(device: torch.device) -> int:
     return min(LARGE_CHUNK_BYTES, max(CHUNK_BYTES, torch.cuda.get_device_properties(device).total_memory // 128))
 
 
-def _chunks(count: int, at_most: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of chunks, as few and as alike as can be."""
+def _chunks(count: int, max_size: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of as few chunks as possible, of nearly equal sizes."""
     if count:
-        size = math.ceil(count / math.ceil(count / at_most))
+        size = math.ceil(count / math.ceil(count / max_size))
         yield from ((low, min(low + size, count)) for low in range(0, count, size))
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a b in a dtype that its sums do not leave, where the device can."""
+    """Return a b in `dtype`, accumulated in it without rounding to the inputs' dtype if the device supports that."""
     if a.dtype is dtype:
         return torch.mm(a, b)
     if a.device.type == "cuda":
@@ -121,12 +130,12 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.mm(a, b).to(dtype)
 
 
-def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a b to a sum."""
-    if a.dtype is to.dtype:
-        torch.addmm(to, a, b, out=to)
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a b to `total` in place."""
+    if a.dtype is total.dtype:
+        torch.addmm(total, a, b, out=total)
     else:
-        to += _product(a, b, to.dtype)
+        total += _product(a, b, total.dtype)
 
 
 def _autocast_dtype(device_type: str) -> torch.dtype | None:

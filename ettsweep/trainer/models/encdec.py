@@ -1,6 +1,6 @@
-"""Pre-norm encoder-decoder Transformer for text: no biases, one word embedding, tied to the head.
+"""Pre-norm encoder-decoder Transformer for text: no biases, and one word embedding that is tied to the head.
 
-B batch, S tokens of the source, T tokens of the target, N = S + T, D width, V vocabulary.
+Shapes: B batch, S tokens of the source, T tokens of the target, N = S + T, D width, V vocabulary.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from ettsweep.trainer.models.encdec_spec import EncDecSpec, draws
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention, attention on the source and MLP, each on normalised tokens and added to the stream."""
+    """Pre-norm decoder block: causal self-attention, cross-attention on the source, and MLP."""
 
     def __init__(self, spec: EncDecSpec) -> None:
         super().__init__()
@@ -28,21 +28,24 @@ class DecoderBlock(nn.Module):
         self.cross = CrossAttention(spec.width, spec.heads, dropout=spec.attention_dropout)
         self.mlp = Mlp(spec.width, spec.mlp_ratio)
 
-    def forward(self, x_BTD: Tensor, source_BSD: Tensor, read_B11S: Tensor) -> Tensor:
-        """Return the residual stream after the block, (B, T, D)."""
+    def forward(self, x_BTD: Tensor, source_BSD: Tensor, mask_B11S: Tensor) -> Tensor:
+        """Return the residual stream after the block, (B, T, D); `mask_B11S` is true for source tokens to attend to."""
         update_BTD = self.attention(layer_norm(x_BTD, self.ln_eps))
         x_BTD = x_BTD + F.dropout(update_BTD, self.dropout, self.training)
-        update_BTD = self.cross(layer_norm(x_BTD, self.ln_eps), source_BSD, read_B11S)
+        update_BTD = self.cross(layer_norm(x_BTD, self.ln_eps), source_BSD, mask_B11S)
         x_BTD = x_BTD + F.dropout(update_BTD, self.dropout, self.training)
         update_BTD = self.mlp(layer_norm(x_BTD, self.ln_eps))
         return x_BTD + F.dropout(update_BTD, self.dropout, self.training)
 
 
 class EncDec(Network):
-    """Encoder-decoder.
+    """Encoder-decoder Transformer.
 
-    Sequences may be shorter than the spec says; in each, [pad] comes after all other tokens. `rescale` is N, which
-    multiplies the logits.
+    Sequences may be shorter than `spec.tokens`. In each of them, [pad] must come after all other tokens.
+
+    Args:
+        spec: the model.
+        rescale: N, the factor of the logits.
     """
 
     def __init__(self, spec: EncDecSpec, rescale: float) -> None:
@@ -59,12 +62,15 @@ class EncDec(Network):
         self.decoder = nn.ModuleList(DecoderBlock(spec) for _ in range(spec.depth))
 
     def forward(self, source_BS: Tensor, previous_BT: Tensor, target_BT: Tensor) -> Tensor:
-        """Return the sum of the cross-entropies of all target tokens but [pad], in nats, a scalar.
+        """Return the cross-entropy summed over all target tokens but [pad], in nats, a scalar.
 
-        All are token ids; the decoder reads `previous_BT`, the target shifted right by one.
+        Args:
+            source_BS: token ids that the encoder reads.
+            previous_BT: token ids that the decoder reads: the target, shifted right by one.
+            target_BT: token ids to predict.
         """
         _, h_BTD = self.hidden(source_BS, previous_BT)
-        # Less to multiply than the logits; their gradient is multiplied by it too.
+        # Rescaling h costs less than rescaling the logits, which are never held in full.
         return linear_cross_entropy(self.rescale * h_BTD.flatten(0, 1), self.we, target_BT.flatten(), PAD)
 
     def logits(self, source_BS: Tensor, previous_BT: Tensor) -> Tensor:
@@ -74,18 +80,18 @@ class EncDec(Network):
 
     def hidden(self, source_BS: Tensor, previous_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Return the normalised outputs of encoder and decoder, (B, S, D) and (B, T, D)."""
-        read_B11S = (source_BS != PAD)[:, None, None]
-        # One lookup for both: its gradient is as large as the vocabulary.
+        mask_B11S = (source_BS != PAD)[:, None, None]
+        # One lookup for both, since the gradient of each lookup has the size of the whole vocabulary.
         words_BND = F.embedding(torch.cat((source_BS, previous_BT), 1), self.we, padding_idx=PAD)
         S = source_BS.shape[1]
         x_BSD = self._stem(words_BND[:, :S], self.encoder_pe)
         for block in self.encoder:
-            x_BSD = self.through(block, x_BSD, read_B11S)
+            x_BSD = self.through(block, x_BSD, mask_B11S)
         source_BSD = layer_norm(x_BSD, self.ln_eps)
         x_BTD = self._stem(words_BND[:, S:], self.decoder_pe)
         for block in self.decoder:
-            # Causal: [pad] comes last, and nothing else reads from it.
-            x_BTD = self.through(block, x_BTD, source_BSD, read_B11S)
+            # No padding mask: [pad] comes last, so causal attention of other tokens never reaches it.
+            x_BTD = self.through(block, x_BTD, source_BSD, mask_B11S)
         return source_BSD, layer_norm(x_BTD, self.ln_eps)
 
     def residual_blocks(self) -> Iterator[nn.Module]:
@@ -99,13 +105,13 @@ class EncDec(Network):
 
 
 def build(spec: EncDecSpec, strategy: StrategySpec) -> EncDec:
-    """Return the module, whose outputs the strategy rescales."""
+    """Return the module, with the strategy's output rescale."""
     return EncDec(spec, output_rescale(spec.width, strategy.s))
 
 
 def example_inputs(
     spec: EncDecSpec, batch: int, generator: torch.Generator, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """Return random tokens of source, decoder and target, no [pad] among them."""
+    """Return random source, previous and target tokens, without [pad]."""
     shape = (batch, spec.tokens)
     return tuple(torch.randint(PAD + 1, spec.vocabulary, shape, generator=generator, device=device) for _ in range(3))

@@ -1,4 +1,4 @@
-"""What a training step costs, in floating-point operations and memory, and what devices could do; without torch."""
+"""FLOPs and memory of training, and peak FLOP/s of GPUs, without importing torch."""
 
 import re
 
@@ -10,54 +10,55 @@ from ettsweep.trainer.models.registry import architecture, parameter_count
 
 
 def train_flops_per_sample(model: ModelSpec) -> int:
-    """Return the FLOPs that one sample needs in a training step: three times those of its forward pass.
+    """Return the FLOPs of one sample in a training step: three times those of its forward pass.
 
-    The backward pass multiplies as often for the weights' gradients, and once more for the inputs'. What
-    activation checkpointing computes again is not counted, as is the custom for model FLOP utilisation.
+    The backward pass takes as many again for the gradients of weights, and as many for those of inputs. Recomputation
+    by activation checkpointing is not counted, as is usual for model FLOP utilisation.
     """
     return 3 * architecture(model).forward_flops(model)
 
 
 def activation_bytes(model: ModelSpec, *, recompute: bool) -> int:
-    """Return about how many bytes one sample's activations take in fp32 on the CPU until the backward pass.
+    """Estimate the bytes that one sample's activations take in fp32 on the CPU until the backward pass.
 
-    With recomputation a block keeps its input, and one block at a time keeps the rest. What does not grow with the
-    samples is left out.
+    With `recompute`, every block keeps only its input, and one block at a time keeps all. Memory that does not grow
+    with the batch is left out.
     """
     return architecture(model).activation_bytes(model, recompute)
 
 
 def least_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
-    """Return the bytes that training takes at the very least: what is saved, and gradients in fp32."""
+    """Return a lower bound of the bytes that training takes: a checkpoint's, and fp32 gradients."""
+    # Activations, buffers and copies come on top.
     return saved_bytes(model, optimizer) + 4 * parameter_count(model)
 
 
 def saved_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
-    """Return the bytes of a checkpoint: fp32 weights, and the optimizer's moments."""
+    """Return the bytes of a checkpoint: fp32 weights and the optimizer's moments."""
     return 4 * (1 + OPTIMIZERS[optimizer.kind].moments(optimizer)) * parameter_count(model)
 
 
 def check_size(model: ModelSpec, optimizer: OptimizerSpec, most_bytes: int = 2**52, of: str = "any machine") -> None:
-    """Check that a model is not too large to be trained by so many bytes, which something has, in words.
+    """Check that a model is not too large to train in the memory of a machine, which the last argument names.
 
-    By default these are more than all devices of the largest machine together have.
+    The default is more memory than the largest machine has in all.
 
     Raises:
-        InputError: it is.
+        InputError: training needs more memory than that, even without activations.
     """
-    if (needed := least_bytes(model, optimizer)) > most_bytes:
+    if (required_bytes := least_bytes(model, optimizer)) > most_bytes:
         raise InputError(
-            f"model: width {model.width} at depth {model.depth} makes {parameter_count(model):,} parameters, which "
-            f"take {needed / GIB:,.0f} GiB with gradients and what {optimizer.kind} keeps: more than the "
+            f"model: width {model.width} at depth {model.depth} has {parameter_count(model):,} parameters, which "
+            f"take {required_bytes / GIB:,.0f} GiB with gradients and {optimizer.kind} state: more than the "
             f"{most_bytes / GIB:,.0f} GiB of {of}"
         )
 
 
-# Dense peaks in TFLOP/s from the makers' data sheets: without sparsity, fp32 accumulation, boost clock. None: there
-# are no units for it. Cards whose matrix units know no TF32 compute it as fp32.
+# Dense peaks in TFLOP/s from the vendors' data sheets: without sparsity, with fp32 accumulation, at boost clock. None:
+# the card does not support the precision. Cards without TF32 units compute it as fp32.
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 _PEAKS: dict[str, tuple[float | None, ...]] = {
-    # words of the device's name, all of them; the first line that fits counts
+    # Key: words that must all occur in the device's name. The first match counts, so longer keys come first.
     "GB200": (80.0, 1250.0, 2500.0, 2500.0),
     "B200": (75.0, 1125.0, 2250.0, 2250.0),
     "GH200": (67.0, 494.7, 989.4, 989.4),
@@ -83,24 +84,26 @@ _PEAKS: dict[str, tuple[float | None, ...]] = {
     "RTX 5090": (104.8, 104.8, 209.5, 209.5),
     "RTX A6000": (38.7, 77.4, 154.8, 154.8),
     "RTX 6000 ADA": (91.1, 182.1, 364.2, 364.2),
-    "MI250X": (47.9, 47.9, 191.5, 191.5),  # of one of its two dies, each a device of its own
+    "MI250X": (47.9, 47.9, 191.5, 191.5),  # one of its two dies, each of which is a device
     "MI300X": (163.4, 653.7, 1307.4, 1307.4),
 }
 
 _OTHER_CARDS = {"MIG", "LAPTOP", "MOBILE", "TI", "SUPER", "D"}
-"""Words that make another card of a name in the table, or a part of one."""
+"""Words that mark a different card of the same name, or a part of a card (MIG)."""
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """Return the FLOP/s that a device can reach at most in a precision, by the name that its driver gives.
+    """Return a GPU's peak FLOP/s, or None if the device is unknown or does not support the precision.
 
-    None where the device is not known, or has no units for the precision.
+    Args:
+        device_name: as reported by the driver, such as `NVIDIA A100-SXM4-80GB`.
+        precision: `fp32`, `tf32`, `fp16` or `bf16`.
     """
     name = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
-    if name & _OTHER_CARDS:
+    if name & _OTHER_CARDS:  # no peak is better than that of another card
         return None
-    for words, peaks in _PEAKS.items():
-        if name.issuperset(words.split()):
+    for card, peaks in _PEAKS.items():
+        if name.issuperset(card.split()):
             tflops = peaks[_PRECISIONS.index(precision)]
             return None if tflops is None else tflops * 1e12
     return None

@@ -1,4 +1,4 @@
-"""A strategy applied to a model: scales per group for the reader, factors per parameter for the optimizer."""
+"""Apply a strategy to a model: a table of scales by parameter group, and the optimizer's factors by parameter."""
 
 from typing import Any, Literal
 
@@ -12,16 +12,17 @@ from ettsweep.trainer.models.registry import architecture, dims, model_spec, par
 def scale_table(
     model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec, lr: float | None
 ) -> list[dict[str, Any]]:
-    """Return one row per parameter group of the model, from the stem to the head.
+    """Return one row per parameter group of the model, from stem to head.
 
-    Keys: group, shape (of one tensor), parameters (over all tensors), init_std, lr_factor, wd_factor,
-    effective_lr (lr * lr_factor; None without an lr).
+    Keys: group, shape (of one tensor), parameters (in all tensors), init_std, lr_factor, wd_factor, effective_lr
+    (lr * lr_factor; None without an lr).
     """
     rows = []
     for group in Group:
         parameters = [parameter for parameter in parameter_shapes(model) if group in parameter.groups]
         if not parameters:
             continue
+        # Groups that share a tensor have a row each, with their own slice's shape and size.
         factor, decay = _factors(group, model, strategy, optimizer)
         rows.append(
             {
@@ -44,23 +45,23 @@ def describe_scales(
     mlp_factor: Literal["ignore", "include"],
     lr: float | None,
 ) -> dict[str, Any]:
-    """Return the scale table of a model and a strategy given by name, with what it is about.
+    """Return the scale table of a named model under a named strategy, with the model's width and size.
 
-    Its `output_rescale` is None where the head is not the word embedding.
+    `output_rescale` is None unless the head is tied to the word embedding.
 
     Raises:
-        InputError: an unknown model or strategy.
+        InputError: unknown model or strategy.
     """
     spec = model_spec(model)
     s = parse_strategy(strategy)
-    steps = OPTIMIZERS[optimizer].spec(kind=optimizer)
+    optimizer_spec = OPTIMIZERS[optimizer].spec(kind=optimizer)
     return {
         "model": model,
         "strategy": strategy_name(s),
         "width": spec.width,
         "output_rescale": output_rescale(spec.width, s) if architecture(spec).tied_head else None,
         "parameters": parameter_count(spec),
-        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), steps, lr),
+        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), optimizer_spec, lr),
     }
 
 
@@ -68,9 +69,10 @@ def factors(model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) 
     """Return (lr_factor, wd_factor) of every parameter by name, in the model's order."""
     result = {}
     for parameter in parameter_shapes(model):
-        parts = {_factors(group, model, strategy, optimizer) for group in parameter.groups}
-        assert len(parts) == 1, f"{parameter.name} fuses groups with different factors"
-        result[parameter.name] = parts.pop()
+        group_factors = {_factors(group, model, strategy, optimizer) for group in parameter.groups}
+        # An optimizer has one factor per tensor, so groups that share a tensor must agree.
+        assert len(group_factors) == 1, f"{parameter.name} fuses groups with different factors"
+        result[parameter.name] = group_factors.pop()
     return result
 
 

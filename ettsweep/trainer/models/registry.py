@@ -1,4 +1,4 @@
-"""Architectures: one table, an entry says everything of one; and the models that have a name."""
+"""Registry of architectures, with a preset for each named model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,26 +16,27 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 
 @dataclass(frozen=True)
 class Architecture:
-    """All that is to be said of an architecture. Functions are given a model: an instance of `spec`.
+    """An architecture that can be trained. Functions take a model, an instance of `spec`.
+
+    Functions that need torch are given as `module:name` and imported on use, so that planning stays fast.
 
     Attributes:
-        spec: its schema.
-        sizes: the models that have a name. A description of another is compared with the first.
-        letters: of the fields that a description names, with the letter that each is told by; width, depth and heads
-            are always told.
-        dims: what the scaling strategies depend on.
-        parameters: all of them, in the order of the torch model's `named_parameters()`; blocks are alike.
-        forward_flops: of all matrix products of one sample's forward pass, two a multiplication and addition. Norms,
-            GELU and softmax are left out.
-        activation_bytes: what one sample's activations take in fp32; told whether they are computed again.
-        build: `module:function` that returns the torch model, given model and StrategySpec.
-        example_inputs: `module:function` that returns what it is called with, given model, batch size, generator and
-            device.
-        check: `module:name` of what `check-scaling` needs of it; None where it cannot be checked.
-        tied_head: whether the head is the word embedding, so that a strategy rescales the outputs.
-        draws: whether a training step draws at random.
-        stacks: whether runs can train at once as one ensemble (trainer/ensemble/stack.py): no strategy changes what it
-            computes.
+        spec: pydantic class of its models.
+        presets: named models. `model_name` describes other models by their differences from the first.
+        name_letters: letters by which `model_name` abbreviates fields; width, depth and heads are always included.
+        dims: model -> dimensions that scaling strategies depend on.
+        parameters: model -> all parameters, in the order of the torch module's `named_parameters()`. All blocks must
+            have the same ones.
+        forward_flops: model -> FLOPs of one sample's forward pass, counting matrix products only, and a multiplication
+            with an addition as two.
+        activation_bytes: (model, recompute) -> bytes of one sample's activations in fp32.
+        build: `module:function`; (model, StrategySpec) -> torch module.
+        example_inputs: `module:function`; (model, batch size, generator, device) -> inputs of the torch module.
+        check: `module:name` of the `Checkable` for `check-scaling`; None if it cannot be checked.
+        tied_head: whether the head is the word embedding, so that strategies rescale the outputs.
+        draws_randomly: model -> whether a training step draws random numbers.
+        can_stack: whether several runs can train as one ensemble (trainer/ensemble/stack.py). Requires that strategies
+            do not change the forward pass.
     """
 
     spec: type[ModelSpec]
@@ -116,59 +117,62 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture(model: ModelSpec) -> Architecture:
-    """Return what there is to be said of a model's architecture."""
+    """Return the registry entry of a model's architecture."""
     return ARCHITECTURES[model.kind]
 
 
 def parameter_shapes(model: ModelSpec) -> tuple[Parameter, ...]:
-    """Return name, groups and shape of all parameters, in the order of the torch model's `named_parameters()`."""
+    """Return name, groups and shape of all parameters, in the order of the torch module's `named_parameters()`."""
     return architecture(model).parameters(model)
 
 
 def parameter_count(model: ModelSpec) -> int:
-    """Return the number of trainable numbers in the model, which grows evenly with its depth."""
-    one, two = (
+    """Return the number of parameters, extrapolated from depths 1 and 2, since it is linear in the depth."""
+    # Counting all blocks of a depth that a typo made huge would take forever.
+    one_block, two_blocks = (
         sum(parameter.size for parameter in parameter_shapes(model.model_copy(update={"depth": depth})))
         for depth in (1, 2)
     )
-    return one + (model.depth - 1) * (two - one)
+    return one_block + (model.depth - 1) * (two_blocks - one_block)
 
 
 def dims(model: ModelSpec) -> Dims:
-    """Return what the scaling strategies depend on."""
+    """Return the dimensions that scaling strategies depend on."""
     return architecture(model).dims(model)
 
 
 def named_models() -> dict[str, ModelSpec]:
-    """Return the models that have a name."""
+    """Return all presets by name."""
     return {name: model for entry in ARCHITECTURES.values() for name, model in entry.sizes.items()}
 
 
 def model_spec(name: str) -> ModelSpec:
-    """Return the model of that name.
+    """Return a preset by name.
 
     Raises:
-        InputError: there is none.
+        InputError: no preset has that name.
     """
-    known = named_models()
-    if name not in known:
-        raise unknown_name("model", name, known)
-    return known[name]
+    models = named_models()
+    if name not in models:
+        raise unknown_name("model", name, models)
+    return models[name]
 
 
 def model_name(spec: ModelSpec) -> str:
-    """Return the model's name, or a description such as `vit-n512-l12-h8`.
+    """Return a preset's name, or a description such as `vit-n512-l12-h8`.
 
-    A description states width, depth and heads, and all else in which the model is not like vit-b16 or bart-large,
-    so that two models never share one.
+    Descriptions contain width, depth and heads, and every other field that differs from vit-b16 or bart-large, so
+    different models have different names.
     """
     entry = architecture(spec)
-    for name, known in entry.sizes.items():
-        if known == spec:
+    for name, preset in entry.sizes.items():
+        if preset == spec:
             return name
-    usual = next(iter(entry.sizes.values()), None)
-    parts = [spec.kind, f"n{spec.width}", f"l{spec.depth}", f"h{spec.heads}"]
+    # Differences are taken from the first preset, so presets must never be reordered: names would change.
+    reference = next(iter(entry.sizes.values()), None)
+    components = [spec.kind, f"n{spec.width}", f"l{spec.depth}", f"h{spec.heads}"]
     for field, letter in entry.letters.items():
-        if (value := getattr(spec, field)) != getattr(usual, field, None):
-            parts.append(f"{letter}{value}")
-    return "-".join(parts)
+        # Fields that the reference lacks are always included.
+        if (value := getattr(spec, field)) != getattr(reference, field, None):
+            components.append(f"{letter}{value}")
+    return "-".join(components)

@@ -1,6 +1,6 @@
-"""What all Transformers share, without torch: parameters, products and activations of a block.
+"""Parameters and cost of a Transformer block, without importing torch.
 
-T tokens, D width, M mlp_ratio.
+Symbols: T tokens, D width, M mlp_ratio.
 """
 
 import math
@@ -12,7 +12,7 @@ from ettsweep.strategies.factors import Group
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor of a model; several groups are stacked in equal parts along its first dimension."""
+    """A parameter tensor; if it fuses several groups (qkv), they have equal slices of its first dimension."""
 
     name: str
     groups: tuple[Group, ...]
@@ -20,7 +20,7 @@ class Parameter:
 
     @property
     def part_shape(self) -> tuple[int, ...]:
-        """Shape of each group's part."""
+        """Shape of each group's slice."""
         return (self.shape[0] // len(self.groups), *self.shape[1:])
 
     @property
@@ -30,7 +30,7 @@ class Parameter:
 
 
 def block_parameters(prefix: str, model: ModelSpec, *, cross: bool = False) -> tuple[Parameter, ...]:
-    """Return the parameters of a block, in which a decoder's attends to the source as well."""
+    """Return the parameters of a block, with cross-attention if `cross`."""
     n, m = model.width, model.mlp_ratio
     crossing = (
         Parameter(f"{prefix}.cross.q", (Group.Q,), (n, n)),
@@ -47,20 +47,20 @@ def block_parameters(prefix: str, model: ModelSpec, *, cross: bool = False) -> t
 
 
 def attention_flops(model: ModelSpec, tokens: int) -> int:
-    """Return 6 T D^2 (q, k, v) + 2 T^2 D (scores) + 2 T^2 D (values) + 2 T D^2 (u)."""
+    """Return the FLOPs of attention: 6 T D^2 (q, k, v) + 2 T^2 D (logits) + 2 T^2 D (values) + 2 T D^2 (u)."""
     return (6 + 2) * tokens * model.width**2 + (2 + 2) * tokens**2 * model.width
 
 
 def mlp_flops(model: ModelSpec, tokens: int) -> int:
-    """Return 4 M T D^2."""
+    """Return the FLOPs of an MLP: 2 M T D^2 for each of its two layers."""
     return 4 * model.mlp_ratio * tokens * model.width**2
 
 
 ATTENTION_VECTORS = 6
-"""What attention keeps for its gradient, in vectors of D numbers for each token: input and output of its normalisation,
-q, k, v and what it gives."""
+"""Activations that attention keeps for its backward pass, in vectors of D numbers per token: input and output of its
+LayerNorm, q, k, v, and the heads' output."""
 
 
 def mlp_vectors(model: ModelSpec) -> int:
-    """Return what an MLP keeps: input and output of its normalisation, and those of the GELU, M vectors each."""
+    """Return the vectors per token that an MLP keeps: input and output of LayerNorm, and of GELU (M vectors each)."""
     return 2 + 2 * model.mlp_ratio

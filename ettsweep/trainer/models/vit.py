@@ -1,6 +1,6 @@
-"""Pre-norm Vision Transformer: no class token, no biases but the head's, mean pooling.
+"""Pre-norm Vision Transformer: no class token, mean pooling, no biases except the head's.
 
-B batch, C channels, H and W height and width of an image, T tokens (patches), P = n_patch numbers of a patch,
+Shapes: B batch, C channels, H and W height and width of an image, T tokens (patches), P = n_patch numbers of a patch,
 D width, K classes.
 """
 
@@ -39,12 +39,12 @@ class Vit(Network):
         return F.linear(x_BD, self.head, self.head_bias)
 
     def residual_blocks(self) -> Iterator[nn.Module]:
-        """Yield the blocks, from the first to the last."""
+        """Yield the blocks, from first to last."""
         yield from self.blocks
 
 
 def patchify(images_BCHW: Tensor, patch_size: int) -> Tensor:
-    """Cut images into patches row by row, (B, T, P); a patch holds its channels one after another."""
+    """Cut images into patches, row by row, (B, T, P); within a patch, channels come one after another."""
     B, C, H, W = images_BCHW.shape
     rows, columns = H // patch_size, W // patch_size
     x = images_BCHW.reshape(B, C, rows, patch_size, columns, patch_size)
@@ -52,10 +52,10 @@ def patchify(images_BCHW: Tensor, patch_size: int) -> Tensor:
 
 
 def build(spec: VitSpec, strategy: StrategySpec) -> Vit:
-    """Return the module; no strategy changes what it computes."""
+    """Return the module; its forward pass does not depend on the strategy."""
     return Vit(spec)
 
 
 def example_inputs(spec: VitSpec, batch: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, ...]:
-    """Return noise."""
+    """Return random images."""
     return (torch.randn(batch, spec.channels, spec.image_size, spec.image_size, generator=generator, device=device),)

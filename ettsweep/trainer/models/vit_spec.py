@@ -1,6 +1,6 @@
-"""What the planner must know of a Vision Transformer, without torch.
+"""Spec, parameters and cost of a Vision Transformer, without importing torch.
 
-T tokens (patches), P = n_patch numbers of a patch, D width, L depth, K classes.
+Symbols: T tokens (patches), P = n_patch numbers of a patch, D width, L depth, K classes.
 """
 
 from typing import Annotated, Literal, Self
@@ -21,7 +21,7 @@ from ettsweep.trainer.models.transformer import (
 
 
 class VitSpec(ModelSpec):
-    """Pre-norm Vision Transformer: no class token, no biases but the head's, mean pooling."""
+    """Pre-norm Vision Transformer: no class token, mean pooling, no biases except the head's."""
 
     kind: Literal["vit"] = "vit"
     patch_size: Positive
@@ -32,32 +32,32 @@ class VitSpec(ModelSpec):
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        wrong = [
+        problems = [
             *indivisible("width", self.width, "heads", self.heads),
             *indivisible("image_size", self.image_size, "patch_size", self.patch_size),
         ]
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 
 def n_patch(model: VitSpec) -> int:
-    """Return the numbers of a patch."""
+    """Return the size of a flattened patch."""
     return model.patch_size**2 * model.channels
 
 
 def patches(model: VitSpec) -> int:
-    """Return T, the patches of an image."""
+    """Return T, the number of patches of an image."""
     return (model.image_size // model.patch_size) ** 2
 
 
 def dims(model: VitSpec) -> Dims:
-    """Return what the scaling strategies depend on."""
+    """Return the dimensions that scaling strategies depend on."""
     return Dims("vision", model.width, n_patch=n_patch(model), n_out=model.classes, mlp_ratio=model.mlp_ratio)
 
 
 def parameters(model: VitSpec) -> tuple[Parameter, ...]:
-    """Return all parameters in the torch model's order."""
+    """Return all parameters in the order of the torch module's `named_parameters()`."""
     n = model.width
     return (
         Parameter("patch", (Group.PATCH,), (n, n_patch(model))),
@@ -69,14 +69,15 @@ def parameters(model: VitSpec) -> tuple[Parameter, ...]:
 
 
 def forward_flops(model: VitSpec) -> int:
-    """Return 2 T P D of the patch embedding, L blocks, and 2 D K of the head."""
+    """Return the FLOPs of the patch embedding (2 T P D), L blocks, and the head (2 D K)."""
     tokens = patches(model)
     blocks = model.depth * (attention_flops(model, tokens) + mlp_flops(model, tokens))
     return 2 * tokens * n_patch(model) * model.width + blocks + 2 * model.width * model.classes
 
 
 def activation_bytes(model: VitSpec, recompute: bool) -> int:
-    """Return what the blocks keep of one sample."""
+    """Return the bytes that one sample's activations take in the blocks; those of stem and head are negligible."""
     vector = 4 * model.width * patches(model)
+    # fp32, so 4 bytes a number.
     block = vector * (ATTENTION_VECTORS + mlp_vectors(model))
     return block + model.depth * vector if recompute else model.depth * block

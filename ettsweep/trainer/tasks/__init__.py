@@ -1,1 +1,1 @@
-"""Tasks: data, loss and score of what a model is trained on. `kinds` needs no torch."""
+"""Tasks: data, loss and metric that a model is trained and judged on. Importing `registry` does not import torch."""

@@ -1,4 +1,4 @@
-"""The data of tasks: where somebody has said that they are, those that come with packages, and their two sides."""
+"""Where the data of tasks are: given by the user, or shipped with a package."""
 
 import os
 from importlib.util import find_spec
@@ -10,40 +10,41 @@ from ettsweep.errors import DataMissingError
 Side = Literal["train", "val"]
 
 SIDES: tuple[Side, ...] = ("train", "val")
+"""The order in which both sides are stored in files: never change it."""
 
 
 def data_env(kind: str) -> str:
-    """Return the variable in which a user may say where the data of a task are."""
+    """Return the name of the environment variable for the location of a task's data."""
     return f"ETTSWEEP_{kind.upper()}"
 
 
 def said(kind: str, data: str | None) -> str | None:
-    """Return where the data of a task are: as was asked for, else as the user's variable says; None for neither."""
+    """Return the location of a task's data: `data` if given, else the environment variable; None if neither is set."""
     return data or os.environ.get(data_env(kind)) or None
 
 
 def resolve(data: str) -> str:
-    """Return what `--data` says so that it holds in any folder; data sets of the hub have no path."""
+    """Return a value of `--data` as an absolute path; names of data sets on the hub (hfds/...) stay as they are."""
     return data if data.startswith("hfds/") else str(Path(data).expanduser().resolve())
 
 
 def pydoc_file() -> Path:
-    """Return the file of Python's documentation, without which some distributions come.
+    """Return the file with Python's documentation, which some distributions leave out.
 
     Raises:
-        DataMissingError: this Python comes without it.
+        DataMissingError: this Python does not have it.
     """
     package = find_spec("pydoc_data.topics")
     if package is None or not package.origin or not Path(package.origin).is_file():
         raise DataMissingError(
-            "task pydoc: this Python has no pydoc_data/topics.py; install its standard library whole "
+            "task pydoc: this Python has no pydoc_data/topics.py; install its full standard library "
             "(Debian: libpython3-stdlib)"
         )
     return Path(package.origin)
 
 
 def digits_file() -> Path:
-    """Return the file of digits that comes with scikit-learn, without importing it.
+    """Return the file of digits that comes with scikit-learn, found without importing the package.
 
     Raises:
         DataMissingError: scikit-learn is not installed, or no longer keeps the file there.

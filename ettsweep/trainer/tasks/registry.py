@@ -1,4 +1,4 @@
-"""Tasks: one table, an entry says everything of one; what needs torch or the data is named, and imported at use."""
+"""The registry of tasks. Code that needs torch or the data is referred to by name, and imported at first use."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -12,58 +12,59 @@ from ettsweep.runs.spec import ModelSpec, TaskSpec
 from ettsweep.trainer.tasks.data_location import digits_file, said
 from ettsweep.trainer.tasks.images import image_data as images
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask
-from ettsweep.trainer.tasks.images.image_task import misfits as image_misfits
+from ettsweep.trainer.tasks.images.image_task import misfits as image_incompatibilities
 from ettsweep.trainer.tasks.text import text_data as text
 from ettsweep.trainer.tasks.text.text_task import PydocTask, TextTask
-from ettsweep.trainer.tasks.text.text_task import misfits as text_misfits
+from ettsweep.trainer.tasks.text.text_task import misfits as text_incompatibilities
 
 SomeTask = TypeVar("SomeTask", bound=TaskSpec)
 
 
 def evaluated(metric: str) -> str:
-    """Return the column of evaluations that a metric of result.json is the best of."""
+    """Return the column of metrics.jsonl whose best value is this metric of result.json."""
     return metric.replace("best_", "val_")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The column of result.json that a verdict compares, and whether less or more is better."""
+    """The column of result.json that verdicts compare, and whether lower or higher is better."""
 
     metric: Literal["best_loss", "best_accuracy"]
     mode: Literal["min", "max"]
 
     def best_so_far(self, evaluations: Iterable[Json]) -> dict[int, float]:
-        """Return the best score so far after each evaluation of a run, by step, given lines of metrics.jsonl."""
+        """Return the best score so far at the step of each evaluation, given the lines of metrics.jsonl."""
         column = evaluated(self.metric)
-        found: dict[int, float] = {}
+        best_by_step: dict[int, float] = {}
         best = None
         for line in evaluations:
             value = number(line.get(column))
             best = value if value is not None and self.better(value, best) else best
             if best is not None and isinstance(step := line.get("step"), int):
-                found[step] = best
-        return found
+                best_by_step[step] = best
+        return best_by_step
 
     def better(self, a: float | None, b: float | None) -> bool:
-        """Say whether score `a` beats `b`; None (diverged) is the worst there is."""
+        """Return `True` if score `a` is better than `b`; None (diverged) is worse than any score."""
         return self.rank(a) < self.rank(b)
 
     def worse_by(self, a: float, b: float) -> float:
-        """Return by how much score `a` is worse than `b`; negative where it is better."""
+        """Return by how much score `a` is worse than `b`; negative if it is better."""
         return a - b if self.mode == "min" else b - a
 
     def format_share(self, share: float) -> str:
-        """Return for people a share of a loss, or of all samples where accuracies differ by it.
+        """Format a share of a loss as percent, or a difference of accuracies as percentage points.
 
-        It is rounded up to two digits, for a bound holds up to it.
+        It is rounded up to two digits: a bound that is rounded down would not hold.
         """
         percent = 100 * share
         digits = 1 - math.floor(math.log10(abs(percent))) if percent else 0
-        up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
-        return f"{up:g}%" if self.mode == "min" else f"{up:g} points"
+        # Rounded to 6 places first, else an error in the last bit would raise the second digit.
+        rounded_up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
+        return f"{rounded_up:g}%" if self.mode == "min" else f"{rounded_up:g} points"
 
     def rank(self, score: float | None) -> float:
-        """Return what sorts scores, the best first and diverged ones last."""
+        """Return a key that sorts scores best first, and diverged ones (None) last."""
         return math.inf if score is None else self.worse_by(score, 0.0)
 
 
@@ -76,26 +77,28 @@ BEST_ACCURACY = Metric("best_accuracy", "max")
 
 @dataclass(frozen=True)
 class TaskKind:
-    """All that is to be said of a task. Functions are given a task: an instance of `spec`.
+    """A kind of task. The functions take a task: an instance of `spec`.
 
-    `data` is where its data are: None where nobody has said so, or where they come with a package.
+    Their argument `data` is the location of the data: None if unknown, or if the data come with a package.
 
     Attributes:
-        spec: its schema; with its defaults it is the task of this name.
-        sample: what one sample is called.
-        score: what verdicts compare.
-        misfits: why a model cannot be trained on it at a batch size; nothing where it can.
-        check: raises DataMissingError where the data of a run, for a model that may not be known, are not there.
-        found: what there is of data, in words, once `check` has passed.
-        load: `module:name` of what returns the tasks.base.Task of a run, once `check` has passed, given task, model,
-            seed, device, Share and Loading.
-        doctor: `module:function` that examines all of the data, given task, model or None, `data`, and how many samples
-            to read or None; it returns rows of `ettsweep doctor`. None where the data come with a package.
-        train_size: samples of an epoch; None where only the data say, and curves are drawn over steps.
-        check_counts: compares at a glance how many data there are with what a run needs.
-        fitted: task and model with what the data decide, such as the number of classes, as far as a glance tells.
-        digest: of the data at hand; None where a run is not bound to them by the digits in `spec.corpus`.
-        changed: why a run cannot go on where its data have another fingerprint; None where it can.
+        spec: schema of the task; its defaults are the task of this name.
+        sample: noun for one sample.
+        metric: metric that verdicts compare.
+        incompatibilities: (task, model, batch size) -> reasons why the model cannot be trained on the task; empty if it
+            can.
+        check_data: (task, model or None, data) -> raises DataMissingError if the data of a run are missing.
+        describe_data: (task, data) -> one line on the data; call it after `check_data`.
+        load: `module:name` of (task, model, seed, device, BatchShare, LoaderSettings) -> Task; used after `check_data`.
+        doctor: `module:function` of (task, model or None, data, number of samples to read or None) -> rows of
+            `ettsweep doctor`; None if the data come with a package.
+        train_size: task -> samples of an epoch; None if only the data tell, and curves are then drawn over steps.
+        check_counts: (task, model, data) -> raises DataMissingError if a quick count contradicts the spec.
+        fit_to_data: (task, model, data) -> task and model with values that a quick look at the data decides, such as
+            the number of classes.
+        data_digest: (task, data) -> digest of the data at hand, which binds a run to them as `spec.corpus`; None if
+            runs are not bound to data.
+        data_changed_message: message of the error if a run resumes on data with another fingerprint; None if it may.
     """
 
     spec: type[TaskSpec]
@@ -114,17 +117,17 @@ class TaskKind:
 
     @property
     def packaged(self) -> bool:
-        """Whether the data come with a package, so that nobody has to say where they are."""
+        """`True` if the data come with a package, so that no location has to be given."""
         return self.doctor is None
 
 
 def _images(spec: type[ImageTask]) -> TaskKind:
-    """Return the entry of a set of images on a disk: judged by top-1 accuracy, as in fig:hyper-ViT."""
+    """Return the entry of an image data set on disk, judged by top-1 accuracy as in fig:hyper-ViT."""
     return TaskKind(
         spec=spec,
         sample="image",
         score=BEST_ACCURACY,
-        misfits=image_misfits,
+        misfits=image_incompatibilities,
         check=lambda task, model, data: images.locate(task, data),
         check_counts=images.check_counts,
         fitted=images.fitted,
@@ -136,16 +139,17 @@ def _images(spec: type[ImageTask]) -> TaskKind:
 
 
 _TEXT_CHANGED = (
-    "the text has other tokens than when the run began, made by another version of `tokenizers` perhaps; "
-    "train it there, or remove the run's folder to begin anew"
+    "the text has other tokens than when the run started, perhaps because of another version of `tokenizers`; "
+    "resume with that version, or remove the run's folder to start over"
 )
 
+# Names are part of the ids of runs: entries may be added, never renamed.
 TASKS: dict[str, TaskKind] = {
     "digits": TaskKind(
         spec=DigitsTask,
         sample="image",
-        score=LOWEST_LOSS,  # accuracies on 1,000 images tie
-        misfits=image_misfits,
+        score=LOWEST_LOSS,  # accuracies on 1,000 validation images often tie
+        misfits=image_incompatibilities,
         check=lambda task, model, data: digits_file(),
         found=lambda task, data: f"comes with scikit-learn {version('scikit-learn')}",
         load="ettsweep.trainer.tasks.images.digits:Digits",
@@ -158,7 +162,7 @@ TASKS: dict[str, TaskKind] = {
         spec=PydocTask,
         sample="text",
         score=LOWEST_LOSS,  # as in fig:hyper-BART
-        misfits=text_misfits,
+        misfits=text_incompatibilities,
         check=text.check_pydoc,
         found=lambda task, data: f"comes with Python, {text.pydoc_digest(task, data)}",
         load="ettsweep.trainer.tasks.text.denoising:load_denoising",
@@ -169,7 +173,7 @@ TASKS: dict[str, TaskKind] = {
         spec=TextTask,
         sample="text",
         score=LOWEST_LOSS,
-        misfits=text_misfits,
+        misfits=text_incompatibilities,
         check=text.check_text,
         found=lambda task, data: f"found: {text.text_folder(data)}, {text.text_digest(task, data)}",
         load="ettsweep.trainer.tasks.text.denoising:load_denoising",
@@ -186,10 +190,10 @@ def task_kind(task: TaskSpec) -> TaskKind:
 
 
 def task_spec(name: str) -> TaskSpec:
-    """Return the task of this name with its defaults.
+    """Return the task of this name with default values.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no task of this name.
     """
     if name not in TASKS:
         raise unknown_name("task", name, TASKS)
@@ -197,55 +201,57 @@ def task_spec(name: str) -> TaskSpec:
 
 
 def task_label(task: TaskSpec) -> str:
-    """Return the task's name, with the digits of the data that its runs are bound to."""
+    """Return the task's name, followed by the digits of the text that its runs are bound to, if any."""
     corpus = getattr(task, "corpus", None)
     return f"{task.kind} {corpus}" if corpus else task.kind
 
 
 def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
-    """Return the optimizer steps of one pass over the training set; the incomplete last batch is dropped.
+    """Return the number of optimizer steps of one epoch; the incomplete last batch is dropped.
 
     Raises:
-        InputError: how many samples there are, only the data say.
+        InputError: the length of an epoch depends on the data.
     """
     if (train_size := task_kind(task).train_size) is None:
-        raise InputError(f"schedule: the epochs of task {task.kind} are as long as its data; give steps instead")
+        raise InputError(
+            f"schedule: the length of an epoch of task {task.kind} depends on its data; give steps instead of epochs"
+        )
     return max(1, train_size(task) // batch_size)
 
 
 def curve_unit(task: TaskSpec, batch_size: int) -> tuple[Literal["epoch", "step"], int]:
-    """Return what curves are drawn over, and how many steps it has."""
+    """Return the unit of the horizontal axis of curves, and its number of steps."""
     return ("step", 1) if task_kind(task).train_size is None else ("epoch", steps_per_epoch(task, batch_size))
 
 
 def check_fits(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:
-    """Check that a model can be trained on a task, and is not for images where this is text, say.
+    """Check that a model can be trained on a task at this batch size.
 
     Raises:
-        InputError: it cannot, for one is for images and the other for text, say; all reasons at once.
+        InputError: it cannot; the message lists all reasons.
     """
     if problems := task_kind(task).misfits(task, model, batch_size):
         raise InputError.of(problems)
 
 
-# --- data: `data` says where they are, where that is known ------------------------------------------------------------
+# --- the data of a task -----------------------------------------------------------------------------------------------
 
 
 def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None = None) -> None:
-    """Check that the data set is where a worker will look for it, for a model where that is known.
+    """Check that the data of a task are where a worker will look for them, and fit the model if one is given.
 
     Raises:
-        DataMissingError: it is not; the message says how to point at it.
-        CorruptError: it is there, and was edited.
+        DataMissingError: they are missing or do not fit; the message says how to give their location.
+        CorruptError: they were edited.
     """
     task_kind(task).check(task, model, said(task.kind, data))
 
 
 def bound(task: SomeTask, data: str | None = None) -> SomeTask:
-    """Return the task with the digest of the data at hand, where its runs are bound to them and it states none.
+    """Return the task bound to the data at hand by their digest; unchanged if it is bound, or is of no such kind.
 
     Raises:
-        DataMissingError: there are no data.
+        DataMissingError: the data are missing.
     """
     if (digest := task_kind(task).digest) is None or getattr(task, "corpus", None) is not None:
         return task

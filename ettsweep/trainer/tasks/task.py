@@ -1,4 +1,4 @@
-"""The protocol between a task and the training loop."""
+"""The interface between a task and the training loop, and what all tasks share: batches, sampling, classification."""
 
 # B batch, C channels, H height, W width, K classes
 
@@ -20,12 +20,12 @@ from ettsweep.seeding import derive_seed
 
 @dataclass(frozen=True)
 class BatchShare:
-    """What one process of a run trains on: a part of each global batch, cut into micro-batches.
+    """The share of each global batch that one process trains on, in micro-batches.
 
     Attributes:
-        batch_size: of the global batch.
-        rank, world: of this process, among how many.
-        micro_batch: samples that go through the model at once; None for the whole part.
+        batch_size: size of the global batch.
+        rank, world: rank of this process, and the number of processes.
+        micro_batch: samples in one forward pass; None for the whole share.
     """
 
     batch_size: int
@@ -35,7 +35,8 @@ class BatchShare:
 
     @property
     def span(self) -> range:
-        """Positions of this part in the global batch; parts differ by one sample at most."""
+        """Positions of this share in the global batch; sizes of shares differ by at most one sample."""
+        # Integer arithmetic: the shares of all ranks meet without gap or overlap.
         low, high = (self.batch_size * rank // self.world for rank in (self.rank, self.rank + 1))
         return range(low, high)
 
@@ -46,32 +47,36 @@ class BatchShare:
         return [self.span[first : first + size] for first in range(0, len(self.span), size)]
 
     def validation(self, samples: int, size: int) -> list[range]:
-        """Return the numbers of the validation samples of this process, each `world`-th of all, in slices of a size."""
+        """Return the indices of this process's validation samples, every `world`-th of all, in slices of `size`."""
+        # Interleaved, so that all processes have work on validation sets of any order and size.
         mine = range(self.rank, samples, self.world)
         return [mine[first : first + size] for first in range(0, len(mine), size)]
 
 
-def used(there: int, samples: int | None) -> NDArray[np.int64]:
-    """Return the numbers of the samples that runs train on: all that are there, or so many, the same for every run.
+def used(available: int, samples: int | None) -> NDArray[np.int64]:
+    """Return the sorted indices [samples] of the training samples to use, the same for every run; all if None.
 
     Raises:
-        InputError: there are not as many.
+        InputError: fewer samples are available.
     """
     if samples is None:
-        return np.arange(there)
-    if samples > there:
-        raise InputError(f"task.samples: {samples} are asked for, {there} training samples are there")
-    return np.sort(np.random.default_rng(derive_seed(0, "samples")).permutation(there)[:samples])
+        return np.arange(available)
+    if samples > available:
+        raise InputError(f"task.samples: {samples} were requested, only {available} training samples are available")
+    # Seed 0, not that of the run: runs of all seeds use the same samples.
+    return np.sort(np.random.default_rng(derive_seed(0, "samples")).permutation(available)[:samples])
 
 
 def global_batches(
     samples: NDArray[np.int64], batch_size: int, seed: int, first_step: int
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield, for each step from `first_step` on, its epoch and its samples.
+    """Yield the epoch and the sample indices [batch_size] of each step from `first_step` on, without end.
 
-    An epoch is one permutation from (seed, epoch); its incomplete last batch is dropped.
+    Steps count from 1, epochs from 0. The order of an epoch depends on (seed, epoch) alone; its incomplete last batch
+    is dropped.
     """
     steps = len(samples) // batch_size
+    # A resumed run starts within an epoch.
     epoch, skip = divmod(first_step - 1, steps)
     while True:
         order = samples[np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(len(samples))]
@@ -85,14 +90,15 @@ Working = Callable[[], contextlib.AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """How samples are read, which does not change them.
+    """How samples are loaded; nothing here changes a sample.
 
     Attributes:
-        workers: loader processes; 0 loads in the training process.
-        corrupt: what to do about an image that cannot be decoded.
-        warn: told, once each, of those that are skipped.
-        data: where they are; None where they come with a package.
-        working: entered while the device computes on samples that are there, which is no waiting for others.
+        workers: number of loader processes; 0 loads in the training process.
+        corrupt: what to do with an image that cannot be decoded.
+        warn: called with a message for each image that is skipped, once per image.
+        data: location of the data; None if they come with a package.
+        compute_context: context entered while a task computes on the device, so that this time does not count as
+            data loading.
     """
 
     workers: int = 0
@@ -106,9 +112,9 @@ class Batch(NamedTuple):
     """One micro-batch, or one slice of the validation set.
 
     Attributes:
-        inputs: what the model is called with.
-        targets: what its outputs are compared with.
-        share: how much of its global batch's loss the mean over this micro-batch is.
+        inputs: arguments of the model's forward pass.
+        targets: what the loss compares the outputs with.
+        share: weight of this micro-batch's mean loss in the loss of its global batch.
     """
 
     inputs: tuple[Tensor, ...]
@@ -117,21 +123,21 @@ class Batch(NamedTuple):
 
 
 class Task(Protocol):
-    """What the loop asks of a data set and its loss."""
+    """What the training loop needs: batches, loss and validation metrics."""
 
     fingerprint: str
-    """Tells the data in their order from others; empty where there are no others."""
+    """Identifies the data and their order, so that a run does not resume on other data; empty for packaged data."""
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process for steps first_step, first_step + 1, ... without end.
 
-        Each step has as many as `Share.slices`, in that order. A sample depends on (seed, step, position in the
-        global batch) alone: a resumed run sees what an undisturbed one would, on any number of processes.
+        Each step has one for each of `BatchShare.slices`, in that order. A sample depends on (seed, step, position in
+        the global batch) alone: a resumed run sees what an uninterrupted one does, on any number of processes.
         """
         ...
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this process's part of the validation set, in slices; all parts together hold each sample once."""
+        """Yield this process's share of the validation set in slices; all shares together hold each sample once."""
         ...
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
@@ -139,16 +145,16 @@ class Task(Protocol):
         ...
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return float64 sums over a validation slice."""
+        """Return float64 sums over a validation slice, such as (loss, samples); the loop adds them up."""
         ...
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return what is recorded of an evaluation, val_loss (nats) among it, from the sums over all slices."""
+        """Return the metrics of an evaluation, val_loss (nats) among them, from the sums over all slices."""
         ...
 
 
 class SameBatch:
-    """A task that gives one batch again and again, for steps that only measure."""
+    """A task that repeats one batch, for measurements of speed, memory and scaling."""
 
     fingerprint = ""
 
@@ -170,7 +176,7 @@ class SameBatch:
 
 
 class Classification:
-    """Loss and metrics of a task that tells classes; `label_smoothing` is for targets that are class indices."""
+    """Loss and metrics of classification; `label_smoothing` applies to targets that are class indices."""
 
     def __init__(self, label_smoothing: float) -> None:
         self._label_smoothing = label_smoothing
@@ -181,6 +187,7 @@ class Classification:
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return float64 (sum of cross-entropies, number of correct top-1 predictions, number of images)."""
+        # In float32 also under mixed precision: validation losses of runs are compared.
         loss = functional.cross_entropy(outputs.float(), batch.targets, reduction="sum")
         correct = (outputs.argmax(dim=-1) == batch.targets).sum()
         count = torch.full((), len(batch.targets), dtype=torch.float64, device=loss.device)

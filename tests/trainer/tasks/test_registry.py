@@ -21,17 +21,15 @@ def test_models_read_what_they_were_made_for() -> None:
     text, vit = model_spec("encdec-tiny"), model_spec("vit-digits")
     check_fits(PydocTask(), text, 16)
     check_fits(DigitsTask(), vit, 16)
-    assert refusal(PydocTask(), vit, 16) == "model: task pydoc has text, which vit cannot read; an encdec is expected"
-    assert refusal(ImageNetTask(), text, 16) == (
-        "model: task imagenet has images, which encdec cannot read; a vit is expected"
-    )
+    assert refusal(PydocTask(), vit, 16) == "model: task pydoc needs a text model (kind encdec), got vit"
+    assert refusal(ImageNetTask(), text, 16) == ("model: task imagenet needs an image model (kind vit), got encdec")
 
 
 def test_vocabulary_must_have_room_for_all_bytes() -> None:
     model = model_spec("encdec-tiny")
     check_fits(TextTask(), model.model_copy(update={"vocabulary": 264}), 1)
     assert refusal(TextTask(), model.model_copy(update={"vocabulary": 263}), 1) == (
-        "model.vocabulary: 263 is below 264, the 256 bytes and special tokens"
+        "model.vocabulary: 263 is below 264: 256 bytes and the special tokens"
     )
 
 
@@ -47,7 +45,7 @@ def test_text_is_judged_by_its_lowest_loss() -> None:
 
 
 def test_epochs_of_text_are_not_known_beforehand() -> None:
-    with pytest.raises(InputError, match="the epochs of task text are as long as its data; give steps instead"):
+    with pytest.raises(InputError, match="the length of an epoch of task text depends on its data; give steps instead"):
         steps_per_epoch(TextTask(), 512)
 
 
@@ -57,7 +55,7 @@ def test_documentation_of_another_python_is_another_text(monkeypatch: pytest.Mon
     other = tmp_path / "topics.py"
     other.write_text("topics = {}")
     monkeypatch.setattr(text_data, "pydoc_file", lambda: other)
-    with pytest.raises(DataMissingError, match=f"made for the text {here}, and the documentation of this Python is"):
+    with pytest.raises(DataMissingError, match=f"needs the text {here}, but the documentation of this Python is"):
         check_data(PydocTask(corpus=here))
 
 

@@ -165,7 +165,7 @@ def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path
     ]
 
 
-def test_sinks_are_checked_without_importing_torch_or_them() -> None:
+def test_loggers_are_checked_without_importing_torch_or_them() -> None:
     code = (
         "import sys; from ettsweep.trainer.training.loggers import check_loggers; check_loggers(['tensorboard', 'wandb']); "
         "print({'torch', 'tensorboard', 'wandb'} & set(sys.modules))"

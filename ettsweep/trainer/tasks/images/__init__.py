@@ -1,1 +1,1 @@
-"""Sets of images: where they lie, how they are read and augmented, and the task made of them."""
+"""Image data sets: finding, reading and augmenting images, and the classification tasks on them."""

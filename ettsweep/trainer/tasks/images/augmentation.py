@@ -1,7 +1,7 @@
-"""Transforms of single images, made of timm's: what theory.md 6 says of data, in the words of an ImageTask.
+"""Transforms of single images, built from timm's as an ImageTask specifies (theory.md, section 6).
 
-A worker makes bytes of an image, [H, W, C], and draws the noise that erases a part of it; `Normalisation` makes numbers
-of them on the device.
+A worker returns uint8 pixels [H, W, C] and the noise of erased rectangles; `Normalisation` turns both into float32
+images on the device. So workers pass on a quarter of the bytes.
 """
 
 import random
@@ -21,7 +21,7 @@ from ettsweep.trainer.tasks.images.sources import Crop, whole
 
 
 class Erased(NamedTuple):
-    """A rectangle of an image that becomes noise: its upper left corner, and the normalised values [C, h, w]."""
+    """An erased rectangle: its upper left corner, and the noise that replaces it, in normalised values [C, h, w]."""
 
     top: int
     left: int
@@ -29,43 +29,44 @@ class Erased(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """An image that is ready but for normalisation: bytes [H, W, C], and the rectangles that are erased."""
+    """An augmented image before normalisation: uint8 [H, W, C], and its erased rectangles."""
 
     pixels: Tensor
     erased: tuple[Erased, ...] = ()
 
 
 Transform = Callable[[Image.Image], Sample]
-"""From an RGB image to what a device makes numbers of."""
+"""Turns an RGB image into a sample."""
 
 
 def training_crop(task: ImageTask, image_size: int) -> Crop:
-    """Return how a training image is decoded: all of it, or the crop alone, already scaled."""
+    """Return how training images are decoded: in full, or only the random crop, already at its final size."""
     return ResizedCrop(image_size, task.crop_scale_min) if task.pixels == "torchvision" else whole
 
 
 class ResizedCrop:
-    """Decodes an image and scales a random crop of it, which is drawn as timm does, by torchvision.
+    """Decodes a random crop of an image, drawn as in timm, and resizes it with torch.
 
     A large JPEG is decoded at a half, a quarter or an eighth of its size, which libjpeg-turbo does quickly, as long as
-    the crop is then `ROOM` times as large as what it becomes.
+    the crop is then still `DRAFT_MARGIN` times larger than its final size.
     """
 
     def __init__(self, size: int, scale_min: float) -> None:
         self._size, self._scale = size, (scale_min, 1.0)
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        """Return the crop in RGB, of the size that is asked for."""
+        """Return the crop in RGB, [size, size]."""
         from timm.data.transforms import RandomResizedCropAndInterpolation
 
         box = RandomResizedCropAndInterpolation.get_params(image, self._scale, RATIO)
-        smaller = next((part for part in (8, 4, 2) if min(box[2:]) >= part * ROOM * self._size), 1)
-        before = image.size
-        if smaller > 1:
-            image.draft("RGB", (before[0] // smaller, before[1] // smaller))
-        down, across = image.size[1] / before[1], image.size[0] / before[0]
-        top, bottom = round(box[0] * down), round((box[0] + box[2]) * down)
-        left, right = round(box[1] * across), round((box[1] + box[3]) * across)
+        reduction = next((factor for factor in (8, 4, 2) if min(box[2:]) >= factor * ROOM * self._size), 1)
+        full_size = image.size
+        if reduction > 1:
+            image.draft("RGB", (full_size[0] // reduction, full_size[1] // reduction))
+        # The box was drawn for the full size; `image.size` may now be a fraction of it.
+        scale_y, scale_x = image.size[1] / full_size[1], image.size[0] / full_size[0]
+        top, bottom = round(box[0] * scale_y), round((box[0] + box[2]) * scale_y)
+        left, right = round(box[1] * scale_x), round((box[1] + box[3]) * scale_x)
         cut_HWC = torch.from_numpy(np.array(whole(image).crop((left, top, right, bottom))))
         size = self._size, self._size
         scaled_1CHW = F.interpolate(cut_HWC[None].permute(0, 3, 1, 2), size, mode="bicubic", antialias=True)
@@ -73,18 +74,19 @@ class ResizedCrop:
 
 
 ROOM = 2
-"""By how much a crop of what was decoded smaller is still to be scaled down. With 1, bytes of 1600 x 1200 photographs
-differ by 2 levels on average from those of whole ones, with 2 by 0.8; where none is decoded smaller, by 0.03."""
+"""By how much a crop must still be scaled down after reduced decoding. With 1, pixels of 1600 x 1200 photographs differ
+by 2 levels on average from those of full decoding, with 2 by 0.8; without any reduced decoding, by 0.03."""
 
 RATIO = (3 / 4, 4 / 3)
-"""Of the sides of a random resized crop, as everybody has them."""
+"""Range of aspect ratios of a random resized crop: the default of torchvision and timm."""
 
 
 def training_transform(task: ImageTask, image_size: int) -> Transform:
-    """Return what follows on decoding: crop, flip, RandAugment, erasing; it draws from the global generators."""
+    """Return the transform after decoding: crop, flip, RandAugment, erasing. It draws from the global generators."""
     from timm.data.transforms_factory import create_transform
     from torchvision import transforms
 
+    # The third part would make tensors, normalise and erase: `Erasing` and `Normalisation` do so here.
     crop, augment, _ = create_transform(
         image_size,
         is_training=True,
@@ -94,15 +96,17 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
         color_jitter=0.0,
         auto_augment=task.rand_augment or None,
         interpolation="bicubic",
-        mean=task.mean,  # RandAugment fills with it
+        mean=task.mean,  # RandAugment fills empty areas with it
         normalize=False,
     )
     if task.pixels == "torchvision":
-        crop = transforms.Compose(crop.transforms[1:])  # it is cropped before, where it is decoded
+        crop = transforms.Compose(crop.transforms[1:])  # `training_crop` crops already
     if task.crop == "padded":
         crop = transforms.Compose(
             [
-                transforms.Resize(image_size, transforms.InterpolationMode.BICUBIC),  # as good as nothing at that size
+                transforms.Resize(
+                    image_size, transforms.InterpolationMode.BICUBIC
+                ),  # changes nothing for images of this size
                 transforms.RandomCrop(image_size, padding=image_size // 8),
                 transforms.RandomHorizontalFlip(task.flip),
             ]
@@ -114,13 +118,13 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
     return transforms.Compose([crop, augment, Erasing(task.random_erasing)])  # type: ignore[no-any-return]
 
 
-def _posterize(posterize: Callable[..., Image.Image], image: Image.Image, bits: int, **rest: object) -> Image.Image:
-    """Keep the upper bits of each value; where RandAugment keeps none, Pillow raises since 13: that is black."""
-    return posterize(image, bits, **rest) if bits > 0 else Image.new(image.mode, image.size)
+def _posterize(posterize: Callable[..., Image.Image], image: Image.Image, bits: int, **kwargs: object) -> Image.Image:
+    """Keep the upper bits of each value; black if RandAugment asks for 0 bits, for which Pillow 13 raises an error."""
+    return posterize(image, bits, **kwargs) if bits > 0 else Image.new(image.mode, image.size)
 
 
 class Erasing:
-    """Makes bytes of an image, and draws with some probability a rectangle of it that becomes noise, as timm does."""
+    """Turns an image into a sample; with some probability, a random rectangle is erased with noise, as in timm."""
 
     def __init__(self, probability: float) -> None:
         from timm.data.random_erasing import RandomErasing
@@ -129,14 +133,14 @@ class Erasing:
 
     def __call__(self, image: Image.Image) -> Sample:
         pixels_HWC = torch.from_numpy(np.array(image))
-        drawn = _Drawn(pixels_HWC)
+        recorder = _Drawn(pixels_HWC)
         if self._draw is not None:
-            self._draw(drawn)
-        return Sample(pixels_HWC, tuple(drawn.erased))
+            self._draw(recorder)
+        return Sample(pixels_HWC, tuple(recorder.erased))
 
 
 class _Drawn:
-    """Stands for a normalised image in timm's RandomErasing, and keeps what is written to it."""
+    """Stands in for a normalised image in timm's RandomErasing, and records what is written to it."""
 
     dtype = torch.float32
 
@@ -148,37 +152,40 @@ class _Drawn:
     def size(self) -> torch.Size:
         return self._shape
 
-    def __setitem__(self, where: tuple[slice, slice, slice], noise: Tensor) -> None:
-        self.erased.append(Erased(where[1].start, where[2].start, noise))
+    def __setitem__(self, index: tuple[slice, slice, slice], noise: Tensor) -> None:
+        self.erased.append(Erased(index[1].start, index[2].start, noise))
 
 
 def evaluation_transform(task: ImageTask, image_size: int) -> Transform:
-    """Return a resize of the short side to `task.resize` and a centre crop."""
+    """Return the transform of validation images: the short side is resized to `task.resize`, then a centre crop."""
     from timm.data.transforms_factory import create_transform
     from torchvision import transforms
 
     crop = create_transform(
         image_size,
         is_training=False,
-        crop_pct=image_size / (task.resize + 0.5),  # timm rounds image_size / crop_pct down
+        crop_pct=image_size / (task.resize + 0.5),  # timm rounds image_size / crop_pct down: 0.5 hits `resize`
         interpolation="bicubic",
         normalize=False,
     )
+    # Without the last step, which makes a tensor.
     *crops, _ = crop.transforms
     return transforms.Compose([*crops, Erasing(0.0)])  # type: ignore[no-any-return]
 
 
 class Normalisation:
-    """Makes numbers of bytes, with a mean of about 0 and a standard deviation of about 1 for each channel."""
+    """Turns uint8 pixels into float32 images, normalised by mean and standard deviation of each channel."""
 
     def __init__(self, task: ImageTask, device: torch.device) -> None:
-        self._white = torch.tensor(255.0, device=device)  # a GPU would multiply by the reciprocal of a number
+        self._white = torch.tensor(
+            255.0, device=device
+        )  # a GPU would multiply by the reciprocal of a Python number: other bits
         self._mean_C11, self._std_C11 = (
             torch.tensor(values, device=device)[:, None, None] for values in (task.mean, task.std)
         )
 
     def __call__(self, pixels_BHWC: Tensor, rectangles: list[list[int]], noise: Tensor) -> Tensor:
-        """Return images [B, C, H, W]; each of the rectangles [image, top, left, height, width] takes the next noise."""
+        """Return images [B, C, H, W]; the rectangles [image, top, left, height, width] take their noise in order."""
         x_BCHW = pixels_BHWC.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         x_BCHW = x_BCHW.div_(self._white).sub_(self._mean_C11).div_(self._std_C11)
         channels, start = x_BCHW.shape[1], 0
@@ -190,7 +197,7 @@ class Normalisation:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed all generators that transforms draw from; the ones of GPUs are left alone."""
+    """Seed all generators that transforms draw from; the generators of GPUs, which dropout uses, are not touched."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
@@ -198,7 +205,7 @@ def seed_generators(seed: int) -> None:
 
 @contextmanager
 def restored_generators() -> Iterator[None]:
-    """Leave the generators that transforms draw from as they were found."""
+    """Restore the state of the generators that transforms draw from at exit."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield

@@ -1,7 +1,7 @@
-"""Chunks of images, loaded in this process or by workers, and taken to the device.
+"""Load chunks of images, in this process or in workers, and move them to the device.
 
-The unit of work is a chunk of some hundred images and not a batch of thousands: workers share a batch, a micro-batch
-comes as soon as its chunks do, and no more than a few chunks a worker are in memory.
+The unit of work is a chunk of some hundred images, not a batch of thousands: workers share a batch, a micro-batch is
+ready as soon as its chunks are, and memory holds only a few chunks per worker.
 """
 
 import atexit
@@ -30,17 +30,17 @@ from ettsweep.trainer.tasks.images.augmentation import (
 from ettsweep.trainer.tasks.images.sources import Crop, ImageSource, decode, whole
 
 Item = tuple[int, int]
-"""(epoch, index) of a training image: its augmentation is drawn from these."""
+"""(epoch, index) of a training image; with the seed, they determine its augmentation."""
 
 REPLACEMENTS = 10
-"""Images in a row that cannot be decoded are replaced; more are no accident."""
+"""An image is replaced by the next one up to this many times; more undecodable images in a row are no accident."""
 
 PAUSES_S = (0.1, 1.0)
-"""Before what could not be read is tried again: file servers restart."""
+"""Pauses before further attempts to read an image, in seconds: file servers restart."""
 
 
 class Problem(NamedTuple):
-    """An image that could not be used, by its name; `fatal` where going on makes no sense."""
+    """An image that could not be used, by name; `fatal` if the run must stop."""
 
     name: str
     reason: str
@@ -48,14 +48,14 @@ class Problem(NamedTuple):
 
 
 class Bytes(NamedTuple):
-    """What a worker has made of some images: workers raise nothing.
+    """A chunk of images as a worker returns it. Workers raise no errors, they return problems.
 
     Attributes:
-        pixels: bytes [B, H, W, C].
-        rectangles: those that are erased, each as [image, top, left, height, width].
-        noise: what they become, one after the other.
+        pixels: uint8 [B, H, W, C].
+        rectangles: erased rectangles, each as [image, top, left, height, width].
+        noise: normalised values of all rectangles, flattened and concatenated.
         labels: [B].
-        problems: met on the way.
+        problems: images that could not be used.
     """
 
     pixels: Tensor
@@ -66,7 +66,7 @@ class Bytes(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Images [B, C, H, W] and labels [B] on the device, with the problems met on the way."""
+    """Normalised images [B, C, H, W] and labels [B] on the device, and the images that could not be used."""
 
     images: Tensor
     labels: Tensor
@@ -74,38 +74,40 @@ class Chunk(NamedTuple):
 
 
 class TrainingImages:
-    """Augmented images: each depends on (seed, epoch, index) alone, not on who loads it.
+    """Augmented images; each depends on (seed, epoch, index) alone, not on the process that loads it.
 
-    The place of an image that cannot be decoded takes the next one that can, drawn with the seed of the place.
+    An image that cannot be decoded is replaced by the next one that can, augmented with the seed of the former.
     """
 
     def __init__(self, source: ImageSource, transform: Transform, seed: int, crop: Crop = whole) -> None:
         self._source, self._transform, self._seed, self._crop = source, transform, seed, crop
 
     def load(self, item: Item, problems: list[Problem]) -> tuple[Sample, int] | None:
-        """Return image and label; None where there is none, which a problem tells."""
+        """Return sample and label; None after a fatal problem, which is appended to `problems`."""
         epoch, first = item
         for index in range(first, first + REPLACEMENTS + 1):
+            # After the last image comes the first.
             index %= len(self._source)
+            # Seeded again for each replacement: the failed decoding may have drawn numbers.
             seed_generators(derive_seed(self._seed, "augment", epoch, first))
             image = _image(self._source, index, problems, self._crop)
             if image is not None:
                 return self._transform(image), int(self._source.labels[index])
             if problems[-1].fatal:
                 return None
-        reason = f"as {REPLACEMENTS} images before it, cannot be decoded: the data set is damaged"
+        reason = f"cannot be decoded, nor can the {REPLACEMENTS} images before it: the data set is damaged"
         problems.append(Problem(self._source.name(index), reason, fatal=True))
         return None
 
 
 class ValidationImages:
-    """Images by their index; those that cannot be decoded are left out."""
+    """Validation images by index; those that cannot be decoded are left out."""
 
     def __init__(self, source: ImageSource, transform: Transform) -> None:
         self._source, self._transform = source, transform
 
     def load(self, index: int, problems: list[Problem]) -> tuple[Sample, int] | None:
-        """Return image and label; None where there is none, which a problem tells."""
+        """Return sample and label; None if the image cannot be used, which is appended to `problems`."""
         image = _image(self._source, index, problems)
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
@@ -116,7 +118,7 @@ def _image(source: ImageSource, index: int, problems: list[Problem], crop: Crop 
     except UndecodableError as error:
         problems.append(Problem(source.name(index), f"cannot be decoded ({error})"))
     except OSError as error:
-        reason = f"cannot be read ({error.strerror or error}): not the image is at fault, but the way to it"
+        reason = f"cannot be read ({error.strerror or error}): a fault of the file system, not of the image"
         problems.append(Problem(source.name(index), reason, fatal=True))
     return None
 
@@ -134,11 +136,15 @@ Loaded = TrainingImages | ValidationImages
 
 
 def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Bytes]:
-    """Yield a chunk for each list of places, which may have no end; closing the generator ends the workers.
+    """Yield a chunk for each list of items, of which there may be endless many. Closing the generator ends the workers.
 
-    With 0 workers this process loads; `pinned` memory is what a GPU copies from by itself.
+    Args:
+        images: loads and transforms one image.
+        order: the items of each chunk.
+        workers: number of loader processes; 0 loads in this process.
+        pinned: return page-locked memory, from which a GPU copies asynchronously.
     """
-    # A flag, since workers do not listen to signals, and one that is being killed can hold no lock of it.
+    # A flag in shared memory, for workers ignore signals. It has no lock that a killed worker could hold for ever.
     stop = torch.zeros(1, dtype=torch.uint8)
     if workers:
         stop.share_memory_()
@@ -148,14 +154,14 @@ def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bo
         batch_size=None,
         num_workers=workers,
         pin_memory=pinned,
-        generator=torch.Generator(),  # else it draws from the global one
+        generator=torch.Generator(),  # else the loader draws from the global one, and changes dropout
         worker_init_fn=partial(_start_worker, stop) if workers else None,
     )
-    with blocked(*SIGNALS if workers else ()):  # they do not yet know what to do about them
+    with blocked(*SIGNALS if workers else ()):  # until `_start_worker` has installed the workers' own handlers
         try:
             running = [iter(loader)]
         except BaseException:
-            stop.fill_(1)  # workers that were started would ignore their end
+            stop.fill_(1)  # else the workers that were started would ignore SIGTERM
             raise
     end = partial(_end, running, stop)
     atexit.register(end)  # before multiprocessing waits for its children
@@ -163,7 +169,7 @@ def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bo
         while (chunk := next(running[0], None)) is not None:
             yield chunk
     finally:
-        if running:  # else the interpreter is ending, and has little left to call
+        if running:  # empty if atexit was first: then the interpreter is shutting down
             end()
             atexit.unregister(end)
 
@@ -174,24 +180,27 @@ def _end(running: list[Any], stop: Tensor) -> None:
 
 
 class _ChunkDataset(Dataset[Bytes]):
-    """Loads chunks, in a worker or here."""
+    """Loads chunks, in a worker or in the training process."""
 
     def __init__(self, images: Loaded, stop: Tensor) -> None:
         self._images, self._stop = images, stop
 
-    def __getitem__(self, places: list[Any]) -> Bytes:
+    def __getitem__(self, items: list[Any]) -> Bytes:
         loaded, problems = list[tuple[Sample, int]](), list[Problem]()
         with restored_generators():
-            for place in places:
+            for item in items:
                 if self._stop.item() or (problems and problems[-1].fatal):
                     break
-                if (one := self._images.load(place, problems)) is not None:
-                    loaded.append(one)
-        # In a worker, default_collate stacks right into the memory that is shared with the process that trains.
+                if (sample_and_label := self._images.load(item, problems)) is not None:
+                    loaded.append(sample_and_label)
+        # In a worker, default_collate stacks directly into memory that is shared with the training process.
         pixels = default_collate([sample.pixels for sample, _ in loaded]) if loaded else NONE_BHWC
-        erased = [(number, each) for number, (sample, _) in enumerate(loaded) for each in sample.erased]
-        rectangles = [[number, each.top, each.left, *each.noise.shape[1:]] for number, each in erased]
-        noise = torch.cat([each.noise.flatten() for _, each in erased]) if erased else torch.empty(0)
+        erased = [(number, rectangle) for number, (sample, _) in enumerate(loaded) for rectangle in sample.erased]
+        rectangles = [
+            [number, rectangle.top, rectangle.left, *rectangle.noise.shape[1:]] for number, rectangle in erased
+        ]
+        # One flat tensor for all rectangles: a single copy to the device.
+        noise = torch.cat([rectangle.noise.flatten() for _, rectangle in erased]) if erased else torch.empty(0)
         labels = torch.tensor([label for _, label in loaded], dtype=torch.int64)
         return Bytes(pixels, rectangles, noise, labels, problems)
 
@@ -200,33 +209,34 @@ NONE_BHWC = torch.empty((0, 1, 1, 3), dtype=torch.uint8)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-"""What a terminal, or SLURM, sends to all processes of a run: the one that trains says when to stop."""
+"""Signals that a terminal or SLURM sends to all processes of a run. Workers ignore them: the training process decides
+when to stop, and still needs chunks for its last step."""
 
 
-def _start_worker(stop: Tensor, number: int) -> None:
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    # multiprocessing ends its children by it.
+def _start_worker(stop: Tensor, worker: int) -> None:
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
+    # multiprocessing terminates its children with SIGTERM: obeyed once the training process has set the flag.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if stop.item() else None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def on_device(chunks: Iterable[Bytes], device: torch.device, normalise: Normalisation) -> Generator[Chunk]:
-    """Yield normalised chunks on the device; on a GPU, this goes on beside what it computes."""
-    beside = _stream_beside(device) if device.type == "cuda" else None
+    """Yield normalised chunks on the device; on a GPU, copies overlap with computation."""
+    copy_stream = _stream_beside(device) if device.type == "cuda" else None
     for chunk in chunks:
-        with contextlib.nullcontext() if beside is None else torch.cuda.stream(beside):
+        with contextlib.nullcontext() if copy_stream is None else torch.cuda.stream(copy_stream):
             pixels, noise, labels = (x.to(device, non_blocking=True) for x in (chunk.pixels, chunk.noise, chunk.labels))
             images = normalise(pixels, chunk.rectangles, noise)
-        if beside is not None:
-            computing = torch.cuda.current_stream(device)
-            computing.wait_stream(beside)
+        if copy_stream is not None:
+            compute_stream = torch.cuda.current_stream(device)
+            compute_stream.wait_stream(copy_stream)
             for tensor in (images, labels):
-                tensor.record_stream(computing)  # its memory is not used again before
+                tensor.record_stream(compute_stream)  # else its memory could be reused while it is computed on
         yield Chunk(images, labels, chunk.problems)
 
 
 @cache
 def _stream_beside(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream for what arrives at a device; one, since memory is kept for each."""
+    """Return the stream for copies to a device; one for all tasks, since the allocator caches memory per stream."""
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""Classification of images on a disk, ImageNet and CIFAR among them, with timm's augmentation."""
+"""The task of classifying images on disk, such as ImageNet and CIFAR, with timm's augmentation."""
 
 import hashlib
 import itertools
@@ -36,23 +36,25 @@ from ettsweep.trainer.tasks.images.sources import ImageSource, open_sources
 from ettsweep.trainer.tasks.task import Batch, BatchShare, Classification, LoaderSettings, global_batches, used
 
 VALIDATION_SLICE = 128
+"""Images of one validation batch, and of one chunk for the loader."""
 
 TOLERATED = 10
-"""Images that may be corrupt in a small set; in a large one a hundredth may."""
+"""This many images of a data set may be corrupt, or one in a hundred if that is more."""
 
 SAMPLED = 1000
-"""Images of each part whose names tell one data set, and its order, from others."""
+"""About this many image names of each side go into the fingerprint."""
 
-LISTED = "`ettsweep doctor --data PATH` lists all"
+LISTED = "`ettsweep doctor --data PATH` lists all of them"
 
 
 class ChunkShare(NamedTuple):
-    """A chunk of a global batch, and what of it this process trains on.
+    """A chunk of a global batch, and the part of it that this process trains on.
 
     Attributes:
-        number: of the chunk in its batch.
-        loaded: positions in the batch that are loaded: with Mixup the whole chunk, whose images are mixed.
-        used: those of them that are in the process's share.
+        number: index of the chunk in its batch.
+        loaded_positions: positions in the batch that this process loads: with Mixup all of the chunk, since its images
+            are mixed with each other.
+        used_positions: positions in the batch that this process trains on.
     """
 
     number: int
@@ -61,32 +63,39 @@ class ChunkShare(NamedTuple):
 
 
 Piece = tuple[Tensor, Tensor]
-"""What a process uses of a chunk, augmented and mixed: images and targets."""
+"""Images and targets of a chunk that this process trains on, augmented and mixed."""
 
 
 def parts(share: BatchShare, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
-    """Return the chunks of a global batch that a share overlaps; they are loaded `whole`, or as far as it does."""
-    found = []
+    """Return the chunks of a global batch that a share overlaps; `load_whole` loads more of them than the overlap."""
+    shares = []
     for number, start in enumerate(range(0, share.batch_size, chunk_size)):
         chunk = range(start, min(start + chunk_size, share.batch_size))
         used = range(max(chunk.start, share.span.start), min(chunk.stop, share.span.stop))
         if used:
-            found.append(ChunkShare(number, chunk if whole else used, used))
-    return found
+            shares.append(ChunkShare(number, chunk if whole else used, used))
+    return shares
 
 
 def fingerprint(*sources: ImageSource) -> str:
-    """Return 12 hex digits that tell images in an order from others: all labels, and the names of some."""
+    """Return 12 hex digits that identify images and their order: a hash of all labels and of some names."""
     digest = hashlib.sha256()
     for source in sources:
         digest.update(repr(source.classes).encode() + source.labels.tobytes())
         for index in range(0, len(source), max(1, len(source) // SAMPLED)):
-            digest.update(Path(source.name(index)).stem.encode())
+            digest.update(Path(source.name(index)).stem.encode())  # no folders, so that a data set can be moved
     return digest.hexdigest()[:12]
 
 
 class Images(Classification):
-    """The task of a run: augmentation per (seed, epoch, image), Mixup per (seed, step, chunk of the global batch)."""
+    """The task of a run on images.
+
+    Augmentation depends on (seed, epoch, image), Mixup on (seed, step, chunk of the global batch): neither depends on
+    the number of processes, the micro-batch or the workers.
+
+    Raises:
+        DataMissingError: timm is not installed, or the images are missing or differ from the task.
+    """
 
     def __init__(
         self,
@@ -116,7 +125,7 @@ class Images(Classification):
                 label_smoothing=spec.label_smoothing,
                 num_classes=model.classes,
             )
-        super().__init__(0.0 if self._mixup else spec.label_smoothing)
+        super().__init__(0.0 if self._mixup else spec.label_smoothing)  # Mixup's targets are smoothed already
         self._seed, self._device, self._share, self._loading = seed, device, share, loading
         self._parts = parts(share, spec.mixup_chunk, whole=self._mixup is not None)
         self._used = used(len(train), spec.samples)
@@ -127,49 +136,58 @@ class Images(Classification):
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process's share of each step, augmented and mixed."""
+        # Closed at once with this generator, else workers live until it is garbage collected.
         with closing(self._arriving(self._train, self.order(first_step))) as chunks:
             for step in itertools.count(first_step):
                 yield from self._cut(self._mixed(chunks, step))
 
     def order(self, first_step: int) -> Iterator[list[Item]]:
-        """Yield the images of each chunk."""
+        """Yield the (epoch, index) of the images of each chunk, step after step."""
         for epoch, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
-            chosen = batch.tolist()
-            for part in self._parts:
-                yield [(epoch, chosen[position]) for position in part.loaded]
+            indices = batch.tolist()
+            for chunk_share in self._parts:
+                # One chunk for the loader: a worker loads it alone.
+                yield [(epoch, indices[position]) for position in chunk_share.loaded]
 
     def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:
-        """Yield what this process uses of each chunk of a step."""
-        for part in self._parts:
+        """Yield the images of each chunk of a step that this process trains on."""
+        for chunk_share in self._parts:
             images_BCHW, targets, _ = next(chunks)
             if self._mixup is not None:
+                # Seeded by the chunk, so that all processes that share a chunk mix it alike.
                 with self._loading.working(), restored_generators():
-                    seed_generators(derive_seed(self._seed, "mixup", step, part.number))
+                    seed_generators(derive_seed(self._seed, "mixup", step, chunk_share.number))
                     images_BCHW, targets = self._mixup(images_BCHW, targets)
-            used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
-            yield images_BCHW[used], targets[used]
+            used_slice = slice(
+                chunk_share.used.start - chunk_share.loaded.start, chunk_share.used.stop - chunk_share.loaded.start
+            )
+            yield images_BCHW[used_slice], targets[used_slice]
 
     def _cut(self, pieces: Iterator[Piece]) -> Iterator[Batch]:
-        """Make micro-batches of the pieces of a step."""
-        held = list[Piece]()
+        """Regroup the pieces of a step into micro-batches."""
+        pending = list[Piece]()
         for micro_batch in self._share.slices:
             size = len(micro_batch)
-            while sum(len(targets) for _, targets in held) < size:
-                held.append(next(pieces))
-            images_BCHW, targets = held[0] if len(held) == 1 else map(torch.cat, zip(*held, strict=True))
+            while sum(len(targets) for _, targets in pending) < size:
+                pending.append(next(pieces))
+            images_BCHW, targets = pending[0] if len(pending) == 1 else map(torch.cat, zip(*pending, strict=True))
             yield Batch((images_BCHW[:size],), targets[:size], size / self._share.batch_size)
-            held = [(images_BCHW[size:], targets[size:])] if len(targets) > size else []
+            pending = [(images_BCHW[size:], targets[size:])] if len(targets) > size else []
 
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation images: short side resized, centre cropped."""
-        order = [list(part) for part in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
+        order = [list(positions) for positions in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
         with closing(self._arriving(self._validation, order)) as chunks:
             for images_BCHW, labels, _ in chunks:
-                if len(labels):
+                if len(labels):  # all images of a chunk may be corrupt
                     yield Batch((images_BCHW,), labels)
 
     def _arriving(self, images: Loaded, order: Iterable[list[Any]]) -> Generator[Chunk]:
-        """Yield chunks on the device; closing the generator ends the workers that load them."""
+        """Yield chunks on the device; closing the generator ends the workers.
+
+        Raises:
+            DataMissingError: an image cannot be used, and must not be skipped.
+        """
         with closing(load(images, order, self._loading.workers, pinned=self._device.type == "cuda")) as chunks:
             for chunk in on_device(chunks, self._device, self._normalise):
                 for problem in chunk.problems:
@@ -177,15 +195,21 @@ class Images(Classification):
                 yield chunk
 
     def _judge(self, problem: Problem) -> None:
-        """Say once of an image that it is left out, or end the run where it may not be."""
+        """Warn once about an image that is skipped.
+
+        Raises:
+            DataMissingError: the image must not be skipped, or too many were.
+        """
         text = f"{problem.name}: {problem.reason}"
         if problem.fatal:
             raise DataMissingError(f"{text}; {LISTED}")
         if self._loading.corrupt == "fail":
-            cure = "to leave such images out: `ettsweep retry RUN --launch-set corrupt_images=skip`"
-            raise DataMissingError(f"{text}; {cure}; {LISTED}")
+            hint = "to skip such images: `ettsweep retry RUN --launch-set corrupt_images=skip`"
+            raise DataMissingError(f"{text}; {hint}; {LISTED}")
         if problem.name not in self._corrupt:
             self._corrupt.add(problem.name)
             self._loading.warn(text)
         if len(self._corrupt) > self._tolerated:
-            raise DataMissingError(f"{text}, as {len(self._corrupt) - 1} others: too many to leave out; {LISTED}")
+            raise DataMissingError(
+                f"{text}; with {len(self._corrupt) - 1} others, these are too many to skip; {LISTED}"
+            )

@@ -1,4 +1,4 @@
-"""Scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, kept on the device."""
+"""The task on scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, held on the device."""
 
 import gzip
 from collections.abc import Iterator
@@ -17,17 +17,19 @@ from ettsweep.trainer.tasks.task import Batch, BatchShare, Classification, Loade
 VALIDATION_SLICE = 500
 
 
+# Runs that one process trains share the tensors.
 @cache
 def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return normalised training and validation images [N, 1, 8, 8] and their labels [N], as scikit-learn has them.
+    """Return training images, labels, validation images, labels; images are normalised [N, 1, 8, 8], labels [N].
 
-    Its own load_digits takes a second to import.
+    The file is read directly: importing scikit-learn's load_digits takes a second.
     """
     with gzip.open(digits_file(), "rt") as file:
         table = np.loadtxt(file, delimiter=",")
     images, labels = table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
     order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(images))
     train, validation = order[:train_size], order[train_size:]
+    # Of the training images alone: validation images must not influence training.
     mean, std = images[train].mean(), images[train].std()
     images_NCHW = torch.from_numpy(((images - mean) / std)[:, None].astype(np.float32))
     labels_N = torch.from_numpy(labels)
@@ -35,9 +37,9 @@ def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 class Digits(Classification):
-    """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
+    """The task of a run on digits: a fixed split, one mean and standard deviation for all pixels, no augmentation."""
 
-    fingerprint = ""  # the package's
+    fingerprint = ""  # packaged data
 
     def __init__(
         self,
@@ -50,8 +52,12 @@ class Digits(Classification):
     ) -> None:
         super().__init__(spec.label_smoothing)
         self._images, self._labels, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
-        mine = [slice(one.start, one.stop, one.step) for one in share.validation(len(val_y), VALIDATION_SLICE)]
-        self._validation = [Batch((val_x[chosen],), val_y[chosen]) for chosen in mine]
+        # Slices, for indexing with them makes views and copies nothing.
+        slices = [
+            slice(positions.start, positions.stop, positions.step)
+            for positions in share.validation(len(val_y), VALIDATION_SLICE)
+        ]
+        self._validation = [Batch((val_x[positions_slice],), val_y[positions_slice]) for positions_slice in slices]
         self._seed, self._share = seed, share
         self._used = used(spec.train_size, spec.samples)
         self.steps_per_epoch = len(self._used) // share.batch_size
@@ -59,6 +65,7 @@ class Digits(Classification):
     def batches(self, first_step: int) -> Iterator[Batch]:
         for _, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
             batch_B = torch.from_numpy(batch).to(self._labels.device)
+            # The last micro-batch may be smaller, so each is weighted by its size.
             for positions in self._share.slices:
                 chosen_B = batch_B[positions.start : positions.stop]
                 share = len(positions) / self._share.batch_size

@@ -1,4 +1,4 @@
-"""Where a set of images lies and in what form, found by a glance at folders: no torch, and no walk over the images."""
+"""Location and format of image data sets, found by listing a few folders. Imports no torch, and opens no image."""
 
 import os
 import re
@@ -14,10 +14,10 @@ from ettsweep.trainer.tasks.data_location import Side, data_env, resolve
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 
 ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
-"""The folder in which a data set is distributed."""
+"""The folder in which each data set is distributed."""
 
 SPLITS: dict[Side, tuple[str, ...]] = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test")}
-"""What training and validation side are called, the first that is there being meant."""
+"""Names of the folders or splits of both sides; of several that exist, the first is used."""
 
 HUB = re.compile(r"hfds/[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -32,10 +32,11 @@ Format = Literal["class folders", "tar files", "parquet files", "hub data set", 
 
 @dataclass(frozen=True)
 class StoredSide:
-    """Where one side of a data set lies.
+    """Location and format of one side of a data set.
 
     Attributes:
-        paths: the folder of class folders; the tar files; else the folder or the name of the whole data set.
+        paths: the folder of class folders; all tar files; for other formats, the folder or hub name of the data set,
+            which is the same for both sides.
     """
 
     side: Side
@@ -44,17 +45,17 @@ class StoredSide:
 
 
 def guess(data: str) -> str:
-    """Return the task that a data set looks like: CIFAR as it is distributed, or any other images."""
+    """Return the name of the task for a data set: cifar10 or cifar100 for CIFAR's own files, else imagenet."""
     folder = Path(data)
     names = [folder.name, *(os.listdir(folder) if folder.is_dir() else [])]
     return next((kind for kind, name in ORIGINAL.items() if name in names), "imagenet")
 
 
 def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
-    """Return where training and validation images of a task are; DataMissingError where that is not to be found.
+    """Return the locations of a task's training and validation images.
 
     Raises:
-        DataMissingError: nobody has said so, or there is nothing that is understood.
+        DataMissingError: no location was given, or there are no images in a supported layout.
     """
     if data is None:
         variable = data_env(task.kind)
@@ -70,12 +71,15 @@ def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
 def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
     if data.startswith("hfds/"):
         if not HUB.fullmatch(data):
-            raise DataMissingError(f"task {kind}: {data!r} names no data set of the hub: hfds/OWNER/NAME is expected")
+            raise DataMissingError(
+                f"task {kind}: {data!r} is not the name of a data set on the hub: expected hfds/OWNER/NAME"
+            )
         return _whole("hub data set", data.removeprefix("hfds/"))
     root, takes = Path(data), f"--data takes {LAYOUTS}"
     if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise DataMissingError(f"task {kind}: {root} {what}; {takes}")
+        problem = "is a file" if root.exists() else "does not exist"
+        raise DataMissingError(f"task {kind}: {root} {problem}; {takes}")
+    # Users may name the folder itself, or the one that contains it.
     for original in (root / ORIGINAL[kind], root) if kind in ORIGINAL else ():
         if original.name == ORIGINAL[kind] and original.is_dir():
             return _whole("CIFAR's own files", str(original.parent))
@@ -85,78 +89,82 @@ def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
         return train, val
     if _has_parquet(root, folders, files):
         return _whole("parquet files", data)
-    missing = " and ".join(f"no {side}/" for side, there in zip(SPLITS, (train, val), strict=True) if not there)
+    missing = " and ".join(f"no {side}/" for side, location in zip(SPLITS, (train, val), strict=True) if not location)
     contents = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
     raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {contents}; {takes}")
 
 
 def _whole(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
+    # Before jobs are submitted, each of which would fail.
     if form in ("parquet files", "hub data set") and find_spec("datasets") is None:
         raise DataMissingError(f"{name}: reading {form} needs datasets: pip install 'ettsweep[hub]'")
     return StoredSide("train", form, (name,)), StoredSide("val", form, (name,))
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of folders and of files."""
+    """Return the sorted names of the folders and of the files in a folder, without hidden ones."""
     with os.scandir(folder) as entries:
-        found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
-    return [name for name, is_dir in found if is_dir], [name for name, is_dir in found if not is_dir]
+        named_kinds = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    return [name for name, is_dir in named_kinds if is_dir], [name for name, is_dir in named_kinds if not is_dir]
 
 
 def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> StoredSide | None:
-    """Return a side that has a folder of its own, or tar files whose names say so; None where it has parquet files."""
+    """Return the location of a side with a folder of its own, or with tar files named after it; else None."""
     for name in SPLITS[side]:
         if name in folders:
-            inner, within = _entries(root / name)
-            if inner:
+            inner_folders, inner_files = _entries(root / name)
+            if inner_folders:
                 return StoredSide(side, "class folders", (str(root / name),))
-            if tars := [file for file in within if file.endswith(".tar")]:
+            if tars := [file for file in inner_files if file.endswith(".tar")]:
                 return StoredSide(side, "tar files", tuple(str(root / name / tar) for tar in tars))
     for name in SPLITS[side]:
+        # As a whole word, so that "retrain" is not "train".
         if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
             return StoredSide(side, "tar files", tuple(str(root / tar) for tar in tars))
     return None
 
 
 def _has_parquet(root: Path, folders: list[str], files: list[str]) -> bool:
-    """Look for parquet files here and one folder below, but not into a thousand class folders."""
+    """Return `True` if a folder or one of its first ten subfolders has parquet files."""
     return any(f.endswith(".parquet") for f in files) or any(
         f.endswith(".parquet") for folder in folders[:10] for f in _entries(root / folder)[1]
     )
 
 
 GLANCE_S = 2.0
-"""Seconds for a look at how many images there are before anything is submitted: enough for all but large sets."""
+"""Time limit for counting images before jobs are submitted, in seconds: enough for all but large data sets."""
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
-"""What timm takes for an image, in any case of letters."""
+"""Suffixes of the files that timm reads as images, in lower or upper case."""
 
 
 def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
-    """Compare classes and images with what a run needs, as far as a glance at class folders tells.
+    """Compare the numbers of classes and images with task and model, if class folders can be counted quickly.
 
     Raises:
-        DataMissingError: they differ, so that every run would fail.
+        DataMissingError: they differ, so every run would fail.
     """
     assert isinstance(model, ImageModel)
-    for (place, counts), wanted in zip(_glance(task, data), (task.train_size, task.val_size), strict=True):
-        if counts is None:
+    for (location, counts), expected_size in zip(_glance(task, data), (task.train_size, task.val_size), strict=True):
+        if counts is None:  # not counted: each run compares them when it opens the data
             continue
-        key = f"task.{place.side}_size"
+        key = f"task.{location.side}_size"
         if len(counts) != model.classes:
-            told = f"{len(counts)} classes, the model has {model.classes}: --set model.classes={len(counts)}"
-        elif sum(counts) != wanted:
-            told = f"{sum(counts)} images, {key} is {wanted}: --set {key}={sum(counts)}"
+            problem = f"{len(counts)} classes, the model has {model.classes}: --set model.classes={len(counts)}"
+        elif sum(counts) != expected_size:
+            problem = f"{sum(counts)} images, {key} is {expected_size}: --set {key}={sum(counts)}"
         else:
             continue
-        raise DataMissingError(f"task {task.kind}: {place.paths[0]} has {told}")
+        raise DataMissingError(f"task {task.kind}: {location.paths[0]} has {problem}")
 
 
 def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
-    """Return task and model with the numbers of images and classes that a glance finds, where they may be any.
+    """Return task and model with the numbers of images and classes in the data, if the task accepts any images.
+
+    They are returned unchanged if counting takes too long.
 
     Raises:
-        DataMissingError: there is nothing that is understood.
+        DataMissingError: there are no images in a supported layout.
     """
     train, val = (counts for _, counts in _glance(task, data))
     if not task.any_images or not train or not val:
@@ -166,20 +174,20 @@ def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, Mod
 
 
 def _glance(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:
-    """Return both sides, each with the number of images of each class, None where a glance does not tell."""
-    until_s = time.monotonic() + GLANCE_S
+    """Return both sides, each with the number of images per class; None if it is unknown or takes too long to count."""
+    deadline_s = time.monotonic() + GLANCE_S
     return [
-        (place, _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None)
-        for place in locate(task, data)
+        (location, _counts(Path(location.paths[0]), deadline_s) if location.format == "class folders" else None)
+        for location in locate(task, data)
     ]
 
 
-def _counts(folder: Path, until_s: float) -> list[int] | None:
-    """Return the number of images of each class, None where that is not to be seen at a glance."""
+def _counts(folder: Path, deadline_s: float) -> list[int] | None:
+    """Return the number of images of each class folder; None if a class has subfolders, or at the deadline."""
     counts = []
     for name in _entries(folder)[0]:
-        inner, files = _entries(folder / name)
-        if inner or time.monotonic() > until_s:
+        inner_folders, files = _entries(folder / name)
+        if inner_folders or time.monotonic() > deadline_s:
             return None
         counts.append(sum(file.lower().endswith(IMAGE_SUFFIXES) for file in files))
-    return [count for count in counts if count]
+    return [count for count in counts if count]  # folders without images are no classes

@@ -1,4 +1,4 @@
-"""What images there are in class folders and in tars: listed once, kept on disk, and listed anew after a change."""
+"""Indexes of the images in class folders and tar files, cached on disk and built again after a change."""
 
 import contextlib
 import hashlib
@@ -16,19 +16,20 @@ from ettsweep.files import cache_folder, write_atomic
 from ettsweep.trainer.tasks.images.tars import images_in
 
 VERSION = 1
-"""Of a list on disk."""
+"""Version of the format of cached indexes."""
 
 SETTLED_S = 2.0
-"""A folder that has changed so recently may change while it is listed, or again without a new time."""
+"""A folder that changed less than this many seconds before it was listed may change again without a new modification
+time, so its index is not reused."""
 
 
 class Index(NamedTuple):
-    """Classes in timm's order, and of each image its label and where it is.
+    """Classes in timm's order; label, name and position of each image.
 
     Attributes:
         labels: [N].
-        names: [N], as bytes: the path in the folder, or in the tar.
-        places: which tar, first byte and length of images in tars [N, 3]; of those in folders nothing [N, 0].
+        names: paths in the folder or in the tar, as bytes [N].
+        offsets: for images in tars [N, 3]: index of the tar, first byte, length in bytes; for folders [N, 0].
     """
 
     classes: list[str]
@@ -38,7 +39,10 @@ class Index(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """An index, the files and folders that it was read from, and their times and sizes before that [N, 2]."""
+    """An index, the paths of the files or folders it was built from, and their stamps (mtime in ns, size) [paths, 2].
+
+    The stamps were taken before the listing, so a change during the listing is noticed at the next use.
+    """
 
     images: Index
     listed: Sequence[str]
@@ -46,25 +50,28 @@ class Listing(NamedTuple):
 
 
 def folder_index(root: str) -> Index:
-    """Return the images in the class folders of a root as they are now: a look at each folder, if none has changed.
+    """Return the index of the images in class folders.
+
+    A cached index is reused if no folder has changed, which takes one `stat` per folder.
 
     Raises:
-        DataMissingError: there are none.
+        DataMissingError: there are no images.
     """
+    # By the real path, so that links to a data set share its index.
     return _kept([os.path.realpath(root)], lambda: _list_folders(root))
 
 
 def tar_index(paths: Sequence[str]) -> Index:
-    """Return the images in tars as they are now: a look at each tar, if none has changed.
+    """Return the index of the images in tar files; a cached one is reused if no tar has changed.
 
     Raises:
-        DataMissingError: there are none, or a tar cannot be read.
+        DataMissingError: there are no images, or a tar cannot be read.
     """
     return _kept(paths, lambda: _list_tars(paths))
 
 
 def numbered(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return classes in timm's order, and as labels [N] the positions of names among them."""
+    """Return the distinct names in timm's order, which are the classes, and the index of each name in them [N]."""
     from timm.utils.misc import natural_key
 
     classes = sorted(set(names), key=natural_key)
@@ -75,7 +82,8 @@ def numbered(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 def _list_folders(root: str) -> Listing:
     from timm.data.dataset_factory import create_dataset
 
-    began_ns = time.time_ns()
+    start_ns = time.time_ns()
+    # As timm walks them: class folders may be links.
     folders = [folder for folder, _, _ in os.walk(root, followlinks=True)]
     stamps = _stamps(folders)
     try:
@@ -86,8 +94,9 @@ def _list_folders(root: str) -> Listing:
     start = len(root.rstrip(os.sep)) + 1
     names = _as_bytes([path[start:] for path, _ in reader.samples])
     index = Index(list(reader.class_to_idx), labels, names, np.empty((len(labels), 0), np.int64))
-    settled = stamps[:, 0].max() < began_ns - 1e9 * SETTLED_S
-    return Listing(index, folders, stamps if settled else np.zeros_like(stamps))
+    # File systems with coarse times may give two changes in a row the same time.
+    is_stable = stamps[:, 0].max() < start_ns - 1e9 * SETTLED_S
+    return Listing(index, folders, stamps if is_stable else np.zeros_like(stamps))  # zeros never match
 
 
 def _list_tars(paths: Sequence[str]) -> Listing:
@@ -96,36 +105,39 @@ def _list_tars(paths: Sequence[str]) -> Listing:
     stamps, extensions = _stamps(paths), get_img_extensions(as_set=True)
     images = [(tar, image) for tar, path in enumerate(paths) for image in images_in(path, extensions)]
     if not images:
-        raise DataMissingError(f"{paths[0]}: no images in it, nor in the {len(paths) - 1} tar files beside it")
+        raise DataMissingError(f"{paths[0]}: no images in it, nor in the other {len(paths) - 1} tar files")
     classes, labels = numbered([image.class_name for _, image in images])
-    places = np.array([(tar, image.offset, image.size) for tar, image in images], np.int64)
-    return Listing(Index(classes, labels, _as_bytes([image.name for _, image in images]), places), paths, stamps)
+    offsets = np.array([(tar, image.offset, image.size) for tar, image in images], np.int64)
+    return Listing(Index(classes, labels, _as_bytes([image.name for _, image in images]), offsets), paths, stamps)
 
 
 def _as_bytes(names: Sequence[str]) -> NDArray[np.bytes_]:
-    """Return names as one array, since workers that count references to a million texts would each copy all of them."""
+    """Return the names as one array.
+
+    Reference counts of a million strings would be written by each forked worker, which copies the memory of all.
+    """
     return np.array([os.fsencode(name) for name in names])
 
 
-def _stamps(listed: Sequence[str]) -> NDArray[np.int64]:
-    return np.array([(stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, listed)], np.int64)
+def _stamps(paths: Sequence[str]) -> NDArray[np.int64]:
+    return np.array([(stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, paths)], np.int64)
 
 
-# --- on disk ----------------------------------------------------------------------------------------------------------
+# --- cache on disk ----------------------------------------------------------------------------------------------------
 
 
-def _kept(listed: Sequence[str], list_images: Callable[[], Listing]) -> Index:
-    """Return an index from the cache where it is sound and nothing has changed, else a new one."""
+def _kept(paths: Sequence[str], list_images: Callable[[], Listing]) -> Index:
+    """Return the cached index if it is readable and nothing has changed, else build and cache it."""
     try:
-        path = cache_folder() / f"images-{hashlib.sha256(repr((VERSION, listed)).encode()).hexdigest()[:24]}.npz"
+        path = cache_folder() / f"images-{hashlib.sha256(repr((VERSION, paths)).encode()).hexdigest()[:24]}.npz"
     except OSError as error:
         raise DataMissingError(f"{error.filename}: {error.strerror}") from None
-    with contextlib.suppress(Exception):  # whatever is wrong with it, it can be made again
+    with contextlib.suppress(Exception):  # a cache that cannot be read is built again
         listing = _load(path)
         if np.array_equal(_stamps(listing.listed), listing.stamps):
             return listing.images
     listing = list_images()
-    with contextlib.suppress(OSError, EttsweepError):  # without a cache, it is made each time
+    with contextlib.suppress(OSError, EttsweepError):  # without a cache, the index is built each time
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, lambda temporary: _save(temporary, listing))
     return listing.images
@@ -134,27 +146,29 @@ def _kept(listed: Sequence[str], list_images: Callable[[], Listing]) -> Index:
 def _save(path: Path, listing: Listing) -> None:
     index = listing.images
     columns = {"classes": _packed(index.classes), "listed": _packed(listing.listed), "stamps": listing.stamps}
+    # An open file, since savez appends .npz to any other path.
     with path.open("wb") as file:
         np.savez(file, **columns, labels=index.labels, names=index.names, places=index.places)  # type: ignore[arg-type]
 
 
 def _load(path: Path) -> Listing:
-    """Return a listing that was saved.
+    """Return a saved listing.
 
     Raises:
-        Exception: of any kind, where it is none.
+        Exception: of any type, if the file is damaged.
     """
     with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
-        labels, places, stamps = (columns[key].astype(np.int64) for key in ("labels", "places", "stamps"))
-        index = Index(_unpacked(columns["classes"]), labels, columns["names"].astype(np.bytes_), places)
-        listed = _unpacked(columns["listed"])
-    if not (len(labels) == len(index.names) == len(places) and labels.max() < len(index.classes)):
+        labels, offsets, stamps = (columns[key].astype(np.int64) for key in ("labels", "places", "stamps"))
+        index = Index(_unpacked(columns["classes"]), labels, columns["names"].astype(np.bytes_), offsets)
+        paths = _unpacked(columns["listed"])
+    # A damaged file must fail here, not give wrong labels.
+    if not (len(labels) == len(index.names) == len(offsets) and labels.max() < len(index.classes)):
         raise ValueError(f"{path}: the lengths of its columns differ")
-    return Listing(index, listed, stamps)
+    return Listing(index, paths, stamps)
 
 
 def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Return texts one after the other: an array of texts would give each the room of the longest."""
+    """Return texts joined as bytes: an array of strings would take the size of the longest for each."""
     return np.frombuffer("\0".join(texts).encode("utf-8", "surrogateescape"), dtype=np.uint8)
 
 

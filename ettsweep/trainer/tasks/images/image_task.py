@@ -1,4 +1,4 @@
-"""What tasks with images are: the fields that change the numbers of a run, and which models they fit."""
+"""Specs of the tasks on images, and their compatibility with models."""
 
 import re
 from typing import Annotated, ClassVar, Literal
@@ -10,11 +10,12 @@ from ettsweep.schema import Fraction, NonNegative, OmitFromIdAt, Positive, expec
 
 
 class DigitsTask(TaskSpec):
-    """Scikit-learn's 8 x 8 digits, split once and for all into training and validation images.
+    """Scikit-learn's 8 x 8 digits, with a fixed split into training and validation images.
 
     Attributes:
-        train_size: training images; all others are for validation.
-        samples: training images that are used, chosen once and for all; None for all.
+        train_size: number of training images; all others are for validation.
+        split_seed: seed of the split, which does not change with the seed of a run.
+        samples: number of training images to use, the same ones for every run; None for all.
     """
 
     kind: Literal["digits"] = "digits"
@@ -31,39 +32,40 @@ RAND_AUGMENT = re.compile(r"|rand(-(m|n|mmax|inc)\d+|-(mstd|p)\d+(\.\d+)?|-t[a-z
 RandAugment = Annotated[
     str,
     expect(
-        "RandAugment in timm's words, such as rand-m9-mstd0.5-inc1, or nothing,",
+        "RandAugment in timm's notation, such as rand-m9-mstd0.5-inc1, or nothing,",
         lambda value: isinstance(value, str) and RAND_AUGMENT.fullmatch(value) is not None,
     ),
-    BeforeValidator(lambda value: "" if value is None else value),  # `--set task.rand_augment=` is nothing
+    BeforeValidator(lambda value: "" if value is None else value),  # of `--set task.rand_augment=`
 ]
 
 
 class ImageTask(TaskSpec):
-    """Classification of a set of images that lies on disk; where it lies is not part of the spec.
+    """Classification of images on disk; their path is not part of the spec.
 
-    The augmentation is timm's. The defaults are those of the paper's ImageNet recipe.
+    Augmentation is timm's. The defaults are those of the paper's ImageNet recipe.
 
     Attributes:
-        crop: `resized` is a random resized crop of at least `crop_scale_min` of the area; `padded` pads by an eighth
-            of the image size and crops.
+        crop: `resized` takes a random crop of at least `crop_scale_min` of the area and resizes it; `padded` pads by an
+            eighth of the image size and takes a random crop.
         flip: probability of a horizontal flip.
-        rand_augment: timm's words for RandAugment; empty for none.
-        random_erasing: probability that a rectangle becomes noise.
-        mixup, cutmix: their Beta parameters, 0 for none; `mixup_switch` the probability of CutMix where both are on.
-        mixup_chunk: images that share one draw of them; they are mixed with each other.
-        pixels: what decodes and scales training images; `torchvision` takes less time, and its bytes differ by a level
-            here and there, by some where a JPEG that is much larger than its crop is decoded at a part of its size.
-        resize: short side before the centre crop of an evaluation.
+        rand_augment: RandAugment in timm's notation; empty for none.
+        random_erasing: probability that a random rectangle is replaced by noise.
+        mixup, cutmix: parameters of their Beta distributions, 0 to turn them off. `mixup_switch` is the probability of
+            CutMix if both are on.
+        mixup_chunk: number of images that are mixed with each other, with one draw of the mixing weight.
+        pixels: library that decodes and resizes training images. `torchvision` is faster; its pixels differ by about
+            one level, and by some for a JPEG that is much larger than its crop, which is decoded at reduced size.
+        resize: length of the short side before the centre crop of validation images.
         mean, std: of each channel, for normalisation.
-        train_size, val_size: number of images; the data that are found must have as many.
-        samples: training images that are used, chosen once and for all; None for all.
+        train_size, val_size: number of images, which the data must have.
+        samples: number of training images to use, the same ones for every run; None for all.
     """
 
     named_classes: ClassVar[int | None] = None
-    """Classes of the set that the kind is named after."""
+    """Number of classes of the data set that the task is named after."""
 
     any_images: ClassVar[bool] = False
-    """Whether images of one's own may take their place."""
+    """`True` if users may train on their own images instead."""
 
     kind: str
     label_smoothing: Fraction = 0.1
@@ -73,6 +75,7 @@ class ImageTask(TaskSpec):
     cutmix: NonNegative = 1.0
     mixup_switch: Annotated[float, Field(ge=0, le=1)] = 0.5
     resize: Positive = 256
+    # At the values given to OmitFromIdAt, a field is not part of the id of a run.
     mixup_chunk: Annotated[int, Field(ge=2, multiple_of=2), OmitFromIdAt(128)] = 128
     pixels: Annotated[Literal["pillow", "torchvision"], OmitFromIdAt("pillow")] = "pillow"
     crop: Annotated[Literal["resized", "padded"], OmitFromIdAt("resized")] = "resized"
@@ -86,13 +89,14 @@ class ImageTask(TaskSpec):
 
     @property
     def classes(self) -> int | None:
-        """How many classes there are; None where only the data say, which the number of images tells."""
-        own = self.any_images and self.train_size != ImageTask.model_fields["train_size"].default
-        return None if own else self.named_classes
+        """Number of classes; None if only the data tell, which is so for the user's own images."""
+        # No field says whose images they are: the user's own have another size than ImageNet.
+        is_custom = self.any_images and self.train_size != ImageTask.model_fields["train_size"].default
+        return None if is_custom else self.named_classes
 
 
 class ImageNetTask(ImageTask):
-    """ImageNet-1k with the paper's augmentation; any other set of images with `train_size` and `val_size`."""
+    """ImageNet-1k with the paper's augmentation, or any other images of size `train_size` and `val_size`."""
 
     named_classes: ClassVar[int | None] = 1000
     any_images: ClassVar[bool] = True
@@ -100,7 +104,7 @@ class ImageNetTask(ImageTask):
 
 
 class CifarTask(ImageTask):
-    """What CIFAR-10 and CIFAR-100 share: small images, padded crops and flips."""
+    """Defaults of CIFAR-10 and CIFAR-100: small images, padded crops and flips."""
 
     label_smoothing: Fraction = 0.0
     rand_augment: RandAugment = ""
@@ -132,17 +136,17 @@ class Cifar100Task(CifarTask):
 
 
 def misfits(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> list[str]:
-    """Return why a model cannot be trained on images."""
+    """Return the reasons why a model cannot be trained on this task; empty if it can."""
     if not isinstance(model, ImageModel):
-        return [f"model: task {task.kind} has images, which {model.kind} cannot read; a vit is expected"]
-    wanted: dict[str, int | None] = {"image_size": 8, "channels": 1, "classes": 10}
-    cure = ""
+        return [f"model: task {task.kind} needs an image model (kind vit), got {model.kind}"]
+    expected: dict[str, int | None] = {"image_size": 8, "channels": 1, "classes": 10}
+    hint = ""
     if isinstance(task, ImageTask):
-        wanted = {"channels": 3, "classes": task.classes}
-        cure = "; for images of your own, state task.train_size and task.val_size" if task.any_images else ""
+        expected = {"channels": 3, "classes": task.classes}
+        hint = "; for your own images, set task.train_size and task.val_size" if task.any_images else ""
     problems = [
-        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{cure if key == 'classes' else ''}"
-        for key, value in wanted.items()
+        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{hint if key == 'classes' else ''}"
+        for key, value in expected.items()
         if value not in (None, getattr(model, key))
     ]
     if task.samples and task.samples > task.train_size:
@@ -153,11 +157,11 @@ def misfits(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> 
         return problems
     if (task.mixup or task.cutmix) and batch_size % 2:
         problems.append(
-            f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}; "
+            f"batch_size: Mixup pairs images and needs an even number, got {batch_size}; "
             "or --set task.mixup=0 --set task.cutmix=0"
         )
     if task.pixels == "torchvision" and task.crop != "resized":
-        problems.append(f"task.pixels: torchvision scales resized crops, and task.crop is {task.crop}")
+        problems.append(f"task.pixels: torchvision needs task.crop=resized, got {task.crop}")
     if task.resize < model.image_size:
         problems.append(f"task.resize: {task.resize} is below model.image_size {model.image_size}")
     return problems

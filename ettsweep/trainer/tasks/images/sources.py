@@ -1,4 +1,4 @@
-"""Sets of images with random access, from what lies on a disk: one source each for training and validation."""
+"""Random access to images in class folders, tar files, parquet files and CIFAR's own files."""
 
 import io
 import os
@@ -18,11 +18,11 @@ from ettsweep.trainer.tasks.images.image_task import ImageTask
 
 
 class ImageSource(Protocol):
-    """Images in a fixed order.
+    """Images of one side of a data set, in a fixed order.
 
     Attributes:
-        classes: their names; a label is a position among them.
-        labels: of all images [N].
+        classes: names of the classes; a label is an index into them.
+        labels: label of each image [N].
     """
 
     classes: list[str]
@@ -32,11 +32,11 @@ class ImageSource(Protocol):
         return len(self.labels)
 
     def name(self, index: int) -> str:
-        """Return what a person finds the image by."""
+        """Return a name by which a user can find the image: a path, or file and row."""
         ...
 
     def read(self, index: int) -> bytes | NDArray[np.uint8]:
-        """Return an image as it is stored, encoded or as pixels [H, W, 3]; OSError where it cannot be read.
+        """Return an image as it is stored: encoded, or as pixels [H, W, 3].
 
         Raises:
             OSError: it cannot be read.
@@ -45,102 +45,110 @@ class ImageSource(Protocol):
 
 
 Crop = Callable[[Image.Image], Image.Image]
-"""From an image that has been opened, and not yet decoded, to what is used of it in RGB."""
+"""Decodes an opened image, and returns the part of it that is used, in RGB."""
 
 
 def whole(image: Image.Image) -> Image.Image:
-    """Decode all of an image."""
+    """Return the full image in RGB."""
     image.load()
-    return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
+    return image if image.mode == "RGB" else image.convert("RGB")  # convert always copies
 
 
 def small(image: Image.Image) -> Image.Image:
-    """Decode an image as small as that is quick, which is good to see whether all of it is there."""
-    image.draft("RGB", (1, 1))
+    """Return the image in RGB at reduced size: the fastest way to see whether a file is complete."""
+    image.draft("RGB", (1, 1))  # JPEGs are decoded at an eighth of their size; other formats ignore it
     return image.convert("RGB")
 
 
 def decode(stored: bytes | NDArray[np.uint8], crop: Crop = whole) -> Image.Image:
-    """Return an image in RGB, or raise UndecodableError.
+    """Return an image in RGB, as `crop` decodes it.
 
     Raises:
-        UndecodableError: it is truncated, or no image.
+        UndecodableError: the bytes are truncated, or not an image.
     """
     if isinstance(stored, np.ndarray):
         return crop(Image.fromarray(stored))
     try:
         with Image.open(io.BytesIO(stored)) as image:
             return crop(image)
-    except MemoryError:
+    except MemoryError:  # says nothing about the image
         raise
     except UnidentifiedImageError:
-        raise UndecodableError("no image of a known format" if stored else "an empty file") from None
-    except Exception as error:  # decoders raise all kinds of errors on bytes that are not theirs
+        raise UndecodableError("not an image of a known format" if stored else "an empty file") from None
+    except Exception as error:  # decoders raise errors of many types on damaged bytes
         raise UndecodableError(str(error) or type(error).__name__) from None
 
 
 def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[ImageSource, ImageSource]:
-    """Return the images of training and validation, after checks of what a run relies on.
+    """Return the training and the validation images, whose classes and numbers were compared with task and model.
 
     Raises:
-        DataMissingError: they are not there, or not those of the task; the message says what would work.
+        DataMissingError: they are missing, or differ from the task; the message says what would work.
     """
-    train, val = (open_source(place, task.kind) for place in locate(task, data))
-    if wrong := mismatches(task, classes, train, val):
-        raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in wrong))
+    train, val = (open_source(location, task.kind) for location in locate(task, data))
+    if problems := mismatches(task, classes, train, val):
+        raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in problems))
     return train, val
 
 
 def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: ImageSource) -> list[str]:
-    """Return in what the images are not those that a task names; `classes` of the model, None for any."""
-    wrong = []
+    """Return how images differ from the spec of a task; empty if they do not.
+
+    `classes` is the number of classes of the model; None does not compare it.
+    """
+    problems = []
     if train.classes != val.classes:
-        for here, there, part in ((train, val, "training"), (val, train, "validation")):
-            if only := [name for name in here.classes if name not in set(there.classes)]:
-                wrong.append(f"{len(only)} classes are in the {part} images only: {', '.join(only[:20])}")
-        wrong = wrong or ["training and validation images number their classes differently"]
+        for side_source, other_source, side_name in ((train, val, "training"), (val, train, "validation")):
+            if unmatched := [name for name in side_source.classes if name not in set(other_source.classes)]:
+                problems.append(
+                    f"{len(unmatched)} classes are in the {side_name} images only: {', '.join(unmatched[:20])}"
+                )
+        problems = problems or ["training and validation images have their classes in different orders"]
     if classes is not None and len(train.classes) != classes:
-        wrong.append(
-            f"{len(train.classes)} classes are there, the model has {classes}: --set model.classes={len(train.classes)}"
+        data_classes = len(train.classes)
+        problems.append(
+            f"the data have {data_classes} classes, the model has {classes}: --set model.classes={data_classes}"
         )
+    # The length of an epoch, and so the schedule, depends on these sizes.
     for key, source in (("train_size", train), ("val_size", val)):
-        wanted = getattr(task, key)
-        if len(source) != wanted:
-            cure = f"{'complete them, or ' if len(source) < wanted else ''}--set task.{key}={len(source)}"
-            wrong.append(f"{len(source)} images are there, task.{key} is {wanted}: {cure}")
-    return wrong
+        expected_size = getattr(task, key)
+        if len(source) != expected_size:
+            hint = f"{'complete them, or ' if len(source) < expected_size else ''}--set task.{key}={len(source)}"
+            problems.append(f"found {len(source)} images, task.{key} is {expected_size}: {hint}")
+    return problems
 
 
-def open_source(place: StoredSide, kind: str) -> ImageSource:
-    """Return the images of one part of a data set, or raise DataMissingError; they are listed once for many runs.
+def open_source(location: StoredSide, kind: str) -> ImageSource:
+    """Return the images of one side of a data set; the list of images is shared by all runs of this process.
 
     Raises:
-        DataMissingError: there are none, or they are not what they seem to be.
+        DataMissingError: there are none, or they cannot be read in this format.
     """
-    stats = [Path(path).stat() for path in place.paths if Path(path).exists()]
-    return _listed(place, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
+    stats = [Path(path).stat() for path in location.paths if Path(path).exists()]
+    return _listed(location, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
 
 
+# Both sides of two data sets.
 @lru_cache(maxsize=4)
-def _listed(place: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
-    """List images; `stamps` tell whether what was listed is what is there."""
-    match place.format:
+def _listed(location: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
+    """Open a source; `stamps` belong to the cache's key, so that changed files are listed again."""
+    match location.format:
         case "class folders":
-            return FolderSource(place)
+            return FolderSource(location)
         case "tar files":
-            return TarSource(place)
+            return TarSource(location)
         case "CIFAR's own files":
-            return CifarSource(place, kind)
+            return CifarSource(location, kind)
         case "parquet files" | "hub data set":
-            return HubSource(place)
+            return HubSource(location)
 
 
 class FolderSource(ImageSource):
-    """A folder with a folder of images per class, in timm's order."""
+    """One folder of images per class, in timm's order."""
 
-    def __init__(self, place: StoredSide) -> None:
-        self._root = Path(place.paths[0])
-        self.classes, self.labels, self._paths, _ = folder_index(place.paths[0])
+    def __init__(self, location: StoredSide) -> None:
+        self._root = Path(location.paths[0])
+        self.classes, self.labels, self._paths, _ = folder_index(location.paths[0])
 
     def _path(self, index: int) -> Path:
         return self._root / os.fsdecode(self._paths[index])
@@ -153,11 +161,11 @@ class FolderSource(ImageSource):
 
 
 class TarSource(ImageSource):
-    """Images in tar files; nothing stays open, so that processes can share it."""
+    """Images in tar files. No file stays open, so that loader processes can share a source."""
 
-    def __init__(self, place: StoredSide) -> None:
-        self._tars = place.paths
-        self.classes, self.labels, self._names, self._places = tar_index(place.paths)
+    def __init__(self, location: StoredSide) -> None:
+        self._tars = location.paths
+        self.classes, self.labels, self._names, self._places = tar_index(location.paths)
 
     def name(self, index: int) -> str:
         return f"{self._tars[self._places[index, 0]]}: {os.fsdecode(self._names[index])}"
@@ -169,19 +177,22 @@ class TarSource(ImageSource):
 
 
 class CifarSource(ImageSource):
-    """CIFAR as it is distributed, in memory as pixels; torchvision unpickles nothing whose MD5 is not the right one."""
+    """CIFAR's own files, held in memory as pixels.
 
-    def __init__(self, place: StoredSide, kind: str) -> None:
+    They are pickles, which run code when they are opened. torchvision compares their MD5 before.
+    """
+
+    def __init__(self, location: StoredSide, kind: str) -> None:
         from timm.data.dataset_factory import create_dataset
 
-        split = {"train": "train", "val": "test"}[place.side]
-        folder = str(Path(place.paths[0]) / ORIGINAL[kind])
+        split = {"train": "train", "val": "test"}[location.side]
+        folder = str(Path(location.paths[0]) / ORIGINAL[kind])
         try:
-            data = create_dataset(f"torch/{kind}", root=place.paths[0], split=split, download=False)
+            data = create_dataset(f"torch/{kind}", root=location.paths[0], split=split, download=False)
         except RuntimeError:
             raise DataMissingError(
-                f"{folder}: files are missing, or are not the published ones (their MD5 differs), and are not opened; "
-                f"get them again from https://www.cs.toronto.edu/~kriz/cifar.html"
+                f"{folder}: files are missing, or differ from the published ones (by MD5), and are not opened; "
+                f"download them again from https://www.cs.toronto.edu/~kriz/cifar.html"
             ) from None
         self.classes: list[str] = list(data.classes)
         self.labels = np.array(data.targets, dtype=np.int64)
@@ -196,24 +207,25 @@ class CifarSource(ImageSource):
         return pixels_HWC
 
 
+# Names that data sets on the hub commonly give to these columns, WebDataset's included.
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
 
 class HubSource(ImageSource):
-    """Rows of parquet files, or of a data set of the hub, in the order of its files.
+    """Rows of parquet files, or of a data set on the hub, in the order of its files.
 
-    `datasets` copies them to its own cache, since parquet has no random access. Images stay encoded, so that a damaged
-    one is met where it is decoded. They need have no name of their own.
+    `datasets` copies them to its own cache, since parquet has no random access. Images stay encoded until `decode`, so
+    that a damaged one is treated as in any other source.
     """
 
-    def __init__(self, place: StoredSide) -> None:
-        name = place.paths[0]
+    def __init__(self, location: StoredSide) -> None:
+        name = location.paths[0]
         try:
             import datasets
 
             splits = datasets.load_dataset(name)
-            split = _only(f"{name}: split", SPLITS[place.side], list(splits))
+            split = _only(f"{name}: split", SPLITS[location.side], list(splits))
             table = splits[split]
             self._image, label = (
                 _only(f"{name}: column", expected, table.column_names) for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
@@ -221,31 +233,33 @@ class HubSource(ImageSource):
             labels, names = table[label][:], getattr(table.features[label], "names", None)
             if None in labels:
                 raise DataMissingError(
-                    f"{name}: split {split} has rows without a label, the first is {labels.index(None)}"
+                    f"{name}: split {split} has rows without a label; the first is row {labels.index(None)}"
                 )
+            # Only the image column, else each row would decode all of its columns.
             self._rows = table.select_columns(self._image).cast_column(self._image, datasets.Image(decode=False))
             if names:
                 self.classes, self.labels = list(names), np.array(labels, np.int64)
             else:
+                # Without names in the table, the values of the labels are the classes.
                 self.classes, self.labels = numbered(list(map(str, labels)))
         except DataMissingError:
             raise
-        except Exception as error:  # of the network, of the hub, of pyarrow: each has its own
+        except Exception as error:  # network, hub and pyarrow raise errors of many types
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise DataMissingError(f"{name}: cannot be opened as a data set ({reason})") from error
         self._where = f"{name}, {split}"
         if not len(self.labels):
             raise DataMissingError(f"{name}: split {split} has no rows")
-        if self.labels.min() < 0:
+        if self.labels.min() < 0:  # test sets whose labels are secret have -1
             raise DataMissingError(f"{name}: split {split} has no labels (they are {self.labels.min()})")
 
     def name(self, index: int) -> str:
-        """Return the row, and what the table calls the image."""
+        """Return the row, and the file name in the table if it has any."""
         path = self._stored(index).get("path")
         return f"{self._where}, row {index}" + (f": {path}" if path else "")
 
     def read(self, index: int) -> bytes:
-        """Return the content of the row, or of the file that it names."""
+        """Return the bytes in the row, or those of the file that it refers to."""
         stored = self._stored(index)
         content, path = stored.get("bytes"), stored.get("path")
         return Path(path).read_bytes() if content is None and path else content or b""
@@ -254,9 +268,8 @@ class HubSource(ImageSource):
         return self._rows[index][self._image] or {}
 
 
-def _only(what: str, expected: tuple[str, ...], there: list[str]) -> str:
-    """Return the first expected name that is there."""
-    names = [name for name in expected if name in there]
+def _only(label: str, expected: tuple[str, ...], available: list[str]) -> str:
+    names = [name for name in expected if name in available]
     if not names:
-        raise DataMissingError(f"{what}: one of {', '.join(expected)} is expected, it has {', '.join(there)}")
+        raise DataMissingError(f"{label}: expected one of {', '.join(expected)}, it has {', '.join(available)}")
     return names[0]

@@ -1,6 +1,6 @@
-"""Where images lie in a tar file, which is read as it is.
+"""Positions and classes of the images in a tar file, which is never unpacked.
 
-Understood are tars of class folders, one tar per class, a tar of such tars, and WebDataset shards.
+Supported are tars of class folders, one tar per class, a tar of such tars, and WebDataset shards.
 """
 
 import contextlib
@@ -15,7 +15,13 @@ from ettsweep.errors import DataMissingError
 
 
 class TarMember(NamedTuple):
-    """A file in a tar, and its class: first the one that its place says, its folder, else the tar that it lies in."""
+    """A file in a tar.
+
+    Attributes:
+        name: path in the tar; for a tar in a tar, after the path of the inner one.
+        offset, size: first byte in the outermost file, and length in bytes.
+        class_name: name of the file's folder; without a folder, of its tar.
+    """
 
     name: str
     offset: int
@@ -24,12 +30,13 @@ class TarMember(NamedTuple):
 
 
 def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
-    """Yield the images of a tar, which may be a shard that says their classes.
+    """Yield the images of a tar; in a WebDataset shard, classes come from .cls and .json files.
 
     Raises:
-        DataMissingError: it cannot be read, or a shard does not say the class of an image.
+        DataMissingError: the tar cannot be read, or an image of a shard has no class.
     """
     try:
+        # "r:" accepts no compression: images are read at their offsets later.
         with Path(path).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = list(_members(tar, Path(path).stem))
             classes = _webdataset_classes(file.fileno(), members)
@@ -46,34 +53,37 @@ def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
         yield member._replace(class_name=class_name)
 
 
-def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -> Iterator[TarMember]:
-    """Yield the files of a tar, and of the tars in it; `start` and `above` are place and name of one of these."""
-    for info in tar:
-        if not info.isfile():
+def _members(tar: tarfile.TarFile, stem: str, start: int = 0, parent: str = "") -> Iterator[TarMember]:
+    """Yield the files of a tar and of the tars in it; `start` and `parent` are offset and name of an inner tar."""
+    for entry in tar:
+        if not entry.isfile():
             continue
-        if info.name.endswith(".tar"):
-            with tarfile.open(fileobj=tar.extractfile(info), mode="r:") as inner:
-                yield from _members(inner, Path(info.name).stem, start + info.offset_data, f"{above}{info.name}/")
+        if entry.name.endswith(".tar"):
+            # An inner tar is stored as it is, so offsets in it only need its start added.
+            with tarfile.open(fileobj=tar.extractfile(entry), mode="r:") as inner:
+                yield from _members(inner, Path(entry.name).stem, start + entry.offset_data, f"{parent}{entry.name}/")
         else:
-            folder = Path(info.name).parent.name
-            yield TarMember(above + info.name, start + info.offset_data, info.size, folder or stem)
+            folder = Path(entry.name).parent.name
+            yield TarMember(parent + entry.name, start + entry.offset_data, entry.size, folder or stem)
 
 
 def _webdataset_classes(descriptor: int, members: list[TarMember]) -> dict[str, str]:
-    """Return the class of each key of a WebDataset shard; nothing for any other tar."""
-    found = dict[str, str]()
+    """Return the class of each sample of a WebDataset shard by its key; empty for any other tar."""
+    classes = dict[str, str]()
     for member in members:
         kind = Path(member.name).suffix.lower()
-        if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in found):
+        # A .cls file has precedence over the label in a .json file.
+        if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in classes):
             continue
         content = os.pread(descriptor, member.size, member.offset)
+        # A file without a readable label gives its sample no class.
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             label = json.loads(content)["label"] if kind == ".json" else content.decode().strip()
-            found[_key(member.name)] = str(label)
-    return found
+            classes[_key(member.name)] = str(label)
+    return classes
 
 
 def _key(name: str) -> str:
-    """Return what the files of one WebDataset sample have in common: the name up to its first dot."""
+    """Return the key that the files of one WebDataset sample share: the path up to the first dot of the file name."""
     folder, _, file = name.rpartition("/")
     return f"{folder}/{file.partition('.')[0]}"

@@ -1,1 +1,1 @@
-"""Text: how it becomes tokens, how these are stored and read, and the task made of them."""
+"""Text: tokenisation, the format of tokenised corpora, and the denoising tasks on them."""

@@ -22,15 +22,15 @@ from ettsweep.trainer.tasks.text.shards import ShardWriter, Texts, block_starts,
 from ettsweep.trainer.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
 
 OPEN_SHARDS = 256
-"""Shards that a process keeps open at once; each holds a file descriptor."""
+"""Shards that a process keeps open at once: each holds a file descriptor, and these are limited."""
 
 
 class TextBlock(NamedTuple):
-    """Consecutive sentences of one document.
+    """Consecutive sentences of one document: what a model reads as one text.
 
     Attributes:
-        tokens_T: without [start] and [end].
-        lengths_S: tokens of each sentence; they add up to T.
+        tokens_T: token ids, without [start] and [end].
+        lengths_S: number of tokens of each sentence; they add up to T.
     """
 
     tokens_T: NDArray[np.int64]
@@ -38,7 +38,7 @@ class TextBlock(NamedTuple):
 
 
 class Shards(Protocol):
-    """One side of a corpus: the documents of each shard."""
+    """The documents of one side of a corpus, shard by shard."""
 
     def __len__(self) -> int: ...
 
@@ -46,41 +46,51 @@ class Shards(Protocol):
 
 
 class TextBlocks:
-    """All blocks of one side of a corpus, in its order, for any number of them: each takes four bytes of memory."""
+    """All blocks of one side of a corpus, in the order of the corpus; the index takes four bytes of memory a block.
+
+    Raises:
+        InputError: `block_tokens` is below 1.
+    """
 
     def __init__(self, shards: Shards, block_tokens: int) -> None:
         if block_tokens < 1:
-            raise InputError(f"blocks of {block_tokens} tokens are not possible")
+            raise InputError(f"blocks of {block_tokens} tokens are not possible: at least 1 is needed")
         self._shards = shards
         edges = [np.zeros(0, np.uint32)]
+        # Number of blocks before each shard; the last entry is the number of all.
         self._first = np.zeros(len(shards) + 1, np.int64)
         for shard in range(len(shards)):
             texts = shards[shard]
             starts = block_starts(texts, block_tokens)
             edges += [starts, np.array([len(texts.tokens)], np.uint32)]
             self._first[shard + 1] = self._first[shard] + len(starts)
-        self._edges = np.concatenate(edges)  # those of the blocks of a shard, from its first token to behind its last
+        # For each shard, the first token of each of its blocks, and its number of tokens: one entry more than blocks.
+        # So block `index` of shard `s` begins at entry `index + s`.
+        self._edges = np.concatenate(edges)
 
     def __len__(self) -> int:
         return int(self._first[-1])
 
     def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of tokens of each of these blocks."""
+        # One extra edge for each shard before the block's own.
         start = indices + np.searchsorted(self._first, indices, side="right") - 1
         sizes: NDArray[np.int64] = (self._edges[start + 1] - self._edges[start]).astype(np.int64)
         return sizes
 
     def block(self, index: int) -> TextBlock:
-        """Return a block; IndexError where there is none of this number.
+        """Return a block by its index.
 
         Raises:
-            IndexError: there is none of this number.
+            IndexError: the index is out of range.
+            CorruptError: the file of its shard cannot be read any more.
         """
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = int(np.searchsorted(self._first, index, side="right")) - 1
         texts = self._shards[shard]
         start, end = self._edges[index + shard : index + shard + 2]
-        # Numbers of the ends' own type: for others, all ends would be converted each time.
+        # `start` and `end` keep the type of the ends (uint32): else numpy would convert all ends in each call.
         first = int(np.searchsorted(texts.sentence_ends, start, side="right"))
         last = int(np.searchsorted(texts.sentence_ends, end, side="left"))
         edges = np.array([start, *texts.sentence_ends[first:last], end], np.int64)
@@ -91,10 +101,10 @@ class Corpus:
     """Tokenised text.
 
     Attributes:
-        n_vocab: of the model.
-        digest: 12 hex digits of the tokens in their order.
-        tokenizer: what made them.
-        leads_with_space, is_space: of each token [N], for `tokenizer.word_starts`.
+        n_vocab: size of the model's vocabulary, special tokens included.
+        digest: 12 hex digits that identify the tokens and their order.
+        tokenizer: the tokenizer that produced the tokens.
+        leads_with_space, is_space: masks over the vocabulary [N], for `tokenizer.word_starts`.
     """
 
     def __init__(self, tokenizer: Tokenizer, digest: str, sides: Callable[[Side], Shards]) -> None:
@@ -105,7 +115,7 @@ class Corpus:
         self._sides = sides
 
     def blocks(self, side: Side, block_tokens: int) -> TextBlocks:
-        """Return training or validation text in blocks of at most so many tokens."""
+        """Return the training or validation text in blocks of at most `block_tokens` tokens."""
         return TextBlocks(self._sides(side), block_tokens)
 
 
@@ -113,9 +123,16 @@ class Corpus:
 
 
 def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[bool]) -> Corpus:
-    """Return the corpus of texts that are in memory, none white space alone: as `ettsweep data text` would make it."""
+    """Return a corpus in memory, with the tokens that `ettsweep data text` would write.
+
+    Args:
+        documents: texts, none of them empty or white space only.
+        tokenizer: encodes the texts.
+        is_val: whether each document is for validation.
+    """
     writer = ShardWriter(tokenizer.n_vocab)
     for text, val in zip(documents, is_val, strict=True):
+        # Stripped, as `read_documents` does.
         add_documents(writer, tokenizer, [(text.strip(), "val" if val else "train")])
     digest = corpus_digest(tokenizer.sha256, tokenizer.n_vocab, [hashlib.sha256(writer.pack()).hexdigest()])
     sides = {side: [writer.texts(side)] for side in SIDES}
@@ -123,25 +140,26 @@ def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[b
 
 
 def add_documents(writer: ShardWriter, tokenizer: Tokenizer, documents: Sequence[tuple[str, Side]]) -> None:
-    """Tokenise documents, all at once, and add each to its side."""
+    """Tokenise documents in one call of the encoder, and add each to its side of the shard."""
     sentences = [split_sentences(text) for text, _ in documents]
-    tokens, lengths = tokenizer.encode([one for document in sentences for one in document])
+    tokens, lengths = tokenizer.encode([sentence for document in sentences for sentence in document])
     ends = np.cumsum([0, *map(len, sentences)])
     token_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     for (text, side), first, last in zip(documents, ends[:-1], ends[1:], strict=True):
-        here = slice(int(token_ends[first]), int(token_ends[last]))
-        writer.add(side, lengths[first:last], tokens[here], len(text.encode()))
+        span = slice(int(token_ends[first]), int(token_ends[last]))
+        writer.add(side, lengths[first:last], tokens[span], len(text.encode()))
 
 
 # --- on disk ----------------------------------------------------------------------------------------------------------
 
 
 class _Files:
-    """Shards in files, opened when they are needed and closed when others are."""
+    """Memory-mapped shard files of one side; at most `OPEN_SHARDS` of them are open at once."""
 
     def __init__(self, folder: Path, manifest: Manifest, side: Side) -> None:
         self._shards, self._n_vocab, self._side = folder / SHARDS, manifest.n_vocab, side
         self._records = [record for record in manifest.shards if record.counts(side).documents]
+        # Per instance, since a cache on the method would keep every corpus alive.
         self._opened = lru_cache(OPEN_SHARDS)(self._open)
 
     def __len__(self) -> int:
@@ -151,24 +169,27 @@ class _Files:
         return self._opened(shard)
 
     def _open(self, shard: int) -> Texts:
+        # Shards without documents of this side were left out: indices are not those of the manifest.
         record = self._records[shard]
         path = self._shards / record.name
         try:
             data = np.memmap(path, np.uint8, "r", shape=(record.size,))
         except (OSError, ValueError) as error:
+            # Sizes and checksums were compared when the corpus was opened: the file has changed since.
             raise CorruptError(f"{path}: cannot be read any more ({error})") from None
         return unpack(data, self._side, self._n_vocab, record.train, record.val)
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """Open a corpus that `ettsweep data text` has made.
+    """Open a corpus that `ettsweep data text` has written.
 
-    Checksums are compared when the files are seen for the first time by this user; sizes always.
+    Sizes of shards are compared with the manifest each time, checksums the first time that this user opens the files.
 
     Raises:
-        DataMissingError: it is not there, or not finished.
+        DataMissingError: there is no corpus, or it is not finished.
         CorruptError: shards or tokenizer were changed after tokenisation.
     """
+    # The cheap checks come first: manifest, tokenizer, sizes, checksums.
     manifest = read_manifest(folder)
     tokenizer = read_own_tokenizer(folder, manifest)
     verify(folder, manifest)
@@ -176,17 +197,17 @@ def open_corpus(folder: Path) -> Corpus:
 
 
 def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
-    """Return the tokenizer of a corpus, or raise CorruptError where it is not the one that made the shards.
+    """Return the tokenizer in the folder of a corpus.
 
     Raises:
-        CorruptError: it is not there, or another one than the shards were made with.
+        CorruptError: it is missing, or it is not the one that the shards were made with.
     """
     path = folder / TOKENIZER
     try:
         tokenizer = read_tokenizer_file(path)
     except (OSError, InputError, UnicodeDecodeError) as error:
-        told = error.strerror if isinstance(error, OSError) else error
-        raise CorruptError(f"{path}: is not the tokenizer of these shards: {told}; {AGAIN}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CorruptError(f"{path}: is not the tokenizer of these shards: {reason}; {AGAIN}") from None
     if (tokenizer.sha256, tokenizer.n_vocab) != (manifest.tokenizer_sha256, manifest.n_vocab):
         raise CorruptError(
             f"{path}: is not the tokenizer that the shards were made with (it has {tokenizer.bpe_tokens} byte-pair "
@@ -196,68 +217,73 @@ def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
 
 
 def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callable[[int], None] | None = None) -> None:
-    """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only, or `anew`.
+    """Compare sizes and checksums of all shards with the manifest.
 
-    A CorruptError names each that differs. `tell` is called with the bytes of each shard that was read.
+    Files that have passed before are not read again for their checksums, unless `force`. `on_bytes_read` is called with
+    the size in bytes of each shard after its checksum was computed.
 
     Raises:
-        CorruptError: shards were changed after tokenisation; each is named.
+        CorruptError: shards were changed after tokenisation; the first ten are named.
     """
-    wrong = list[str]()
+    problems = list[str]()
     for record in manifest.shards:
         path = folder / SHARDS / record.name
         try:
-            info = path.stat()
+            stat = path.stat()
         except OSError as error:
-            wrong.append(f"{path}: {error.strerror}")
+            problems.append(f"{path}: {error.strerror}")
             continue
-        if info.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
-            wrong.append(f"{path}: has {info.st_size} bytes, {record.size} were written")
-    _raise_changed(wrong)
+        # Also against the counts: with edited ones, `unpack` would read beyond the file.
+        if stat.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
+            problems.append(f"{path}: has {stat.st_size} bytes, {record.size} were written")
+    _raise_changed(problems)  # before all shards are read for their checksums
     stamp = stamp_of(folder, manifest)
     if not anew and stamp is not None and stamp.exists():
         return
-    with ThreadPoolExecutor(min(16, cores())) as pool:
-        found = pool.map(lambda record: _changed(folder / SHARDS / record.name, record.sha256), manifest.shards)
-        for record, changed in zip(manifest.shards, found, strict=True):
-            wrong += [changed] if changed else []
+    with ThreadPoolExecutor(min(16, cores())) as pool:  # hashing releases the GIL
+        mismatches = pool.map(lambda record: _changed(folder / SHARDS / record.name, record.sha256), manifest.shards)
+        for record, problem in zip(manifest.shards, mismatches, strict=True):
+            problems += [problem] if problem else []
             if tell is not None:
                 tell(record.size)
-    _raise_changed(wrong)
+    _raise_changed(problems)
     mark_verified(stamp)
 
 
 def _changed(path: Path, sha256: str) -> str | None:
     try:
-        same = sha256_of(path) == sha256
+        is_unchanged = sha256_of(path) == sha256
     except OSError as error:
         return f"{path}: cannot be read ({error.strerror})"
-    return None if same else f"{path}: was changed after tokenisation (its checksum differs)"
+    return None if is_unchanged else f"{path}: was changed after tokenisation (its checksum differs)"
 
 
-def _raise_changed(wrong: Sequence[str]) -> None:
-    if wrong:
-        more = [f"and {len(wrong) - 10} more"] if len(wrong) > 10 else []
+def _raise_changed(problems: Sequence[str]) -> None:
+    if problems:
+        omitted = [f"and {len(problems) - 10} more"] if len(problems) > 10 else []
         raise CorruptError(
-            "; ".join([*wrong[:10], *more, "run the same `ettsweep data text` again: it mends these alone"])
+            "; ".join([*problems[:10], *omitted, "run the same `ettsweep data text` again: it repairs only these"])
         )
 
 
 def stamp_of(folder: Path, manifest: Manifest) -> Path | None:
-    """Return the file whose presence says that these very shards were found good, None where there can be none."""
+    """Return the cache file that marks these shards as verified; None if a shard or the cache is missing.
+
+    Its name depends on path, size, modification time and inode of each shard, so any change makes it another one.
+    """
     try:
         paths = [(folder / SHARDS / record.name).resolve() for record in manifest.shards]
-        infos = [(path, path.stat()) for path in paths]
-        stats = [(str(path), info.st_size, info.st_mtime_ns, info.st_ino) for path, info in infos]
-        name = hashlib.sha256(repr((manifest.digest, stats)).encode()).hexdigest()[:24]
+        path_stats = [(path, path.stat()) for path in paths]
+        identities = [(str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in path_stats]
+        name = hashlib.sha256(repr((manifest.digest, identities)).encode()).hexdigest()[:24]
         return cache_folder() / f"text-{name}.verified"
     except (OSError, RuntimeError):
         return None
 
 
 def mark_verified(stamp: Path | None) -> None:
-    """Note that all shards are as they were written."""
+    """Record that the shards of this stamp were verified; ignored if the cache cannot be written."""
     if stamp is not None:
-        with contextlib.suppress(OSError, EttsweepError):  # without a cache, all is read each time
+        with contextlib.suppress(OSError, EttsweepError):  # without a cache, checksums are compared each time
             stamp.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(stamp, "")

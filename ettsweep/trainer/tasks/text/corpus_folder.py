@@ -1,4 +1,4 @@
-"""The folder that becomes a corpus: only where nothing else is, by one command at a time, finished in one rename."""
+"""The output folder of `ettsweep data text`: checked for foreign files, locked, and finished by one atomic rename."""
 
 import fcntl
 import os
@@ -13,53 +13,55 @@ from ettsweep.trainer.tasks.text.corpus import mark_verified, stamp_of
 from ettsweep.trainer.tasks.text.corpus_manifest import MANIFEST, SHARDS, TOKENIZER, Manifest, read_manifest
 
 TRAINED = "tokenizer-"
-"""Beginning of the name of the file that processes read the tokenizer from."""
+"""Prefix of the file in `shards/` from which the processes that tokenise read the tokenizer."""
 
 _OWN = re.compile(rf"[0-9a-f]{{24}}(-\d+\.bin|\.json)|{TRAINED}[0-9a-f]{{24}}\.json")
 _TEMPORARY = re.compile(r"\A\.(.+)\.[0-9a-f]{32}\.tmp\Z")
 
 
 def check_folder(out: Path) -> None:
-    """Check that a folder may become a corpus: nothing else is there, and it can be written.
+    """Check that a corpus can be written into a folder.
 
     Raises:
-        InputError: something else is there.
+        InputError: it is a file, or a folder with other content than a corpus.
         StorageError: it cannot be written.
     """
     if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: is a file; a folder is expected")
-    above = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise StorageError(f"--out {out}: {above} cannot be written; choose another folder")
-    if out.is_dir() and (others := not_own(out)):
-        names = ", ".join(others[:6])
-        raise InputError(f"--out {out}: is not empty, and no tokenised text (it holds {names}); name a new folder")
+        raise InputError(f"--out {out}: expected a folder, got a file")
+    existing_parent = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not os.access(existing_parent, os.W_OK | os.X_OK):
+        raise StorageError(f"--out {out}: {existing_parent} is not writable; choose another folder")
+    if out.is_dir() and (foreign_names := not_own(out)):
+        names = ", ".join(foreign_names[:6])
+        raise InputError(f"--out {out}: is not empty and not tokenised text (it holds {names}); choose a new folder")
 
 
 def not_own(folder: Path) -> list[str]:
-    """Return what a folder holds beside tokenised text, be that finished or not."""
+    """Return the names of entries in a folder that do not belong to tokenised text, finished or not."""
     shards = folder / SHARDS
-    inside = sorted(shards.iterdir()) if shards.is_dir() else []
+    shard_entries = sorted(shards.iterdir()) if shards.is_dir() else []
     expected = {SHARDS} if shards.is_dir() else set[str]()
-    if any(map(_is_own, inside)) or corpus_there(folder):  # others may have files of these names, too
+    if any(map(_is_own, shard_entries)) or corpus_there(folder):  # other folders may have files of these names, too
         expected |= {MANIFEST, TOKENIZER}
     names = [path.name for path in sorted(folder.iterdir()) if _final_name(path) not in expected]
-    names += [f"{SHARDS}/{path.name}" for path in inside if not _is_own(path)]
-    return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
+    names += [f"{SHARDS}/{path.name}" for path in shard_entries if not _is_own(path)]
+    return [
+        name for name in names if not Path(name).name.startswith(".nfs")
+    ]  # deleted shards that a run still reads, on NFS
 
 
 def _final_name(path: Path) -> str:
-    """Return the name of a file, or that of the one of which it is what a kill has left (see files.write_atomic)."""
+    """Return the name of a file; of a temporary file that a kill has left, the name it was written for."""
     return _TEMPORARY.sub(r"\1", path.name)
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether something in `shards/` has a name that `ettsweep data text` gives."""
+    """Return `True` if an entry of `shards/` has a name that `ettsweep data text` gives."""
     return _OWN.fullmatch(_final_name(path)) is not None
 
 
 def corpus_there(out: Path) -> Manifest | None:
-    """Return what is known of the finished corpus in a folder, None where there is none."""
+    """Return the manifest of the finished corpus in a folder; None if there is none, or it is unreadable."""
     try:
         return read_manifest(out)
     except EttsweepError:
@@ -68,19 +70,23 @@ def corpus_there(out: Path) -> Manifest | None:
 
 @contextmanager
 def corpus_folder(out: Path) -> Iterator[Path]:
-    """Give the folder for shards, for this command alone; nothing that is of no use stays behind.
+    """Create and lock the output folder, and yield its folder for shards.
+
+    At exit, temporary files are removed; if no shard was finished, so are the folders that this call has created.
 
     Raises:
-        StorageError: it cannot be made, or another command is at work there.
+        StorageError: the folder cannot be created, or another command is writing there.
     """
     shards = out / SHARDS
     with storage_errors(out):
-        made = [shards, *(folder for folder in (out, *out.parents) if not folder.exists())]
+        # Inner folders first, in the order in which they can be removed.
+        new_folders = [shards, *(folder for folder in (out, *out.parents) if not folder.exists())]
         shards.mkdir(parents=True, exist_ok=True)
         lock = os.open(out, os.O_RDONLY)
     try:
-        with suppress(OSError):  # not all file systems have locks on folders
+        with suppress(OSError):  # some file systems have no locks on folders: there, two commands are not noticed
             try:
+                # The lock ends with the process, even if it is killed.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StorageError(f"{out}: another `ettsweep data text` is writing there") from None
@@ -90,32 +96,33 @@ def corpus_folder(out: Path) -> Iterator[Path]:
             for path in [*out.glob(".*.tmp"), *shards.glob(".*.tmp")]:
                 if _final_name(path) in (MANIFEST, TOKENIZER) or _is_own(path):
                     path.unlink(missing_ok=True)
-            _remove_unused(shards, made)
+            _remove_unused(shards, new_folders)
     finally:
         os.close(lock)
 
 
 def _remove_unused(shards: Path, folders: Iterable[Path]) -> None:
-    """Remove the folders of a command that has finished no part."""
+    """Remove the folders of a command that has finished no shard."""
     if any(not (path.name.startswith(TRAINED) and _is_own(path)) for path in shards.iterdir()):
         return
     for path in shards.iterdir():
         path.unlink()
-    with suppress(OSError):  # something else is in them
+    with suppress(OSError):  # something else was put into them meanwhile
         for folder in folders:
             folder.rmdir()
 
 
 def finish(out: Path, manifest: Manifest, tokenizer: Path) -> None:
-    """Make a corpus of finished shards, and remove those of an earlier one that it does not have."""
-    own, text = out / TOKENIZER, tokenizer.read_bytes()
-    if not own.is_file() or own.read_bytes() != text:
-        (out / MANIFEST).unlink(missing_ok=True)  # at no instant does it stand beside a tokenizer that is not its own
-        write_atomic(own, text)
+    """Turn finished shards into a corpus by writing its manifest, and remove shards that it does not use."""
+    tokenizer_path, text = out / TOKENIZER, tokenizer.read_bytes()
+    if not tokenizer_path.is_file() or tokenizer_path.read_bytes() != text:
+        (out / MANIFEST).unlink(missing_ok=True)  # so that a manifest is never beside a tokenizer of another corpus
+        write_atomic(tokenizer_path, text)
     write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
-    keep = {tokenizer.name, *(shard.name for shard in manifest.shards)}
-    keep |= {f"{shard.name.partition('-')[0]}.json" for shard in manifest.shards}
+    current_names = {tokenizer.name, *(shard.name for shard in manifest.shards)}
+    current_names |= {f"{shard.name.partition('-')[0]}.json" for shard in manifest.shards}
+    # After the manifest: until then, an earlier corpus needs its shards.
     for path in (out / SHARDS).iterdir():
-        if path.name not in keep and _is_own(path):
+        if path.name not in current_names and _is_own(path):
             path.unlink()
-    mark_verified(stamp_of(out, manifest))  # each shard was made or compared just now
+    mark_verified(stamp_of(out, manifest))  # each shard was written or compared just now

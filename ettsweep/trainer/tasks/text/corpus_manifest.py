@@ -1,6 +1,6 @@
-"""The manifest of a tokenised corpus: what it holds, from what and how it was made; no torch, no numpy.
+"""The manifest of a tokenised corpus: its content, its inputs and its settings. Imports neither torch nor numpy.
 
-A corpus is a folder with `manifest.json`, `tokenizer.json` and `shards/`; `ettsweep data text` makes it.
+A corpus is a folder with `manifest.json`, `tokenizer.json` and `shards/`, written by `ettsweep data text`.
 """
 
 from collections.abc import Iterable
@@ -16,27 +16,28 @@ from ettsweep.trainer.tasks.data_location import SIDES, Side
 from ettsweep.trainer.tasks.text.text_task import CorpusDigest
 
 VERSION = 1
-"""Of the format on disk."""
+"""Version of the format on disk."""
 
 LONG = 512
-"""Tokens of a block between [start] and [end] in the models of the paper; sentences above it are counted, and cut."""
+"""Tokens of a block, without [start] and [end], in the paper's models. Statistics of a corpus are for this size; longer
+sentences are cut."""
 
 MANIFEST, TOKENIZER, SHARDS = "manifest.json", "tokenizer.json", "shards"
 
 Documents = Literal["blank-line", "line", "file"]
-"""What a document is in a text file: what stands between blank lines, a line, or the whole file."""
+"""What counts as a document in a text file: a paragraph between blank lines, a line, or the whole file."""
 
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Counts(StrictModel):
-    """What one side of the split holds.
+    """Content of one side of a corpus or of a shard.
 
     Attributes:
-        text_bytes: of the documents, in UTF-8.
-        long_sentences: of more than 512 tokens.
-        blocks: of at most 512 tokens.
+        text_bytes: size of the documents in UTF-8.
+        long_sentences: number of sentences of more than 512 tokens.
+        blocks: number of blocks of at most 512 tokens.
     """
 
     documents: Count = 0
@@ -48,7 +49,7 @@ class Counts(StrictModel):
 
 
 class ShardRecord(StrictModel):
-    """A file in `shards/`: its size in bytes, its checksum, and what it holds for training and validation."""
+    """A file in `shards/`: name, size in bytes, checksum, and content of both sides."""
 
     name: Annotated[str, Field(pattern=r"^[0-9a-f]{24}-\d+\.bin$")]
     size: Count
@@ -61,12 +62,12 @@ class ShardRecord(StrictModel):
 
 
 class Settings(StrictModel):
-    """How a corpus was made, beside its tokenizer.
+    """Options that a corpus was made with, beside its inputs and its tokenizer.
 
     Attributes:
-        val_fraction: share of the documents that validate.
-        val_below: of the 2^64 hashes that a document may have, how many make it validate; more than the share says
-            where a small corpus would have no validation document otherwise.
+        val_fraction: requested share of the documents for validation.
+        val_below: documents with a 64-bit hash below this are for validation. It is `val_fraction` of 2^64, unless one
+            side of a small corpus would have no document then.
     """
 
     text_field: str
@@ -77,14 +78,14 @@ class Settings(StrictModel):
 
 
 class Manifest(StrictModel):
-    """All that is known of a corpus.
+    """The content of `manifest.json`.
 
     Attributes:
-        digest: 12 hex digits of the tokens in their order: not of paths, times, or how many processes worked.
-        n_vocab: of the model, special tokens included.
-        bpe_tokens: of the byte-pair encoding.
-        tokenizer_sha256: of its vocabulary and merges (trainer/tasks/text/tokenizer.py).
-        skipped: documents that were left out, since they are white space alone.
+        digest: 12 hex digits that identify the tokens and their order; independent of paths, times and processes.
+        n_vocab: size of the model's vocabulary, special tokens included.
+        bpe_tokens: number of ids of the byte-pair encoding.
+        tokenizer_sha256: checksum of vocabulary and merges (`Tokenizer.sha256`).
+        skipped: number of documents left out because they are white space only.
     """
 
     version: int
@@ -104,25 +105,26 @@ class Manifest(StrictModel):
 
 
 def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) -> str:
-    """Return what names the tokens of a corpus in their order; `shards` are the checksums of its shards."""
+    """Return the 12 hex digits that identify a corpus; `shards` are the checksums of its shards, in order."""
     return digest([tokenizer_sha256, n_vocab, list(shards)])
 
 
 def add_up(counts: Iterable[Counts]) -> Counts:
-    rows = [one.model_dump() for one in counts]
+    """Return the sum of counts, field by field."""
+    rows = [entry.model_dump() for entry in counts]
     return Counts(**{name: sum(row[name] for row in rows) for name in Counts.model_fields})
 
 
 def is_corpus(folder: Path) -> bool:
-    """Say whether a folder holds tokenised text, be it finished or not."""
+    """Return `True` if a folder holds tokenised text, finished or not."""
     return (folder / MANIFEST).is_file() or (folder / SHARDS).is_dir()
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read what a corpus holds.
+    """Read and check the manifest of a corpus.
 
     Raises:
-        DataMissingError: there is no corpus, it is not finished, or one of its parts is empty.
+        DataMissingError: there is no corpus, it is not finished, or one side has no documents.
         CorruptError: the manifest cannot be read, is of another version, or was edited.
     """
     path = folder / MANIFEST
@@ -130,23 +132,29 @@ def read_manifest(folder: Path) -> Manifest:
         data = path.read_bytes()
     except OSError as error:
         _missing(folder, error)
-    _check_version(path, data)
+    _check_version(path, data)  # before validation: another version has other fields
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
         raise CorruptError("; ".join(problems(error, str(path)))) from None
-    named = corpus_digest(manifest.tokenizer_sha256, manifest.n_vocab, (shard.sha256 for shard in manifest.shards))
-    if named != manifest.digest or any(
+    expected_digest = corpus_digest(
+        manifest.tokenizer_sha256, manifest.n_vocab, (shard.sha256 for shard in manifest.shards)
+    )
+    if expected_digest != manifest.digest or any(
         manifest.counts(side) != add_up(shard.counts(side) for shard in manifest.shards) for side in SIDES
     ):
         raise CorruptError(f"{path}: was edited: its digest or counts are not those of its shards; {AGAIN}")
-    empty = [what for what, side in (("training", manifest.train), ("validation", manifest.val)) if not side.documents]
-    if empty:
-        raise DataMissingError(f"{folder}: has no {' and no '.join(empty)} document; {AGAIN}")
+    empty_sides = [
+        side_name
+        for side_name, side in (("training", manifest.train), ("validation", manifest.val))
+        if not side.documents
+    ]
+    if empty_sides:
+        raise DataMissingError(f"{folder}: has no {' and no '.join(empty_sides)} document; {AGAIN}")
     return manifest
 
 
-AGAIN = "make it again with `ettsweep data text`"
+AGAIN = "create it again with `ettsweep data text`"
 
 
 def _missing(folder: Path, error: OSError) -> NoReturn:
@@ -154,8 +162,8 @@ def _missing(folder: Path, error: OSError) -> NoReturn:
         raise DataMissingError(f"{folder / MANIFEST}: cannot be read ({error.strerror})")
     if (folder / SHARDS).is_dir():
         raise DataMissingError(f"{folder}: tokenisation is not finished: run the same `ettsweep data text` again")
-    what = f"is no tokenised text: it has no {MANIFEST}" if folder.exists() else "does not exist"
-    raise DataMissingError(f"{folder} {what}; `ettsweep data text --input FILES --out DIR` makes one")
+    problem = f"is not tokenised text: it has no {MANIFEST}" if folder.exists() else "does not exist"
+    raise DataMissingError(f"{folder} {problem}; `ettsweep data text --input FILES --out DIR` creates one")
 
 
 def _check_version(path: Path, data: bytes) -> None:

@@ -1,6 +1,6 @@
-"""Span denoising: a model reads what a corruption has left of a text, and writes the text.
+"""Span denoising (BART's text infilling): the encoder reads a corrupted text, the decoder predicts the original.
 
-B texts of a batch, S tokens of the source, T tokens of the target; a text alone has T tokens in S sentences.
+B texts of a batch, S tokens of the source, T tokens of the target; of a single text, T tokens and S sentences.
 """
 
 import math
@@ -31,18 +31,19 @@ ENDS = 2
 """Tokens around each text: [start] and [end]."""
 
 VALIDATION_SLICE = 32
+"""Texts of one validation batch. The corruption of a text does not depend on it."""
 
 KEPT = 2000
-"""Validation texts of a process that are corrupted once and for all; more are made again for each evaluation."""
+"""Up to this many validation texts of a process stay on the device; more are corrupted again at each evaluation."""
 
 
 class Text(NamedTuple):
-    """What is corrupted.
+    """A text before corruption.
 
     Attributes:
-        tokens_T: without [start] and [end].
-        lengths_S: tokens of each sentence.
-        starts_T: whether a token begins a word; the first of a sentence does.
+        tokens_T: token ids, without [start] and [end].
+        lengths_S: number of tokens of each sentence.
+        starts_T: mask of the tokens that start a word; the first token of a sentence always does.
     """
 
     tokens_T: Ids
@@ -51,79 +52,93 @@ class Text(NamedTuple):
 
 
 def with_words(block: TextBlock, corpus: Corpus) -> Text:
+    """Return the text of a block, with the tokens marked that start a word."""
     starts_T = word_starts(block.tokens_T, corpus.leads_with_space, corpus.is_space)
     starts_T[np.cumsum(block.lengths_S)[:-1]] = True
     return Text(*block, starts_T)
 
 
 def permuted(text: Text, rng: np.random.Generator) -> tuple[Ids, NDArray[np.bool_]]:
-    """Return the tokens with their sentences in a random order, and which of them begin a word."""
+    """Return the tokens [T] with the sentences in random order, and the mask of those that start a word [T]."""
     stops = np.cumsum(text.lengths_S)
     order = rng.permutation(len(stops))
-    where = np.concatenate([np.arange(stops[k] - text.lengths_S[k], stops[k]) for k in order])
-    return text.tokens_T[where], text.starts_T[where]
+    positions = np.concatenate([np.arange(stops[k] - text.lengths_S[k], stops[k]) for k in order])
+    return text.tokens_T[positions], text.starts_T[positions]
 
 
 def span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids:
-    """Draw lengths of spans, in words, until they sum to `budget`; the last is cut so that they do."""
+    """Draw span lengths, in words, from Poisson(mean) until they sum to `budget`; the last one is shortened to fit."""
     lengths: Ids = rng.poisson(mean, budget)
+    # Lengths may be 0, so `budget` of them need not be enough.
     while lengths.sum() < budget:
         lengths = np.concatenate([lengths, rng.poisson(mean, budget)])
     sums = np.cumsum(lengths)
     last = int(np.searchsorted(sums, budget))
     lengths = lengths[: last + 1].astype(np.int64)
+    # Shortened, so that the sum is exactly the budget.
     lengths[-1] -= sums[last] - budget
     return lengths
 
 
 def infill(tokens: Ids, starts: NDArray[np.bool_], lengths: Ids, mask: int, rng: np.random.Generator) -> Ids:
-    """Replace spans that begin at distinct random words by one mask each; `starts` says which tokens begin a word.
+    """Replace each span by one mask; spans start at distinct random words.
 
-    Lengths are in words, each at least 1, and no more of them than words. Spans may overlap, and then a mask inside
-    another span goes with it; none reaches beyond the end.
+    Spans may overlap: a mask inside another span is removed with it. A span that reaches beyond the text is cut.
+
+    Args:
+        tokens: token ids [T].
+        starts: mask of the tokens that start a word [T].
+        lengths: span lengths in words, each at least 1; no more spans than words.
+        mask: id of the mask token.
+        rng: draws the first word of each span.
     """
-    words = np.flatnonzero(starts)
-    chosen = rng.permutation(len(words))[: len(lengths)]
-    first = words[chosen]
-    stops = np.append(words, len(tokens))[np.minimum(chosen + lengths, len(words))]
+    word_positions = np.flatnonzero(starts)
+    # Without replacement: no two spans begin at the same word.
+    word_indices = rng.permutation(len(word_positions))[: len(lengths)]
+    first = word_positions[word_indices]
+    stops = np.append(word_positions, len(tokens))[np.minimum(word_indices + lengths, len(word_positions))]
+    # The cumulative sum of `inside` counts, for each token, the spans that cover it; a span's first token becomes its
+    # mask, so counting starts at the second.
     inside = np.zeros(len(tokens) + 1, dtype=np.int64)
     np.add.at(inside, first + 1, 1)
     np.add.at(inside, stops, -1)
-    left: Ids = tokens.copy()
-    left[first] = mask
-    kept: Ids = left[np.cumsum(inside[:-1]) == 0]
-    return kept
+    masked: Ids = tokens.copy()
+    masked[first] = mask
+    infilled: Ids = masked[np.cumsum(inside[:-1]) == 0]
+    return infilled
 
 
 def insert(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -> Ids:
-    """Put `count` masks between the tokens, before the first and after the last included."""
+    """Insert `count` masks at random positions, before the first and after the last token included."""
     result = np.full(len(tokens) + count, mask, dtype=np.int64)
-    where = rng.permutation(len(result))[count:]
-    result[np.sort(where)] = tokens
+    token_positions = rng.permutation(len(result))[count:]
+    # Sorted, so that the tokens keep their order.
+    result[np.sort(token_positions)] = tokens
     return result
 
 
 def corrupt(text: Text, spec: DenoisingTask, mask: int, at_most: int, rng: np.random.Generator) -> Ids:
-    """Return what is left of a text: sentences permuted, spans infilled, as BART's released code does it.
+    """Return the corrupted tokens of a text: sentences permuted, spans replaced by masks, as in BART's released code.
 
-    Spans are drawn until their words are `mask_ratio` of all; those of length 0 become masks without a word, which are
-    left out where a source of `at_most` tokens has no room for them.
+    Spans are drawn until their words are `mask_ratio` of all words. A span of length 0 becomes an inserted mask, as
+    long as the result has at most `max_tokens` tokens.
     """
     if spec.permute_sentences:
         tokens, starts = permuted(text, rng)
     else:
         tokens, starts = text.tokens_T, text.starts_T
+    # Rounded first: a product such as 0.07 * 100 = 7.000000000000001 would ask for one word too many.
     budget = math.ceil(round(spec.mask_ratio * int(starts.sum()), 9))
     if budget == 0:
         return tokens
     lengths = span_lengths(budget, spec.span_mean, rng)
     spans = lengths[lengths > 0]
-    left = infill(tokens, starts, spans, mask, rng)
-    return insert(left, min(len(lengths) - len(spans), at_most - len(left)), mask, rng)
+    infilled = infill(tokens, starts, spans, mask, rng)
+    return insert(infilled, min(len(lengths) - len(spans), at_most - len(infilled)), mask, rng)
 
 
 def padded(texts: Sequence[Ids], length: int) -> Ids:
-    """Return texts between [start] and [end], padded to a length, (B, length)."""
+    """Return texts [B, length], each between [start] and [end] and padded with [pad]."""
     rows = np.full((len(texts), length), PAD, dtype=np.int64)
     for row, text in zip(rows, texts, strict=True):
         row[0] = START
@@ -133,15 +148,23 @@ def padded(texts: Sequence[Ids], length: int) -> Ids:
 
 
 def shifted(target_BT: Ids) -> Ids:
-    """Return what the decoder reads: the target one step later, after [end], as BART has it."""
+    """Return the decoder's input [B, T]: the target shifted right by one, with [end] in front, as in BART."""
     previous_BT = np.roll(target_BT, 1, axis=1)
     previous_BT[:, 0] = END
+    # The last [end] moved onto the first [pad]: the loss ignores this position.
     previous_BT[target_BT == PAD] = PAD
     return previous_BT
 
 
 class Denoising:
-    """The task of a run: texts in an order from (seed, epoch), each corrupted from (seed, epoch, its number)."""
+    """The task of a run on text.
+
+    The order of the texts depends on (seed, epoch), the corruption of a text on (seed, epoch, index). Validation texts
+    and their corruption are the same for all runs.
+
+    Raises:
+        DataMissingError: the corpus has fewer training texts than a batch.
+    """
 
     def __init__(
         self, spec: DenoisingTask, model: TextModel, corpus: Corpus, seed: int, device: torch.device, share: BatchShare
@@ -152,8 +175,9 @@ class Denoising:
         self._train = corpus.blocks("train", model.tokens - ENDS)
         self._validation = corpus.blocks("val", model.tokens - ENDS)
         count = min(len(self._validation), spec.val_blocks)
-        spread = np.arange(count) * len(self._validation) // count
-        self._measured = [spread[list(part)] for part in share.validation(count, VALIDATION_SLICE)]
+        # Evenly spread over the corpus: the first documents alone may all be of one kind.
+        spread_indices = np.arange(count) * len(self._validation) // count
+        self._measured = [spread_indices[list(positions)] for positions in share.validation(count, VALIDATION_SLICE)]
         self.fingerprint = corpus.digest
         self._used = used(len(self._train), spec.samples)
         self.steps_per_epoch = len(self._used) // share.batch_size
@@ -165,14 +189,16 @@ class Denoising:
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         for epoch, batch_B in global_batches(self._used, self._share.batch_size, self._seed, first_step):
-            targets = self._train.sizes(batch_B) + ENDS
+            target_lengths = self._train.sizes(batch_B) + ENDS
             for positions in self._share.slices:
                 chosen = slice(positions.start, positions.stop)
-                share = float(targets[chosen].sum() / targets.sum())
+                share = float(target_lengths[chosen].sum() / target_lengths.sum())
+                # By tokens, not by texts: `loss` is a mean over the tokens of a micro-batch, and the weighted sum of
+                # micro-batches must be the mean over the tokens of the global batch.
                 yield self._batch(self._train, batch_B[chosen], (self._seed, "corruption", epoch), share)
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this process's validation texts, in slices; every run sees the same ones, spread over all."""
+        """Yield this process's validation texts in slices; every run sees the same texts."""
         return iter(self._kept if sum(map(len, self._measured)) <= KEPT else self._slices())
 
     @cached_property
@@ -180,17 +206,18 @@ class Denoising:
         return list(self._slices())
 
     def _slices(self) -> Iterator[Batch]:
-        for chosen in self._measured:
-            yield self._batch(self._validation, chosen, (0, "validation corruption"), 1.0)
+        for indices in self._measured:
+            yield self._batch(self._validation, indices, (0, "validation corruption"), 1.0)
 
-    def _batch(self, blocks: TextBlocks, chosen: Ids, key: tuple[int, str, *tuple[int, ...]], share: float) -> Batch:
-        """Return texts, corrupted and whole; each has a generator of its own."""
-        texts = [with_words(blocks.block(int(k)), self._corpus) for k in chosen]
+    def _batch(self, blocks: TextBlocks, indices: Ids, key: tuple[int, str, *tuple[int, ...]], share: float) -> Batch:
+        """Return a batch of (source, decoder input, target), each [B, T]; each text has its own random generator."""
+        texts = [with_words(blocks.block(int(k)), self._corpus) for k in indices]
         sources = [
             corrupt(text, self._spec, self._mask, self._tokens - ENDS, np.random.default_rng(derive_seed(*key, int(k))))
-            for text, k in zip(texts, chosen, strict=True)
+            for text, k in zip(texts, indices, strict=True)
         ]
         target_BT = padded([text.tokens_T for text in texts], self._tokens)
+        # All of the full length, so that shapes never change: a change would recompile the model.
         arrays = padded(sources, self._tokens), shifted(target_BT), target_BT
         inputs = tuple(self._on_device(torch.from_numpy(array)) for array in arrays)
         return Batch(inputs, inputs[-1], share)
@@ -198,18 +225,18 @@ class Denoising:
     def _on_device(self, tensor: Tensor) -> Tensor:
         if self._device.type != "cuda":
             return tensor.to(self._device)
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+        return tensor.pin_memory().to(self._device, non_blocking=True)  # pinned, else the copy would block
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy per target token, nats; the model gives the sum."""
+        """Return the mean cross-entropy per target token, in nats; `outputs` is the sum over the batch."""
         return outputs / _tokens(batch)
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return (sum of cross-entropies, target tokens) of a validation slice."""
+        """Return float64 (sum of cross-entropies, number of target tokens) of a validation slice."""
         return torch.stack([outputs.double(), _tokens(batch).double()])
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return val_loss in nats and val_bits in bits, per target token."""
+        """Return val_loss (nats per target token) and val_bits (bits per target token)."""
         loss, tokens = sums
         return {"val_loss": loss / tokens, "val_bits": loss / tokens / math.log(2)}
 
@@ -221,16 +248,18 @@ def _tokens(batch: Batch) -> Tensor:
 def load_denoising(
     task: DenoisingTask, model: TextModel, seed: int, device: torch.device, share: BatchShare, loading: LoaderSettings
 ) -> Denoising:
-    """Return the task of a run, which must be bound to a text.
+    """Return the task of a run on text; `task.corpus` must name the corpus that the run is bound to.
 
     Raises:
-        InputError: the run is bound to no text.
-        DataMissingError: the text is not there.
-        CorruptError: it was changed since it was tokenised.
+        InputError: `task.corpus` is missing.
+        DataMissingError: there is no such text.
+        CorruptError: the corpus was changed after tokenisation.
     """
     if task.corpus is None:
-        here = bound(task, loading.data).corpus
-        raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {here}")
+        local_corpus = bound(task, loading.data).corpus
+        raise InputError(
+            f"task.corpus is missing, so the run could train on any text; the text at hand is {local_corpus}"
+        )
     is_pydoc = isinstance(task, PydocTask)
     corpus = pydoc_corpus(model.vocabulary) if is_pydoc else open_corpus(text_folder(loading.data))
     return Denoising(task, model, corpus, seed, device, share)

@@ -1,9 +1,9 @@
-"""Documents of the input, one after the other: text files, JSON lines, parquet, data sets of Hugging Face's `datasets`.
+"""Stream the documents of text files, JSON lines, parquet files and data sets of Hugging Face's `datasets`.
 
-`datasets` finds what is on the hub and reads what it has saved, as a stream: nothing is copied into its cache. Files of
-lines are opened by Python and parquet by pyarrow: the readers of `datasets` for lines do not know which line or byte is
-wrong, the one for JSON wants one type for each field, and the one for parquet holds whole groups of rows, and hangs at
-the end of a process that has not read all of it (pyarrow 26).
+`datasets` resolves names on the hub and reads folders of `save_to_disk`, as a stream: nothing is copied into its cache.
+Other files are opened by Python and pyarrow, for the readers of `datasets` fall short: those for lines cannot say which
+line or byte is wrong, the one for JSON demands one type per field, and the one for parquet holds whole row groups in
+memory and hangs at the exit of a process that has not read all of them (pyarrow 26).
 """
 
 import gzip
@@ -33,23 +33,23 @@ KNOWN = ".txt, .jsonl (or .ndjson, .json) and .parquet, the first two also as .g
 HUB = "hfds/"
 
 MAX_DOCUMENT = 128 * 2**20
-"""Bytes of a document, which is held in memory as a whole."""
+"""Largest document, in bytes: a document is held in memory, also by the process that tokenises it."""
 
 ROWS = 256
-"""Rows of a table that are in memory at once."""
+"""Rows of a table that are held in memory at once."""
 
 
 def is_text(name: str) -> bool:
-    """Say whether a file of this name is one that text is read from."""
+    """Return `True` if text can be read from a file of this name."""
     return Path(name.lower().removesuffix(".gz")).suffix in SUFFIXES
 
 
 class Source(NamedTuple):
-    """A file, which may be one of a data set, or a split of a data set of the hub that has other files.
+    """A file to read, or a split of a data set on the hub.
 
     Attributes:
-        path: of the file, hf://... on the hub; of a data set, its name there.
-        split: of a data set of the hub.
+        path: path of the file; hf://... for a parquet file on the hub; for `kind` hub, the name of the data set.
+        split: only for `kind` hub.
     """
 
     path: str
@@ -58,27 +58,28 @@ class Source(NamedTuple):
 
     @property
     def size(self) -> int | None:
-        """Bytes of a file that has its text as it is; None of others."""
-        plain = self.kind in ("text", "JSON lines") and not self.path.lower().endswith(".gz")
-        return Path(self.path).stat().st_size if plain else None
+        """Size in bytes of an uncompressed text file, for progress bars; None for any other source."""
+        is_plain_text = self.kind in ("text", "JSON lines") and not self.path.lower().endswith(".gz")
+        return Path(self.path).stat().st_size if is_plain_text else None
 
 
 def document_hash(text: bytes) -> int:
-    """Return one of 2^64 numbers by which a document is known again, and which decides whether it validates."""
+    """Return a 64-bit hash of a document: it decides on which side the document is, and names shards."""
     return int.from_bytes(blake2b(text, digest_size=8).digest())
 
 
-# --- what --input names -----------------------------------------------------------------------------------------------
+# --- resolving --input ------------------------------------------------------------------------------------------------
 
 
 def find_sources(text: str) -> list[Source]:
-    """Return what an input names, in the order of names in a folder.
+    """Return the sources that a value of --input names, files sorted by name.
 
-    An input is a file, a folder, a glob, a folder of `datasets.save_to_disk`, or hfds/OWNER/NAME[:SPLIT].
+    An input is a file, a folder, a glob, a folder of `datasets.save_to_disk`, optionally with :SPLIT, or
+    hfds/OWNER/NAME[:SPLIT] for a data set on the hub.
 
     Raises:
-        DataMissingError: there is no such thing.
-        InputError: it is of no known kind.
+        DataMissingError: it does not exist, has no text, or cannot be opened.
+        InputError: the format of a file is not supported, or there is no such split.
     """
     if text.startswith(HUB):
         name, _, split = text.removeprefix(HUB).partition(":")
@@ -88,6 +89,7 @@ def find_sources(text: str) -> list[Source]:
         return _saved(text, path, "") if _is_saved(path) else _folder(path)
     if path.exists():
         return [_file(path)]
+    # Only now: the name of a file or folder may contain a colon.
     name, colon, split = str(path).rpartition(":")
     if colon and _is_saved(Path(name)):
         return _saved(text, Path(name), split)
@@ -96,7 +98,7 @@ def find_sources(text: str) -> list[Source]:
     names = sorted(glob(str(path), recursive=True))  # noqa: PTH207 (a pattern may be absolute)
     files = [Path(name) for name in names if not Path(name).is_dir()]
     if not files:
-        raise DataMissingError(f"--input {text}: no file fits")
+        raise DataMissingError(f"--input {text}: no file matches")
     return [_file(file) for file in files]
 
 
@@ -104,28 +106,29 @@ def _file(path: Path) -> Source:
     name = path.name.lower()
     kind = SUFFIXES.get(Path(name.removesuffix(".gz")).suffix)
     if kind is None or name.endswith(".parquet.gz"):
-        raise InputError(f"--input {path}: its name ends in none of {KNOWN}")
+        raise InputError(f"--input {path}: unsupported format; supported are {KNOWN}")
+    # Resolved, so that a file that two inputs name is recognised as the same.
     return Source(str(path.resolve()), kind)
 
 
 def _folder(path: Path) -> list[Source]:
     try:
-        inside = sorted(path.iterdir())
+        entries = sorted(path.iterdir())
     except OSError as error:
         raise DataMissingError(f"--input {path}: {error.strerror}") from None
-    files = [file for file in inside if file.is_file() and not file.name.startswith(".")]
+    files = [file for file in entries if file.is_file() and not file.name.startswith(".")]
     files = [file for file in files if is_text(file.name)]
     if not files:
-        holds = ", ".join(file.name + "/" * file.is_dir() for file in inside[:6]) or "nothing"
+        contents = ", ".join(file.name + "/" * file.is_dir() for file in entries[:6]) or "nothing"
         raise DataMissingError(
-            f"--input {path}: no text in this folder, which holds {holds}; read are {KNOWN}; "
-            f"'{path}/**/*.txt' looks deeper"
+            f"--input {path}: no text in this folder, which holds {contents}; supported are {KNOWN}; "
+            f"'{path}/**/*.txt' includes subfolders"
         )
     return [_file(file) for file in files]
 
 
 def _is_saved(path: Path) -> bool:
-    """Return whether `datasets.save_to_disk` has made a folder."""
+    # The files of `datasets.save_to_disk`: of several splits, or of a single one.
     names = ("state.json", "dataset_info.json")
     return (path / "dataset_dict.json").is_file() or all((path / name).is_file() for name in names)
 
@@ -134,13 +137,13 @@ def _hub(name: str, split: str) -> list[Source]:
     datasets = _import_datasets(f"{HUB}{name}")
     try:
         builder = datasets.load_dataset_builder(name)
-        files = {str(key): [str(file) for file in found] for key, found in (builder.config.data_files or {}).items()}
-    except Exception as error:  # of the network, of the hub: each has its own
+        files = {str(key): [str(file) for file in paths] for key, paths in (builder.config.data_files or {}).items()}
+    except Exception as error:  # network, hub and file system raise errors of many types
         raise DataMissingError(f"--input {HUB}{name}: cannot be opened as a data set ({error_line(error)})") from error
     if files and split not in files:
         names = ", ".join(f"{HUB}{name}:{key}" for key in files)
-        raise InputError(f"--input {HUB}{name}: has no split {split!r}; name one: {names}")
-    if builder.name == "parquet":
+        raise InputError(f"--input {HUB}{name}: has no split {split!r}; choose one: {names}")
+    if builder.name == "parquet":  # read by pyarrow, for the reason at the top of this module
         return [Source(file, "parquet") for file in files[split]]
     return [Source(name, "hub", split)]
 
@@ -149,18 +152,18 @@ def _saved(text: str, folder: Path, split: str) -> list[Source]:
     datasets = _import_datasets(text)
     try:
         table = datasets.load_from_disk(str(folder), keep_in_memory=False)
-    except Exception as error:  # whatever pyarrow or fsspec raise
+    except Exception as error:  # pyarrow and fsspec raise errors of many types
         raise DataMissingError(f"--input {text}: cannot be opened as a data set ({error_line(error)})") from error
     if isinstance(table, datasets.DatasetDict):
         splits = list(table)
         split = split or ("train" if "train" in splits else splits[0] if len(splits) == 1 else "")
         if split not in splits:
-            what = f"no split {split!r}" if split else "several splits"
+            problem = f"no split {split!r}" if split else "several splits"
             names = ", ".join(f"{folder}:{name}" for name in splits)
-            raise InputError(f"--input {text}: has {what}; name one: {names}")
+            raise InputError(f"--input {text}: has {problem}; choose one: {names}")
         table = table[split]
     elif split:
-        raise InputError(f"--input {text}: has no splits; {folder} is all of it")
+        raise InputError(f"--input {text}: has no splits; use {folder} without one")
     return [Source(str(Path(file["filename"]).resolve()), "arrow") for file in table.cache_files]
 
 
@@ -169,6 +172,7 @@ def _import_datasets(text: str) -> ModuleType:
         import datasets
     except ImportError:
         raise DataMissingError(f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'") from None
+    # Ours shows the progress of all sources.
     datasets.disable_progress_bars()
     datasets.config.TORCH_AVAILABLE = False  # streams would import torch: half a gigabyte of memory, and seconds
     return datasets  # type: ignore[no-any-return]
@@ -178,11 +182,16 @@ def _import_datasets(text: str) -> ModuleType:
 
 
 def read_documents(source: Source, text_field: str, documents: Documents) -> Iterator[str]:
-    """Yield the documents of a source without white space at their ends; rows of a table may have none.
+    """Yield the documents of a source, stripped of white space at both ends; some may be empty.
+
+    Args:
+        source: what to read.
+        text_field: column of a table, or key of JSON lines, that holds the text.
+        documents: what counts as a document in a text file.
 
     Raises:
         DataMissingError: a file cannot be read.
-        FailedError: it is not UTF-8, no JSON, or broken; file and line or byte are said.
+        FailedError: it is not UTF-8, not JSON, or truncated; the message names file and line or byte.
         InputError: a line or table has no such field, or a document is too large.
     """
     with _readable(source):
@@ -202,34 +211,35 @@ def read_documents(source: Source, text_field: str, documents: Documents) -> Ite
 
 @contextmanager
 def _readable(source: Source) -> Iterator[None]:
-    """Turn what goes wrong in reading into an error that names the source."""
+    """Turn errors of reading and unpacking into ours, which name the source."""
     try:
         yield
     except EttsweepError:
         raise
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise FailedError(f"{source.path}: cannot be unpacked ({error}): truncated, or no gzip") from None
+        raise FailedError(f"{source.path}: cannot be unpacked ({error}): truncated, or not gzip") from None
     except Exception as error:
         remote = source.kind == "hub" or "://" in source.path
         if not remote and not isinstance(error, OSError | ValueError):  # pyarrow's errors are one or the other
             raise
         kind = "" if source.kind in ("text", "JSON lines") else f"as {source.kind} "
-        why = getattr(error, "strerror", None) or first_line(error)
-        raise DataMissingError(f"{source.path}: cannot be read {kind}({why})") from None
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise DataMissingError(f"{source.path}: cannot be read {kind}({reason})") from None
 
 
 def _decoded(source: Source, documents: Documents) -> Iterator[tuple[int, str]]:
-    """Yield the documents of a file of lines, each with the number of its last line."""
+    """Yield the documents of a text file or of JSON lines, each with the number of its last line."""
     opener: Any = gzip.open if source.path.lower().endswith(".gz") else open
     with opener(source.path, "rb") as stream:
         for line, start, data in _documents(stream, documents):
             if len(data) > MAX_DOCUMENT:
-                cure = "; --documents blank-line or line makes smaller ones of a text file"
+                hint = "; --documents blank-line or line makes smaller ones of a text file"
                 raise InputError(
-                    f"{source.path}: the document that begins at byte {start} has more than {MAX_DOCUMENT // 2**20} MiB"
-                    f"{cure if source.kind == 'text' else ''}"
+                    f"{source.path}: the document at byte {start} has more than {MAX_DOCUMENT // 2**20} MiB"
+                    f"{hint if source.kind == 'text' else ''}"
                 )
             try:
+                # A byte order mark is dropped at the start of a file; elsewhere it is a character of the text.
                 text = data.decode("utf-8-sig" if start == 0 else "utf-8")
             except UnicodeDecodeError as error:
                 raise FailedError(
@@ -240,8 +250,9 @@ def _decoded(source: Source, documents: Documents) -> Iterator[tuple[int, str]]:
 
 
 def _documents(stream: IO[bytes], documents: Documents) -> Iterator[tuple[int, int, bytes]]:
-    """Yield last line, first byte and content of each document; the content of one that is too large is cut."""
+    """Yield last line, first byte and content of each document, cut off beyond `MAX_DOCUMENT_BYTES`."""
     if documents == "file":
+        # One byte more than allowed, which tells the caller that the document is too large.
         yield 1, 0, stream.read(MAX_DOCUMENT + 1)
         return
     line, start, end, lines = 0, 0, 0, list[bytes]()
@@ -252,6 +263,7 @@ def _documents(stream: IO[bytes], documents: Documents) -> Iterator[tuple[int, i
             start = start if lines else end
             lines.append(data)
         end += len(data)
+        # Also when too much is collected: a file without blank lines must not fill the memory.
         if lines and (blank or documents == "line" or end - start > MAX_DOCUMENT):
             yield line, start, b"".join(lines)
             lines = []
@@ -261,19 +273,19 @@ def _documents(stream: IO[bytes], documents: Documents) -> Iterator[tuple[int, i
 
 def _json_lines(source: Source, text_field: str) -> Iterator[str]:
     for line, data in _decoded(source, "line"):
-        place = f"{source.path}:{line}"
+        location = f"{source.path}:{line}"
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
-            why = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-            raise FailedError(f"{place}: no valid JSON ({why}); one object a line is expected") from None
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            raise FailedError(f"{location}: no valid JSON ({reason}); one object a line is expected") from None
         if not isinstance(value, dict):
-            raise FailedError(f"{place}: one JSON object a line is expected, got {type(value).__name__}")
+            raise FailedError(f"{location}: one JSON object a line is expected, got {type(value).__name__}")
         if text_field not in value:
             texts = [key for key, item in value.items() if isinstance(item, str)]
-            raise InputError(f"{place}: {_no_field(text_field, texts or list(value))}")
-        text = _checked(value[text_field], text_field, place)
-        yield text if text.isascii() else text.encode("utf-8", "replace").decode()  # halves of surrogate pairs
+            raise InputError(f"{location}: {_no_field(text_field, texts or list(value))}")
+        text = _checked(value[text_field], text_field, location)
+        yield text if text.isascii() else text.encode("utf-8", "replace").decode()  # UTF-8 has no lone surrogates
 
 
 def _parquet(source: Source, text_field: str) -> Iterator[str]:
@@ -281,6 +293,7 @@ def _parquet(source: Source, text_field: str) -> Iterator[str]:
     import pyarrow.parquet as pq
 
     opener: Any = fsspec.open if "://" in source.path else open
+    # With a buffer, pyarrow reads a column in pieces, not a whole row group at once.
     with opener(source.path, "rb") as stream, pq.ParquetFile(stream, pre_buffer=False, buffer_size=2**20) as file:
         _check_column(source.path, text_field, {field.name: str(field.type) for field in file.schema_arrow})
         for batch in file.iter_batches(ROWS, columns=[text_field], use_threads=False):
@@ -289,10 +302,10 @@ def _parquet(source: Source, text_field: str) -> Iterator[str]:
 
 
 def _data_set(source: Source, text_field: str) -> Iterator[str]:
-    """Yield the rows of a data set, which `datasets` streams."""
+    """Yield the text of the rows of a data set that `datasets` streams."""
     name, files = (source.path, None) if source.kind == "hub" else ("arrow", escape(source.path))
     data = _import_datasets(name).load_dataset(name, data_files=files, split=source.split, streaming=True)
-    if data.features is None:  # the first rows say which there are
+    if data.features is None:  # unknown before a row is read; types stay unknown, and each value is checked
         columns = dict.fromkeys(next(iter(data), {text_field: ""}), "string")
     else:
         columns = {column: str(getattr(feature, "dtype", feature)) for column, feature in data.features.items()}
@@ -302,21 +315,21 @@ def _data_set(source: Source, text_field: str) -> Iterator[str]:
             yield _checked(text, text_field, source.path)
 
 
-def _check_column(place: str, name: str, columns: dict[str, str]) -> None:
-    """Check that a table has a column of text; `columns` are the types of all."""
+def _check_column(location: str, name: str, columns: dict[str, str]) -> None:
+    """Check that a table has a text column of this name; `columns` maps the names of all columns to their types."""
     texts = [column for column, kind in columns.items() if kind in ("string", "large_string", "string_view")]
     if name not in columns:
-        raise InputError(f"{place}: {_no_field(name, texts or list(columns))}")
+        raise InputError(f"{location}: {_no_field(name, texts or list(columns))}")
     if name not in texts:
-        raise InputError(f"{place}: field {name!r} is no text but {columns[name]}")
+        raise InputError(f"{location}: field {name!r} is not text but {columns[name]}")
 
 
-def _checked(text: object, name: str, place: str) -> str:
+def _checked(text: object, name: str, location: str) -> str:
     if text is not None and not isinstance(text, str):
-        raise InputError(f"{place}: field {name!r} is no text but {type(text).__name__}")
+        raise InputError(f"{location}: field {name!r} is not text but {type(text).__name__}")
     return text or ""
 
 
 def _no_field(name: str, fields: Sequence[str]) -> str:
-    cure = f"; --text-field {fields[0]}?" if fields else ""
-    return f"no field {name!r}, it has {', '.join(fields) or 'none'}{cure}"
+    hint = f"; --text-field {fields[0]}?" if fields else ""
+    return f"no field {name!r}, it has {', '.join(fields) or 'none'}{hint}"

@@ -1,8 +1,9 @@
-"""Tokenise text on all cores into a corpus: `ettsweep data text`.
+"""Tokenise text into a corpus on all cores: `ettsweep data text`.
 
-One process reads the documents and cuts them into parts, which others tokenise. A part is known again by its documents
-and by how they become tokens, so that a command that was killed reads the text again, which is quick, and tokenises
-what it had not. The manifest, written last, makes a corpus of the parts.
+One process reads the documents and groups them into shards; a pool of processes tokenises the shards. The name of a
+shard is a hash of its documents and of the tokenizer, so a command that was killed can be started again: it reads the
+text again, which is quick, and tokenises only the shards that are missing. The manifest, which is written last, turns
+the shards into a corpus.
 """
 
 import hashlib
@@ -53,22 +54,34 @@ from ettsweep.trainer.tasks.text.tokenizer import (
 )
 
 HASHES = 2**64
-"""How many hashes a document may have."""
+"""Number of values of `document_hash`."""
 
 SMALL = 64 * 2**20
-"""Bytes of text that are read once more beforehand: what is wrong in a small input is said before any is written."""
+"""Bytes of text that are read before any shard is written, so that errors in a small input are reported at once."""
 
 SAMPLE = 64 * 2**20
-"""Bytes of text that a byte-pair encoding is trained on."""
+"""Bytes of text that a byte-pair encoding is trained on, at most."""
 
 AT_ONCE = 2**18
-"""Bytes of text that are encoded at once."""
+"""Bytes of text in one call of the encoder."""
 
 MAX_SHARD_MIB = 64
+"""A shard is the unit that a killed command loses, and each process holds one in memory."""
 
 
 class CorpusRequest(NamedTuple):
-    """What is asked for: `tokenizer` is a folder of its files, None trains one of `bpe_tokens`."""
+    """The options of `ettsweep data text`.
+
+    Attributes:
+        inputs: files, folders, globs or data sets of the hub; see `documents.find_sources`.
+        out: folder of the corpus.
+        tokenizer: folder with the files of a tokenizer; None trains one of `bpe_tokens` tokens on the text.
+        val_fraction: share of the documents for validation.
+        text_field: column of tables, or key of JSON lines, that holds the text.
+        documents: what counts as a document in a text file.
+        shard_mib: largest size of a shard's text, in MiB.
+        workers: processes that tokenise; None for one per core.
+    """
 
     inputs: tuple[str, ...]
     out: Path
@@ -82,27 +95,28 @@ class CorpusRequest(NamedTuple):
 
     @property
     def absolute_inputs(self) -> tuple[str, ...]:
-        """The inputs, so that they hold in any folder."""
+        """The inputs as absolute paths; names on the hub stay as they are."""
         return tuple(text if text.startswith(HUB) else str(Path(text).expanduser().absolute()) for text in self.inputs)
 
     @property
     def val_below(self) -> int:
-        """Below which hash a document validates, if there are enough of them."""
+        """Documents whose hash is below this are for validation, unless that leaves one side empty."""
         return max(1, round(self.val_fraction * HASHES))
 
     def read(self, sources: Iterable[Source]) -> Iterator[str]:
+        """Yield the documents of all sources, one source after the other; some may be empty."""
         for source in sources:
             yield from read_documents(source, self.text_field, self.documents)
 
 
 class Tokenised(NamedTuple):
-    """A corpus, and what it took.
+    """A corpus, and the work that it took.
 
     Attributes:
-        made, kept: parts that were tokenised, and that were there already.
-        tokens: of the former.
-        text_files: whether the input has any, beside tables and JSON lines.
-        replaced: digest of another corpus that was there before.
+        new_shards, reused_shards: number of shards that were tokenised now, and that an earlier command had finished.
+        tokens: number of tokens in the shards that were tokenised now.
+        has_text_files: whether the input has plain text files, not only tables and JSON lines.
+        replaced: digest of the corpus that was in the folder before; None if there was none, or the same.
     """
 
     manifest: Manifest
@@ -116,56 +130,58 @@ class Tokenised(NamedTuple):
 
 
 def check_request(request: CorpusRequest) -> None:
-    """Check the options, and that they go together.
+    """Check the options of a request; all problems are reported at once.
 
     Raises:
-        InputError: they do not go together.
+        InputError: an option is missing, out of range, or contradicts another one.
     """
-    wrong = []
+    problems = []
     if (request.tokenizer is None) == (request.bpe_tokens is None):
-        wrong.append(
-            "say which tokenizer, with one of --tokenizer DIR (GPT-2's files, for GPT-2's vocabulary of 50265) and "
+        problems.append(
+            "no tokenizer, or two: give either --tokenizer DIR (GPT-2's files, for GPT-2's vocabulary of 50265) or "
             "--bpe-tokens N (trains one on this text)"
         )
     if request.bpe_tokens is not None and request.bpe_tokens < LEAST_BPE:
-        wrong.append(f"--bpe-tokens: {LEAST_BPE} at least are needed, one for each byte, got {request.bpe_tokens}")
+        problems.append(f"--bpe-tokens: at least {LEAST_BPE} are needed, one for each byte, got {request.bpe_tokens}")
     if not 0 < request.val_fraction < 1:
-        wrong.append(f"--val-fraction: a number between 0 and 1 is expected, got {request.val_fraction}")
+        problems.append(f"--val-fraction: expected a number between 0 and 1, got {request.val_fraction}")
     if not 0 < request.shard_mib <= MAX_SHARD_MIB:
-        wrong.append(f"--shard-mib: a number above 0 and up to {MAX_SHARD_MIB} is expected, got {request.shard_mib}")
+        problems.append(f"--shard-mib: expected a number above 0 and up to {MAX_SHARD_MIB}, got {request.shard_mib}")
     if not request.inputs:
-        wrong.append("say what text, with --input FILES")
-    if wrong:
-        raise InputError.of(wrong)
+        problems.append("no text given; pass --input FILES")
+    if problems:
+        raise InputError.of(problems)
 
 
 def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda _: None) -> Tokenised:
-    """Make a corpus, or what is missing of it.
+    """Tokenise text into a corpus; shards that an earlier command has finished are reused.
 
-    Another corpus that is there is only replaced after `agree` was given it; what that raises keeps it, and the parts
-    that are finished.
+    If the folder holds another corpus, `confirm_replace` is called with its manifest before it is replaced. If it
+    raises, the old corpus stays, and so do the finished shards of the new one.
 
     Raises:
-        InputError: an option or the text is not as it must be; the message says what would work.
-        DataMissingError: there is no text, or none to validate on.
-        FailedError: a file is broken.
+        InputError: an option is invalid, or the text has no such field; the message says what would work.
+        DataMissingError: there is no text, or too little to train and validate on.
+        FailedError: an input file is broken, or a process was killed.
         StorageError: the folder cannot be written.
-        StoppedError: Ctrl-C, once there may be something to keep.
+        StoppedError: the user pressed Ctrl-C; finished shards are kept.
     """
     start_s = time.monotonic()
     check_request(request)
+    # Before any text is read, which may take long.
     check_folder(request.out)
     inputs = find_all(request.inputs)
-    sources = [source for found in inputs for source in found]
-    given = read_tokenizer(request.tokenizer) if request.tokenizer else None
+    sources = [source for input_sources in inputs for source in input_sources]
+    requested_tokenizer = read_tokenizer(request.tokenizer) if request.tokenizer else None
     val_below, sample = survey(request, sources)
     workers = request.workers or cores()
     with corpus_folder(request.out) as shards:
-        with open_pool(workers, "spawn", _prepare, workers) as pool:  # the tokenizers library starts threads
-            path = tokenizer_file(shards, request, given, sample, pool)
-            sample.clear()
+        # "spawn": the tokenizers library starts threads, and a fork of a process with threads can deadlock.
+        with open_pool(workers, "spawn", _prepare, workers) as pool:
+            path = tokenizer_file(shards, request, requested_tokenizer, sample, pool)
+            sample.clear()  # up to 64 MiB that nothing needs any more
             tokenizer = read_tokenizer_file(path)
-            records, made, skipped = _make_parts(request, inputs, path, tokenizer, val_below, pool, workers)
+            records, new_records, skipped = _make_parts(request, inputs, path, tokenizer, val_below, pool, workers)
         manifest = Manifest(
             version=VERSION,
             digest=corpus_digest(tokenizer.sha256, tokenizer.n_vocab, (shard.sha256 for shard in records)),
@@ -185,17 +201,19 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
             skipped=skipped,
             shards=tuple(records),
         )
-        before = corpus_there(request.out)
-        replaced = before if before and before.digest != manifest.digest else None
+        # Only now, when all shards are finished: whatever the answer is, they are kept.
+        existing = corpus_there(request.out)
+        replaced = existing if existing and existing.digest != manifest.digest else None
         if replaced:
             agree(replaced)
         finish(request.out, manifest, path)
     return Tokenised(
         manifest,
-        made=len(made),
-        kept=len(records) - len(made),
-        tokens=sum(shard.train.tokens + shard.val.tokens for shard in made),
-        workers=min(workers, max(1, len(made))),
+        made=len(new_records),
+        kept=len(records) - len(new_records),
+        tokens=sum(shard.train.tokens + shard.val.tokens for shard in new_records),
+        # Processes without a shard to tokenise did no work.
+        workers=min(workers, max(1, len(new_records))),
         wall_s=time.monotonic() - start_s,
         text_files=any(source.kind == "text" for source in sources),
         replaced=replaced.digest if replaced else None,
@@ -203,73 +221,94 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
 
 
 def find_all(inputs: Sequence[str]) -> list[list[Source]]:
-    """Return the sources of each input; one that was there before is left out."""
-    found, seen, wrong = list[list[Source]](), set[Source](), list[str]()
+    """Return the sources of each input, without those that an earlier input has named.
+
+    Raises:
+        DataMissingError: an input does not exist or has no text.
+        InputError: inputs have an unsupported format; all of them are named.
+    """
+    sources_by_input, earlier_sources, problems = list[list[Source]](), set[Source](), list[str]()
     for text in inputs:
         try:
-            found.append([source for source in find_sources(text) if source not in seen])
-            seen.update(found[-1])
+            sources_by_input.append([source for source in find_sources(text) if source not in earlier_sources])
+            earlier_sources.update(sources_by_input[-1])
         except InputError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise InputError.of(wrong)
-    return found
+            problems.append(str(error))
+    if problems:
+        raise InputError.of(problems)
+    return sources_by_input
 
 
 def survey(request: CorpusRequest, sources: Sequence[Source]) -> tuple[int, list[str]]:
-    """Return below which hash a document validates, so that at least one does and one does not, and a sample.
+    """Return the hash below which a document is for validation, and a sample of the text to train an encoding on.
 
-    The sample are documents from all over the input that an encoding is trained on, some 64 MiB of it: those of the
-    highest hashes, in their order. Without one to train, a large input is only read until each side has a document.
+    The threshold is `request.val_below`, moved as little as needed so that both sides have a document. The sample is
+    random and at most 64 MiB: the documents with the highest hashes, sorted by hash. It is empty unless an encoding is
+    to be trained; a large input is then only read until both sides have a document.
 
     Raises:
-        DataMissingError: there is no text, or a single document.
+        DataMissingError: there is no text, or only one distinct document.
     """
-    lowest, highest, read, sampled = HASHES, -1, 0, 0
+    lowest, highest, bytes_read, sample_bytes = HASHES, -1, 0, 0
     sample = list[tuple[int, str]]()
     for text in request.read(sources):
         if not text:
             continue
         data = text.encode()
-        number = document_hash(data)
-        lowest, highest, read = min(lowest, number), max(highest, number), read + len(data)
+        text_hash = document_hash(data)
+        lowest, highest, bytes_read = min(lowest, text_hash), max(highest, text_hash), bytes_read + len(data)
         if request.bpe_tokens:
-            heapq.heappush(sample, (number, text))
-            sampled += len(data)
-            while sampled > SAMPLE and len(sample) > 1:
-                sampled -= len(heapq.heappop(sample)[1].encode())
-        elif read > SMALL and lowest < request.val_below <= highest:
+            heapq.heappush(sample, (text_hash, text))
+            sample_bytes += len(data)
+            # The heap drops the lowest hash first: what stays is a random sample that no order of files changes.
+            while sample_bytes > SAMPLE and len(sample) > 1:
+                sample_bytes -= len(heapq.heappop(sample)[1].encode())
+        elif bytes_read > SMALL and lowest < request.val_below <= highest:
             break
     if lowest < highest:
+        # The lowest hash is always below the threshold, the highest never. One document may be larger than the sample.
         return min(max(request.val_below, lowest + 1), highest), [text[:SAMPLE] for _, text in sorted(sample)]
-    one = len(sources) == 1
-    where = sources[0].path if one else f"the {len(sources)} files of --input"
+    is_single = len(sources) == 1
+    location = sources[0].path if is_single else f"the {len(sources)} files of --input"
     if highest < 0:
-        raise DataMissingError(f"{where}: no text in {'it' if one else 'them'}")
-    other = "line" if request.documents == "blank-line" else "blank-line or line"
+        raise DataMissingError(f"{location}: {'has' if is_single else 'have'} no text")
+    finer_unit = "line" if request.documents == "blank-line" else "blank-line or line"
     raise DataMissingError(
-        f"{where}: one document only, or the same again and again, cannot both train and validate; more text is "
-        f"needed, or --documents {other}, which makes more documents of a text file"
+        f"{location}: only one distinct document, which cannot be for both training and validation; give more text, "
+        f"or --documents {finer_unit}, which splits a text file into more documents"
     )
 
 
-# --- in processes of their own ----------------------------------------------------------------------------------------
+# --- tokenising in a pool of processes --------------------------------------------------------------------------------
 
 
 def _prepare(workers: int) -> None:
+    # One process per core already: threads of the encoder on top would only compete with each other.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ["RAYON_NUM_THREADS"] = str(workers)  # of the one that trains an encoding
+    os.environ["RAYON_NUM_THREADS"] = str(workers)  # for the process that trains an encoding, while the others idle
 
 
 def tokenizer_file(
-    shards: Path, request: CorpusRequest, given: Tokenizer | None, sample: Sequence[str], pool: Pool
+    shards: Path, request: CorpusRequest, requested_tokenizer: Tokenizer | None, sample: Sequence[str], pool: Pool
 ) -> Path:
-    """Return the file that processes read the tokenizer from: the one that was given, or one trained on the sample."""
-    texts = hashlib.sha256(b"".join(document_hash(text.encode()).to_bytes(8) for text in sample))
-    name = given.sha256[:24] if given else digest([VERSION, request.bpe_tokens, texts.hexdigest()], 24)
+    """Write the file that the processes read the tokenizer from, unless it exists, and return its path.
+
+    It is the requested tokenizer, or one that is trained on the sample. The name depends on its content alone.
+
+    Raises:
+        InputError: the sample is too short for the number of tokens.
+        FailedError: the process that trains was killed.
+    """
+    # The sample determines the encoding, so the same command finds the one that an earlier call has trained.
+    sample_hash = hashlib.sha256(b"".join(document_hash(text.encode()).to_bytes(8) for text in sample))
+    name = (
+        requested_tokenizer.sha256[:24]
+        if requested_tokenizer
+        else digest([VERSION, request.bpe_tokens, sample_hash.hexdigest()], 24)
+    )
     path = shards / f"{TRAINED}{name}.json"
-    if given and not path.exists():
-        write_atomic(path, given.to_json())
+    if requested_tokenizer and not path.exists():
+        write_atomic(path, requested_tokenizer.to_json())
     elif request.bpe_tokens and not path.exists():
         try:
             with _processes_alive():
@@ -296,7 +335,13 @@ def _processes_alive() -> Iterator[None]:
 
 
 class Part(NamedTuple):
-    """Documents that are tokenised together, in UTF-8, each with its side; `name` is made of them."""
+    """The documents of one shard.
+
+    Attributes:
+        name: hex digits of a hash of the documents.
+        documents: in UTF-8, each with its side.
+        size: their bytes in total.
+    """
 
     name: str
     documents: list[tuple[bytes, Side]]
@@ -304,22 +349,25 @@ class Part(NamedTuple):
 
 
 def cut(texts: Iterable[str], val_below: int, size: int) -> Iterator[Part]:
-    """Yield parts of at most so many bytes, or of one document that has more.
+    """Group documents into shards of at most `size` bytes; a document that is larger makes a shard of its own.
 
-    Where a part ends depends on its last document and how much stands before it. So a new file among thousands changes
-    the parts around it, not all that follow.
+    Boundaries are content-defined: whether a shard ends after a document depends on the hash of this document and on
+    the bytes before it in the shard. So a new file among thousands changes the shards around it, not all that follow,
+    and the others are reused.
     """
     documents, length, name = list[tuple[bytes, Side]](), 0, hashlib.sha256()
     for text in texts:
         data = text.encode()
-        number = document_hash(data)
+        text_hash = document_hash(data)
         if documents and length + len(data) > size:
             yield Part(name.hexdigest(), documents, length)
             documents, length, name = [], 0, hashlib.sha256()
-        documents.append((data, "val" if number < val_below else "train"))
+        # By hash, not by position: a document keeps its side when other documents are added.
+        documents.append((data, "val" if text_hash < val_below else "train"))
         length += len(data)
-        name.update(number.to_bytes(8) + len(data).to_bytes(8))
-        if length >= size / 4 and number % (size // (2 * len(data)) + 1) == 0:
+        name.update(text_hash.to_bytes(8) + len(data).to_bytes(8))
+        # A boundary about every size / 2 bytes beyond the first quarter, whatever the length of documents is.
+        if length >= size / 4 and text_hash % (size // (2 * len(data)) + 1) == 0:
             yield Part(name.hexdigest(), documents, length)
             documents, length, name = [], 0, hashlib.sha256()
     if documents:
@@ -335,17 +383,18 @@ def _make_parts(
     pool: Pool,
     workers: int,
 ) -> tuple[list[ShardRecord], list[ShardRecord], int]:
-    """Return all shards, those of them that had to be made, and the number of documents without text.
+    """Return the records of all shards, the records of those tokenised now, and the number of empty documents.
 
-    Whatever stops the work says how many parts are finished.
+    The message of an error says how many shards are finished, since the next command reuses them.
     """
     size = round(request.shard_mib * 2**20)
+    # All that the content of a shard depends on, beside its documents: part of its file name.
     recipe = [VERSION, SPLITTER_VERSION, tokenizer.sha256, val_below]
     finished = list[ShardRecord | Future[ShardRecord]]()
     paths, busy, skipped = list[Path](), set[Future[ShardRecord]](), 0
     sizes = [source.size for sources in inputs for source in sources]
 
-    def texts(sources: Iterable[Source]) -> Iterator[str]:
+    def non_empty_texts(sources: Iterable[Source]) -> Iterator[str]:
         nonlocal skipped
         for text in request.read(sources):
             if text:
@@ -353,38 +402,44 @@ def _make_parts(
             else:
                 skipped += 1
 
-    def kept() -> str:
-        pool.end()  # else they might finish more than is counted
-        parts = count(sum(record.exists() for record in paths), "part")
-        return f"{parts} {'is' if parts == '1 part' else 'are'} finished and kept: the same command goes on from there"
+    def resume_hint() -> str:
+        pool.end()  # else the workers might finish more shards than are counted
+        finished_shards = sum(record.exists() for record in paths)
+        verb = "is" if finished_shards == 1 else "are"
+        return f"{count(finished_shards, 'shard')} {verb} finished and kept: run the same command again to continue"
 
+    # The total is unknown if a source is compressed or remote.
     with progress("tokenising", None if None in sizes else sum(filter(None, sizes)), "bytes") as advance:
         try:
             with _processes_alive():
-                for part in chain.from_iterable(cut(texts(sources), val_below, size) for sources in inputs):
-                    record = path.with_name(f"{digest([recipe, part.name], 24)}.json")
+                # Each input is cut separately, so that one more --input moves no boundaries in the others.
+                for group in chain.from_iterable(cut(non_empty_texts(sources), val_below, size) for sources in inputs):
+                    record = path.with_name(f"{digest([recipe, group.name], 24)}.json")
                     paths.append(record)
-                    advance(part.size)
-                    if (there := _finished(record)) is not None:
-                        finished.append(there)
+                    advance(group.size)
+                    if (existing := _finished(record)) is not None:
+                        finished.append(existing)
                         continue
-                    while len(busy) > workers:  # each of them waits in memory
-                        done, busy = wait(busy, return_when=FIRST_COMPLETED)
-                        for job in done:
+                    while len(busy) > workers:  # the documents of each submitted shard are held in memory
+                        done_jobs, busy = wait(busy, return_when=FIRST_COMPLETED)
+                        for job in done_jobs:
                             job.result()
-                    busy.add(job := pool.submit(tokenise_part, record, path, part.documents))
+                    busy.add(job := pool.submit(tokenise_part, record, path, group.documents))
                     finished.append(job)
-                made = [job.result() for job in finished if isinstance(job, Future)]
+                new_records = [job.result() for job in finished if isinstance(job, Future)]
         except KeyboardInterrupt:
-            raise StoppedError(f"interrupted; {kept()}") from None
+            raise StoppedError(f"interrupted; {resume_hint()}") from None
         except EttsweepError as error:
-            wait(busy)
-            raise type(error)(f"{error}\n{kept()}") from None
-    return [job.result() if isinstance(job, Future) else job for job in finished], made, skipped
+            wait(busy)  # so that the shards in work are finished, and counted
+            raise type(error)(f"{error}\n{resume_hint()}") from None
+    return [job.result() if isinstance(job, Future) else job for job in finished], new_records, skipped
 
 
 def tokenise_part(record: Path, tokenizer: Path, documents: Sequence[tuple[bytes, Side]]) -> ShardRecord:
-    """Write a shard of documents, and then its record, the last file of a finished part."""
+    """Tokenise documents into a shard next to `record`, and return what was written to `record`.
+
+    The record is written after the shard, so that a shard with a record is complete.
+    """
     encoding = _cached_tokenizer(tokenizer)
     writer, batch, size = ShardWriter(encoding.n_vocab), list[tuple[str, Side]](), 0
     for data, side in documents:
@@ -404,75 +459,78 @@ def tokenise_part(record: Path, tokenizer: Path, documents: Sequence[tuple[bytes
     return shard
 
 
+# Read once per process, not once per shard.
 @lru_cache(maxsize=1)
 def _cached_tokenizer(path: Path) -> Tokenizer:
     return read_tokenizer_file(path)
 
 
 def _finished(record: Path) -> ShardRecord | None:
-    """Return the shard of a part that is there and whole, to the last byte."""
+    """Return the record of a shard if its checksum is right, else None."""
     try:
         shard = ShardRecord.model_validate_json(record.read_bytes())
-        whole = sha256_of(record.with_name(shard.name)) == shard.sha256
+        # A record does not prove that its shard is intact: disks fail, and files are edited.
+        is_intact = sha256_of(record.with_name(shard.name)) == shard.sha256
     except (OSError, ValidationError):
         return None
-    return shard if whole else None
+    return shard if is_intact else None
 
 
-# --- what is said of it -----------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def made_otherwise(request: CorpusRequest, there: Manifest) -> str:
-    """Return the options that a corpus was made with where they differ from those of a request; nothing where none do.
+def made_otherwise(request: CorpusRequest, existing: Manifest) -> str:
+    """Return the options of an existing corpus that differ from a request, as on the command line; empty if none does.
 
     Raises:
-        DataMissingError, InputError: the tokenizer cannot be read.
+        DataMissingError: the files of the requested tokenizer are missing.
+        InputError: the requested tokenizer is not a byte-level BPE.
     """
-    told = []
-    if request.absolute_inputs != there.inputs:
-        told += [f"--input {text}" for text in there.inputs]
-    if request.tokenizer is None and request.bpe_tokens != there.bpe_tokens:
-        told.append(f"a tokenizer of {there.bpe_tokens} tokens")
-    elif request.tokenizer and read_tokenizer(request.tokenizer).sha256 != there.tokenizer_sha256:
-        told.append(f"another tokenizer, of {there.bpe_tokens} tokens")
+    differences = []
+    if request.absolute_inputs != existing.inputs:
+        differences += [f"--input {text}" for text in existing.inputs]
+    if request.tokenizer is None and request.bpe_tokens != existing.bpe_tokens:
+        differences.append(f"a tokenizer of {existing.bpe_tokens} tokens")
+    elif request.tokenizer and read_tokenizer(request.tokenizer).sha256 != existing.tokenizer_sha256:
+        differences.append(f"another tokenizer, of {existing.bpe_tokens} tokens")
     for name in ("val_fraction", "text_field", "documents", "shard_mib"):
-        if getattr(request, name) != (value := getattr(there.settings, name)):
-            told.append(f"--{name.replace('_', '-')} {value}")
-    return " ".join(told)
+        if getattr(request, name) != (value := getattr(existing.settings, name)):
+            differences.append(f"--{name.replace('_', '-')} {value}")
+    return " ".join(differences)
 
 
 def corpus_rows(manifest: Manifest) -> list[dict[str, str | int]]:
-    """Return a row on each part of a corpus."""
+    """Return a row of counts for the training and for the validation side of a corpus."""
     rows = []
-    for what, counts in (("training", manifest.train), ("validation", manifest.val)):
-        row: dict[str, str | int] = {"part": what, "documents": counts.documents, "sentences": counts.sentences}
+    for side_name, counts in (("training", manifest.train), ("validation", manifest.val)):
+        row: dict[str, str | int] = {"part": side_name, "documents": counts.documents, "sentences": counts.sentences}
         row |= {"tokens": counts.tokens, f"blocks_{LONG}": counts.blocks, "text_bytes": counts.text_bytes}
         rows.append(row)
     return rows
 
 
 FEW_BLOCKS = 32
-"""Blocks of validation below which that is said."""
+"""With fewer validation blocks than this, the summary recommends a larger share."""
 
 
 def corpus_summary(request: CorpusRequest, outcome: Tokenised) -> str:
-    """Return what was done, what is worth knowing of the corpus, and what comes next."""
+    """Return lines on the work done, on properties of the corpus that matter for training, and on the next command."""
     manifest = outcome.manifest
     if outcome.made:
         rate = f"{outcome.tokens:,} tokens in {outcome.wall_s:.1f} s: {outcome.tokens / outcome.wall_s:,.0f} tokens/s"
         lines = [f"{rate} on {outcome.workers} {'process' if outcome.workers == 1 else 'processes'}"]
         if outcome.kept:
-            lines.append(f"{outcome.kept} of {outcome.made + outcome.kept} parts were there already")
+            lines.append(f"{outcome.kept} of {outcome.made + outcome.kept} shards were finished before")
     else:
-        lines = ["all of it was there already"]
+        lines = ["the corpus was complete already"]
     if manifest.settings.val_below != request.val_below:
         lines.append(
-            f"few documents: with --val-fraction {request.val_fraction} one side would be empty, so the document "
-            "nearest to it was taken"
+            f"few documents: --val-fraction {request.val_fraction} would leave one side empty, so one document was "
+            "moved to it"
         )
     if manifest.skipped:
-        were = "was" if manifest.skipped == 1 else "were"
-        lines.append(f"{count(manifest.skipped, 'document')} without text {were} left out")
+        verb = "was" if manifest.skipped == 1 else "were"
+        lines.append(f"{count(manifest.skipped, 'document')} without text {verb} left out")
     if long := manifest.train.long_sentences + manifest.val.long_sentences:
         lines.append(
             f"{long} sentences have more than {LONG} tokens; blocks of that size cut them"
@@ -480,26 +538,26 @@ def corpus_summary(request: CorpusRequest, outcome: Tokenised) -> str:
             else f"1 sentence has more than {LONG} tokens; blocks of that size cut it"
         )
     if (mean := manifest.train.tokens / manifest.train.blocks) < LONG / 2:
-        told = f"documents are short: blocks of up to {LONG} tokens have {mean:.0f} on average, the rest is [pad]"
+        line = f"documents are short: blocks of up to {LONG} tokens have {mean:.0f} on average, the rest is padding"
         if (tokens := _roomy(mean)) < LONG:
-            told += f"; --set model.tokens={tokens} has less of it"
+            line += f"; --set model.tokens={tokens} has less padding"
         if outcome.text_files and request.documents != "file":
-            told += "; where a text file is one document: --documents file"
-        lines.append(told)
+            line += "; if each text file is one document: --documents file"
+        lines.append(line)
     if (blocks := manifest.val.blocks) < FEW_BLOCKS:
         lines.append(
-            f"validation has {count(blocks, 'block')} of up to {LONG} tokens, few to judge by: "
-            "a larger --val-fraction has more"
+            f"validation has {count(blocks, 'block')} of up to {LONG} tokens, too few for a precise val_loss: "
+            "use a larger --val-fraction"
         )
     if outcome.replaced:
         lines.append(
-            f"replaces corpus {outcome.replaced}: runs made for it cannot go on without it; another --out keeps both"
+            f"replaces corpus {outcome.replaced}: runs that were trained on it cannot resume; another --out keeps both"
         )
     lines.append(f"{request.out}: corpus {manifest.digest}, vocabulary {manifest.n_vocab}")
     lines.append(f"next: `ettsweep init --data {shlex.quote(str(request.out))}` writes a grid file for it")
     return "\n".join(lines)
 
 
-def _roomy(mean: float) -> int:
-    """Return a length of the model in which documents of so many tokens on average mostly fit: a power of two."""
-    return 1 << max(4, math.ceil(math.log2(2 * mean)))
+def _roomy(mean_tokens: float) -> int:
+    """Return a block size, a power of two, in which most documents of this mean length fit."""
+    return 1 << max(4, math.ceil(math.log2(2 * mean_tokens)))

@@ -1,4 +1,4 @@
-"""The English documentation that comes with Python: some eighty topics, tokenised when they are first asked for."""
+"""The English documentation that comes with Python: some eighty topics, tokenised at first use."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -10,53 +10,59 @@ from ettsweep.trainer.tasks.text.corpus import Corpus, corpus_of
 from ettsweep.trainer.tasks.text.tokenizer import train_bpe
 
 VALIDATION_EVERY = 5
-"""Each so manieth topic, by name, is for validation."""
+"""One topic in this many, in alphabetical order, is for validation."""
 
 
 def documents() -> list[str]:
-    """Return the topics in the order of their names.
+    """Return the topics in alphabetical order of their names, without repeated paragraphs.
 
     Raises:
-        DataMissingError: this Python comes without them.
+        DataMissingError: this Python has no documentation.
     """
-    pydoc_file()
+    pydoc_file()  # raises, where the import below would fail with a less helpful message
+    # A large dictionary, which only this task needs.
     from pydoc_data.topics import topics
 
     return unrepeated(topics)
 
 
 def unrepeated(topics: Mapping[str, str]) -> list[str]:
-    """Return texts in the order of their names without the paragraphs of earlier ones: topics quote each other."""
-    seen = set[str]()
-    found = []
+    """Return the texts in order of their names, each without the paragraphs that an earlier one has.
+
+    Topics quote each other; without this, validation texts would contain training text.
+    """
+    earlier_paragraphs = set[str]()
+    unique_texts = []
     for _, text in sorted(topics.items()):
-        paragraphs = [part for part in text.split("\n\n") if part.strip() and part not in seen]
-        seen.update(paragraphs)
+        paragraphs = [
+            paragraph for paragraph in text.split("\n\n") if paragraph.strip() and paragraph not in earlier_paragraphs
+        ]
+        earlier_paragraphs.update(paragraphs)
         if paragraphs:
-            found.append("\n\n".join(paragraphs))
-    return found
+            unique_texts.append("\n\n".join(paragraphs))
+    return unique_texts
 
 
 @cache
 def pydoc_corpus(vocabulary: int) -> Corpus:
-    """Return the tokenised topics, with a byte-pair encoding made of those for training.
+    """Return the tokenised topics; the byte-pair encoding is trained on the training topics.
 
     Raises:
-        DataMissingError: this Python comes without them.
-        InputError: they are too short for so large a vocabulary.
+        DataMissingError: this Python has no documentation.
+        InputError: the text is too short for so large a vocabulary.
     """
     try:
         return tokenised(documents(), vocabulary)
     except TooFewPairsError as error:
-        most = vocabulary_size(error.most)
+        max_vocabulary = vocabulary_size(error.most)
         raise InputError(
             f"model.vocabulary: {vocabulary} is more than Python's documentation has tokens for: "
-            f"--set model.vocabulary={most} or less"
+            f"--set model.vocabulary={max_vocabulary} or less"
         ) from None
 
 
 def tokenised(texts: Sequence[str], vocabulary: int) -> Corpus:
-    """Return texts as tokens; whoever changes what comes of them raises `location.PYDOC_RULES`."""
+    """Return the corpus of texts. After a change of its tokens, raise `text_data.PYDOC_RULES`."""
     is_val = [k % VALIDATION_EVERY == VALIDATION_EVERY - 1 for k in range(len(texts))]
     tokenizer = train_bpe((text for text, val in zip(texts, is_val, strict=True) if not val), bpe_size(vocabulary))
     return corpus_of(texts, tokenizer, is_val)

@@ -1,4 +1,4 @@
-"""Which text a task has at hand, and whether it is the one that a run was made for; without torch."""
+"""Digests of the text at hand, and checks that it is the text that a run is bound to. Does not import torch."""
 
 import hashlib
 from pathlib import Path
@@ -10,34 +10,34 @@ from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.text_task import DenoisingTask, PydocTask, TextTask
 
 PYDOC_RULES = 1
-"""Version of the rules by which Python's documentation becomes tokens. Raise it with a change of `pydoc.py`, or of the
-sentences and the encoding in `tokenizer.py`: runs made for other tokens are other runs."""
+"""Version of the tokenisation of Python's documentation. Raise it with each change of `pydoc.py`, or of sentences or
+encoding in `tokenizer.py`, that changes tokens: runs on other tokens need other ids."""
 
 
 def pydoc_digest(task: PydocTask, data: str | None) -> str:
-    """Return the 12 hex digits of Python's documentation, as they are in the id of its runs.
+    """Return the 12 hex digits that bind runs to Python's documentation.
 
     Raises:
-        DataMissingError: this Python comes without it.
+        DataMissingError: this Python has no documentation.
     """
     return hashlib.sha256(f"{PYDOC_RULES} ".encode() + pydoc_file().read_bytes()).hexdigest()[:12]
 
 
 def text_digest(task: TextTask, data: str | None) -> str:
-    """Return the 12 hex digits of tokenised text.
+    """Return the 12 hex digits that bind runs to tokenised text.
 
     Raises:
-        DataMissingError: nobody has said where it is, or it is not finished.
-        CorruptError: it was edited.
+        DataMissingError: no folder was given, or its corpus is not finished.
+        CorruptError: the manifest was edited.
     """
     return read_manifest(text_folder(data)).digest
 
 
 def text_folder(data: str | None) -> Path:
-    """Return the folder of tokenised text, which somebody must have named.
+    """Return the folder of tokenised text.
 
     Raises:
-        DataMissingError: nobody has said where it is.
+        DataMissingError: no folder was given.
     """
     if data is None:
         raise DataMissingError(
@@ -48,24 +48,25 @@ def text_folder(data: str | None) -> Path:
 
 
 def check_pydoc(task: PydocTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that Python's documentation is the one that a run was made for.
+    """Check that this Python's documentation is the text that the task is bound to.
 
     Raises:
-        DataMissingError: it is not there, or is another one.
+        DataMissingError: it is missing, or it is another text.
     """
     _check_digest(task, pydoc_digest(task, data), "the documentation of this Python")
 
 
 def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that tokenised text is the one that a run was made for, and that a model knows its tokens.
+    """Check that tokenised text is the one that the task is bound to, and that its vocabulary is the model's.
 
     Raises:
-        DataMissingError: it is not there, or is another one.
-        CorruptError: it was edited.
+        DataMissingError: it is missing, it is another text, or the sizes of the vocabularies differ.
+        CorruptError: the manifest was edited.
     """
     folder = text_folder(data)
     manifest = read_manifest(folder)
     _check_digest(task, manifest.digest, str(folder))
+    # Before training, where ids beyond the vocabulary would fail in the embedding.
     if isinstance(model, TextModel) and manifest.n_vocab != model.vocabulary:
         raise DataMissingError(
             f"task {task.kind}: {folder} was tokenised with a vocabulary of {manifest.n_vocab}, the model has "
@@ -74,18 +75,18 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
 
 
 def with_data(task: TextTask, model: ModelSpec, data: str) -> tuple[TextTask, ModelSpec]:
-    """Return a task, and a model with as many tokens as its text was tokenised with.
+    """Return the task and the model, whose vocabulary becomes that of the tokenised text.
 
     Raises:
-        DataMissingError: it is not there.
-        CorruptError: it was edited.
+        DataMissingError: there is no tokenised text.
+        CorruptError: the manifest was edited.
     """
     return task, model.model_copy(update={"vocabulary": read_manifest(text_folder(data)).n_vocab})
 
 
-def _check_digest(task: DenoisingTask, found: str, where: str) -> None:
-    if task.corpus not in (None, found):
+def _check_digest(task: DenoisingTask, digest: str, location: str) -> None:
+    if task.corpus not in (None, digest):
         raise DataMissingError(
-            f"task {task.kind}: the run was made for the text {task.corpus}, and {where} is {found}: "
-            "other text, or tokenised otherwise"
+            f"task {task.kind}: the run needs the text {task.corpus}, but {location} is {digest}: "
+            "another text, or the same with other tokens"
         )

@@ -1,4 +1,4 @@
-"""What tasks with text are: the fields that change the numbers of a run, and which models they fit."""
+"""Specs of the tasks on text, and their compatibility with models."""
 
 from typing import Annotated, Literal
 
@@ -12,15 +12,15 @@ CorpusDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
 
 class DenoisingTask(TaskSpec):
-    """Span denoising: what a text was, from what a corruption has left of it (BART's text infilling).
+    """Span denoising: reconstruct a text from its corruption (BART's text infilling).
 
     Attributes:
-        mask_ratio: share of the words that spans are drawn for; they overlap, so less is removed.
+        mask_ratio: total length of the drawn spans, as a share of the words; they may overlap, so fewer are removed.
         span_mean: mean of the Poisson distribution of span lengths, in words.
-        permute_sentences: whether the sentences of a corrupted text change places.
-        val_blocks: validation texts that are measured, at most; they are spread evenly over all.
-        samples: training texts that are used, chosen once and for all; None for all.
-        corpus: 12 hex digits of the tokenised text; the planner fills in those of the data at hand.
+        permute_sentences: whether corruption shuffles the sentences of a text.
+        val_blocks: largest number of validation texts; they are spread evenly over the validation side.
+        samples: number of training texts to use, the same ones for every run; None for all.
+        corpus: 12 hex digits that bind the run to a tokenised text; None takes the text at hand when runs are planned.
     """
 
     kind: str
@@ -39,18 +39,20 @@ class PydocTask(DenoisingTask):
 
 
 class TextTask(DenoisingTask):
-    """Any text that `ettsweep data text` has tokenised; where it lies is not part of the spec."""
+    """Any text that `ettsweep data text` has tokenised; its path is not part of the spec."""
 
     kind: Literal["text"] = "text"
 
 
 def misfits(task: DenoisingTask, model: ModelSpec, batch_size: int) -> list[str]:
-    """Return why a model cannot be trained on text."""
+    """Return the reasons why a model cannot be trained on this task; empty if it can."""
     if not isinstance(model, TextModel):
-        return [f"model: task {task.kind} has text, which {model.kind} cannot read; an encdec is expected"]
-    least = vocabulary_size(LEAST_BPE)
-    if model.vocabulary < least:
-        return [f"model.vocabulary: {model.vocabulary} is below {least}, the {LEAST_BPE} bytes and special tokens"]
+        return [f"model: task {task.kind} needs a text model (kind encdec), got {model.kind}"]
+    min_vocabulary = vocabulary_size(LEAST_BPE)
+    if model.vocabulary < min_vocabulary:
+        return [
+            f"model.vocabulary: {model.vocabulary} is below {min_vocabulary}: {LEAST_BPE} bytes and the special tokens"
+        ]
     if task.samples and batch_size > task.samples:
         return [f"batch_size: {batch_size} is more than the {task.samples} training texts"]
     return []

@@ -1,6 +1,6 @@
-"""Byte-level byte-pair encodings as GPT-2 has them: read from files or trained, sentences, and where words start.
+"""GPT-2's byte-level byte-pair encoding, read from files or trained; sentence splitting; word boundaries.
 
-`tokenizers` is imported only where text is encoded or an encoding is trained: training a model needs none of it.
+The package `tokenizers` is imported only to encode text or to train an encoding: training a model does not need it.
 """
 
 import hashlib
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 LINE_SPACE = "\t\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACE = "\n" + LINE_SPACE
-"""White space in Unicode's sense, for a class of a regular expression; Python's own \\s has four characters more."""
+"""Unicode's white space, for a character class of a regular expression; Python's own \\s has four characters more."""
 
 CLOSING = "\"'”’»)\\]}"
 
 SPLITTER_VERSION = 1
-"""Of the rule below: text that was split by another one is tokenised again."""
+"""Version of `split_sentences`. Raise it with a change of the rule: shards of another version are not reused."""
 
 _END = re.compile(rf"[.!?][{CLOSING}]*(?=[{SPACE}])|\n[{LINE_SPACE}]*\n")
 _SPACES = re.compile(f"[{SPACE}]*")
@@ -40,15 +40,16 @@ _IS_SPACE = re.compile(f"[{SPACE}]").fullmatch
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cut a text after [.!?] and closing quotes or brackets before white space, and before blank lines.
+    """Split a text into sentences, which add up to the text.
 
-    The white space goes to the sentence that follows. GPT-2's encoding never joins white space to what stands before
-    it, so that the tokens of the sentences, one after the other, are those of the text.
+    A sentence ends after [.!?], with any closing quotes or brackets, if white space follows; and before a blank line.
+    White space goes to the sentence that follows it. GPT-2's encoding never joins white space to the characters before
+    it, so the tokens of the sentences are the tokens of the text.
     """
     sentences, start = [], 0
     for match in _END.finditer(text):
         end = match.end()
-        if text[match.start()] == "\n":
+        if text[match.start()] == "\n":  # a blank line: white space before it goes to the next sentence, too
             end = match.start()
             while end > start and _IS_SPACE(text[end - 1]):
                 end -= 1
@@ -67,20 +68,21 @@ _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), 
 
 BYTES = {chr(byte): byte for byte in _PRINTABLE}
 BYTES |= {chr(256 + k): byte for k, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))}
-"""The letters by which GPT-2's files write bytes: the printable ones stand for themselves."""
+"""The character that stands for each byte in GPT-2's files: printable bytes stand for themselves, others are mapped to
+characters from U+0100 on, in order."""
 
 
 class Tokenizer:
-    """A byte-level byte-pair encoding; byte-pair token k is token k + FIRST_BPE of the model.
+    """A byte-level byte-pair encoding (BPE). Byte-pair token k is token k + FIRST_BPE of the model.
 
-    Special tokens of the files, such as <|endoftext|>, keep their ids, but no text is turned into them.
+    Special tokens of the files, such as <|endoftext|>, keep their ids, but no text is encoded as them.
 
     Attributes:
         vocab: id of each byte-pair token.
-        merges: pairs in the order in which they are joined.
-        bpe_tokens: number of ids.
-        n_vocab: of the model.
-        sha256: of vocabulary and merges, whatever files they came from.
+        merges: pairs of tokens, in the order in which they are joined.
+        bpe_tokens: number of byte-pair ids, also of those that no token uses.
+        n_vocab: size of the model's vocabulary, special tokens included.
+        sha256: checksum of vocabulary and merges, whichever files they came from.
     """
 
     def __init__(self, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
@@ -91,6 +93,7 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
+        # Sorted by id, since files list the same tokens in different orders.
         tokens = sorted((k, token) for token, k in self.vocab.items())
         return hashlib.sha256(canonical([tokens, self.merges]).encode()).hexdigest()
 
@@ -99,41 +102,44 @@ class Tokenizer:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
         encoder = Tokenizer(models.BPE(vocab=self.vocab, merges=self.merges))
+        # As GPT-2: its regular expression splits words, and no space is put before the first one.
         encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         encoder.decoder = decoders.ByteLevel()
         return encoder
 
     def encode(self, sentences: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the tokens of all sentences, one after the other, and the length of each."""
+        """Return the concatenated token ids of all sentences, and the number of tokens of each sentence."""
+        # The fast variant does not track offsets in the text, which are not needed.
         encoded = self._encoder.encode_batch_fast(sentences, add_special_tokens=False)
-        ids = [one.ids for one in encoded]
+        ids = [encoding.ids for encoding in encoded]
         lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
         tokens = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
         return tokens + np.uint32(FIRST_BPE), lengths
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of tokens; special ones have none."""
+        """Return the text of token ids of the model; special tokens are skipped."""
         ids = [int(token) - FIRST_BPE for token in tokens]
         return self._encoder.decode([k for k in ids if 0 <= k < self.bpe_tokens], skip_special_tokens=False)
 
     def to_json(self) -> str:
+        """Return the content of a tokenizer.json, which `read_tokenizer_file` reads."""
         return self._encoder.to_str()
 
 
 # --- reading and training ---------------------------------------------------------------------------------------------
 
 FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-"""What GPT-2's two files are called: by Hugging Face and by OpenAI."""
+"""Names of the vocabulary and of the merges, as Hugging Face and as OpenAI name them."""
 
 FORMS = "tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe"
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """Read GPT-2's files, or others of that kind, from a folder.
+    """Read a byte-level BPE from a folder with GPT-2's files or a tokenizer.json, or from such a .json file.
 
     Raises:
-        DataMissingError: they are not there, or cannot be read.
-        InputError: it is another kind of tokenizer.
+        DataMissingError: the files are missing, or cannot be read.
+        InputError: they are of another type of tokenizer.
     """
     try:
         if folder.is_file() and folder.suffix == ".json":
@@ -144,30 +150,33 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             vocab, merges = (folder / name for name in names)
             if vocab.is_file() and merges.is_file():
                 return _checked(vocab, _json(vocab), merges, _merge_lines(merges))
-        there = sorted(path.name for path in folder.iterdir())[:6]
+        file_names = sorted(path.name for path in folder.iterdir())[:6]
     except UnicodeDecodeError as error:
         raise DataMissingError(f"tokenizer {folder}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise DataMissingError(f"tokenizer {error.filename or folder}: {error.strerror or error}") from None
-    raise DataMissingError(f"tokenizer {folder}: {FORMS} is expected there; it holds {', '.join(there) or 'nothing'}")
+    raise DataMissingError(f"tokenizer {folder}: expected {FORMS}; it holds {', '.join(file_names) or 'nothing'}")
 
 
 def read_tokenizer_file(path: Path) -> Tokenizer:
-    """Read a tokenizer.json; the loader of `tokenizers` numbers special tokens anew and lets ids be there twice.
+    """Read a tokenizer.json.
+
+    The loader of `tokenizers` is not used: it renumbers special tokens and accepts duplicate ids.
 
     Raises:
-        OSError: there is none.
-        InputError: it is another kind of tokenizer.
+        OSError: the file cannot be read.
+        InputError: it is another type of tokenizer.
     """
     data = _json(path)
     model = data["model"] if isinstance(data.get("model"), dict) else {}
     if model.get("type", "BPE") != "BPE" or "merges" not in model:
-        raise InputError(f"{path}: {_NEEDED}; its model is {model.get('type') or 'of no known type'}")
-    more = {"pre_tokenizer": _pre_tokenizer(data.get("pre_tokenizer")), "normalizer": data.get("normalizer")}
-    more |= {key: model.get(key) for key in _NOT_GPT2S}
-    if wrong := [f"{name} is {_told(value)}" for name, value in more.items() if value]:
-        raise InputError(f"{path}: {_NEEDED}; its {', its '.join(wrong)}")
+        raise InputError(f"{path}: {_NEEDED}; its model is {model.get('type') or 'of unknown type'}")
+    settings = {"pre_tokenizer": _pre_tokenizer(data.get("pre_tokenizer")), "normalizer": data.get("normalizer")}
+    settings |= {key: model.get(key) for key in _NOT_GPT2S}
+    if problems := [f"{name} is {_told(value)}" for name, value in settings.items() if value]:
+        raise InputError(f"{path}: {_NEEDED}; its {', its '.join(problems)}")
     try:
+        # Older versions of `tokenizers` write a merge as one string, newer ones as a pair.
         merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
         added = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens") or []}
         return _checked(path, {**added, **model.get("vocab", {})}, path, merges)
@@ -175,14 +184,15 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
         raise InputError(f"{path}: {_NEEDED}; its tokens or merges are not as in a tokenizer.json") from None
 
 
-_NEEDED = "a byte-level BPE as GPT-2 has it is needed (`--bpe-tokens N` trains one)"
+_NEEDED = "a byte-level BPE like GPT-2's is needed (`--bpe-tokens N` trains one)"
 
 _NOT_GPT2S = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-"""What a model in a tokenizer.json may have, and GPT-2's has not."""
+"""Options of a model in a tokenizer.json that change its tokens, and that GPT-2's does not set."""
 
 
 def _pre_tokenizer(data: Any) -> object:
-    """Return what is wrong with a pre-tokenizer, None if nothing is."""
+    """Return the part of a pre-tokenizer that differs from GPT-2's; None if nothing does."""
+    # A sequence of one pre-tokenizer is the same as this one alone.
     if isinstance(data, dict) and data.get("type") == "Sequence" and len(data.get("pretokenizers") or []) == 1:
         data = data["pretokenizers"][0]
     if not isinstance(data, dict) or data.get("type") != "ByteLevel":
@@ -210,78 +220,80 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _merge_lines(path: Path) -> list[tuple[str, ...]]:
-    # Not splitlines(): the letters that stand for bytes are no line ends, though \x85 would be one.
+    # Not splitlines(), which would also split at characters that stand for bytes, such as \x85.
     lines = path.read_text(encoding="utf-8").split("\n")
     return [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
 
 
 def _checked(path: Path, vocab: Mapping[str, Any], merges_path: Path, merges: list[tuple[str, ...]]) -> Tokenizer:
-    """Return the encoding if it is one that can encode any text."""
+    """Return the tokenizer after a check that it can encode any text."""
     ids = list(vocab.values())
     if not all(isinstance(k, int) and k >= 0 for k in ids) or len(set(ids)) != len(ids):
-        raise InputError(f"{path}: token ids must be different whole numbers from 0 on")
+        raise InputError(f"{path}: token ids must be distinct integers from 0 on")
     if missing := [symbol for symbol in BYTES if symbol not in vocab]:
         raise InputError(
             f"{path}: {_NEEDED}; it has no token for {len(missing)} of the 256 bytes, among them {missing[0]!r}"
         )
     pairs = list[tuple[str, str]]()
     for pair in merges:
-        if len(pair) != 2 or any(part not in vocab for part in (*pair, "".join(pair))):
-            told = " ".join(map(str, pair))
-            raise InputError(f"{merges_path}: merge {told!r} joins tokens that {path.name} does not have")
+        if len(pair) != 2 or any(token not in vocab for token in (*pair, "".join(pair))):
+            pair_text = " ".join(map(str, pair))
+            raise InputError(f"{merges_path}: merge {pair_text!r} joins tokens that {path.name} does not have")
         pairs.append((pair[0], pair[1]))
     return Tokenizer(vocab, pairs)
 
 
 def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
-    """Train a byte-level BPE of so many tokens on texts, or raise TooFewPairsError where these are too short for it.
-
-    The same texts give the same encoding.
+    """Train a byte-level BPE of `bpe_tokens` tokens; the same texts give the same encoding.
 
     Raises:
-        InputError: the number is too small.
-        TooFewPairsError: it is too large for these texts.
+        InputError: fewer tokens than bytes.
+        TooFewPairsError: the texts have too few distinct pairs; the error carries the largest possible number.
     """
     from tokenizers import Tokenizer as Encoder
     from tokenizers import models, pre_tokenizers, trainers
 
     if bpe_tokens < LEAST_BPE:
-        raise InputError(f"byte-pair tokens: {LEAST_BPE} at least are needed, one for each byte, got {bpe_tokens}")
+        raise InputError(f"byte-pair tokens: at least {LEAST_BPE} are needed, one for each byte, got {bpe_tokens}")
     encoder = Encoder(models.BPE())
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    # All 256 bytes are tokens from the start, so that any text can be encoded.
     trainer = trainers.BpeTrainer(
         vocab_size=bpe_tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     encoder.train_from_iterator(texts, trainer)
     model = json.loads(encoder.to_str())["model"]
-    if (most := len(model["vocab"])) < bpe_tokens:
-        raise TooFewPairsError(f"the text is too short for {bpe_tokens} byte-pair tokens: {most} are the most", most)
+    # The trainer stops without an error when no pair is left to join.
+    if (max_tokens := len(model["vocab"])) < bpe_tokens:
+        raise TooFewPairsError(
+            f"the text is too short for {bpe_tokens} byte-pair tokens: {max_tokens} are possible", max_tokens
+        )
     return Tokenizer(model["vocab"], [(first, second) for first, second in model["merges"]])
 
 
-# --- where words start ------------------------------------------------------------------------------------------------
+# --- word boundaries --------------------------------------------------------------------------------------------------
 
 
 def word_tables(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return for each id of the model [n_vocab] whether it leads with white space, and whether it is nothing else.
+    """Return two masks [n_vocab]: tokens that begin with white space, and tokens that are white space only.
 
-    Special ids are neither.
+    Special tokens are in neither.
     """
-    leads, space = (np.zeros(tokenizer.n_vocab, np.bool_) for _ in range(2))
+    leads, is_space = (np.zeros(tokenizer.n_vocab, np.bool_) for _ in range(2))
     for token, k in tokenizer.vocab.items():
         if all(letter in BYTES for letter in token):
             text = bytes(BYTES[letter] for letter in token).decode("utf-8", "replace")
             leads[k + FIRST_BPE] = bool(text) and _IS_SPACE(text[0]) is not None
-            space[k + FIRST_BPE] = bool(text) and _SPACES.fullmatch(text) is not None
-    return leads, space
+            is_space[k + FIRST_BPE] = bool(text) and _SPACES.fullmatch(text) is not None
+    return leads, is_space
 
 
-def word_starts(tokens: NDArray[Any], leads: NDArray[np.bool_], space: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which tokens of a sentence start a word: the first one, and those that lead with white space.
+def word_starts(tokens: NDArray[Any], leads: NDArray[np.bool_], is_space: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return a mask of the tokens of a sentence that start a word: the first, and those that begin with white space.
 
-    White space that is a token of its own belongs to the word that follows.
+    After a token of white space alone, no new word starts: the white space belongs to the word that follows.
     """
     starts: NDArray[np.bool_] = leads[tokens]
-    starts[1:] &= ~space[tokens[:-1]]
+    starts[1:] &= ~is_space[tokens[:-1]]
     starts[:1] = True
     return starts

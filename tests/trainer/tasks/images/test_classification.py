@@ -312,7 +312,7 @@ def test_timms_words_for_randaugment_are_known(words: str) -> None:
 
 @pytest.mark.parametrize("words", ["rand-x9", "augmix-m5", "rand-m9.5", "rand_m9", "9"])
 def test_words_that_timm_would_stumble_over_are_refused(words: str) -> None:
-    with pytest.raises(InputError, match=r"rand_augment: RandAugment in timm's words, such as .* is expected, got"):
+    with pytest.raises(InputError, match=r"rand_augment: RandAugment in timm's notation, such as .* is expected, got"):
         validate(ImageNetTask, {"rand_augment": words}, "grid")
 
 
@@ -466,7 +466,7 @@ def test_too_many_corrupt_images_end_a_run_in_any_case(folder: Path, workers: in
     for path in victims:
         path.write_bytes(b"")
     told: list[str] = []
-    with pytest.raises(DataMissingError, match=r"as 10 others: too many to leave out"):
+    with pytest.raises(DataMissingError, match=r"with 10 others, these are too many to skip"):
         take(task(36, LoaderSettings(workers, "skip", told.append), **PLAIN), 1)
     assert len(told) == 11
 
@@ -489,13 +489,11 @@ def test_an_image_that_cannot_be_read_ends_a_run_by_name(
 
 @pytest.mark.usefixtures("folder")
 def test_other_numbers_of_images_than_the_specs_are_told_with_what_to_set() -> None:
-    with pytest.raises(
-        DataMissingError, match=r"36 images are there, task\.train_size is 35.*--set task\.train_size=36"
-    ):
+    with pytest.raises(DataMissingError, match=r"found 36 images, task\.train_size is 35.*--set task\.train_size=36"):
         task(train_size=35)
-    with pytest.raises(DataMissingError, match=r"9 images are there, task\.val_size is 50000.*--set task\.val_size=9"):
+    with pytest.raises(DataMissingError, match=r"found 9 images, task\.val_size is 50000.*--set task\.val_size=9"):
         task(val_size=50_000)
-    with pytest.raises(InputError, match=r"^task\.samples: 37 are asked for, 36 training samples are there$"):
+    with pytest.raises(InputError, match=r"^task\.samples: 37 were requested, only 36 training samples are available$"):
         task(samples=37)
 
 
@@ -508,13 +506,13 @@ def test_a_class_that_one_part_lacks_is_named(folder: Path) -> None:
 
 def test_the_models_classes_must_be_those_of_the_data(folder: Path) -> None:
     wide = TINY.model_copy(update={"classes": 4})
-    with pytest.raises(DataMissingError, match=r"3 classes are there, the model has 4: --set model\.classes=3"):
+    with pytest.raises(DataMissingError, match=r"the data have 3 classes, the model has 4: --set model\.classes=3"):
         Images(ImageNetTask.model_validate(SIZES), wide, 0, CPU, BatchShare(8), LoaderSettings(data=str(folder)))
 
 
 def test_an_odd_batch_cannot_be_mixed() -> None:
     small = ImageNetTask(train_size=100, val_size=10)
-    with pytest.raises(InputError, match="batch_size: Mixup pairs images, so an even number is needed, got 37"):
+    with pytest.raises(InputError, match="batch_size: Mixup pairs images and needs an even number, got 37"):
         check_fits(small, TINY, 37)
     check_fits(small, TINY, 38)
     check_fits(small.model_copy(update={"mixup": 0.0, "cutmix": 0.0}), TINY, 37)
@@ -523,7 +521,7 @@ def test_an_odd_batch_cannot_be_mixed() -> None:
 @pytest.mark.parametrize(
     ("spec", "model", "batch_size", "message"),
     [
-        (ImageNetTask(), {"classes": 999}, 8, "model.classes: task imagenet has 1000, got 999; for images"),
+        (ImageNetTask(), {"classes": 999}, 8, "model.classes: task imagenet has 1000, got 999; for your own images"),
         (Cifar10Task(), {"classes": 100}, 8, "model.classes: task cifar10 has 10, got 100"),
         (Cifar100Task(), {"classes": 10}, 8, "model.classes: task cifar100 has 100, got 10"),
         (Cifar10Task(), {"classes": 10, "channels": 1}, 8, "model.channels: task cifar10 has 3, got 1"),
@@ -605,7 +603,7 @@ def test_what_follows_a_crop_is_drawn_alike(folder: Path) -> None:
 def test_a_padded_crop_has_no_quicker_pixels() -> None:
     task = Cifar10Task(pixels="torchvision")
     assert misfits(task, model_spec("vit-cifar10"), 64) == [
-        "task.pixels: torchvision scales resized crops, and task.crop is padded"
+        "task.pixels: torchvision needs task.crop=resized, got padded"
     ]
 
 

@@ -186,7 +186,9 @@ def test_more_than_there_are_is_refused(samples: int, told: str) -> None:
 
 
 def test_a_task_never_has_fewer_samples_than_it_is_asked_for() -> None:
-    with pytest.raises(InputError, match=r"^task\.samples: 798 are asked for, 797 training samples are there$"):
+    with pytest.raises(
+        InputError, match=r"^task\.samples: 798 were requested, only 797 training samples are available$"
+    ):
         digits(samples=798)
 
 

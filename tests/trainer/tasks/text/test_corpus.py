@@ -165,7 +165,7 @@ def another_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(train_bpe(TOPICS[30:50], 400).to_json())
 
 
-AGAIN = "run the same `ettsweep data text` again: it mends these alone"
+AGAIN = "run the same `ettsweep data text` again: it repairs only these"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ AGAIN = "run the same `ettsweep data text` again: it mends these alone"
         (lambda f: edit(f / "manifest.json", "val", {"documents": 3}), CorruptError, "manifest.json: was edited"),
         (lambda f: edit(f / "manifest.json", "n_vocab", "x"), CorruptError, "manifest.json: n_vocab: "),
         (lambda f: edit(f / "manifest.json", "more", 1), CorruptError, "manifest.json: more: unknown key"),
-        (shutil.rmtree, DataMissingError, "does not exist; `ettsweep data text --input FILES --out DIR` makes one"),
+        (shutil.rmtree, DataMissingError, "does not exist; `ettsweep data text --input FILES --out DIR` creates one"),
     ],
 )
 def test_a_corpus_that_was_changed_is_refused(
@@ -227,12 +227,12 @@ def test_a_corpus_without_validation_text_is_refused(folder: Path) -> None:
     data["val"] = nothing
     data["shards"] = [one | {"val": nothing} for one in data["shards"]]
     path.write_text(json.dumps(data))
-    with pytest.raises(DataMissingError, match=f"{folder}: has no validation document; make it again"):
+    with pytest.raises(DataMissingError, match=f"{folder}: has no validation document; create it again"):
         read_manifest(folder)
 
 
 def test_a_folder_of_something_else_is_no_corpus(tmp_path: Path) -> None:
-    with pytest.raises(DataMissingError, match=r"is no tokenised text: it has no manifest\.json"):
+    with pytest.raises(DataMissingError, match=r"is not tokenised text: it has no manifest\.json"):
         open_corpus(tmp_path)
 
 

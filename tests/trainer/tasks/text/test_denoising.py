@@ -294,7 +294,9 @@ def test_fewer_texts_leave_the_validation_texts_as_they_are() -> None:
 
 
 def test_more_texts_than_there_are_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^task\.samples: 1000000 are asked for, \d+ training samples are there$"):
+    with pytest.raises(
+        InputError, match=r"^task\.samples: 1000000 were requested, only \d+ training samples are available$"
+    ):
         task(samples=1_000_000)
 
 

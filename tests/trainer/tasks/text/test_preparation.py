@@ -233,7 +233,7 @@ def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, mak
     assert (first.replaced, again.replaced, more.replaced) == (None, None, first.manifest.digest)
     other = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=300)
     assert other.replaced == more.manifest.digest
-    told = f"\nreplaces corpus {more.manifest.digest}: runs made for it cannot go on without it; another --out keeps both\n"
+    told = f"\nreplaces corpus {more.manifest.digest}: runs that were trained on it cannot resume; another --out keeps both\n"
     order = CorpusRequest((), tmp_path / "out")
     assert told in corpus_summary(order, other)
     assert "replaces" not in corpus_summary(order, again)
@@ -287,11 +287,11 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
     assert not (tmp_path / "out").exists(), "a small input is read to its end before anything is written"
     monkeypatch.setattr(making, "SMALL", 0)
     with pytest.raises(
-        FailedError, match=r"a\.jsonl:3001: no valid JSON.*\n[3-9] parts are finished and kept"
+        FailedError, match=r"a\.jsonl:3001: no valid JSON.*\n[3-9] shards are finished and kept"
     ) as caught:
         make(tmp_path / "a.jsonl", workers=1, shard_mib=0.006)
     records = [path for path in (tmp_path / "out" / "shards").glob("*.json") if "tokenizer" not in path.name]
-    assert f"\n{len(records)} parts are finished" in str(caught.value)
+    assert f"\n{len(records)} shards are finished" in str(caught.value)
     (tmp_path / "b.txt").write_text("one\n\ntwo\n\nthree")
     assert make(tmp_path / "b.txt", val_fraction=1e-9, out=tmp_path / "b").manifest.val.documents == 1
 
@@ -302,18 +302,18 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
 @pytest.mark.parametrize(
     ("content", "options", "kind", "words"),
     [
-        ("", {}, DataMissingError, "a.txt: no text in it"),
-        (" \n\n\t\n", {}, DataMissingError, "a.txt: no text in it"),
-        ("one", {}, DataMissingError, "a.txt: one document only, or the same again and again"),
-        ("one\n\none", {}, DataMissingError, "--documents line, which makes more documents of a text file"),
+        ("", {}, DataMissingError, "a.txt: has no text"),
+        (" \n\n\t\n", {}, DataMissingError, "a.txt: has no text"),
+        ("one", {}, DataMissingError, "a.txt: only one distinct document"),
+        ("one\n\none", {}, DataMissingError, "--documents line, which splits a text file into more documents"),
         ("a\n\nb", {"documents": "file"}, DataMissingError, "--documents blank-line or line"),
-        ("a\n\nb", {"tokenizer": None}, InputError, "say which tokenizer, with one of --tokenizer DIR"),
-        ("a\n\nb", {"bpe_tokens": 300}, InputError, "say which tokenizer, with one of"),
-        ("a\n\nb", {"tokenizer": None, "bpe_tokens": 3}, InputError, "--bpe-tokens: 256 at least are needed"),
+        ("a\n\nb", {"tokenizer": None}, InputError, "no tokenizer, or two: give either --tokenizer DIR"),
+        ("a\n\nb", {"bpe_tokens": 300}, InputError, "no tokenizer, or two: give either"),
+        ("a\n\nb", {"tokenizer": None, "bpe_tokens": 3}, InputError, "--bpe-tokens: at least 256 are needed"),
         ("a\n\nb", {"tokenizer": Path("/nowhere")}, DataMissingError, "tokenizer /nowhere: No such file or directory"),
-        ("a\n\nb", {"val_fraction": 1.0, "shard_mib": 0}, InputError, "--val-fraction: a number between 0 and 1 is expected, got 1.0\n--shard-mib: a number above 0 and up to 64 is"),
+        ("a\n\nb", {"val_fraction": 1.0, "shard_mib": 0}, InputError, "--val-fraction: expected a number between 0 and 1, got 1.0\n--shard-mib: expected a number above 0 and up to 64"),
         ("a\n\nb", {"inputs": ("/nowhere",)}, DataMissingError, "--input /nowhere: does not exist"),
-        ("a\n\nb", {"inputs": ()}, InputError, "say what text, with --input FILES"),
+        ("a\n\nb", {"inputs": ()}, InputError, "no text given; pass --input FILES"),
         ("a\n\nb\xff", {}, FailedError, "not UTF-8 at byte 4"),
     ],
 )  # fmt: skip
@@ -336,9 +336,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable
     write_paragraphs(tmp_path / "a.txt", 1000)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match=r"mine: is not empty, and no tokenised text \(it holds thesis\.tex\)"):
+    with pytest.raises(InputError, match=r"mine: is not empty and not tokenised text \(it holds thesis\.tex\)"):
         make(tmp_path / "a.txt", out=tmp_path / "mine")
-    with pytest.raises(InputError, match="is a file; a folder is expected"):
+    with pytest.raises(InputError, match="expected a folder, got a file"):
         make(tmp_path / "a.txt", out=tmp_path / "a.txt")
     assert everything(tmp_path / "mine") == {"thesis.tex": b"x"}
     (tmp_path / "empty").mkdir()
@@ -358,7 +358,7 @@ def test_a_folder_that_holds_anything_else_too_is_left_alone(
     path.write_text("mine")
     before = everything(tmp_path / "out")
     shown = "shards/more" if "more" in name else name
-    with pytest.raises(InputError, match=rf"out: is not empty, and no tokenised text \(it holds .*{shown}"):
+    with pytest.raises(InputError, match=rf"out: is not empty and not tokenised text \(it holds .*{shown}"):
         make(tmp_path / "a.txt", val_fraction=0.3)
     assert everything(tmp_path / "out") == before
 
@@ -369,7 +369,7 @@ def test_a_file_of_a_common_name_makes_no_corpus(tmp_path: Path, make: Callable[
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("{}")
     for _ in range(2):
-        with pytest.raises(InputError, match=rf"out: is not empty, and no tokenised text \(it holds {name}\)"):
+        with pytest.raises(InputError, match=rf"out: is not empty and not tokenised text \(it holds {name}\)"):
             make(tmp_path / "a.txt")
         (tmp_path / "out" / "shards").mkdir(exist_ok=True)
     assert everything(tmp_path / "out") == {name: b"{}"}
@@ -427,7 +427,7 @@ def test_a_full_disk_is_said_and_what_is_finished_kept(
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 400_000)
     disk = small_disk("150k")
-    with pytest.raises(StorageError, match=r"the disk is full.*\n\d+ parts are finished and kept"):
+    with pytest.raises(StorageError, match=r"the disk is full.*\n\d+ shards are finished and kept"):
         make(tmp_path / "a.txt", out=disk / "out", workers=1)
     assert not list(disk.rglob("*.tmp"))
     assert list(disk.rglob("*-0.bin"))
@@ -469,7 +469,7 @@ def test_what_is_kept_is_counted_once_nobody_adds_to_it(
 
     monkeypatch.setattr(making, "progress", interrupted)
     monkeypatch.setattr(making, "count", count)
-    with pytest.raises(StoppedError, match=r"^interrupted; \d parts are finished and kept"):
+    with pytest.raises(StoppedError, match=r"^interrupted; \d shards are finished and kept"):
         make(tmp_path / "a.txt", workers=2)
     assert working[-2] > 0
     assert working[-1] == 0

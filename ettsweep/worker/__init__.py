@@ -1,1 +1,1 @@
-"""The worker: turns run folders into results. Started with `python -m ettsweep.worker`; it knows nothing of grids."""
+"""The worker: claims runs of a list and trains them. It knows nothing of grids or studies."""

@@ -1,8 +1,8 @@
-"""How a worker starts: in a slot of this machine, as a task of SLURM's array, or beside a leader on another device.
+"""Entry points of a worker: in a slot of this machine, as a task of a SLURM array, or as a follower on another device.
 
-python -m ettsweep.worker FOLDER --slot NAME    what a command starts for each slot of this machine
-python -m ettsweep.worker FOLDER                what a batch script of SLURM's starts
-python -m ettsweep.worker --follow WHAT         what a worker starts on the other devices of its slot
+python -m ettsweep.worker FOLDER --slot NAME    started by a command, for each slot of this machine
+python -m ettsweep.worker FOLDER                started by a SLURM batch script
+python -m ettsweep.worker --follow JSON         started by a worker, on the other devices of its slot
 """
 
 import os
@@ -33,14 +33,21 @@ if TYPE_CHECKING:
 
 
 def run_in_slot(folder: Path, slot_name: str) -> int:
-    """Train what the submission lists and no other worker has; return the exit code."""
+    """Train the runs of a submission that no other worker has, in a slot of this machine; return the exit code.
+
+    Waits until the slot is free.
+
+    Raises:
+        LaunchError: this process imports other code than the submission's.
+    """
     submission = read_submission(folder)
     _check_code(submission)
     slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
+    # Until torch is loaded, a signal ends the process at once; StopSource replaces these handlers.
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     lock = hold_slot(slot, submission.results, wait=False)
-    if lock is None:
+    if lock is None:  # announce it, so that commands can tell what this worker waits for
         say(submission, slot.name, leaving=False, waits=lock_paths(slot))
         lock = hold_slot(slot, submission.results)  # waits in the kernel, without torch
     assert lock is not None
@@ -51,17 +58,17 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     return 0
 
 
-def follow_in_slot(told: str) -> int:
-    """Train on another device of a slot what its leader says; return the exit code."""
+def follow_in_slot(meeting_json: str) -> int:
+    """Train the runs that the leader broadcasts, on another device of its slot; return the exit code."""
     stop_source = StopSource()
-    device, group = meet_leader(told)
+    device, group = meet_leader(meeting_json)
     _follow(group, device, stop_source)
     group.leave()
     return 0
 
 
 def _follow(group: "ProcessGroup", device: "torch.device", stop_source: "StopSource") -> None:
-    """Train what the leader of a group says, until it has nothing more."""
+    """Train the runs that the leader of a group broadcasts, until it dismisses this process."""
     from ettsweep.trainer.training.run import train_run
     from ettsweep.trainer.training.runtime_settings import broadcast_jobs
 
@@ -72,18 +79,25 @@ def _follow(group: "ProcessGroup", device: "torch.device", stop_source: "StopSou
             train_run(run, attempt, device, settings, stop_source.watch(attempt), group)
     except LostProcessError as error:
         print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
-        os._exit(1)  # what is left of the group may hang at a normal end
+        os._exit(1)  # a normal exit would destroy the group, which may hang without the lost peer
 
 
 def _check_code(submission: Submission) -> None:
-    """Refuse to train with other code than was asked for: a snapshot may have been purged, or PYTHONPATH reset."""
-    here = package_dir().parent
-    if submission.code and here != Path(submission.code).resolve():
-        raise LaunchError(f"the code of this submission is {submission.code}, and Python imports {here}")
+    """Refuse to train with other code than the submission's: its snapshot may be purged, or PYTHONPATH reset."""
+    imported = package_dir().parent
+    if submission.code and imported != Path(submission.code).resolve():
+        raise LaunchError(
+            f"this submission runs the code in {submission.code}, but Python imports {imported}; "
+            "check that the folder still exists and that nothing resets PYTHONPATH"
+        )
 
 
 def run_task(folder: Path) -> int:
-    """Train the runs of this task of the array; return the exit code."""
+    """Train the runs of this task of a SLURM array; return the exit code.
+
+    Raises:
+        LaunchError: this is no array task, or it imports other code than the submission's.
+    """
     job = SlurmJob.this()
     stop_source = StopSource()
     submission = read_submission(folder)
@@ -94,12 +108,13 @@ def run_task(folder: Path) -> int:
     slot = Slot(
         name=f"{job.index}-{job.rank}",
         device="cuda" if profile["gpus"] else "cpu",
+        # SLURM may show a process all GPUs of the node, or only its own.
         gpu=gpus[min(job.local_rank, len(gpus) - 1)] if profile["gpus"] else None,
         threads=profile["cpus"],
     )
     group = None
     if profile.get("devices_per_run", 1) > 1:
-        # At once, whether or not there is anything to train: the others cannot know.
+        # All processes join, even if no run is left: none of them can know what the others see.
         device, _ = prepare_device(slot)
         group = meet_in_job(device, submission.name)
         if not group.leads:
@@ -122,8 +137,8 @@ def main(arguments: Sequence[str]) -> int:
     """Return the exit code of `python -m ettsweep.worker`."""
     try:
         match arguments:
-            case ["--follow", told]:
-                return follow_in_slot(told)
+            case ["--follow", meeting_json]:
+                return follow_in_slot(meeting_json)
             case [folder, "--slot", slot]:
                 return run_in_slot(Path(folder), slot)
             case [folder]:

@@ -1,6 +1,6 @@
-"""The devices of a slot: how one is prepared and a run trained on it, and how several train one run together.
+"""The devices of a slot: preparing one for training, and starting a process group on several.
 
-Each has a process of its own: on this machine the leader starts the others, in a job SLURM does.
+Each device has a process of its own. On this machine the leader starts the others; in a job SLURM starts all.
 """
 
 import contextlib
@@ -33,40 +33,39 @@ if TYPE_CHECKING:
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 GRACE_S = 30.0
-"""Seconds that a process has to end by itself, or to learn that another has ended, before it is killed."""
+"""Seconds that a process has to exit by itself, or to notice that another has exited, before it is killed."""
 
 LOOPBACK = "127.0.0.1"
-"""Where those meet who are on one node."""
+"""Rendezvous address if all processes of a job are on one node."""
 
 PORTS = range(10_000, 25_000)
-"""Of those who meet in a job: below those that the system gives to whoever asks for any, who may hold one for hours."""
+"""Rendezvous ports of jobs: below Linux's ephemeral range, whose ports another process may hold for hours."""
 
 START_POLL_S = 0.05
-"""Seconds between looks for followers that start."""
-
+"""Seconds between checks for followers that are ready."""
 
 SPINS, BLOCK_MS = "10000", "1"
-"""How long a thread of OpenMP spins before it sleeps: turns, some microseconds in all, and milliseconds."""
+"""How long an OpenMP thread spins before it sleeps: iterations (some microseconds) for GNU, milliseconds for LLVM."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc: bytes of free memory from which on it gives them back, and of a block from which on the system
-has it at once when it is freed (at most 32 MiB)."""
+"""mallopt parameters of glibc's malloc.h: bytes free at the top of the heap above which it returns them to the system,
+and size above which a block is mapped, so that `free` returns it at once (at most 32 MiB)."""
 
 
 def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
-    """Import torch, pinned to the slot; return the device and what a claim says of it.
+    """Import torch, pinned to the slot; return the device and the facts about it that a claim records.
 
     Raises:
         LaunchError: the slot is a GPU that torch does not see.
     """
     if slot.gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
-        # Else processes of the compiler's would take the signals that SLURM sends to all of a job, and die of them.
+        os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # must precede torch's first CUDA call
+        # Inductor's worker processes would receive the signals that SLURM sends to the whole job, and die of them.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         if "PYTORCH_ALLOC_CONF" not in os.environ:
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # micro-batches differ in size
     bound_spinning()
-    with blocked(signal.SIGINT):  # amid it torch would lose Ctrl-C, and go on with half of numpy
+    with blocked(signal.SIGINT):  # torch's import swallows KeyboardInterrupt and would go on with half of numpy
         import torch
 
         from ettsweep.trainer.training.run import environment
@@ -83,21 +82,20 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
 
 
 def bound_spinning() -> None:
-    """Have threads of OpenMP wait for each other asleep after a moment, unless somebody says how they should wait.
+    """Let OpenMP threads sleep soon while they wait for each other, unless OMP_WAIT_POLICY is set.
 
-    They would spin for it, on cores that others compute on: small operators on two threads, beside work on both cores,
-    were a hundred times slower so. It has to be said before torch is imported, to GNU's OpenMP, and to Intel's and
-    LLVM's.
+    Spinning threads block cores that other processes compute on: small operators on two threads were a hundred times
+    slower beside work on both cores. Call it before torch is imported, which reads these variables.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-        os.environ.setdefault("KMP_BLOCKTIME", BLOCK_MS)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # GNU's OpenMP
+        os.environ.setdefault("KMP_BLOCKTIME", BLOCK_MS)  # Intel's and LLVM's
 
 
 def keep_freed_memory() -> None:
-    """Keep what a step frees for the next, where the C library can be told to.
+    """Let malloc keep the memory that a step frees for the next step; no effect without glibc.
 
-    A step of a stack would take most of its memory anew, page by page, which was a tenth of its time.
+    Otherwise each step of a stack maps most of its memory anew, page by page, which took a tenth of its time.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
@@ -105,29 +103,37 @@ def keep_freed_memory() -> None:
 
 
 def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: int = 1) -> "RuntimeSettings":
-    """Return how a run is trained in a slot, as one of so many alike: as its profile says, on the data there."""
+    """Return the runtime settings of a run in a slot: those of the profile, with `auto` left open as None.
+
+    Args:
+        profile: launch profile.
+        slot: gives device and threads.
+        data: path of the task's data; None if they come with a package.
+        alike: number of runs of this recipe that the worker trains.
+    """
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
     shared = {field.name for field in fields(RuntimeSettings)}
-    said = {name: value for name, value in profile if name in shared and value != "auto"}
+    chosen = {name: value for name, value in profile if name in shared and value != "auto"}
     if slot.device == "cuda":
-        said.setdefault("loader_workers", slot.threads)
-    said["most_threads"] = slot.threads
+        chosen.setdefault("loader_workers", slot.threads)
+    # An explicit number of threads stands, but `auto` never exceeds the slot.
+    chosen["most_threads"] = slot.threads
     peak_flops = None if profile.peak_tflops is None else 1e12 * profile.peak_tflops
-    return RuntimeSettings(**said, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
+    return RuntimeSettings(**chosen, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
 
 
-# --- several that train together ------------------------------------------------------------------------------------
+# --- process groups -------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
-    """Start a process for each other device of a slot, which trains what this one says, and end them at the end.
+    """Start a follower process for each other device of a slot; yield the group, and end the followers on exit.
 
-    They meet in a file that nobody else can open.
+    The processes rendezvous in a file in a private temporary folder, so no other user can join.
 
     Raises:
-        LaunchError: one of them has ended before it could train.
+        LaunchError: a follower ended before it could train.
     """
     from ettsweep.trainer.training.distributed import ALONE, FileStore, ProcessGroup
     from ettsweep.trainer.training.runtime_settings import dismiss
@@ -136,11 +142,11 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
         yield ALONE
         return
     world = 1 + len(slot.others)
-    with tempfile.TemporaryDirectory(prefix="ettsweep-") as folder, contextlib.ExitStack() as started:
-        meeting = str(Path(folder) / "meeting")
-        store = FileStore(meeting, world)
+    with tempfile.TemporaryDirectory(prefix="ettsweep-") as folder, contextlib.ExitStack() as exit_stack:
+        store_path = str(Path(folder) / "meeting")
+        store = FileStore(store_path, world)
         followers = [
-            started.enter_context(_started(other, meeting, k, world)) for k, other in enumerate(slot.others, 1)
+            exit_stack.enter_context(_started(other, store_path, k, world)) for k, other in enumerate(slot.others, 1)
         ]
         _await(followers, store)
         group = ProcessGroup.join(device, store, 0, world)
@@ -150,7 +156,7 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
                 dismiss(group)
         except BaseException:
             for follower in followers:
-                follower.kill()  # first: what has lost a process waits for the rest
+                follower.kill()  # before the abort, which may wait for processes that are still alive
             group.abandon()
             raise
         group.leave()
@@ -160,12 +166,12 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
 
 
 def _watched(followers: "list[subprocess.Popen[bytes]]") -> contextlib.AbstractContextManager[None]:
-    """End this process where another has ended and this one does not notice: a GPU may wait for it for ever."""
+    """Exit this process some time after a follower has died: a GPU may wait for it in a collective for ever."""
 
     def watch(over: threading.Event) -> None:
         while not over.wait(1.0):
             if any(follower.poll() for follower in followers) and not over.wait(GRACE_S):
-                print("another process of this worker is gone, and this one waits for it in vain", flush=True)
+                print("another process of this worker died while this one was waiting for it; exiting", flush=True)
                 os._exit(1)
 
     return beside("followers", watch)
@@ -173,8 +179,8 @@ def _watched(followers: "list[subprocess.Popen[bytes]]") -> contextlib.AbstractC
 
 @contextlib.contextmanager
 def _started(slot: Slot, meeting: str, rank: int, world: int) -> "Iterator[subprocess.Popen[bytes]]":
-    told = {"slot": asdict(slot), "meeting": meeting, "rank": rank, "world": world}
-    command = [sys.executable, "-u", "-P", "-m", "ettsweep.worker", "--follow", json.dumps(told)]
+    meeting_json = {"slot": asdict(slot), "meeting": meeting, "rank": rank, "world": world}
+    command = [sys.executable, "-u", "-P", "-m", "ettsweep.worker", "--follow", json.dumps(meeting_json)]
     follower = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         yield follower
@@ -184,7 +190,7 @@ def _started(slot: Slot, meeting: str, rank: int, world: int) -> "Iterator[subpr
 
 
 def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> None:
-    """Wait until all are ready to meet: those who meet would wait long for one that never comes."""
+    """Wait until all followers are ready: the rendezvous itself would wait long for one that has died."""
     for rank, follower in enumerate(followers, 1):
         while not store.check([f"ready-{rank}"]):
             if (code := follower.poll()) is not None:
@@ -193,64 +199,74 @@ def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> No
 
 
 def meet_in_job(device: "torch.device", name: str) -> "ProcessGroup":
-    """Meet the other processes of a SLURM job, at the node that submitit finds in its environment.
+    """Join the process group of a SLURM job, with the node that submitit finds in the environment as leader.
 
-    The leader listens there alone, and at loopback where all are on one node: torch would on all interfaces, and asks
-    nobody for a password. The port is MASTER_PORT where that is set, else one of `PORTS` that the job alone has: its
-    number, and the `name` of its submission, since jobs of two clusters on one machine may have the same number.
+    The leader listens on one address only, loopback if all processes are on one node: by default torch listens on all
+    interfaces, without a password. The port is MASTER_PORT if set, else one of `PORTS`, derived from the job id and
+    from the `name` of the submission, since jobs of two clusters on one machine may have the same id.
 
     Raises:
-        LaunchError: the address cannot be used.
+        LaunchError: the leader's address and port cannot be used.
     """
     from submitit.helpers import TorchDistributedEnvironment
     from torch.distributed import DistNetworkError
 
     from ettsweep.trainer.training.distributed import DEVICE_WAIT, ProcessGroup, TCPStore
 
-    where = TorchDistributedEnvironment()
-    leads, port = where.rank == 0, where.master_port
+    env = TorchDistributedEnvironment()
+    leads, port = env.rank == 0, env.master_port
     if "MASTER_PORT" not in os.environ:
         port = PORTS[derive_seed(0, "port", name, os.environ["SLURM_JOB_ID"]) % len(PORTS)]
-    host = LOOPBACK if where.local_world_size == where.world_size else _reached_at(where.master_addr)
+    host = LOOPBACK if env.local_world_size == env.world_size else _reached_at(env.master_addr)
     try:
         host = _address_here(host) if leads else host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family).detach() if leads else None
-        store = TCPStore(host, port, where.world_size, is_master=leads, timeout=DEVICE_WAIT, master_listen_fd=listener)
+        store = TCPStore(host, port, env.world_size, is_master=leads, timeout=DEVICE_WAIT, master_listen_fd=listener)
     except (DistNetworkError, RuntimeError, OSError) as error:
-        raise LaunchError(f"the processes of this job cannot meet at {host}:{port}: {first_line(error)}") from None
-    return ProcessGroup.join(device, store, where.rank, where.world_size)
+        raise LaunchError(
+            f"the processes of this job cannot connect to their leader at {host}:{port}: {first_line(error)}; "
+            "MASTER_PORT selects another port"
+        ) from None
+    return ProcessGroup.join(device, store, env.rank, env.world_size)
 
 
 def _reached_at(name: str) -> str:
-    """Return where a job's first node is reached by the others: where srun, which runs there, is; else its name.
+    """Return the address of a job's first node: that of srun, which runs there, else the node's name.
 
-    A name may stand for another interface on each node, or for loopback on its own, such as 127.0.1.1.
+    A name may resolve to another interface on each node, and to loopback (such as 127.0.1.1) on the node itself.
     """
-    told = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
     with contextlib.suppress(ValueError):
-        if not ipaddress.ip_address(told).is_loopback:
-            return told
+        if not ipaddress.ip_address(address).is_loopback:
+            return address
     return name
 
 
 def _address_here(name: str) -> str:
-    """Return the address at which other nodes reach this one by its name, IPv4 where there is one."""
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+    """Return this node's address by name, IPv4 if it has one."""
+    addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return str(min(addresses, key=lambda address: address[0] != socket.AF_INET)[4][0])
 
 
-def meet_leader(told: str) -> "tuple[torch.device, ProcessGroup]":
-    """Meet the process that started this one, and end with it; return the device that it is to train on.
+def meet_leader(meeting_json: str) -> "tuple[torch.device, ProcessGroup]":
+    """Join the process that started this one; return this process's device and the group.
+
+    The kernel kills this process when the leader dies.
 
     Raises:
-        LaunchError: no leader said what was told, or the device is not there.
+        LaunchError: `meeting_json` is not from a leader, or the slot's device is missing.
     """
     try:
-        how = json.loads(told)
-        slot, meeting, rank, world = Slot.from_json(how["slot"]), how["meeting"], how["rank"], how["world"]
+        message = json.loads(meeting_json)
+        slot, meeting, rank, world = (
+            Slot.from_json(message["slot"]),
+            message["meeting"],
+            message["rank"],
+            message["world"],
+        )
     except (ValueError, KeyError, TypeError):
-        raise LaunchError("--follow is for workers: they are started by `ettsweep grid`") from None
+        raise LaunchError("--follow is internal to workers, which are started by `ettsweep grid`") from None
     device, _ = prepare_device(slot)
     from ettsweep.trainer.training.distributed import FileStore, ProcessGroup
 
@@ -262,4 +278,4 @@ def meet_leader(told: str) -> "tuple[torch.device, ProcessGroup]":
 
 
 PR_SET_PDEATHSIG = 1
-"""Linux: have the kernel send a signal when the parent dies. A GPU may keep the process from noticing by itself."""
+"""prctl option of Linux: signal this process when its parent dies. Blocked in a GPU call, it would not notice."""

@@ -1,4 +1,4 @@
-"""What a run in training asks at each step: go on, or stop, and why."""
+"""Reasons for a run to stop before its last step: signals, a cancellation, a pruning, or a newer attempt."""
 
 import signal
 import time
@@ -15,29 +15,33 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.5
-"""Seconds between looks for a cancellation, a pruning or a newer attempt."""
-
+"""Seconds between checks for a cancellation, a pruning or a newer attempt; each reads the run's folder."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+"""Signals that stop a worker after its current step; SIGUSR2 is SLURM's warning that the job's time is almost up."""
 
 
 class StopSource:
-    """What a run in training asks at each step: was the worker told to stop, the run cancelled, pruned, taken over?"""
+    """Signal handlers of a worker, and the stop conditions of its runs.
+
+    Attributes:
+        stop_reason: name of the signal to stop, or `SUPERSEDED`; empty while the worker should go on.
+    """
 
     def __init__(self) -> None:
-        self.told = ""  # the name of the first signal to stop
-        self._heard: tuple[tuple[int, int], str] = ((0, 0), "")  # by which pack, in which round
+        self.told = ""
+        self._heard: tuple[tuple[int, int], str] = ((0, 0), "")  # pack and round, and the reason seen in that round
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script held them back until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script starts workers with SIGUSR2 blocked
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # A preemption may send several at once; the one that says that there is a next job weighs most.
+        # A preemption may send several at once. SIGUSR2 takes precedence: it means that SLURM can requeue the job.
         if not self.told or number == signal.SIGUSR2:
             self.told = signal.Signals(number).name
 
     def heed(self, stop: "Stop | None") -> None:
-        """Count what another process of the run was told as told to this one: its signal need not come here too."""
+        """Adopt the stop reason of another process of the run, whose signal may not have reached this one."""
         from ettsweep.trainer.training.coroutine import Stop
 
         if stop is Stop.OUT_OF_TIME:
@@ -46,22 +50,23 @@ class StopSource:
             self.told = self.told or "SIGTERM"
 
     def watch(self, attempt: Attempt, pack: "Pack | None" = None) -> "Callable[[], Stop | None]":
-        """Return what tells, whenever it is called, the reason for an attempt to stop, if there is one.
+        """Return a function that returns the reason for an attempt to stop now, or None.
 
-        In one round all of a pack hear of the same signals, so that those of one stream stop at the same step.
+        All runs of a pack see the same signals in one round, so that runs of one stream stop at the same step.
         """
         from ettsweep.trainer.training.coroutine import Stop
 
-        run, looked_s = RunDir(attempt.run), 0.0
+        run, polled_s = RunDir(attempt.run), 0.0
 
         def poll() -> Stop | None:
-            nonlocal looked_s
-            if told := self._told_to(pack):
-                return Stop.OUT_OF_TIME if told == "SIGUSR2" else Stop.TERMINATED
+            nonlocal polled_s
+            if reason := self._told_to(pack):
+                return Stop.OUT_OF_TIME if reason == "SIGUSR2" else Stop.TERMINATED
+            # Files are read rarely: a step may take a millisecond, and the folder may be on a network file system.
             now_s = time.monotonic()
-            if now_s - looked_s < POLL_S:
+            if now_s - polled_s < POLL_S:
                 return None
-            looked_s = now_s
+            polled_s = now_s
             if attempt.superseded():
                 return Stop.SUPERSEDED
             if run.cancel_path.exists():
@@ -73,7 +78,7 @@ class StopSource:
     def _told_to(self, pack: "Pack | None") -> str:
         if pack is None:
             return self.told
-        now = id(pack), pack.rounds
-        if self._heard[0] != now:
-            self._heard = now, self.told
+        current_round = id(pack), pack.rounds
+        if self._heard[0] != current_round:
+            self._heard = current_round, self.told
         return self._heard[1]

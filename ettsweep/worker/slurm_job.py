@@ -1,4 +1,4 @@
-"""The job of SLURM's that a worker belongs to, and what it knows of other owners."""
+"""The SLURM job of a worker, and the liveness of other owners as seen from it."""
 
 import os
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from ettsweep.runs.state import Liveness, Owner
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """This job, as SLURM told its processes.
+    """The array task that this process belongs to, from SLURM's environment variables.
 
     Attributes:
         cluster: name of the cluster.
-        id: of the task of the array, such as 123_4. SLURM_JOB_ID is no name for it: that of one task is the array's,
-            and what is asked of it happens to all.
-        restart: how often SLURM has started it anew.
-        node: of this process.
-        rank: of this process among those of the job; `local_rank` among those of its node.
+        id: job id of the array task, such as 123_4. SLURM_JOB_ID cannot serve: one task has the id of the whole array,
+            so that a requeue or cancellation by it would apply to all tasks.
+        restart: how often SLURM has requeued it.
+        node: name of this process's node.
+        rank: rank of this process in the job.
+        local_rank: rank of this process on its node.
     """
 
     cluster: str
@@ -34,10 +35,10 @@ class SlurmJob:
 
     @classmethod
     def this(cls) -> "SlurmJob":
-        """Return the job that this process belongs to.
+        """Read the job of this process from the environment.
 
         Raises:
-            LaunchError: it belongs to no task of an array.
+            LaunchError: the process is not part of an array task.
         """
         env = os.environ
         try:
@@ -50,23 +51,23 @@ class SlurmJob:
                 local_rank=int(env.get("SLURM_LOCALID") or 0),
             )
         except (KeyError, ValueError) as error:
-            raise LaunchError(f"this is no task of a SLURM array: {error} is not as it should be") from None
+            raise LaunchError(f"not a task of a SLURM array: {error} is missing or no number") from None
 
     @property
     def index(self) -> int:
-        """Index of the task in its array."""
+        """Index of the task in the array."""
         return int(self.id.partition("_")[2])
 
     def to_json(self) -> Json:
-        """Return what a claim says of it."""
+        """Return the fields that a claim records."""
         names = ("cluster", "id", "restart", "node", "rank")
         return {name: getattr(self, name) for name in names}
 
 
 class JobLiveness(Liveness):
-    """What a job knows of other owners: of its own earlier and later lives at once, of others by asking SLURM.
+    """Liveness of run owners as seen from a job: its own restarts are decided at once, others by asking SLURM.
 
-    It looks at no other submission: this job has been given its runs.
+    Other submissions that list a run do not matter: this job owns its list.
     """
 
     def __init__(self, job: SlurmJob, submission: Submission) -> None:
@@ -75,18 +76,19 @@ class JobLiveness(Liveness):
         self._slurm_cache = SlurmCache()
 
     def owner(self, attempt: Attempt) -> Owner:
-        """Say whether the owner of an attempt that has not ended lives."""
+        """Return whether the owner of an unfinished attempt is alive, dead or unknown."""
         theirs = attempt.job()
         ours = self._job.cluster, self._job.id, self._submission.path.name
         if (theirs.get("cluster"), theirs.get("id"), attempt.claim().get("submission")) != ours:
             other = SchedulerLiveness(self._submission.results, self._slurm_cache).owner(attempt)
-            # Where SLURM cannot be asked, as in a container, whoever wants to own a run goes by its owner's heart.
+            # If SLURM cannot be asked, as in a container, the owner's heartbeat decides.
             return (
                 other if other.life != "unknown" else Owner(self._slurm_cache.pulse(attempt), other.where, other.reason)
             )
         if theirs.get("restart") != self._job.restart:
-            # SLURM starts a job again only when it has given up the copy before, whether or not that still runs.
+            # SLURM restarts a job only after it has given up the previous start, even if that process still runs.
             return Owner("dead" if int(theirs.get("restart") or 0) < self._job.restart else "alive")
         owner = attempt.owner()
         life = owner.liveness() if owner else "dead"
-        return Owner("alive" if life == "unknown" else life)  # a worker of this job on another of its nodes
+        # Unknown means a worker on another node of this job: of the same start, so it counts as alive.
+        return Owner("alive" if life == "unknown" else life)

@@ -1,4 +1,4 @@
-"""The worker: trains a list of runs, one after the other, in a slot of this machine or as a task of SLURM's array."""
+"""The worker: trains a list of runs, alone or in packs, in a slot of this machine or as a task of a SLURM array."""
 
 import contextlib
 import logging
@@ -46,11 +46,10 @@ if TYPE_CHECKING:
 
 
 IDLE_LIVES = 6
-"""Lives of a job in a row without a single step after which SLURM is not asked for one more."""
+"""Starts of a job in a row without a single training step after which the job is not requeued any more."""
 
-
-ALONE_OF_ITS_KIND = "trains alone: no other run that waits is of its recipe and, where data are loaded, of its seed"
-"""What the log of a run says that would have had others in its pack."""
+ALONE_OF_ITS_KIND = "trains alone: no waiting run has the same recipe (and, if data are loaded, the same seed)"
+"""Log line of a run whose pack has free places but no run to fill them."""
 
 
 def say(
@@ -64,22 +63,38 @@ def say(
     waits: Sequence[Path] = (),
     claimed: bool = False,
 ) -> None:
-    """Say of this worker whether it has taken its last look at its list, and whether it has nothing to lose any more.
+    """Write the status file of a worker, which other processes and later starts of the job read.
 
-    `idle_lives` are those of its job in a row that had no time for a step; `waits` are the locks that it waits for;
-    `claimed` is whether it has claimed a run: one that dies before does so for reasons that the next would meet too.
+    Args:
+        submission: the worker's submission.
+        worker: name of its slot.
+        job: its SLURM job, if any.
+        leaving: whether it claims no more runs, so that others may take over its list.
+        saved: whether its checkpoints are on disk, so that the job may be ended.
+        idle_lives: starts of the job in a row without a training step.
+        waits: paths of the locks that it waits for.
+        claimed: whether it has claimed a run. If not, and it dies, a replacement would fail for the same reason.
     """
-    said: Json = {"process": process().to_json(), "leaving": leaving, "claimed": claimed}
+    status: Json = {"process": process().to_json(), "leaving": leaving, "claimed": claimed}
     if waits:
-        said["waits"] = list(map(str, waits))
+        status["waits"] = list(map(str, waits))
     if job:
-        said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
-    write_atomic(submission.words_path(worker), dumps(said))
+        status |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
+    write_atomic(submission.words_path(worker), dumps(status))
 
 
 @dataclass
 class Worker:
-    """One process that trains the runs of a list that nobody else has, until none is left or it is told to stop."""
+    """A process that trains the unclaimed runs of a list until none is left or it has to stop.
+
+    Attributes:
+        submission: what it was started for.
+        slot: devices and threads to train on.
+        runs: the list, shared with other workers.
+        stop_source: signals and stop conditions.
+        job: the SLURM job it belongs to; None on this machine.
+        group: processes that train each run together; None starts them if the slot has more devices.
+    """
 
     submission: Submission
     slot: Slot
@@ -91,7 +106,7 @@ class Worker:
     def __post_init__(self) -> None:
         self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
         self._claimed = False
-        # One more, until a run makes a step in this one.
+        # Counts this start as idle until a run has made a step.
         self._idle_lives = 1 + int(self.submission.said_by(self.slot.name).get("idle_lives") or 0)
 
     def _say(self, *, leaving: bool, saved: bool = False) -> None:
@@ -106,26 +121,28 @@ class Worker:
         )
 
     def work_is_left(self) -> bool:
-        """Say whether a run of the list waits for someone to train it."""
+        """`True` if a run of the list waits for a worker."""
         return any(claimable(run, self._liveness) for run in self.runs)
 
     def serve(self) -> None:
-        """Train, pass after pass: a dead worker's runs come round."""
+        """Train until no run is left or a signal arrives; repeat the list, since runs of dead workers become free."""
         self._say(leaving=False)
         while True:
             if self.work_is_left():
                 self._train_all()
             if self.stop_source.told and self.job and self.work_is_left():
-                return  # what becomes of the list is SLURM's to say
+                return  # the list stays this job's: it goes on once SLURM has requeued it
             self._wait_for_the_unknown()
-            # From here on the list counts as nobody's, so the last look comes after saying so.
+            # Announce leaving before the last check. In the other order, a run that becomes free in between, while this
+            # worker still counts as present, would be left to nobody.
             self._say(leaving=True)
             if self.stop_source.told or not self.work_is_left():
                 return
             self._say(leaving=False)
 
     def _wait_for_the_unknown(self) -> None:
-        """Wait, in a job, until it is known of all owners whether they live: their hearts beat or stand still."""
+        """Wait, in a job, until heartbeats tell of every owner whether it is alive or dead."""
+        # Twice the time for a verdict: a heartbeat must be seen to stand still for that many intervals.
         until_s = time.monotonic() + 2 * BEATS * float(self.submission.profile["heartbeat_s"])
         while self.job and not self.stop_source.told and time.monotonic() < until_s:
             states = [run.status(self._liveness).state for run in self.runs]
@@ -134,55 +151,55 @@ class Worker:
             time.sleep(POLL_S)
 
     def _train_all(self) -> None:
-        device, info = prepare_device(self.slot)
-        info |= {"job": self.job.to_json() if self.job else None, "submission": self.submission.path.name}
-        info["heartbeat_s"] = self.submission.profile["heartbeat_s"]
+        device, claim_info = prepare_device(self.slot)
+        claim_info |= {"job": self.job.to_json() if self.job else None, "submission": self.submission.path.name}
+        claim_info["heartbeat_s"] = self.submission.profile["heartbeat_s"]
         code = provenance()
 
-        around = contextlib.nullcontext(self.group) if self.group is not None else gathered(self.slot, device)
+        group_context = contextlib.nullcontext(self.group) if self.group is not None else gathered(self.slot, device)
         try:
-            with around as group:
-                self._train_with(group, device, info, code)
+            with group_context as group:
+                self._train_with(group, device, claim_info, code)
         except LostProcessError as error:
             if self.job:
                 print(error, file=sys.stderr, flush=True)
-                os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
-            print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
+                os._exit(1)  # SLURM then kills the rest of the job; the next command resumes its runs
+            print(f"{error}; the processes of this slot are restarted", file=sys.stderr, flush=True)
 
-    def _train_with(self, group: "ProcessGroup", device: "torch.device", info: Json, code: Json) -> None:
-        """Train what is to be trained, with the other processes of a group."""
+    def _train_with(self, group: "ProcessGroup", device: "torch.device", claim_info: Json, code: Json) -> None:
+        """Claim and train runs, in packs where possible, until a whole pass over the list claims none."""
         import torch
 
         from ettsweep.trainer.ensemble.pack import Pack
         from ettsweep.trainer.training.memory import give_back
 
-        where = str(self.submission.path / "submission.json")
-        profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
+        path = str(self.submission.path / "submission.json")
+        profile = validate(PROFILES[self.submission.kind], self.submission.profile, path)
         claimed = True
         while claimed:
             claimed, remaining = False, RemainingRuns(self.runs, self._liveness)
             for run in self.runs:
-                first = None if self.stop_source.told else claim(run, info, self._liveness)
+                first = None if self.stop_source.told else claim(run, claim_info, self._liveness)
                 if first is None:
                     continue
                 claimed = True
                 if not self._claimed:
                     self._claimed = True
-                    with contextlib.suppress(StorageError):  # a full disk costs the words, not the run
+                    with contextlib.suppress(StorageError):  # a full disk costs the status, not the run
                         self._say(leaving=False)
-                torch.set_num_threads(self.slot.threads)  # the run before may have had less
-                pack_places = self._places(run, remaining, profile, device)
-                attempts = [first, *self._take(pack_places, info, pack_places.size - 1)]
-                more = partial(self._refill, pack_places, info)
+                torch.set_num_threads(self.slot.threads)  # the previous run may have used fewer
+                queue = self._places(run, remaining, profile, device)
+                attempts = [first, *self._take(queue, claim_info, queue.size - 1)]
+                refill = partial(self._refill, queue, claim_info)
                 settings = execution(profile, self.slot, self._data_of(run), self._alike(run, remaining))
-                unlike = (
-                    len(attempts) == 1 < pack_places.size and not self.stop_source.told and not pack_places.waiting(1)
+                has_no_companions = (
+                    len(attempts) == 1 < queue.size and not self.stop_source.told and not queue.waiting(1)
                 )
-                remark = ALONE_OF_ITS_KIND if unlike else pack_places.remark
-                asked = profile.pack != "auto" or profile.pack_mode == "fast"
+                remark = ALONE_OF_ITS_KIND if has_no_companions else queue.remark
+                pack_requested = profile.pack != "auto" or profile.pack_mode == "fast"
                 size = len(attempts)
-                pack = Pack(device, size, profile.pack_mode, remark, stack=pack_places.stack, asked=asked)
-                stops = train(attempts, pack, settings, self.stop_source, group, profile.heartbeat_s, code, more)
+                pack = Pack(device, size, profile.pack_mode, remark, stack=queue.stack, asked=pack_requested)
+                stops = train(attempts, pack, settings, self.stop_source, group, profile.heartbeat_s, code, refill)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.stop_source.heed(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):
@@ -190,88 +207,93 @@ class Worker:
                 if self.stop_source.told == "SUPERSEDED":
                     return
                 if device.type == "cuda":
-                    torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
-                give_back(device)  # the next run is measured by what is free
+                    torch.cuda.synchronize()  # raises if the run has broken the device: then this process must end
+                give_back(device)  # the next run sizes its micro-batches by the free memory
 
     def _places(
         self, first: RunDir, remaining: RemainingRuns, profile: AnyProfile, device: "torch.device"
     ) -> PackPlaces:
-        """Return the places of a pack that begins with a claimed run."""
+        """Return the size of a pack that starts with a claimed run, and the runs that may join."""
         try:
             spec = first.spec()
         except CorruptError:
-            return PackPlaces()  # training says so in the run's own folder
+            return PackPlaces()  # training records the error in the run's own folder
         if profile.pack == 1 or len(self.runs) <= self._workers:
-            return PackPlaces()  # without a look at the list
+            return PackPlaces()  # saves reading the states of the list
         left = remaining.left(self._workers * enough(profile, spec))
         return PackPlaces(pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
 
-    def _take(self, pack_places: PackPlaces, info: Json, free: int) -> list[Attempt]:
-        """Claim runs for some places, of those that nobody else has."""
-        taken = list[Attempt]()
-        with contextlib.suppress(StorageError):  # whoever claims a run alone says so
-            while len(taken) < free and not self.stop_source.told and (run := pack_places.next()):
-                if attempt := claim(run, info, self._liveness):
-                    taken.append(attempt)
-        return taken
+    def _take(self, queue: PackPlaces, claim_info: Json, free: int) -> list[Attempt]:
+        """Claim up to `free` runs of the queue, skipping those that other workers claim first."""
+        attempts = list[Attempt]()
+        with contextlib.suppress(StorageError):  # the next claim outside a pack reports it
+            while len(attempts) < free and not self.stop_source.told and (run := queue.next()):
+                if attempt := claim(run, claim_info, self._liveness):
+                    attempts.append(attempt)
+        return attempts
 
-    def _refill(self, pack_places: PackPlaces, info: Json, free: int) -> list[Attempt]:
-        """Claim runs for places that have become free in a pack, of what is left no more than this worker's part."""
-        waiting = pack_places.waiting(free * self._workers)
-        return self._take(pack_places, info, min(free, math.ceil(waiting / self._workers)))
+    def _refill(self, queue: PackPlaces, claim_info: Json, free: int) -> list[Attempt]:
+        """Claim runs for the free places of a pack, at most this worker's share of the waiting ones."""
+        waiting = queue.waiting(free * self._workers)
+        return self._take(queue, claim_info, min(free, math.ceil(waiting / self._workers)))
 
     @property
     def _workers(self) -> int:
-        """How many workers share the list."""
+        """Number of workers that share the list."""
         return len(self.submission.slots) or self.submission.workers_per_job
 
     def _alike(self, run: RunDir, remaining: RemainingRuns) -> int:
-        """Return how many runs of one recipe this worker trains; on a CPU nobody asks."""
+        """Return how many runs of this recipe the worker trains, over which compiling its model pays off."""
         if self.slot.device == "cpu":
-            return 1
+            return 1  # `auto` compiles nothing on a CPU, so do not read the list
         try:
             return math.ceil(remaining.alike(run.spec()) / self._workers)
         except CorruptError:
-            return 1  # training says so in the run's own folder
+            return 1  # training records the error in the run's own folder
 
     def _data_of(self, run: RunDir) -> str | None:
-        """Return where the data of a run were said to be."""
+        """Return the path of a run's data, as given at submission; None if they come with a package."""
         try:
             return self.submission.data.get(run.spec().task.kind)
         except CorruptError:
-            return None  # training says so in the run's own folder
+            return None  # training records the error in the run's own folder
 
     def go_on_in_the_next_job(self) -> int:
-        """Have SLURM start this job again if its time is up or it is preempted; return the exit code.
+        """Requeue this job if its time is up or it was preempted; return the exit code.
 
-        Between the warning and the end of a preemption SLURM does not requeue a job that exits by itself, so it must
-        ask for that. What a person cancels stays cancelled.
+        A preempted job that exits by itself before SLURM kills it is not requeued by SLURM, so the worker requests it.
+        A job that a user has cancelled stays cancelled.
         """
         assert self.job is not None
-        told = self.stop_source.told
-        # SLURM signals whole steps: scontrol would die of what has ended its parent, and inherits this.
+        reason = self.stop_source.told
+        # SLURM signals all processes of a step: the scontrol child would die of a second SIGTERM, but inherits this.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if told == "SUPERSEDED":
+        if reason == "SUPERSEDED":
             return 1
         if self._idle_lives >= IDLE_LIVES:
-            print(f"{told}: {IDLE_LIVES} jobs in a row had no time for a step; raise time_min", flush=True)
+            print(
+                f"{reason}: this job was started {IDLE_LIVES} times in a row without time for a single step; "
+                "raise time_min in the launch profile",
+                flush=True,
+            )
             return 1
-        preempted = None if told == "SIGUSR2" else slurm.preempted(self.job.id)
+        preempted = None if reason == "SIGUSR2" else slurm.preempted(self.job.id)
         if preempted is False:
-            print(f"{told}: saved; SLURM has not preempted this job, so it is not started again", flush=True)
+            print(f"{reason}: checkpoint saved; SLURM did not preempt this job, so it is not requeued", flush=True)
             return 1
         self._wait_for_the_others()
-        certain = preempted or told == "SIGUSR2"
+        # SIGUSR2 means that SLURM ends the job for its time limit or a preemption, so a requeue is right.
+        certain = preempted or reason == "SIGUSR2"
         if certain and slurm.requeue(self.job.id):
-            print(f"{told}: saved; SLURM starts this job again", flush=True)
+            print(f"{reason}: checkpoint saved; SLURM requeues this job", flush=True)
             return 0
-        # In a container there may be no scontrol, or SLURM is silent at the moment: the batch script asks once more.
+        # In a container there may be no scontrol, or SLURM does not answer now: the batch script retries outside.
         self.submission.leave_to_script(self.job.index, self.job.restart, certain=bool(certain))
-        print(f"{told}: saved; the batch script asks SLURM to start this job again", flush=True)
+        print(f"{reason}: checkpoint saved; the batch script asks SLURM to requeue this job", flush=True)
         return 1
 
     def _wait_for_the_others(self) -> None:
-        """Wait until all workers of this job have saved: to start it again ends those that have not."""
+        """Wait until all workers of this job have saved, since a requeue kills those that have not."""
         assert self.job is not None
         self._say(leaving=False, saved=True)
         until_s = time.monotonic() + self.submission.profile["warn_s"] / 2
@@ -280,18 +302,18 @@ class Worker:
 
 
 def progress_before(attempt: Attempt) -> float:
-    """Return the share of steps that a run had done in any attempt before this one."""
+    """Return the largest share of steps that a run had completed in any earlier attempt."""
     run = RunDir(attempt.run)
     earlier = (run.attempt(number) for number in run.numbers() if number < attempt.number)
     return max(map(Attempt.progress, earlier), default=0.0)
 
 
-def claim(run: RunDir, info: Json, liveness: Liveness) -> Attempt | None:
-    """Claim a run if it waits and nobody was faster."""
-    numbers = run.numbers()
+def claim(run: RunDir, claim_info: Json, liveness: Liveness) -> Attempt | None:
+    """Claim a run and return the new attempt; None if the run does not wait or another worker was faster."""
+    numbers = run.numbers()  # before the state is read: a newer attempt in between then makes the claim fail
     if not claimable(run, liveness):
         return None
-    return run.claim(info, after=numbers[-1] if numbers else 0)
+    return run.claim(claim_info, after=numbers[-1] if numbers else 0)
 
 
 def train(
@@ -302,12 +324,22 @@ def train(
     group: "ProcessGroup",
     heartbeat_s: float,
     code: Json,
-    more: Callable[[int], list[Attempt]] = lambda free: [],
+    refill: Callable[[int], list[Attempt]] = lambda free: [],
 ) -> "list[Stop | None]":
-    """Train what this process has claimed: several runs as a pack, or one with the others of a group.
+    """Train claimed runs: several as a pack, or one together with the other processes of a group.
 
-    `code` is the provenance of this process; `more` claims runs for places that become free, which are added to
-    `attempts`. Returns why each run was stopped, or None.
+    Args:
+        attempts: the claimed attempts; those that `refill` claims are appended.
+        pack: trains them in this process.
+        settings: runtime settings of all.
+        stop_source: signals and stop conditions.
+        group: processes that train one run together.
+        heartbeat_s: seconds between heartbeats.
+        code: provenance of this process.
+        refill: called with the number of free places; claims runs for them.
+
+    Returns:
+        Why each run was stopped early, or None.
     """
     from ettsweep.trainer.training.coroutine import Stop
     from ettsweep.trainer.training.run import ClaimedRun, training
@@ -315,7 +347,7 @@ def train(
 
     alive = list(attempts)
 
-    def living(attempt: Attempt) -> "RunCoroutine":
+    def train_attempt(attempt: Attempt) -> "RunCoroutine":
         run = RunDir(attempt.run)
         try:
             attempt.record_provenance(code)
@@ -324,23 +356,23 @@ def train(
                 ClaimedRun(run, attempt, pack.device, settings, stop_source.watch(attempt, pack), group), pack
             )
             if stop is Stop.SUPERSEDED and attempt.requeued():
-                stop_source.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
+                stop_source.told = "SUPERSEDED"  # SLURM has requeued the job, with all of its list
             return stop
         finally:
             alive.remove(attempt)
 
-    def refill(free: int) -> "list[RunCoroutine]":
-        new = more(free)
-        attempts.extend(new)
-        alive.extend(new)
-        return list(map(living, new))
+    def refill_pack(free: int) -> "list[RunCoroutine]":
+        claimed = refill(free)
+        attempts.extend(claimed)
+        alive.extend(claimed)
+        return list(map(train_attempt, claimed))
 
     with beating(alive, heartbeat_s):
-        return pack.train(map(living, tuple(attempts)), refill)
+        return pack.train(map(train_attempt, tuple(attempts)), refill_pack)
 
 
 def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextManager[None]:
-    """Show from a thread of its own, while runs train, that this process lives."""
+    """Write heartbeats of the attempts from a thread while the body runs."""
 
     def beat(ended: threading.Event) -> None:
         count = 0
@@ -359,41 +391,50 @@ def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextMa
 
 
 class OwnerLiveness(SchedulerLiveness):
-    """An outlook that asks who owns a run, and not which submissions list it."""
+    """Liveness that asks SLURM about the owner of a run, but ignores submissions that only list it."""
 
     def job_status(self, run_id: str) -> Status | None:
-        """Look at no submission."""
+        """Return None: no submission counts."""
         return None
 
 
 def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> bool:
-    """Train one run in this process, on the data that somebody has said where they are; say whether it is finished.
+    """Train one run in this process; return whether it is finished.
 
-    A failed, cancelled or pruned run is tried again: whoever types the command wants it.
+    A failed, cancelled or pruned run is retried, since the user has requested it explicitly.
+
+    Args:
+        results: results folder.
+        spec: the run.
+        profile: gives slots and runtime settings; waits for a slot if all are taken.
+        data: path of the task's data; None if they come with a package.
 
     Raises:
-        LaunchError: another process trains it.
+        LaunchError: another process trains the run.
     """
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the end of a process that loads images is an error, not the end
+    signal.signal(
+        signal.SIGPIPE, signal.SIG_IGN
+    )  # a dead loader process then raises BrokenPipeError instead of killing this one
     run = RunDir.create(results, spec)
-    outlook = OwnerLiveness(results)
-    if run.status(outlook).state in (State.FAILED, State.CANCELLED, State.PRUNED):
+    liveness = OwnerLiveness(results)
+    if run.status(liveness).state in (State.FAILED, State.CANCELLED, State.PRUNED):
         run.retry()
     if run.status().state.finished:
         return True
     lock, slot = _any_slot(profile.resolve(), results)
     try:
-        device, info = prepare_device(slot)
-        stop_source = (
-            StopSource()
-        )  # Ctrl-C waits for the next step from here on: who has claimed a run says how it ended
-        attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
+        device, claim_info = prepare_device(slot)
+        # Before the claim: from here on Ctrl-C takes effect after a step, and the attempt records how it ended.
+        stop_source = StopSource()
+        attempt = claim(run, claim_info | {"heartbeat_s": profile.heartbeat_s}, liveness)
         if attempt is None:
-            status = run.status(outlook)
+            status = run.status(liveness)
             if status.state.finished:
                 return True
-            why = f" ({status.reason})" if status.reason else ""
-            raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
+            reason = f" ({status.reason})" if status.reason else ""
+            raise LaunchError(
+                f"run {run.id} is {status.state}{reason}: another process trains it; `ettsweep watch` shows it"
+            )
         from ettsweep.trainer.ensemble.pack import Pack
 
         logger = logging.getLogger("ettsweep")
@@ -408,13 +449,13 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
 
 
 def _any_slot(slots: list[Slot], results: Path) -> tuple[Lock, Slot]:
-    """Hold the first free slot, or wait for the first."""
+    """Lock the first free slot, or wait for the first one if none is free."""
     for slot in slots:
         lock = hold_slot(slot, results, wait=False)
         if lock is not None:
             return lock, slot
-    told = "".join(f" for {one}" for one in held(lock_paths(slots[0]))[:1])
-    print_note(f"all slots are taken: waiting{told}")
+    holder_text = "".join(f" for {holder}" for holder in held(lock_paths(slots[0]))[:1])
+    print_note(f"all slots are taken: waiting{holder_text}")
     lock = hold_slot(slots[0], results)
     assert lock is not None
     return lock, slots[0]

@@ -188,7 +188,7 @@ def say_restored(trial: Trial, group: ProcessGroup) -> Any:
     run = RunDir(Path(trial.run))
     trainer = prepare(run.spec(), CPU, trial.execution(), group)
     checkpoint.restore(checkpoint.load(run.attempt(run.numbers()[-1])) if group.leads else None, trainer)
-    tensors = checkpoint.tensors(trainer.model, trainer.optimizer)
+    tensors = checkpoint.named_tensors(trainer.model, trainer.optimizer)
     return {"step": trainer.step} | {
         name: sha256(full_tensor(t).numpy().tobytes()).hexdigest() for name, t in tensors.items()
     }

@@ -308,9 +308,9 @@ def test_what_a_follower_alone_cannot_do_is_told_and_not_tried_again(
 
 MEET = """
 import sys, torch
-from ettsweep.worker.devices import meet_in_job
-group = meet_in_job(torch.device("cpu"), sys.argv[1])
-print(*group.agree(group.rank), flush=True)
+from ettsweep.worker.devices import join_job_group
+group = join_job_group(torch.device("cpu"), sys.argv[1])
+print(*group.all_max(group.rank), flush=True)
 sys.stdin.read()
 """
 

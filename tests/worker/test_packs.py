@@ -207,14 +207,14 @@ def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(
     long, profile = make_spec(schedule={"total_steps": 1000}), LocalProfile()
     assert pack_size(profile, long, CPU, 60, 2) == (8, 8, "")
     assert pack_size(profile, long, CPU, 10, 2) == (5, 5, ""), "of what is left for each"
-    few = "trains alone, without a stack: {} runs of {} steps are too few to try one for; pack=K asks for one"
+    few = "trains alone, without a stack: {} runs of {} steps are too few to pay for a trial; pack=K requests one"
     assert pack_size(profile, long, CPU, 8, 2) == (1, 0, few.format(4, 1000))
     assert pack_size(profile, make_spec(schedule={"total_steps": 240}), CPU, 18, 1) == (1, 0, few.format(18, 240))
     assert pack_size(LocalProfile(pack=8), make_spec(), CPU, 18, 1) == (8, None, ""), "who asks for it gets one"
     loaded = make_spec().model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
-    why = "no stack: 18 runs of 24 steps are too few to try one for; pack=K asks for one"
+    why = "no stack: 18 runs of 24 steps are too few to pay for a trial; pack=K requests one"
     assert pack_size(profile, loaded, CPU, 18, 1) == (8, 0, why), "a loader is shared all the same"
-    unlike = "trains alone, without a stack: the profile has blocks compiled, or activations computed again"
+    unlike = "trains alone, without a stack: the profile compiles blocks or checkpoints activations"
     assert pack_size(LocalProfile(compile=True), long, CPU, 60, 2) == (1, 0, unlike)
 
 
@@ -242,7 +242,7 @@ def test_auto_stacks_on_a_gpu_where_bits_may_differ(
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2**36)
     spec, gpu = make_spec(schedule={"total_steps": 1000}), torch.device("cuda")
     assert pack_size(LocalProfile(pack_mode="fast"), spec, gpu, 70, 2) == (32, 32, "")
-    why = "trains alone, without a stack: a GPU rounds otherwise in one; pack_mode=fast allows that"
+    why = "trains alone, without a stack: a GPU rounds differently in a stack; pack_mode=fast allows that"
     assert pack_size(LocalProfile(), spec, gpu, 70, 2) == (1, 0, why)
 
 
@@ -267,8 +267,8 @@ def test_a_worker_makes_one_trial_for_all_of_its_packs(
         worker._train_with(ALONE, CPU, environment(CPU), {})
         assert tried == [8]
         assert list(map(pack_of, runs)) == packs
-        assert ("trains in turn" in runs[0].attempt(1).log()) == (pays > 1)
-        assert ("a stack of 8 finds gradients" in runs[8].attempt(1).log()) == (pays > 1)
+        assert ("trains without a stack" in runs[0].attempt(1).log()) == (pays > 1)
+        assert ("a stack of 8 computes gradients" in runs[8].attempt(1).log()) == (pays > 1)
         tried.clear()
         verdicts.clear()
 

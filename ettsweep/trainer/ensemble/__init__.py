@@ -1,1 +1,1 @@
-"""Many runs of one shape that train at once in one process, and are each what they would be alone."""
+"""Ensembles: runs of one shape that train in one process, each with the results of a run that trains alone."""

@@ -1,9 +1,7 @@
-"""A pack: runs that train beside each other in one process, those of one recipe and seed on the same batches.
+"""A pack: several runs that train in one process and share the batches of their recipe and seed.
 
-They take their steps in turn, or at once where they train in a stack (trainer/ensemble/stack.py).
-
-Each is a run as ever: no number of it depends on the others, and one that ends, diverges, is stopped or fails leaves
-the rest as they are.
+Runs take their steps one after the other, or in one call if they form a stack (trainer/ensemble/stack.py). No number of
+a run depends on the others, and a run that ends, diverges, is stopped or fails leaves the others as they are.
 """
 
 import itertools
@@ -45,21 +43,21 @@ from ettsweep.trainer.training.trainer import Trainer
 T = TypeVar("T")
 
 OpenTask = Callable[[Callable[[str], None], Working], Task]
-"""Opens a task for those who are told of samples that are left out, and of work that is no waiting."""
+"""Opens a task, given a callback for skipped samples and a context for device work that is not waiting for data."""
 
 
 class Pack:
-    """Gives runs their turns until the last has ended.
+    """Schedules the steps and evaluations of runs in one process until the last run has ended.
 
     Attributes:
-        device: that they train on.
-        size: how many runs it begins with.
-        mode: whether members of one shape train in a stack only if that is `exact`, or also if it is merely `fast`.
-        stack: the one size of which a stack is tried; 0 for none, None for any.
-        opening, closing: what the log of each should say of that before its steps, and in the end.
-        clock: tells each member's part of the seconds that go by.
-        rounds: how often members have had their turns.
-        saver: writes the checkpoints of all.
+        device: the device of all runs.
+        size: number of runs at the start.
+        mode: `exact` stacks runs only if gradients stay bit-identical, `fast` also if they agree within rounding.
+        stack_size: the only stack size to try; 0 disables stacks, None allows any size.
+        opening_remark, closing_remark: line that each run logs before its first step, or after its last one.
+        clock: counts each run's share of the elapsed seconds.
+        rounds: number of rounds so far; in each, every active run takes one step.
+        checkpoint_writer: writes the checkpoints of all runs.
     """
 
     def __init__(
@@ -76,54 +74,62 @@ class Pack:
         self.mode = mode
         self.stack = stack
         packed = f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else ""
-        told = "; ".join(filter(None, (packed, remark)))
-        # why a run trains alone is no news where nobody asked for a pack
-        self.opening, self.closing = (told, "") if size > 1 or asked else ("", told)
+        message = "; ".join(filter(None, (packed, remark)))
+        # Users who never requested a pack need not read why there is none: keep that for the end of the log.
+        self.opening, self.closing = (message, "") if size > 1 or asked else ("", message)
         self.clock = SharedClock(size)
         self.rounds = 0
         self.saver = AsyncCheckpointWriter()
         self.device = device
         self._streams: dict[Hashable, TrainingStream] = {}
-        self._records = WeakKeyDictionary[Trainer, RunLogger]()  # what has ended is not kept
+        self._records = WeakKeyDictionary[Trainer, RunLogger]()  # weak: frees a run's tensors once it has ended
         self._stacks = Stacks(mode, stack, self._say)
         self._closing: list[threading.Thread] = []
         self._threads: int | None = None
         self._micro_batches: dict[Hashable, int | None] = {}
 
     def facts(self, trainer: Trainer) -> Json:
-        """Return what is recorded of how a member trains."""
+        """Return the entries on packing for the run's execution record; empty for a run that trains alone."""
         if self.size == 1:
             return {}
+        # A run outside stacks keeps the bits of a run alone, even in `fast` mode: resuming it elsewhere is exact.
         fast = self.mode == "fast" and self.stack != 0 and not obstacle(trainer)
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
     def settled(
-        self, spec: RunSpec, settings: RuntimeSettings, group: ProcessGroup, before: Json, warn: Callable[[str], None]
+        self, spec: RunSpec, settings: RuntimeSettings, group: ProcessGroup, previous: Json, warn: Callable[[str], None]
     ) -> RuntimeSettings:
-        """Return how a member is trained, its micro-batches as large as those of the others of its recipe.
+        """Return the settings of a run, with the micro-batch size of the other runs of its recipe.
 
-        `before` is how an earlier attempt was trained. On a GPU its micro-batches may have had all memory.
+        Args:
+            spec: the run.
+            settings: of the launch profile; None values are still open.
+            group: the processes that train the run.
+            previous: execution record of an earlier attempt, or empty.
+            warn: takes one line of text.
         """
         if self.size > 1:
             at_once = self.size if architecture(spec.model).stacks and self.stack != 0 else 1
-            # Short runs gain more by a stack than by compiled blocks, which it cannot have.
+            # alike=1: many short runs do not add up to pay for compiling. A stack, which excludes it, gains them more.
             settings = replace(settings, alike=1, at_once=at_once)
+        # On a GPU the earlier attempt may have sized its micro-batches for the whole memory, which is now shared.
         if self.size > 1 and self.device.type == "cuda":
-            before = before | {"micro_batch": self._micro_batches.get(spec.recipe_key)}
+            previous = previous | {"micro_batch": self._micro_batches.get(spec.recipe_key)}
+        # The other runs allocate weights and moments only later, so that memory still looks free.
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
-        settings = resolve(spec, self.device, settings, group, before, warn, others)
-        self._threads = self._threads or settings.threads  # of the process, for all
+        settings = resolve(spec, self.device, settings, group, previous, warn, others)
+        self._threads = self._threads or settings.threads  # per process: one value for all runs
         settings = replace(settings, threads=self._threads)
         self._micro_batches.setdefault(spec.recipe_key, settings.micro_batch)
         return settings
 
     def in_turn(self, trainer: Trainer) -> str:
-        """Return why a member takes its steps in turn with others, or "" where it may do so at once, or is alone."""
-        why = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
-        return why and f"trains in turn with the others: {why}"
+        """Return the log line that says why a run cannot join a stack; "" if it can, or if it trains alone."""
+        reason = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
+        return reason and f"trains without a stack: {reason}"
 
     def close(self, logger: RunLogger) -> None:
-        """Close a member's record; no other waits for servers that its metrics go to, but the pack does in the end."""
+        """Close a run's logger, in a thread if other runs train: a slow metrics server must not hold them up."""
         if self.size == 1:
             logger.close()
             return
@@ -131,11 +137,13 @@ class Pack:
         self._closing[-1].start()
 
     def join(self, trainer: Trainer, logger: RunLogger, open_task: OpenTask) -> TrainingStream:
-        """Return the data of a run from its next step on, the same as those of a member that goes on there too.
+        """Return the training stream of a run from its next step on.
 
-        `open_task` is given whom to tell of samples that are left out, and of work on those that are there.
+        Runs of one recipe and seed that start at the same step share a stream, so that each batch is loaded once.
+        `open_task` opens the data if no such stream exists yet.
         """
         self._records[trainer] = logger
+        # With the step, since a resumed run may start at another one than its companions.
         key = trainer.spec.recipe_key, trainer.spec.seed, trainer.share, trainer.step
         if key not in self._streams:
             loggers = list[RunLogger]()
@@ -144,85 +152,92 @@ class Pack:
                 for each in loggers:
                     each.skip(text)
 
-            waiting = WaitTimer(self.device, self.clock)
-            task = open_task(skip, waiting.working)
-            self._streams[key] = TrainingStream(task, trainer.step + 1, waiting, loggers)
+            wait_timer = WaitTimer(self.device, self.clock)
+            task = open_task(skip, wait_timer.working)
+            self._streams[key] = TrainingStream(task, trainer.step + 1, wait_timer, loggers)
         self._streams[key].loggers.append(logger)
         return self._streams[key]
 
     def train(
-        self, runs: Iterable[RunCoroutine], more: Callable[[int], Sequence[RunCoroutine]] = lambda free: ()
+        self, runs: Iterable[RunCoroutine], refill: Callable[[int], Sequence[RunCoroutine]] = lambda free: ()
     ) -> list[Stop | None]:
-        """Train runs to their ends; return why each was stopped, or None.
+        """Train runs until all have ended; return why each was stopped early, or None.
 
-        Places that become free in a stack are given to `more` runs, as long as there are as many as asked for.
+        Args:
+            runs: coroutines of the first runs.
+            refill: called with the number of free places in a stack; returns coroutines of further runs.
 
         Raises:
-            StorageError, LostPeerError: the first that a run raised; the others have come to their ends by then.
+            StorageError, LostProcessError: the first error of a run; all other runs have ended by then.
         """
         members = list[PackMember]()
         try:
-            self._go_round(runs, members, more)
+            self._go_round(runs, members, refill)
         finally:
             for member in members:
-                member.leave()  # at the end of the process is too late: threads that close records would not start
+                member.leave()  # not at interpreter exit: the threads that close loggers could not start any more
             self.saver.close()
             for thread in self._closing:
                 thread.join()
-        for member in members:
+        for member in members:  # only now: an error of one run must not end the others
             if member.error is not None:
                 raise member.error
         return [member.stop for member in members]
 
     def _go_round(
-        self, runs: Iterable[RunCoroutine], members: list["PackMember"], more: Callable[[int], Sequence[RunCoroutine]]
+        self, runs: Iterable[RunCoroutine], members: list["PackMember"], refill: Callable[[int], Sequence[RunCoroutine]]
     ) -> None:
-        """Give turns to runs, and to more, until all have ended; each is a member from its beginning."""
         streams = list[TrainingStream]()
         self._let_in(runs, members, streams)
-        while going := [member for member in members if member.wish is not None]:
-            self.clock.members = len(going)
+        while active := [member for member in members if member.wish is not None]:
+            self.clock.members = len(active)
             self.rounds += 1
-            self._evaluate([member for member in going if isinstance(member.wish, EvaluationRequest)])
-            self._take_step([member for member in going if member.wish is not None])
-            needed = {member.stream for member in going if member.wish is not None}
-            for stream in [stream for stream in streams if stream not in needed]:
+            # Evaluations first: afterwards every run that goes on requests a step, and all take it on the same batch.
+            self._evaluate([member for member in active if isinstance(member.wish, EvaluationRequest)])
+            self._take_step([member for member in active if member.wish is not None])
+            active_streams = {member.stream for member in active if member.wish is not None}
+            # A stream that no run reads any more would keep its loader processes and prefetched batches.
+            for stream in [stream for stream in streams if stream not in active_streams]:
                 stream.close()
                 streams.remove(stream)
-            free = self.size - sum(member.wish is not None for member in going)
-            if self.size - len(going) < free < self.size and self._stacks.active:  # some have just left
-                self._let_in(more(free), members, streams)
+            free = self.size - sum(member.wish is not None for member in active)
+            if self.size - len(active) < free < self.size and self._stacks.active:  # runs have just ended
+                self._let_in(refill(free), members, streams)
 
     def _let_in(self, runs: Iterable[RunCoroutine], members: list["PackMember"], streams: list[TrainingStream]) -> None:
-        """Have runs begin."""
-        for turns in runs:
-            members.append(PackMember(turns))
+        """Start runs: first all up to their start request, so that they share streams, then the training clocks."""
+        for coroutine in runs:
+            members.append(PackMember(coroutine))
             members[-1].go_on()
         for member in members:
             if isinstance(member.wish, StartRequest):
                 member.go_on()
         streams += self._streams.values()
-        self._streams.clear()  # they move on: nobody joins them any more
+        self._streams.clear()  # they advance now, so a run that starts later needs a stream of its own
 
     def _take_step(self, members: Sequence["PackMember"]) -> None:
-        """Have members take a step each, on the same batch where they share a stream."""
+        """Take one step of each run; runs that share a stream get the same batch."""
         if len(members) == 1 and self.size == 1:
             (member,) = members
+            # Not as a list, as below: later micro-batches load while the device computes the first.
             member.try_to(lambda: member.trainer.train_step(member.lr, member.stream))
             return
         slices = {member.stream: len(member.trainer.share.slices) for member in members}
         fetched = read(members, lambda stream: list(itertools.islice(stream, slices[stream])))
-        for alike in self._alike(member for member in members if member.wish is not None):
-            trainers, batches = [member.trainer for member in alike], [fetched[member.stream] for member in alike]
-            losses = self._stacks.gradients(trainers, batches) if len(alike) > 1 else None
-            for k, (member, mine) in enumerate(zip(alike, batches, strict=True)):
+        for stackable in self._alike(member for member in members if member.wish is not None):
+            trainers, batches = (
+                [member.trainer for member in stackable],
+                [fetched[member.stream] for member in stackable],
+            )
+            losses = self._stacks.gradients(trainers, batches) if len(stackable) > 1 else None
+            for k, (member, batch) in enumerate(zip(stackable, batches, strict=True)):
                 if losses:
                     member.try_to(partial(updated, member, losses[k]))
                 else:
-                    member.try_to(partial(member.trainer.train_step, member.lr, iter(mine)))
+                    member.try_to(partial(member.trainer.train_step, member.lr, iter(batch)))
 
     def _evaluate(self, members: Sequence["PackMember"]) -> None:
-        """Evaluate members, on the same slices of the validation set where they share a stream."""
+        """Evaluate runs; those that share a stream get the same slices of the validation set."""
         if self.size == 1:
             for member in members:
                 member.try_to(member.trainer.evaluate)
@@ -245,11 +260,11 @@ class Pack:
                     batches[member] = batch
                 else:
                     member.try_to(partial(member.trainer.metrics, sums.pop(member)))
-            for alike in self._alike(batches):
-                self._measure({member: batches[member] for member in alike}, sums)
+            for stackable in self._alike(batches):
+                self._measure({member: batches[member] for member in stackable}, sums)
 
     def _measure(self, batches: Mapping["PackMember", Batch], sums: dict["PackMember", Tensor | None]) -> None:
-        """Add to the sums of members what they measure of a slice each; who fails leaves them."""
+        """Add each run's measurements on one slice to its sums; drop a run that fails."""
         trainers = [member.trainer for member in batches]
         outputs = self._stacks.outputs(trainers, list(batches.values())) if len(trainers) > 1 else None
         for k, (member, batch) in enumerate(batches.items()):
@@ -262,7 +277,7 @@ class Pack:
                 member.fail(error)
 
     def _alike(self, members: Iterable["PackMember"]) -> Iterable[list["PackMember"]]:
-        """Return members, those together that may train in one stack."""
+        """Group the runs that may train in one stack; a run that cannot is a group of its own."""
         groups = defaultdict[Hashable, list[PackMember]](list)
         for member in members:
             groups[self._stacks.shape(member.trainer) or member].append(member)
@@ -277,88 +292,88 @@ class PackMember:
     """A run in a pack.
 
     Attributes:
-        wish: what it wants next; None once it has ended.
-        stop: why it was stopped.
-        error: what it died of, if it could not even record that.
+        request: the pending request of the run; None once the run has ended.
+        stop: why the run was stopped early.
+        error: the error that ended the run, if the run could not record it in its own folder.
     """
 
-    def __init__(self, turns: RunCoroutine) -> None:
-        self._turns = turns
+    def __init__(self, coroutine: RunCoroutine) -> None:
+        self._turns = coroutine
         self.wish: Request | None = None
         self.stop: Stop | None = None
         self.error: Exception | None = None
 
     @property
     def trainer(self) -> Trainer:
-        """Its objects, while it wants something."""
+        """The run's trainer; only while a request is pending."""
         assert self.wish is not None
         return self.wish.trainer
 
     @property
     def stream(self) -> TrainingStream:
-        """Its data, while it wants something."""
+        """The run's training stream; only while a request is pending."""
         assert self.wish is not None
         return self.wish.stream
 
     @property
     def lr(self) -> float:
-        """The learning rate of the step that it wants."""
+        """The learning rate of the requested step."""
         assert isinstance(self.wish, StepRequest)
         return self.wish.lr
 
-    def go_on(self, came: Any = None) -> None:
-        """Give the run what it wanted."""
-        self._until_next_wish(lambda: self._turns.send(came))
+    def go_on(self, result: Any = None) -> None:
+        """Send the result of the pending request to the run and wait for its next request."""
+        self._until_next_wish(lambda: self._turns.send(result))
 
     def fail(self, error: Exception) -> None:
-        """Tell the run that what it wanted has failed.
+        """Raise the error of a failed request inside the run, which records it.
 
         Raises:
-            RuntimeError: the device is broken: no run is to fail for another.
+            RuntimeError: the device is broken, so that the other runs cannot go on either.
         """
         device = self.trainer.device
         self._until_next_wish(lambda: self._turns.throw(error))
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
+            torch.cuda.synchronize(device)  # surfaces a sticky CUDA error here, before another run is blamed for it
 
     def leave(self) -> None:
-        """End the run where it is, unless it has come to its end."""
+        """Close the coroutine; no effect if the run has ended."""
         self._turns.close()
 
-    def try_to(self, get: Callable[[], Any]) -> None:
-        """Give the run what it wanted, or what that raised."""
+    def try_to(self, compute: Callable[[], Any]) -> None:
+        """Compute the result of the pending request and send it to the run, or the error that this raised."""
         try:
-            came = get()
+            result = compute()
         except Exception as error:
             self.fail(error)
         else:
-            self.go_on(came)
+            self.go_on(result)
 
-    def _until_next_wish(self, resume: Callable[[], Request]) -> None:
+    def _until_next_wish(self, advance: Callable[[], Request]) -> None:
         self.wish = None
         try:
-            self.wish = resume()
+            self.wish = advance()
         except StopIteration as end:
             self.stop = end.value
-        except Exception as error:
+        except Exception as error:  # the coroutine records its errors itself; only what it could not record comes here
             self.error = error
 
 
 def read(members: Sequence[PackMember], get: Callable[[TrainingStream], T]) -> dict[TrainingStream, T]:
-    """Return what is read of the stream of each; members of one that cannot be read fail."""
-    found: dict[TrainingStream, T] = {}
+    """Read once from each stream; return the results by stream. All runs of a stream that cannot be read fail."""
+    results: dict[TrainingStream, T] = {}
     streams = defaultdict[TrainingStream, list[PackMember]](list)
     for member in members:
         streams[member.stream].append(member)
-    for stream, its in streams.items():
+    for stream, stream_members in streams.items():
         try:
-            found[stream] = get(stream)
+            results[stream] = get(stream)
         except Exception as error:
-            for member in its:
+            for member in stream_members:
                 member.fail(error)
-    return found
+    return results
 
 
 def updated(member: PackMember, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Have a member that has its gradients step by them; return what `Trainer.train_step` would."""
+    """Update a run whose gradients a stack has computed; return the same as `Trainer.train_step`."""
     return loss, *member.trainer.update(member.lr)

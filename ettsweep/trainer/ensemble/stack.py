@@ -1,10 +1,10 @@
-"""Runs of one shape that train at once: the model goes through all of them in one call, each keeps all else its own.
+"""A stack: runs of one shape whose forward and backward passes are one vectorised call.
 
-A stack holds the parameters of its members, run by run, in one storage; those of a member's model are views of it. Its
-optimizer, loss scaler, evaluation and checkpoints go on as if it trained alone, and so do its numbers, bit for bit,
-where a `trial` says so.
+A stack holds the parameters of its members in one (K, ...) tensor per name; the parameters of each member's model are
+views of it. Optimizer, loss scaler, evaluation and checkpoints stay per run. Whether the gradients equal those of runs
+that train alone, bit for bit, depends on the kernels: `run_trial` measures it.
 
-K members, B samples of a micro-batch.
+Shapes: K members, B samples of a micro-batch.
 """
 
 import contextlib
@@ -29,23 +29,23 @@ from ettsweep.trainer.training.trainer import Trainer
 Mode = Literal["exact", "fast"]
 
 PAYS = 1.05
-"""How many times as fast as one by one the gradients of members have to be found in a stack."""
+"""Least speedup of a stack's gradients over those of its members one by one for which the stack is used."""
 
 OFF: dict[Precision, float] = {"fp32": 0.01, "tf32": 0.01, "fp16": 0.05, "bf16": 0.1}
-"""Part of its norm by which what a stack finds may differ from that of a member alone, where it need not be exact."""
+"""Largest error of a stack's gradient relative to its norm in `fast` mode; larger ones refuse the stack."""
 
 EVALUATING = ("cuda",)
-"""Devices on which evaluations wait for launches; elsewhere, slices of the validation set fill them as they are."""
+"""Devices on which small models are bound by kernel launches in evaluation; others gain nothing from a stack there."""
 
 NEAR = 0.02
-"""Standard deviation of what is added to parameters for a trial: that of a standard initialisation."""
+"""Standard deviation of the noise added to parameters for a trial: about that of a standard initialisation."""
 
 TRIES = 2
-"""How often a trial measures each time: the least counts, since others use the machine too."""
+"""Measurements of each duration in a trial; the least counts, since other processes use the machine too."""
 
 
 def obstacle(trainer: Trainer) -> str:
-    """Return why a run cannot train in a stack, or "" where it can."""
+    """Return why a run cannot train in a stack; "" if it can."""
     model = trainer.model
     if not architecture(trainer.spec.model).stacks:
         return f"what a model of kind {trainer.spec.model.kind} computes depends on its strategy"
@@ -61,7 +61,7 @@ def obstacle(trainer: Trainer) -> str:
 
 
 class StackShape(NamedTuple):
-    """What runs have in common that can train in one stack; they may differ in all else."""
+    """What the runs of one stack have in common; lr, wd, seed and the rest may differ."""
 
     model: ModelSpec
     task: TaskSpec
@@ -72,22 +72,22 @@ class StackShape(NamedTuple):
 
 
 def shape_of(trainer: Trainer) -> StackShape:
-    """Return the shape of a run, on as many threads as this process has."""
+    """Return the stack shape of a run; threads are those of this process, since their number changes rounding."""
     spec = trainer.spec
     return StackShape(spec.model, spec.task, spec.precision, trainer.device, trainer.share, torch.get_num_threads())
 
 
 class Stack:
-    """Runs that train at once.
+    """The shared parameters of K runs of one shape.
 
-    A member leaves by becoming one of another stack, or by parameters of its own; this one is of no use from then on.
+    If a member joins another stack, or gets parameters of its own, this stack can no longer be used.
 
     Attributes:
-        trainers: the members.
+        trainers: the K members.
     """
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
-        """Copy the parameters of runs of one shape into one storage; those of another stack leave it."""
+        """Copy the parameters of runs of one shape into stacked tensors; members of another stack leave that one."""
         assert len({shape_of(trainer) for trainer in trainers}) == 1, "runs of one shape"
         assert not any(map(obstacle, trainers)), "runs that can train in a stack"
         self.trainers = tuple(trainers)
@@ -95,36 +95,41 @@ class Stack:
         self._parameters = Parameters()
         members = [dict(trainer.model.named_parameters()) for trainer in trainers]
         for name in members[0]:
-            whole = torch.stack([parameters[name].detach() for parameters in members])
-            for parameters, mine in zip(members, whole.unbind(), strict=True):
-                parameters[name].data = mine
-            self._parameters[name] = whole
+            stacked = torch.stack([parameters[name].detach() for parameters in members])
+            for parameters, view in zip(members, stacked.unbind(), strict=True):
+                parameters[name].data = view  # the member's optimizer now updates the stacked tensor in place
+            self._parameters[name] = stacked
 
     def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Parameters]:
-        """Return the losses of a batch of each member, (K,), and its gradients; nothing is changed."""
+        """Return each member's loss on its batch, (K,), and the gradients times the loss scale, (K, ...) by name.
+
+        Parameters, optimizers and the `grad` of the models stay as they are.
+        """
         self._check_members()
         first = self.trainers[0]
-        one = torch.ones((), device=first.device)
-        scales_K = torch.stack([trainer.scaler.scale(one) for trainer in self.trainers])
+        unit_loss = torch.ones((), device=first.device)
+        scales_K = torch.stack([trainer.scaler.scale(unit_loss) for trainer in self.trainers])
         losses_K, total = torch.zeros_like(scales_K), Parameters()
-        taken = [list(islice(mine, len(first.share.slices))) for mine in batches]
-        for slices in zip(*taken, strict=True):
+        micro_batches = [list(islice(member_batches, len(first.share.slices))) for member_batches in batches]
+        for slices in zip(*micro_batches, strict=True):
             batch, share = _stacked(slices), slices[0].share
-            parts_K, found, outputs_K = self._model.gradients(first.task, self._parameters, scales_K * share, batch)
+            slice_losses_K, gradients, outputs_K = self._model.gradients(
+                first.task, self._parameters, scales_K * share, batch
+            )
             if first.device.type == "cpu":
-                parts_K = self._losses(outputs_K, slices)
-            losses_K = losses_K + parts_K * share
-            total = {name: total[name] + new for name, new in found.items()} if total else found
+                slice_losses_K = self._losses(outputs_K, slices)
+            losses_K = losses_K + slice_losses_K * share
+            total = {name: total[name] + gradient for name, gradient in gradients.items()} if total else gradients
         return losses_K, total
 
     def outputs(self, batches: Sequence[Batch]) -> Tensor:
-        """Return what the model of each member makes of a slice of its validation set, (K, B, ...)."""
+        """Return each member's model outputs on a slice of its validation set, (K, B, ...)."""
         self._check_members()
         with torch.no_grad():
             return self._model.outputs(self._parameters, _stacked(batches).inputs)
 
     def _losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
-        """Return the losses as each member alone adds them up, (K,): for gradients, the order makes no difference."""
+        """Return the losses, (K,), summed in the order of a run alone: vmap's order changes their last bits."""
         first, losses = self.trainers[0], []
         for outputs, batch in zip(outputs_K.unbind(), slices, strict=True):
             with autocast(first.spec.precision, first.device):
@@ -133,63 +138,65 @@ class Stack:
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Have all parameters somewhere near, where none is zero: a bias that is hides whether it is added in fp32."""
-        generator = torch.Generator().manual_seed(0)
-        kept = {name: whole.clone() for name, whole in self._parameters.items()}
+        """Perturb all parameters in the body: a bias that is still zero would hide in which precision it is added."""
+        generator = torch.Generator().manual_seed(0)  # of its own: the runs' random numbers must not change
+        originals = {name: stacked.clone() for name, stacked in self._parameters.items()}
         try:
-            for whole in self._parameters.values():
-                whole += torch.randn(whole.shape, generator=generator).to(whole.device) * NEAR
+            for stacked in self._parameters.values():
+                stacked += torch.randn(stacked.shape, generator=generator).to(stacked.device) * NEAR
             yield
         finally:
-            for name, whole in self._parameters.items():
-                whole.copy_(kept[name])
+            for name, stacked in self._parameters.items():
+                stacked.copy_(originals[name])
 
     def hand_out(self, gradients: Parameters, trainers: Collection[Trainer]) -> None:
-        """Give some members their gradients."""
-        # In the parameters' layout: torch's fused optimizers go through memory, and take no notice of strides.
+        """Set `grad` of some members' parameters."""
+        # In the parameters' layout: torch's fused optimizers walk through memory and ignore strides.
         laid_out = {name: gradients[name].contiguous() for name in self._parameters}
-        assert all(laid_out[name].stride() == whole.stride() for name, whole in self._parameters.items())
-        members = zip(self.trainers, *(whole.unbind() for whole in laid_out.values()), strict=True)
-        for trainer, *mine in members:
+        assert all(laid_out[name].stride() == stacked.stride() for name, stacked in self._parameters.items())
+        members = zip(self.trainers, *(stacked.unbind() for stacked in laid_out.values()), strict=True)
+        for trainer, *member_gradients in members:
             if trainer in trainers:
-                for parameter, gradient in zip(trainer.model.parameters(), mine, strict=True):
+                for parameter, gradient in zip(trainer.model.parameters(), member_gradients, strict=True):
                     parameter.grad = gradient
 
     def drop_gradients(self) -> None:
-        """Leave no member with gradients, which its next step would add to."""
+        """Clear the gradients of all members: the next step would add to them."""
         for trainer in self.trainers:
             trainer.optimizer.zero_grad(set_to_none=True)
 
     def _check_members(self) -> None:
-        name, whole = next(iter(self._parameters.items()))
-        for trainer, mine in zip(self.trainers, whole.unbind(), strict=True):
-            assert trainer.model.get_parameter(name).data_ptr() == mine.data_ptr(), "a member has left"
+        name, stacked = next(iter(self._parameters.items()))
+        for trainer, view in zip(self.trainers, stacked.unbind(), strict=True):
+            # One parameter suffices: members join and leave with all of theirs.
+            assert trainer.model.get_parameter(name).data_ptr() == view.data_ptr(), "a member has left"
 
 
 class TensorComparison:
-    """What tensors of a stack have in common with those of members alone: `exact` and `off` as in `Trial`."""
+    """Running comparison of a stack's tensors with those of its members alone; attributes as in `StackTrial`."""
 
     def __init__(self) -> None:
         self.exact, self.off = True, 0.0
 
-    def add(self, ours: Tensor, theirs: Tensor) -> None:
-        """Compare one more; what is no number counts as equal where it is so in both."""
-        if torch.allclose(ours, theirs, rtol=0, atol=0, equal_nan=True):
+    def add(self, actual: Tensor, expected: Tensor) -> None:
+        """Compare one more pair of tensors; values that are NaN in both count as equal."""
+        # Not torch.equal, for which NaN differs from NaN.
+        if torch.allclose(actual, expected, rtol=0, atol=0, equal_nan=True):
             return
         self.exact = False
-        both = ours.isfinite() & theirs.isfinite()
-        apart, norm = ((x * both).nan_to_num(0, 0, 0).norm().item() for x in (ours - theirs, theirs))
-        same_numbers = torch.equal(ours.isfinite(), theirs.isfinite())
-        self.off = max(self.off, apart / norm if norm and same_numbers else math.inf)
+        finite = actual.isfinite() & expected.isfinite()
+        distance, norm = ((x * finite).nan_to_num(0, 0, 0).norm().item() for x in (actual - expected, expected))
+        same_finite = torch.equal(actual.isfinite(), expected.isfinite())
+        self.off = max(self.off, distance / norm if norm and same_finite else math.inf)
 
 
 class StackTrial(NamedTuple):
-    """What a trial of a stack has found.
+    """Result of a trial of a stack.
 
     Attributes:
-        exact: whether what was found is that of members alone, bit for bit.
-        speedup: how many times as fast it is found.
-        off: by how much it differs, as a part of its norm: of the tensor where that is most.
+        exact: whether losses and gradients equal those of members alone, bit for bit.
+        speedup: time of all members one by one over that of the stack.
+        relative_error: largest error of a tensor, by norm; infinite if other entries are finite than in the member's.
     """
 
     exact: bool
@@ -198,39 +205,39 @@ class StackTrial(NamedTuple):
 
 
 def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
-    """Find the gradients of a batch of each member together and one by one; nothing is changed in the end.
+    """Compare the stack's gradients of one batch with those of its members one by one, in value and time.
 
-    The answer holds for this number of members on this machine: it depends on the order in which kernels add, and on
-    where they round.
+    The result holds for this number of members on this machine: other sizes may select kernels that add and round in
+    another order. Parameters are restored in the end, gradients cleared.
     """
     device = stack.trainers[0].device
     try:
         with stack.elsewhere():
-            stack.gradients(batches)  # the first call takes longer
-            found, alone_s, together_s = TensorComparison(), 0.0, math.inf
+            stack.gradients(batches)  # warm-up: the first call also traces the graph
+            comparison, sequential_s, stack_s = TensorComparison(), 0.0, math.inf
             for _ in range(TRIES):
                 started_s = now_s(device)
-                losses_K, together = stack.gradients(batches)
-                together_s = min(together_s, now_s(device) - started_s)
-            for k, (trainer, mine) in enumerate(zip(stack.trainers, batches, strict=True)):
-                its_s = math.inf
+                losses_K, stack_gradients = stack.gradients(batches)
+                stack_s = min(stack_s, now_s(device) - started_s)
+            for k, (trainer, micro_batches) in enumerate(zip(stack.trainers, batches, strict=True)):
+                member_s = math.inf
                 for _ in range(TRIES):
                     trainer.optimizer.zero_grad(set_to_none=True)
                     started_s = now_s(device)
-                    loss = trainer.add_gradients(iter(mine))
-                    its_s = min(its_s, now_s(device) - started_s)
-                alone_s += its_s
-                found.add(losses_K[k], loss)
+                    loss = trainer.add_gradients(iter(micro_batches))
+                    member_s = min(member_s, now_s(device) - started_s)
+                sequential_s += member_s
+                comparison.add(losses_K[k], loss)
                 for name, parameter in trainer.model.named_parameters():
                     assert parameter.grad is not None
-                    found.add(together[name][k], parameter.grad)
+                    comparison.add(stack_gradients[name][k], parameter.grad)
     finally:
         stack.drop_gradients()
-    return StackTrial(found.exact, alone_s / together_s, found.off)
+    return StackTrial(comparison.exact, sequential_s / stack_s, comparison.off)
 
 
 def _stacked(slices: Sequence[Batch]) -> Batch:
-    """Return the same micro-batch of all members as one."""
+    """Stack one micro-batch of each member along a new first dimension, (K, B, ...)."""
     assert len({batch.share for batch in slices}) == 1
     inputs = zip(*(batch.inputs for batch in slices), strict=True)
     return Batch(tuple(map(torch.stack, inputs)), torch.stack([batch.targets for batch in slices]))
@@ -242,41 +249,41 @@ Batches = Sequence[Sequence[Batch]]
 
 
 class StackDecision(NamedTuple):
-    """Whether runs of a shape train in a stack of a size, and why."""
+    """Whether runs of a shape train in a stack of a given size, and why or why not."""
 
     stacks: bool
     why: str
 
 
 _VERDICTS: dict[tuple[StackShape, int, Mode], StackDecision] = {}
-"""Of all trials of this process: none is made twice."""
+"""Decisions of this process: each size of a shape is tried once."""
 
 
 def stack_decision(spec: RunSpec, device: torch.device, members: int, mode: Mode) -> StackDecision | None:
-    """Return what trials of runs like one have said in this process of a stack of so many; None where there was none.
+    """Return this process's decision on a stack of `members` runs like `spec`; None before any trial.
 
-    What speaks against a stack speaks against smaller ones.
+    A refused size refuses all smaller ones: fewer members gain less.
     """
     like = spec.model, spec.task, spec.precision, device
-    for (shape, size, its_mode), known in _VERDICTS.items():
+    for (shape, size, its_mode), decision in _VERDICTS.items():
         alike = shape[:-2] == like and shape.share.batch_size == spec.batch_size and its_mode == mode
-        if alike and (size == members or (size > members and not known.stacks)):
-            return known
+        if alike and (size == members or (size > members and not decision.stacks)):
+            return decision
     return None
 
 
 class Stacks:
-    """Has those members of a pack that are of one shape train in a stack, where that is right and pays.
+    """The stacks of a pack: one for each shape for which a trial shows correct gradients and a speedup.
 
     Args:
-        mode: `exact` wants the bits of runs alone, `fast` their numbers within rounding.
-        only: the one size of which a stack is tried; 0 for none, None for any.
-        say: takes what the logs of some members should have.
+        mode: `exact` requires the bits of runs alone, `fast` their numbers within rounding.
+        stack_size: the only size to try; 0 disables stacks, None allows any size.
+        log: called with some trainers and a line for the logs of their runs.
     """
 
-    def __init__(self, mode: Mode, only: int | None, say: Callable[[Sequence[Trainer], str], None]) -> None:
+    def __init__(self, mode: Mode, stack_size: int | None, say: Callable[[Sequence[Trainer], str], None]) -> None:
         self._mode = mode
-        self._only = only
+        self._only = stack_size
         self._say = say
         self._stacks: dict[StackShape, Stack] = {}
         self._refused: dict[StackShape, int] = {}
@@ -284,106 +291,109 @@ class Stacks:
 
     @property
     def active(self) -> bool:
-        """Whether members train in a stack."""
+        """`True` if at least one stack trains."""
         return bool(self._stacks)
 
     def shape(self, trainer: Trainer) -> Hashable:
-        """Return what members share that may train in one stack; None for one that cannot."""
+        """Return the shape of a run, equal for runs that may share a stack; None if the run cannot be stacked."""
         return None if self._only == 0 or obstacle(trainer) else shape_of(trainer)
 
     def gradients(self, trainers: Sequence[Trainer], batches: Batches) -> list[Tensor] | None:
-        """Leave the gradients of a batch in each of some members of one shape; return their losses.
+        """Compute the gradients of runs of one shape in a stack and set them; return the losses.
 
-        Where they should rather train one by one, nothing is changed and None is returned.
+        Returns None, with nothing changed, if the runs should train one by one.
         """
         shape = shape_of(trainers[0])
-        stack = None
+        stack = None  # known to the handler below even if creating it fails
         try:
             stack = self._stack(shape, trainers, batches)
             if stack is None:
                 return None
-            given = dict(zip(trainers, batches, strict=True))
-            losses_K, gradients = stack.gradients([given.get(trainer, batches[0]) for trainer in stack.trainers])
-            stack.hand_out(gradients, given.keys())
-        except Exception as error:  # one by one whoever is at fault fails alone
+            batches_by_trainer = dict(zip(trainers, batches, strict=True))
+            losses_K, gradients = stack.gradients(
+                [batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers]
+            )
+            stack.hand_out(gradients, batches_by_trainer.keys())
+        except Exception as error:  # retried one by one, so that only the run at fault fails
             if stack:
                 stack.drop_gradients()
             members = len(stack.trainers) if stack else len(trainers)
-            why = f"a stack of {members} fails, {error_line(error)}"
-            _VERDICTS[shape, members, self._mode] = StackDecision(stacks=False, why=why)
-            self._refuse(shape, members, trainers, why)
+            reason = f"a stack of {members} fails, {error_line(error)}"
+            _VERDICTS[shape, members, self._mode] = StackDecision(stacks=False, why=reason)
+            self._refuse(shape, members, trainers, reason)
             return None
         return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
 
     def outputs(self, trainers: Sequence[Trainer], batches: Sequence[Batch]) -> Sequence[Tensor] | None:
-        """Return what the models of some members of one shape make of a slice of the validation set of each.
+        """Return the model outputs of runs of one shape on a slice each of the validation set.
 
-        Where they should rather find that one by one, None is returned.
+        Returns None if the runs should be evaluated one by one.
         """
         stack = self._stacks.get(shape_of(trainers[0]))
         if not self._evaluates or stack is None or not set(trainers) <= set(stack.trainers):
             return None
         if trainers[0].device.type not in EVALUATING:
             return None
-        given = dict(zip(trainers, batches, strict=True))
+        batches_by_trainer = dict(zip(trainers, batches, strict=True))
         try:
-            outputs_K = stack.outputs([given.get(trainer, batches[0]) for trainer in stack.trainers])
-        except Exception as error:  # one by one whoever is at fault fails alone
+            outputs_K = stack.outputs([batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers])
+        except Exception as error:  # retried one by one, so that only the run at fault fails
             self._evaluates = False
-            self._say(trainers, f"is evaluated in turn: a stack of {len(stack.trainers)} fails, {error_line(error)}")
+            failure = f"a stack of {len(stack.trainers)} fails, {error_line(error)}"
+            self._say(trainers, f"is evaluated without a stack: {failure}")
             return None
         return [outputs_K[stack.trainers.index(trainer)] for trainer in trainers]
 
     def _stack(self, shape: StackShape, trainers: Sequence[Trainer], batches: Batches) -> Stack | None:
-        """Return the stack that some members train in; None where they should not.
+        """Return the stack for some runs, after a trial if its size is new; None if they should train one by one.
 
-        Those who have left stay in it: another size would be traced and tried anew. On a CPU, which computes for them
-        too, they do until they are half.
+        Runs that have ended keep their place, because another size would need a new trace and trial. On a CPU, where
+        their computation is not free, the stack shrinks once half of them have ended.
         """
         stack, members = self._stacks.get(shape), list(trainers)
         if stack and (shape.device.type == "cuda" or 2 * len(members) > len(stack.trainers)):
+            # Members that have ended compute on any batch, and their results are dropped.
             if set(members) <= set(stack.trainers):
                 return stack
-            left = [trainer for trainer in stack.trainers if trainer not in members]
-            members += left[: max(0, len(stack.trainers) - len(members))]
+            departed = [trainer for trainer in stack.trainers if trainer not in members]
+            members += departed[: max(0, len(stack.trainers) - len(members))]
         size = len(members)
+        # A refused size refuses smaller ones, which gain even less.
         if size <= self._refused.get(shape, 0):
             return None
         key = shape, size, self._mode
         if key not in _VERDICTS and self._only not in (None, size):
             self._refuse(shape, size, trainers, f"a stack of {size} is not worth a trial")
             return None
-        before, stack = stack, None
+        previous, stack = stack, None
         if key not in _VERDICTS:
-            stack, given = Stack(members), dict(zip(trainers, batches, strict=True))
-            _VERDICTS[key] = self._judged(stack, [given.get(trainer, batches[0]) for trainer in members])
-        stacks, why = _VERDICTS[key]
-        if not stacks:
-            self._refuse(shape, size, trainers, why)
+            stack, batches_by_trainer = Stack(members), dict(zip(trainers, batches, strict=True))
+            _VERDICTS[key] = self._judged(stack, [batches_by_trainer.get(trainer, batches[0]) for trainer in members])
+        accepted, reason = _VERDICTS[key]
+        if not accepted:
+            self._refuse(shape, size, trainers, reason)
             return None
         self._stacks[shape] = stack or Stack(members)
-        new = [trainer for trainer in trainers if before is None or trainer not in before.trainers]
-        self._say(new, f"trains in a stack of {size}, which {why}")
+        joined = [trainer for trainer in trainers if previous is None or trainer not in previous.trainers]
+        self._say(joined, f"trains in a stack of {size}, which {reason}")
         return self._stacks[shape]
 
     def _judged(self, stack: Stack, batches: Batches) -> StackDecision:
-        """Return whether a trial says that a stack is right and pays."""
-        size, tried = len(stack.trainers), trial(stack, batches)
-        if not tried.exact and self._mode == "exact":
+        """Decide by a trial whether a stack is accurate enough and fast enough."""
+        size, result = len(stack.trainers), trial(stack, batches)
+        if not result.exact and self._mode == "exact":
             return StackDecision(stacks=False, why=f"in a stack of {size} the last bits of gradients differ")
-        if tried.off > OFF[stack.trainers[0].spec.precision]:
+        if result.off > OFF[stack.trainers[0].spec.precision]:
             return StackDecision(
-                stacks=False, why=f"in a stack of {size} gradients are off by {tried.off:.2g} of their norm"
+                stacks=False, why=f"in a stack of {size} gradients are off by {result.off:.2g} of their norm"
             )
-        faster = f"finds gradients {tried.speedup:.2f} times as fast"
+        speed = f"computes gradients {result.speedup:.2f} times as fast"
         return (
-            StackDecision(True, faster)
-            if tried.speedup >= PAYS
-            else StackDecision(False, f"a stack of {size} {faster}")
+            StackDecision(True, speed) if result.speedup >= PAYS else StackDecision(False, f"a stack of {size} {speed}")
         )
 
-    def _refuse(self, shape: StackShape, members: int, trainers: Sequence[Trainer], why: str) -> None:
-        """Have no stack of so many members or less from now on: what speaks against it would against those."""
+    def _refuse(self, shape: StackShape, members: int, trainers: Sequence[Trainer], reason: str) -> None:
+        """Refuse stacks of this shape up to this size from now on, and log why."""
         self._refused[shape] = max(members, self._refused.get(shape, 0))
         self._stacks.pop(shape, None)
-        self._say(trainers, f"trains in turn with the others: {why}")
+        self._say(trainers, f"trains without a stack: {reason}")

@@ -1,9 +1,9 @@
-"""One call of a model for all members of a stack, by `torch.func.vmap`.
+"""One model call for all members of a stack, by `torch.func.vmap`.
 
-Python goes through such a call operation by operation and level by level, for longer than small models compute. So it
-is traced once for each shape, and then runs as a graph of the same operations.
+vmap dispatches each operation through several layers of Python, which takes longer than small models compute. So the
+call is traced once for each shape, and then runs as a graph of the same operations.
 
-K members, B samples, H heads, T tokens, C channels per head.
+Shapes: K members, B samples, H heads, T tokens, C channels per head.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -25,29 +25,30 @@ from ettsweep.trainer.tasks.task import Batch, Task
 from ettsweep.trainer.training.precision import autocast
 
 Parameters = dict[str, Tensor]
-"""Of all members, (K, ...), by name."""
+"""Stacked tensors of all members, (K, ...), by parameter name."""
 
 SHAPES = 64
-"""Graphs that a process keeps: one for each shape and number of members."""
+"""Traced graphs that a process keeps, one for each shape and number of members; the oldest is dropped first."""
 
 
 class Vmapped:
-    """A model without values, called with those of many members.
+    """A model on the meta device that is called with the parameters of many members.
 
     Args:
-        spec: of one of them: they have its model, task and precision.
+        spec: of any member: all share its model, task and precision.
+        device: where the members' parameters lie.
     """
 
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self._spec = spec
         self._device = device
-        with torch.device("meta"):
+        with torch.device("meta"):  # no memory: the values come with each call
             self._network = build_model(spec.model, spec.strategy)
 
     def gradients(
         self, task: Task, parameters: Parameters, weights_K: Tensor, batch: Batch
     ) -> tuple[Tensor, Parameters, Tensor]:
-        """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
+        """Return each member's loss on a micro-batch, (K,), the gradients of loss times weight, and the outputs."""
         key = self._key, self._spec.task, loss_of(task)
         function = partial(gradients, self._network, task, self._spec.precision, self._device)
         result: tuple[Tensor, Parameters, Tensor]
@@ -55,7 +56,7 @@ class Vmapped:
         return result
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Return what each member makes of its inputs, (K, B, ...)."""
+        """Return each member's outputs on its own inputs, (K, B, ...)."""
         function = partial(outputs, self._network, self._spec.precision, self._device)
         result: Tensor = traced(self._key, function, parameters, inputs)
         return result
@@ -66,7 +67,7 @@ class Vmapped:
 
 
 def loss_of(task: Task) -> Hashable:
-    """Return what tells the loss of a task from those of others of its spec: the function, not the data."""
+    """Return a cache key for the loss of a task: its function without the bound task, so that tasks share a graph."""
     return getattr(task.loss, "__func__", task.loss)
 
 
@@ -80,20 +81,20 @@ def gradients(
     inputs: tuple[Tensor, ...],
     targets: Tensor,
 ) -> tuple[Tensor, Parameters, Tensor]:
-    """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
+    """Return each member's loss on a micro-batch, (K,), the gradients of loss times weight, and the outputs."""
 
     def weighted_loss(
-        mine: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+        member_parameters: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         with autocast(precision, device), _Attending(device):
-            outputs: Tensor = functional_call(network, mine, inputs)
-            part = task.loss(outputs, Batch(inputs, targets))
-        return part * weight, (part, outputs)
+            outputs: Tensor = functional_call(network, member_parameters, inputs)
+            loss = task.loss(outputs, Batch(inputs, targets))
+        return loss * weight, (loss, outputs)
 
-    # Of each member alone, as its own backward pass would go: gradients of the sum come from other kernels.
-    each = vmap(grad_and_value(weighted_loss, has_aux=True))
-    found, (_, (losses_K, outputs_K)) = each(parameters, weights_K, inputs, targets)
-    return losses_K, found, outputs_K
+    # vmap over grad, not the gradient of the summed loss: only this uses the kernels of a member's own backward pass.
+    per_member = vmap(grad_and_value(weighted_loss, has_aux=True))
+    gradients_K, (_, (losses_K, outputs_K)) = per_member(parameters, weights_K, inputs, targets)
+    return losses_K, gradients_K, outputs_K
 
 
 def outputs(
@@ -103,33 +104,33 @@ def outputs(
     parameters: Parameters,
     inputs: tuple[Tensor, ...],
 ) -> Tensor:
-    """Return what each member makes of its inputs, (K, B, ...)."""
+    """Return each member's outputs on its own inputs, (K, B, ...)."""
 
-    def of_one(mine: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
+    def member_outputs(member_parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
         with autocast(precision, device), _Attending(device):
-            result: Tensor = functional_call(network, mine, inputs)
+            result: Tensor = functional_call(network, member_parameters, inputs)
         return result
 
-    found: Tensor = vmap(of_one)(parameters, inputs)
-    return found
+    outputs_K: Tensor = vmap(member_outputs)(parameters, inputs)
+    return outputs_K
 
 
 def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function of tensors gives, by the graph that its first call with such a key and shapes leaves.
+    """Call a function of tensors through a graph, traced at the first call with this key and these shapes.
 
-    What it depends on besides has to be in the key. vmap refuses what would depend on values of tensors. The first call
-    takes more memory than those after it.
+    Besides the tensors, everything that the function depends on must be in the key. It cannot branch on tensor values:
+    vmap raises then. The first call takes more memory than later ones.
     """
     leaves = pytree.tree_leaves(arguments)
     key = key, *((leaf.shape, leaf.dtype) for leaf in leaves)
     if key not in _GRAPHS:
         graph = make_fx(function)(*arguments)
-        graph.graph.eliminate_dead_code()
+        graph.graph.eliminate_dead_code()  # tracing records operations whose results nothing uses
         graph.recompile()
         for node in graph.graph.nodes:
-            node.meta.clear()  # megabytes that nobody needs
+            node.meta.clear()  # fake tensors and stack traces: megabytes that execution never reads
         while len(_GRAPHS) >= SHAPES:
-            del _GRAPHS[next(iter(_GRAPHS))]
+            del _GRAPHS[next(iter(_GRAPHS))]  # dicts keep insertion order
         _GRAPHS[key] = graph
     return _GRAPHS[key](*arguments)
 
@@ -141,7 +142,7 @@ _GRAPHS: dict[Hashable, Callable[..., Any]] = {}
 
 
 class _Attending(TorchFunctionMode):
-    """Has a model attend, on a CPU, in another way than by torch's own function, which vmap has no rule for there."""
+    """Replaces torch's attention on a CPU, where its flash kernel has no batching rule for vmap."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -159,7 +160,10 @@ class _Attending(TorchFunctionMode):
 
 
 def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
-    """Attend by the kernel that torch takes for one member, through the samples of all as through a batch."""
+    """Attend by the kernel that torch selects for one member, with the samples of all members as one batch.
+
+    q, k and v are (B, H, T, C) inside vmap. Only unmasked or causal attention without dropout is supported.
+    """
     assert mask is None
     assert not dropout
     result: Tensor
@@ -168,17 +172,17 @@ def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropo
 
 
 def _folded(
-    function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], given: Any
+    function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], arguments: Any
 ) -> Any:
-    """Return what a function of batches gives of those of all members, and where their dimension is in it."""
-    assert all(dim is not None or not isinstance(x, Tensor) for x, dim in zip(given, in_dims, strict=True))
-    folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(given, in_dims, strict=True)]
-    found = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))
-    return found, (0,) * len(found)
+    """Call a function on (K, B, ...) arguments as (K * B, ...); return unfolded results and their vmap dimensions."""
+    assert all(dim is not None or not isinstance(x, Tensor) for x, dim in zip(arguments, in_dims, strict=True))
+    folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(arguments, in_dims, strict=True)]
+    results = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))
+    return results, (0,) * len(results)
 
 
 class _Attention(torch.autograd.Function):
-    """Attention by torch's flash kernel for CPUs, and what its backward pass needs besides: log-sums of the weights."""
+    """Attention by torch's flash kernel for CPUs; also returns the log-sum-exp that the backward pass needs."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Any:
@@ -188,19 +192,19 @@ class _Attention(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.save_for_backward(*inputs[:3], *output)
         ctx.causal = inputs[3]
-        ctx.mark_non_differentiable(output[1])
+        ctx.mark_non_differentiable(output[1])  # the log-sum-exp: only the backward pass uses it
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         return *_Gradients.apply(grad, *ctx.saved_tensors, ctx.causal), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
-        return _folded(_Attention.apply, info.batch_size, in_dims, given)
+    def vmap(vmap_info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+        return _folded(_Attention.apply, vmap_info.batch_size, in_dims, arguments)
 
 
 class _Gradients(torch.autograd.Function):
-    """The backward pass of that."""
+    """Backward pass of `_Attention`, a function of its own so that it gets a vmap rule too."""
 
     @staticmethod
     def forward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, z: Tensor, logsumexp: Tensor, causal: bool) -> Any:
@@ -213,5 +217,5 @@ class _Gradients(torch.autograd.Function):
         """Keep nothing: there are no second derivatives."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
-        return _folded(_Gradients.apply, info.batch_size, in_dims, given)
+    def vmap(vmap_info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+        return _folded(_Gradients.apply, vmap_info.batch_size, in_dims, arguments)

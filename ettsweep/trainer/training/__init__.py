@@ -1,1 +1,1 @@
-"""The worker's half: a run folder goes in, a result comes out. It knows nothing of grids."""
+"""Training of one run: step, loop, checkpoints, loggers, several devices. It knows neither sweeps nor schedulers."""

@@ -1,4 +1,4 @@
-"""Writes checkpoints: those of small models at once, those of large ones from a copy on the host, beside training."""
+"""Checkpoint writer: small states are written at once, large ones from a host copy while training continues."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -8,63 +8,66 @@ from torch import Tensor
 
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
-from ettsweep.trainer.training.checkpoint import head, layout, tensors, write
+from ettsweep.trainer.training.checkpoint import head, layout, named_tensors, write
 from ettsweep.trainer.training.distributed import full_tensor, is_sharded
 from ettsweep.trainer.training.trainer import Trainer
 
 LARGE_BYTES = 2**28
-"""Bytes of a run's state from which it is copied: a disk takes a good part of a second for them."""
+"""Bytes of state from which a checkpoint is written in the background: a disk takes much of a second for them."""
 
 
 class AsyncCheckpointWriter:
-    """Writes the checkpoints of the runs of a process, at most one of them beside training.
+    """Writes the checkpoints of all runs of a process, at most one at a time in the background.
 
-    The copy lies in pinned memory where a device copies into it, and is made again only for a run of another shape.
+    The host copy is in pinned memory for GPUs, and is reallocated only for a state of another layout.
     """
 
     def __init__(self) -> None:
+        # One thread: a second write would need a second copy of the state.
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._last: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}
 
     def save(self, attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Callable[[], None]:
-        """Save a run's state as it is now; return what waits until it is on disk, and raises what went wrong.
+        """Save a run's current state; return a function that waits until it is on disk and raises any error of that.
 
-        All processes of the run come here: the leader gathers what is sharded, and writes.
+        All processes of the run must call this: the leader gathers sharded tensors, and writes.
 
         Raises:
-            StorageError: it cannot be written; the earlier one is untouched.
-            LostPeerError: a process is gone.
+            StorageError: the checkpoint cannot be written; the earlier one is untouched.
+            LostProcessError: another process of the run is gone.
         """
         leads, sharded, device = trainer.group.leads, is_sharded(trainer.model), trainer.device
-        state = tensors(trainer.model, trainer.optimizer) if leads or sharded else {}
+        state = named_tensors(trainer.model, trainer.optimizer) if leads or sharded else {}
         if not leads:
             for tensor in state.values():
-                full_tensor(tensor)  # of which the leader keeps what it gathers
+                full_tensor(tensor)  # a collective: the leader keeps the result
             return lambda: None
-        said = head(attempt, trainer, history)
+        header = head(attempt, trainer, history)
         large = sum(tensor.numel() * tensor.element_size() for tensor in state.values()) >= LARGE_BYTES
         if not large or not self._room(state, device):
             write(
-                attempt, said, {name: full_tensor(tensor).cpu() for name, tensor in state.items()} if sharded else state
+                attempt,
+                header,
+                {name: full_tensor(tensor).cpu() for name, tensor in state.items()} if sharded else state,
             )
             return lambda: None
         for name, tensor in state.items():
             self._copies[name].copy_(full_tensor(tensor), non_blocking=True)
         if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
-        self._last = self._thread.submit(write, attempt, said, self._copies)
+            torch.cuda.current_stream(device).synchronize()  # the next step overwrites the parameters in place
+        self._last = self._thread.submit(write, attempt, header, self._copies)
         return self._last.result
 
     def close(self) -> None:
-        """Give back the memory of the copy, once it is on disk."""
+        """Wait for the pending write and free the host copy."""
         self._thread.shutdown()
         self._copies = {}
 
     def _room(self, state: Mapping[str, Tensor], device: torch.device) -> bool:
-        """Have memory for a copy, once the one before is on disk; return False where the host has none."""
+        """Allocate the host copy once the pending write is done; return `False` if the host has no memory for it."""
         if self._last is not None:
-            wait([self._last])
+            wait([self._last])  # does not raise: an error belongs to the run that waits for its own checkpoint
         if layout(self._copies) != layout(state):
             self._copies = {}
             try:

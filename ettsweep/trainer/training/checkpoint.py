@@ -1,7 +1,8 @@
-"""What a run needs to go on exactly where it was: weights, optimizer, loss scale and step; draws need nothing.
+"""Checkpoints: weights, optimizer state, loss scale and step, enough to resume bit for bit.
 
-All tensors have names: model/<parameter>, optimizer/<parameter>/<what the optimizer keeps of it>. One file holds them
-whole. The leading process gathers what is sharded, and hands it out again, to any number of processes, sharded or not.
+No state of random generators is needed, since they are seeded by step. Tensors are named model/<parameter> and
+optimizer/<parameter>/<state>. One file holds full tensors: the leader gathers sharded ones when it saves and
+distributes them when it resumes, to any number of processes, sharded or not.
 """
 
 import hashlib
@@ -21,29 +22,31 @@ from ettsweep.trainer.training.distributed import full_tensor, parameters
 from ettsweep.trainer.training.trainer import Trainer
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape and type of each tensor, of a sharded one those of the whole."""
+"""Full shape and dtype of each tensor, by name."""
 
 
-def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the tensors of a run by name; those of a sharded one are sharded."""
-    found = {}
+def named_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the tensors of model and optimizer by name; they are sharded if the model is."""
+    state = {}
     for name, parameter in parameters(model).items():
-        found[f"model/{name}"] = parameter.detach()
-        kept = optimizer.state.get(parameter, {})
-        found |= {f"optimizer/{name}/{key}": value for key, value in kept.items() if isinstance(value, Tensor)}
-    return found
+        state[f"model/{name}"] = parameter.detach()
+        parameter_state = optimizer.state.get(parameter, {})
+        state |= {
+            f"optimizer/{name}/{key}": value for key, value in parameter_state.items() if isinstance(value, Tensor)
+        }
+    return state
 
 
-def layout(named: Mapping[str, Tensor]) -> Layout:
-    """Return shape and type of tensors."""
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in named.items()}
+def layout(state: Mapping[str, Tensor]) -> Layout:
+    """Return the full shape and dtype of tensors by name."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
 def head(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Json:
-    """Return what a checkpoint says beside its tensors."""
+    """Return the entries of a checkpoint beside its tensors."""
     return {
         "run": attempt.run.name,
         "step": trainer.step,
@@ -53,22 +56,23 @@ def head(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Json:
 
 
 def write(attempt: Attempt, head: Json, state: Mapping[str, Tensor]) -> None:
-    """Replace the checkpoint of an attempt, in one instant; it goes with the metrics up to its step.
+    """Replace the checkpoint of an attempt atomically.
 
     Raises:
-        StorageError: it cannot be written; the earlier one is untouched.
+        StorageError: it cannot be written; the earlier checkpoint is untouched.
     """
-    own = {name: _alone(tensor) for name, tensor in state.items()}
-    attempt.save_checkpoint(lambda path: _write(head | {"tensors": own}, path))
+    compacted = {name: _alone(tensor) for name, tensor in state.items()}
+    attempt.save_checkpoint(lambda path: _write(head | {"tensors": compacted}, path))
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """Return a tensor that shares its storage with no other run: torch saves the whole storage of a view."""
+    """Copy a tensor that is a view, such as one of a stack: torch.save would write the whole storage."""
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 def _history_sha256(history: Iterable[Json]) -> str:
     digest = hashlib.sha256()
+    # As written to metrics.jsonl, so that a hash of lines read back from it agrees.
     for line in history:
         digest.update(dumps(line).encode())
     return digest.hexdigest()
@@ -80,8 +84,8 @@ def _write(state: dict[str, Any], path: Path) -> None:
         return
     except RuntimeError as error:
         reason = first_line(error)
-    # Here the error is gone: its frames held the file open, and so the space on a full disk even once unlinked. torch
-    # reports a failed write without its errno, such as that of a full disk: the system is asked for it.
+    # After the except block, whose error keeps frames alive that hold the file open, and with it the space on a full
+    # disk. torch reports a failed write without errno; writing again raises an OSError with the cause, if it persists.
     with path.open("ab") as file:
         file.write(b"\0" * 65536)
     raise OSError(f"checkpoint was not written: {reason}")
@@ -92,14 +96,14 @@ def _write(state: dict[str, Any], path: Path) -> None:
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """A checkpoint that is whole.
+    """A checkpoint that has been read and verified.
 
     Attributes:
-        path: what to name in a message.
-        step: the last one done.
+        path: file, for messages.
+        step: the last step done.
         scaler: state of the loss scaler.
-        history_sha256: of the metrics up to the step.
-        tensors: by name, mapped from disk.
+        history_sha256: SHA-256 of the metrics up to the step.
+        tensors: full tensors by name, memory-mapped from disk.
     """
 
     path: Path
@@ -110,7 +114,7 @@ class CheckpointState:
 
 
 def load(attempt: Attempt) -> CheckpointState:
-    """Check that the checkpoint of an attempt is whole, and return it.
+    """Read and verify the checkpoint of an attempt.
 
     Raises:
         FileNotFoundError: there is none.
@@ -121,51 +125,58 @@ def load(attempt: Attempt) -> CheckpointState:
         raise FileNotFoundError(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            if broken := archive.testzip():  # torch.load does not look at the checksums
+            if broken := archive.testzip():  # torch.load does not verify checksums
                 raise ValueError(f"{broken} has a wrong checksum")
-        # Mapped, not read: the memory of the host need not hold all of it.
+        # weights_only: a checkpoint must not run code. mmap: it may be larger than the host's free memory.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch.load raises whatever the bytes lead it to
+    except Exception as error:  # on corrupt bytes torch.load may raise any type
         raise CorruptError(f"{path}: cannot be read as a checkpoint: {first_line(error)}") from error
-    kinds = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
-    sound = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in kinds.items())
-    sound = sound and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())
-    if not sound or state.get("run") != attempt.run.name:
+    types = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
+    is_valid = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in types.items())
+    is_valid = is_valid and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())
+    if not is_valid or state.get("run") != attempt.run.name:
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
-    return CheckpointState(path, *(state[key] for key in kinds))
+    return CheckpointState(path, *(state[key] for key in types))
 
 
 def check_fits(saved: CheckpointState, trainer: Trainer) -> None:
-    """Check that a checkpoint can be put into the objects of a run.
+    """Check that a checkpoint has the tensors and loss-scaler state of a run.
 
     Raises:
-        CorruptError: it cannot.
+        CorruptError: a name, shape or dtype differs, or the scaler's state is malformed.
     """
-    have, want = layout(saved.tensors), layout(tensors(trainer.model, trainer.optimizer))
-    if have != want:
-        name = min(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))
-        raise CorruptError(f"{saved.path}: does not fit the run: {name} is {have.get(name)}, not {want.get(name)}")
-    scaler, numbers = saved.scaler, all(isinstance(value, int | float) for value in saved.scaler.values())
-    if scaler.keys() != trainer.scaler.state_dict().keys() or not numbers:
-        raise CorruptError(f"{saved.path}: does not fit the run: {scaler} is no state of its loss scaler")
+    actual, expected = layout(saved.tensors), layout(named_tensors(trainer.model, trainer.optimizer))
+    if actual != expected:
+        name = min(name for name in actual.keys() | expected.keys() if actual.get(name) != expected.get(name))
+        raise CorruptError(
+            f"{saved.path}: does not fit the run: {name} is {actual.get(name)}, not {expected.get(name)}"
+        )
+    scaler, all_numbers = saved.scaler, all(isinstance(value, int | float) for value in saved.scaler.values())
+    if scaler.keys() != trainer.scaler.state_dict().keys() or not all_numbers:
+        raise CorruptError(f"{saved.path}: does not fit the run: {scaler} is not a state of its loss scaler")
 
 
 def restore(saved: CheckpointState | None, trainer: Trainer) -> None:
-    """Put the leader's checkpoint into the objects of a run; it fits. All processes of the run come here."""
+    """Load the leader's checkpoint into the trainer; all processes of the run must call this.
+
+    Args:
+        saved: in the leader a checkpoint that `check_fits` has passed; None in the other processes.
+        trainer: filled in place.
+    """
     group = trainer.group
-    said = group.from_leader({"step": saved.step, "scaler": saved.scaler} if saved else None)
-    assert said is not None
-    for name, tensor in tensors(trainer.model, trainer.optimizer).items():
+    header = group.from_leader({"step": saved.step, "scaler": saved.scaler} if saved else None)
+    assert header is not None
+    for name, tensor in named_tensors(trainer.model, trainer.optimizer).items():
         group.hand_out(saved.tensors[name] if saved else None, tensor)
-    trainer.scaler.load_state_dict(said["scaler"])
-    trainer.step = said["step"]
+    trainer.scaler.load_state_dict(header["scaler"])
+    trainer.step = header["step"]
 
 
 def history(saved: CheckpointState, attempt: Attempt) -> list[Json]:
     """Return the metrics of an attempt up to its checkpoint.
 
     Raises:
-        CorruptError: they are not those that it was saved with.
+        CorruptError: they differ from those at the time of the checkpoint.
     """
     lines = attempt.history(until=saved.step)
     if _history_sha256(lines) != saved.history_sha256:
@@ -174,9 +185,9 @@ def history(saved: CheckpointState, attempt: Attempt) -> list[Json]:
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Return the SHA-256 of all parameters, by name: equal for equal weights, bit for bit, sharded or not.
+    """Return the SHA-256 of all parameters and their names, which does not depend on sharding.
 
-    All processes of a sharded run come here.
+    All processes of a sharded run must call this.
     """
     digest = hashlib.sha256()
     for name, parameter in parameters(model).items():

@@ -1,7 +1,7 @@
-"""What runs in training ask for, turn by turn, and the clock of those who take turns.
+"""The protocol between a run in training and the pack that schedules it.
 
-A run in training is a generator (`run.py`): it yields what it wants next and is sent what came of that. Who gives the
-turns (`ensemble/pack.py`) can so train one run, or many on the same batches.
+A run in training is a generator (`run.py`): it yields a request, such as an optimizer step, and is sent the result. The
+pack (`ensemble/pack.py`) can thus train one run, or many on the same batches.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from ettsweep.trainer.training.trainer import Trainer
 
 
 class Stop(StrEnum):
-    """Why a run should end before its last step; where processes have different reasons, the last one here counts."""
+    """Why a run stops before its last step; if processes of a run have different reasons, the later one here wins."""
 
     TERMINATED = "terminated"
     OUT_OF_TIME = "out of time or preempted"
@@ -32,7 +32,7 @@ STOPS = list(Stop)
 
 
 class SharedClock:
-    """Tells the seconds that each of those has had who take turns: time goes by at one over their number."""
+    """Clock of each member of a pack: seconds pass at one over the number of active members."""
 
     def __init__(self, members: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -44,17 +44,18 @@ class SharedClock:
 
     @property
     def members(self) -> int:
-        """How many take turns."""
+        """Number of active members."""
         return self._members
 
     @members.setter
     def members(self, members: int) -> None:
+        # Settle the time so far at the old rate before the rate changes.
         self._told_s, self._since_s = self(), self._clock()
         self._members = max(1, members)
 
 
 class WaitTimer:
-    """Tells how long a device has had nothing to do since its data were not there."""
+    """Measures how long a device idles because its next batch is not loaded yet; a context around each load."""
 
     def __init__(self, device: torch.device, clock: SharedClock) -> None:
         self._device = device
@@ -70,15 +71,15 @@ class WaitTimer:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Leave out what the device computes in the body, within a wait: it works on what is there."""
-        begun = self._now()
+        """Subtract the device's computation in the body from the enclosing wait, such as augmentation of a batch."""
+        start = self._now()
         try:
             yield
         finally:
-            self._add(begun, -1.0)
+            self._add(start, -1.0)
 
     def seconds(self) -> float:
-        """Return each member's seconds of waiting so far; the device has done all that it was given."""
+        """Return each member's seconds of waiting so far; call it only after the device was synchronised."""
         events, self._events = self._events, []
         for before, after, weight in events:
             self._total_s += weight * float(before.elapsed_time(after)) / 1000
@@ -87,7 +88,7 @@ class WaitTimer:
     def _now(self) -> "float | torch.cuda.Event":
         if self._device.type != "cuda":
             return self._clock()
-        # The host runs ahead: what counts is the time between two marks in the device's own queue.
+        # The host runs ahead of the device, so idle time is that between two events in the device's own queue.
         mark: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         mark.record()
         return mark
@@ -101,12 +102,12 @@ class WaitTimer:
 
 
 class TrainingStream:
-    """The data that runs of one recipe and seed see from a step on: they go from batch to batch together.
+    """The batches of runs of one recipe and seed from some step on; each is loaded once for all of them.
 
     Attributes:
-        task: opened for all of them.
-        waiting: for its batches, so far.
-        records: of all of them, which are told of samples that are left out.
+        task: the opened task, shared by all runs.
+        wait_timer: measures the time spent on loading.
+        loggers: loggers of all runs, which record skipped samples.
     """
 
     def __init__(self, task: Task, first_step: int, waiting: WaitTimer, loggers: list[RunLogger]) -> None:
@@ -119,19 +120,19 @@ class TrainingStream:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next micro-batch."""
+        """Load and return the next micro-batch."""
         with self.waiting:
             return next(self._batches)
 
     def close(self) -> None:
-        """End what loads the batches."""
+        """Stop loading, and end the loader's processes."""
         if isinstance(self._batches, Generator):
             self._batches.close()
 
 
 @dataclass(frozen=True)
 class StepRequest:
-    """A wish for an optimizer step at a learning rate; what comes is what `Trainer.train_step` returns."""
+    """Request for an optimizer step at a learning rate; answered with the result of `Trainer.train_step`."""
 
     trainer: Trainer
     stream: TrainingStream
@@ -140,7 +141,7 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """A wish for the metrics of the validation set, as `Trainer.evaluate` returns them."""
+    """Request for an evaluation; answered with the result of `Trainer.evaluate`."""
 
     trainer: Trainer
     stream: TrainingStream
@@ -148,7 +149,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class StartRequest:
-    """What a run says once it has all that it needs; its clock starts when it goes on."""
+    """First request of a run, once its model and data are ready; its clock starts when it is resumed."""
 
     trainer: Trainer
     stream: TrainingStream
@@ -157,4 +158,4 @@ class StartRequest:
 Request = StartRequest | StepRequest | EvaluationRequest
 
 RunCoroutine = Generator[Request, Any, Stop | None]
-"""A run in training, to its end: why it was stopped, or None."""
+"""A run in training; returns why it was stopped early, or None."""

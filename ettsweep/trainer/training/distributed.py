@@ -1,4 +1,4 @@
-"""One run on several devices: a process for each takes the same steps, and the first of them leads and writes."""
+"""One run on several devices: one process per device, all take the same steps, and rank 0 leads and writes."""
 
 import contextlib
 import json
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEVICE_WAIT = timedelta(minutes=30)
-"""How long a process waits for the others in a step: the leader may be saving, or one may compile."""
+"""Timeout of collectives within a run: the leader may be saving, or a process may be compiling."""
 
 COMMAND_WAIT = timedelta(days=365)
-"""How long a process waits for what comes next: the leader may wait for a run that somebody else has."""
+"""Timeout for the leader's next job: it may wait for a run that another worker owns."""
 
 LOST = re.compile(r"connection \w+ by (remote )?peer|closed by peer|broken pipe|timed out|unreachable|no route", re.I)
-"""What gloo says of a process that is gone."""
+"""Texts of gloo's errors if another process is gone; torch has no exception type of its own for them."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProcessGroup:
-    """The processes that train one run together; this one alone by default.
+    """The processes that train one run together; by default only this process.
 
-    Where they meet, LostPeerError says that one is gone.
+    Collectives raise LostProcessError if another process is gone.
 
     Attributes:
-        rank: of this process; 0 leads.
-        world: number of processes.
-        everyone: what a sharded model is shared out over; None for all that train together.
-        hosts: what they agree through between the hosts; None for this one alone.
-        orders: what the leader speaks through.
+        rank: rank of this process; 0 leads.
+        world_size: number of processes.
+        shard_group: torch group over which a model is sharded; None for all processes of the run.
+        host_group: gloo group for small collectives between the hosts; None for a single process.
+        command_group: gloo group through which the leader broadcasts jobs; its timeout is long.
     """
 
     rank: int = 0
@@ -58,29 +58,30 @@ class ProcessGroup:
 
     @classmethod
     def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "ProcessGroup":
-        """Meet the others.
+        """Join the process group at a store; returns once all processes have joined.
 
-        GPUs average gradients through NCCL, CPUs through gloo. What the processes agree on goes through gloo, between
-        the hosts: it waits for no device, and learns at once of a process that ends.
+        GPUs average gradients through NCCL, CPUs through gloo. Decisions go through gloo between the hosts, which waits
+        for no device and notices at once if a process exits.
         """
         backend, gpu = "gloo", None
         if device.type == "cuda":
-            backend, gpu = "nccl", torch.device("cuda", 0)  # workers see their own GPU alone
+            backend, gpu = "nccl", torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES shows a worker its own GPU only
             torch.cuda.set_device(gpu)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
-        waits = DEVICE_WAIT, COMMAND_WAIT
-        hosts, orders = (dist.new_group(backend="gloo", timeout=wait) for wait in waits)
+        timeouts = DEVICE_WAIT, COMMAND_WAIT
+        # Two groups, because the timeout belongs to the group.
+        hosts, commands = (dist.new_group(backend="gloo", timeout=timeout) for timeout in timeouts)
         assert isinstance(hosts, dist.ProcessGroup)
-        assert isinstance(orders, dist.ProcessGroup)
-        return cls(rank, world, None, hosts, orders)
+        assert isinstance(commands, dist.ProcessGroup)
+        return cls(rank, world, None, hosts, commands)
 
     def leave(self) -> None:
-        """Part from the others."""
+        """Destroy the process group; all processes call this at the end."""
         if self.world > 1:
             dist.destroy_process_group()
 
     def abandon(self) -> None:
-        """Part from others of whom one is gone: NCCL would wait for it."""
+        """Leave the group after another process was lost: a normal end of NCCL would wait for it."""
         if self.world > 1 and dist.get_backend() == "nccl":
             dist.distributed_c10d._abort_process_group()
         else:
@@ -88,27 +89,32 @@ class ProcessGroup:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that claims, decides and writes."""
+        """`True` in the process that claims runs, decides and writes."""
         return self.rank == 0
 
     def agree(self, *values: int) -> tuple[int, ...]:
-        """Return the largest of what all say, value by value."""
+        """Return the elementwise maximum over all processes; negate values for the minimum."""
         return tuple(self._reduced(values, torch.int64, dist.ReduceOp.MAX))
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Return the sums over all processes, value by value, in float64."""
+        """Return the elementwise sum over all processes, in float64."""
         return self._reduced(values, torch.float64, dist.ReduceOp.SUM)
 
-    def _reduced(self, values: Sequence[T], dtype: torch.dtype, how: dist.ReduceOp.RedOpType) -> list[T]:
+    def _reduced(self, values: Sequence[T], dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> list[T]:
         if self.world == 1:
             return list(values)
-        said = torch.tensor(values, dtype=dtype)
+        reduced = torch.tensor(values, dtype=dtype)  # on the host: no device is synchronised
         with watching():
-            dist.all_reduce(said, op=how, group=self.hosts)
-        return list(said.tolist())
+            dist.all_reduce(reduced, op=op, group=self.hosts)
+        return list(reduced.tolist())
 
     def hand_out(self, values: Tensor | None, tensor: "Tensor | DTensor") -> None:
-        """Fill a tensor of all processes with the leader's values; of a sharded one each gets its part."""
+        """Copy the leader's values into a tensor of every process; each gets its shard if the tensor is sharded.
+
+        Args:
+            values: full values in the leader, None in the other processes.
+            tensor: filled in place.
+        """
         if self.world == 1:
             assert values is not None
             tensor.copy_(values)
@@ -116,8 +122,8 @@ class ProcessGroup:
             from torch.distributed.tensor import DTensor, distribute_tensor
 
             assert isinstance(tensor, DTensor)
-            here = tensor.to_local().device
-            full = torch.empty(tensor.shape, dtype=tensor.dtype, device=here) if values is None else values.to(here)
+            device = tensor.to_local().device
+            full = torch.empty(tensor.shape, dtype=tensor.dtype, device=device) if values is None else values.to(device)
             with watching():
                 tensor.copy_(distribute_tensor(full, tensor.device_mesh, tensor.placements))
         else:
@@ -127,7 +133,7 @@ class ProcessGroup:
                 dist.broadcast(tensor, src=0)
 
     def abreast(self, mine: Iterable[T]) -> Iterator[T | None]:
-        """Yield this process's items, and then None for as long as another has some left."""
+        """Yield this process's items, then None until every process has run out: collectives need equal counts."""
         items = iter(mine)
         while True:
             item = next(items, None)
@@ -136,62 +142,68 @@ class ProcessGroup:
             yield item
 
     def from_leader(self, value: Json | None = None) -> Json | None:
-        """Return what the leader says: plain data, or None. It goes as JSON, since a pickle could be anybody's code."""
+        """Return the leader's value in all processes: plain data, or None.
+
+        It is sent as JSON, because unpickling what another process sends could run any code.
+        """
         if self.world == 1:
             return value
         text = dumps({"said": value}).encode() if self.leads else b""
         with watching():
-            size = torch.tensor([len(text)])
+            size = torch.tensor([len(text)])  # first the length, so that the others can allocate the buffer
             dist.broadcast(size, src=0, group=self.orders)
-            said = torch.zeros(int(size), dtype=torch.uint8)
+            payload = torch.zeros(int(size), dtype=torch.uint8)
             if self.leads:
-                said = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            dist.broadcast(said, src=0, group=self.orders)
-        told: Json | None = json.loads(said.numpy().tobytes())["said"]
-        return told
+                payload = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            dist.broadcast(payload, src=0, group=self.orders)
+        received: Json | None = json.loads(payload.numpy().tobytes())["said"]
+        return received
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the module whose backward pass averages gradients over the processes; parameters stay the model's."""
+        """Return a module whose backward pass averages gradients over the processes; it shares the model's parameters.
+
+        A sharded model does so itself, and is returned as it is.
+        """
         if self.world == 1 or is_sharded(model):
             return model
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
     def shard(self, model: Network, precision: Precision) -> None:
-        """Have each process hold a part of every parameter, of its gradient, and of what an optimizer keeps for it.
+        """Shard a model with FSDP2: each process holds a part of every parameter, gradient and optimizer state.
 
-        The model has no values yet, and lies on the meta device. A block's parameters are put together while it
-        computes, those outside the blocks for a whole pass. Parameters travel as what autocast would make of them;
-        outside the blocks, where it leaves some as they are, in fp32.
+        The model must still be on the meta device. The parameters of a residual block are gathered while it computes,
+        those outside the blocks for a whole pass. Blocks gather in the dtype that autocast would cast to; parameters
+        outside the blocks, some of which autocast leaves alone, in fp32.
         """
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         everyone = self.everyone or dist.group.WORLD
         assert everyone is not None
-        kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        # torch keeps plans of what is sent, for all meshes that are equal: of trials none is.
+        device_type = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        # torch caches communication plans by mesh equality. A trial's mesh gets a unique name, so that none is reused.
         name = (f"trial {everyone.group_name}",) if self.everyone else None
-        mesh = DeviceMesh.from_group(everyone, kind, mesh_dim_names=name)
-        halved = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
+        mesh = DeviceMesh.from_group(everyone, device_type, mesh_dim_names=name)
+        mixed_precision = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
         for block in model.residual_blocks():
-            fully_shard(block, mesh=mesh, mp_policy=halved)
+            fully_shard(block, mesh=mesh, mp_policy=mixed_precision)
         fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                # Asked for a mean, gloo gives the sum without a word (torch 2.8).
+                # gloo silently returns the sum if FSDP requests a mean (torch 2.8).
                 module.set_force_sum_reduction_for_comms(True)
 
     @contextlib.contextmanager
     def without_the_others(self) -> Iterator["ProcessGroup"]:
-        """Yield a group in which a sharded model takes as much memory as among the others, and waits for none of them.
+        """Yield a group with torch's fake backend, to measure a sharded model's memory without the other processes.
 
-        What it would get from them is not there: it is for steps that only measure. All processes come here; one that
-        has never met the others is enough.
+        Collectives return at once, with meaningless values. If the processes have joined a group, all must call this;
+        otherwise a single process suffices.
         """
         from torch.testing._internal.distributed.fake_pg import FakeStore  # importing it registers the backend
 
         if dist.is_initialized():
-            with watching():  # they meet to make it
+            with watching():  # creating a group is a collective itself
                 everyone = dist.new_group(backend="fake")
         else:
             dist.init_process_group("fake", store=FakeStore(), rank=self.rank, world_size=self.world)
@@ -203,42 +215,42 @@ class ProcessGroup:
             dist.destroy_process_group(everyone)
 
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which a wrapped module keeps its gradients to itself."""
+        """Return a context in which DDP accumulates gradients without averaging; no effect on other modules."""
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
 
 ALONE = ProcessGroup()
-"""This process, and no other."""
+"""The group of a run on one device."""
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Say whether each process holds a part of a model alone."""
-    return hasattr(model, "unshard")  # FSDPModule's; it takes half a second to load
+    """`True` if the model is sharded over several processes."""
+    return hasattr(model, "unshard")  # not isinstance: importing FSDPModule takes half a second
 
 
 def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters by name, of a sharded model those that the optimizer has."""
+    """Return the parameters by name; the shards that the optimizer holds if the model is sharded."""
     reshard(model)
     return dict(model.named_parameters())
 
 
 def reshard(model: nn.Module) -> None:
-    """Let go of whole parameters that a forward pass without a backward pass has left in a sharded model."""
+    """Free the full parameters that a forward pass without backward pass leaves in a sharded model."""
     if is_sharded(model):
         model.reshard()  # type: ignore[operator]
 
 
 def full_tensor(tensor: "Tensor | DTensor") -> Tensor:
-    """Return a tensor, put together if it is sharded: all processes come here."""
+    """Return the full values of a tensor; all processes must call this, since a sharded tensor is gathered."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
-    """Tell the end of another process from an error of this one.
+    """Convert errors of collectives that mean a lost process; other errors pass.
 
     Raises:
-        LostPeerError: a process of the group is gone.
+        LostProcessError: another process of the group is gone.
     """
     try:
         yield
@@ -249,11 +261,12 @@ def watching() -> Iterator[None]:
 
 
 def lost_process(error: BaseException) -> LostProcessError | None:
-    """Return what an error says of another process that is gone, if that is what it says."""
+    """Return the LostProcessError that a torch error stands for; None if no other process was lost."""
     text = str(error)
-    found = LOST.search(text)
-    lost = found or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
+    match = LOST.search(text)
+    lost = match or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
+    # Out of memory in NCCL is a DistBackendError too, but no process is lost by it.
     if not lost or not isinstance(error, RuntimeError) or "out of memory" in text:
         return None
-    how = found.group() if found else text.splitlines()[0]
-    return LostProcessError(f"another process of this run is gone: {how}")
+    detail = match.group() if match else text.splitlines()[0]
+    return LostProcessError(f"another process of this run is gone: {detail}")

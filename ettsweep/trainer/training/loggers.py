@@ -1,4 +1,4 @@
-"""Where metrics go beside the run folder: TensorBoard and Weights & Biases. A run never waits for them, or on them."""
+"""Metric loggers beside the run folder: TensorBoard and Weights & Biases. They never delay a step or fail a run."""
 
 import importlib.util
 import math
@@ -15,10 +15,10 @@ Put = Callable[[Json], object]
 """Writes one line of metrics.jsonl."""
 
 Opened = tuple[Put, Callable[[], object]]
-"""What writes a line to a sink, and what finishes it."""
+"""An opened logger: a function that writes a line, and one that finishes."""
 
 PATIENCE_S = 20.0
-"""Seconds that a run waits at most for a server at its start, and for what is still to be written at its end."""
+"""Most seconds that a run waits for a server at its start, and for unwritten lines at its end."""
 
 
 class MetricLogger:
@@ -27,20 +27,21 @@ class MetricLogger:
     def __init__(self, name: str, put: Put, finish: Callable[[], object], warn: Callable[[str], None]) -> None:
         self._name, self._put, self._finish, self._warn = name, put, finish, warn
         self._lines: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+        # A daemon: a server that hangs must not keep the process from exiting.
         self._thread = threading.Thread(target=self._serve, name=f"sink {name}", daemon=True)
         self._thread.start()
 
     def write(self, line: Json) -> None:
-        """Take one line."""
+        """Queue one line; dropped if the writer has failed."""
         if self._thread.is_alive():
             self._lines.put(line)
 
     def close(self) -> None:
-        """Wait for what was taken, but not for long."""
-        self._lines.put(None)
+        """Wait for the queued lines, for at most SERVER_TIMEOUT_S seconds, and finish."""
+        self._lines.put(None)  # ends the iteration in _serve
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
-            self._warn(f"{self._name}: still not written after {PATIENCE_S:.0f} s; not waited for any longer")
+            self._warn(f"{self._name}: still not written after {PATIENCE_S:.0f} s; giving up on the remaining lines")
 
     def _serve(self) -> None:
         try:
@@ -52,41 +53,43 @@ class MetricLogger:
 
 
 def check_loggers(names: Iterable[str]) -> None:
-    """Look for the packages of some sinks, without importing them.
+    """Check that the packages of metric loggers are installed, without importing them.
 
     Raises:
-        InputError: one is not installed.
+        InputError: a package is missing.
     """
-    absent = [name for name in names if importlib.util.find_spec(name) is None]
-    if absent:
-        raise InputError.of(f"log: {name} is not installed: pip install 'ettsweep[{name}]'" for name in absent)
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError.of(f"log: {name} is not installed: pip install 'ettsweep[{name}]'" for name in missing)
 
 
 def open_loggers(
     names: Iterable[str], results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
 ) -> list[MetricLogger]:
-    """Open the sinks of a run. One that fails, now or later, is warned of once and left out: the run goes on.
+    """Open the metric loggers of a run. One that fails, now or later, gives one warning, and the run continues.
 
     Args:
         names: `tensorboard`, `wandb`.
-        results_dir: each has a folder of its name in it.
-        run_id: its lines continue those of earlier attempts.
-        config: what tells the run from others (lr, wd, seed, strategy, ...), as plain data.
-        from_step: last step that earlier attempts leave; lines of later ones are taken back.
+        results_dir: each logger writes in a folder of its name there.
+        run_id: names the logged run; lines continue those of earlier attempts.
+        config: hyperparameters to show (lr, wd, seed, strategy, ...), as plain data.
+        from_step: step from which this attempt resumed; lines of earlier attempts after it are discarded.
         warn: takes one line of text, from any thread.
     """
-    sinks: list[MetricLogger] = []
+    loggers: list[MetricLogger] = []
     for name in names:
         try:
             check_loggers([name])
-            sinks.append(MetricLogger(name, *METRIC_LOGGERS[name](results_dir, run_id, config, from_step, warn), warn))
+            loggers.append(
+                MetricLogger(name, *METRIC_LOGGERS[name](results_dir, run_id, config, from_step, warn), warn)
+            )
         except Exception as error:  # whatever the package raises
             warn(f"{name}: not written: {first_line(error)}")
-    return sinks
+    return loggers
 
 
 def _tensorboard(results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> Opened:
-    """Write event files in RESULTS/tensorboard/<run id>/; steps that are taken again replace earlier ones."""
+    """Write event files in RESULTS/tensorboard/<run id>/; repeated steps replace earlier ones."""
     from torch.utils.tensorboard import SummaryWriter
 
     folder = results_dir / "tensorboard" / run_id
@@ -102,7 +105,7 @@ def _tensorboard(results_dir: Path, run_id: str, config: Json, from_step: int, w
 
 
 def _wandb(results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> Opened:
-    """Write a run of Weights & Biases with the run's id; where nobody is logged in, offline in RESULTS/wandb/."""
+    """Write a run of Weights & Biases with the run's id; offline in RESULTS/wandb/ if nobody is logged in."""
     import wandb
 
     offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False)
@@ -116,10 +119,10 @@ def _wandb(results_dir: Path, run_id: str, config: Json, from_step: int, warn: C
         config=config,
         mode="offline" if offline else None,
         resume="allow",
-        reinit="create_new",  # an earlier run of this worker may still be on its way
+        reinit="create_new",  # an earlier run of this process may still be uploading
         settings=wandb.Settings(silent=True, console="off", init_timeout=PATIENCE_S, finish_timeout=PATIENCE_S),
     )
-    # wandb's own step never goes back; this one may, where a resumed run repeats steps.
+    # wandb's own step must increase; this one may go back, because a resumed run repeats steps.
     run.define_metric("*", step_metric="step")
     return lambda line: run.log({"step": line["step"], **dict(_scalars(line))}), run.finish
 
@@ -127,12 +130,13 @@ def _wandb(results_dir: Path, run_id: str, config: Json, from_step: int, warn: C
 METRIC_LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 LABELS = ("strategy", "lr", "wd", "seed")
-"""Parts of a run's name."""
+"""Entries of `config` that form the display name of a run."""
 
 
 def _scalars(line: Json) -> Iterator[tuple[str, float]]:
     for name, value in line.items():
         if name not in ("step", "nonfinite"):
+            # metrics.jsonl has null for values that are not finite, since JSON has no NaN.
             yield name, math.nan if value is None else float(value)
 
 

@@ -1,4 +1,4 @@
-"""The training loop of a run: from a step to the end of the run, or to where it is told to stop."""
+"""The training loop of a run: from its current step to the last one, a divergence, or a reason to stop."""
 
 import time
 from collections.abc import Callable, Generator
@@ -26,12 +26,12 @@ from ettsweep.trainer.training.step_timing import Timings
 from ettsweep.trainer.training.trainer import Trainer
 
 DRAIN_S = 5.0
-"""Seconds after which slow steps are drained too, so that progress shows."""
+"""Seconds after which buffered values are written even if few steps are done, so that progress is visible."""
 
 
 @dataclass(frozen=True)
 class LoopEnd:
-    """How the loop ended: at `step`, told to stop, diverged there, or neither (finished)."""
+    """How the loop ended at `step`: stopped, diverged, or, if neither, finished."""
 
     step: int
     stop: Stop | None = None
@@ -39,7 +39,7 @@ class LoopEnd:
 
 
 def timings_of(trainer: Trainer, settings: RuntimeSettings, clock: SharedClock) -> Timings:
-    """Return what tells how fast a run goes, on all of its devices together, and what of their time it takes."""
+    """Start the timings of a run on all of its devices, and reset the peak of the memory statistics."""
     spec, device = trainer.spec, trainer.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -65,14 +65,22 @@ def run_loop(
     timings: Timings,
     poll: Callable[[], Stop | None],
 ) -> Generator[Request, Any, LoopEnd]:
-    """Train until the last step, a divergence, or a reason to stop; each step and evaluation is asked for.
+    """Train until the last step, a divergence, or a reason to stop; yields a request for each step and evaluation.
 
-    All processes of a group come here together, and take the same turns: what depends on a clock or a signal is agreed
-    on after each step, through the hosts alone.
+    All processes of a group run this together and must yield the same requests. So they agree after each step, between
+    the hosts, on everything that depends on a clock or a signal.
+
+    Args:
+        trainer: the run's objects, at the step to continue from.
+        stream: its training data.
+        logger: receives metrics, timings and checkpoints; its history is that up to the trainer's step.
+        settings: give the checkpoint intervals.
+        timings: see `start_timings`.
+        poll: returns the reason to stop now, or None.
 
     Raises:
         StorageError: metrics or a checkpoint cannot be written.
-        LostPeerError: another process of the group is gone.
+        LostProcessError: another process of the group is gone.
     """
     spec, schedule, group = trainer.spec, trainer.spec.schedule, trainer.group
     last_step = schedule.last_step
@@ -88,31 +96,33 @@ def run_loop(
             logger.metrics(lines)
             step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
             memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
+            # The drain has synchronised the device, so its events are complete.
             before_s, waited_s = waited_s, stream.waiting.seconds()
             logger.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
         return diverged_step
 
-    def ask() -> tuple[Stop | None, bool, bool]:
-        """Return why to stop, whether to save, and whether to drain; the same on all processes."""
+    def poll_processes() -> tuple[Stop | None, bool, bool]:
+        """Return why to stop, whether to save, and whether to drain: the same in all processes."""
         now_s, stop = time.monotonic(), poll()
         code, saves, drains = group.agree(
-            STOPS.index(stop) + 1 if stop else 0,
+            STOPS.index(stop) + 1 if stop else 0,  # the maximum wins, see StopReason
             now_s - saved_s >= settings.checkpoint_every_s,
             now_s - drained_s >= DRAIN_S,
         )
         return STOPS[code - 1] if code else None, bool(saves), bool(drains)
 
-    stop, _, _ = ask()
+    stop, _, _ = poll_processes()  # a run stopped before its first step takes none
     while trainer.step < last_step and stop is None:
         step = trainer.step + 1
         lr = lr_at(step, spec.lr, schedule)
         buffer.add(step, lr, *(yield StepRequest(trainer, stream, lr)))
         trainer.step = step
-        stop, saves, drains = ask()
+        stop, saves, drains = poll_processes()
         every = settings.checkpoint_every_steps
         saves = (saves or bool(every and step % every == 0)) and step < last_step
         evaluates = step % schedule.eval_every == 0 or step == last_step
         if evaluates or saves or stop or drains or len(buffer) >= DRAIN_STEPS:
+            # Drain before a checkpoint: a diverged state must not be saved, nor a step that is not in the metrics.
             diverged_step = drain()
             if diverged_step is not None:
                 return LoopEnd(diverged_step, diverged=True)
@@ -124,7 +134,7 @@ def run_loop(
                 f"step {step}/{last_step}  lr {lr:.3g}  "
                 + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
             )
-            if line["val_loss"] is None and step == last_step:  # earlier, the next training loss tells
+            if line["val_loss"] is None and step == last_step:  # earlier, the next training loss shows it
                 return LoopEnd(step, diverged=True)
         if saves:
             with timings.not_training():
@@ -132,7 +142,7 @@ def run_loop(
             saved_s = time.monotonic()
     if trainer.step == last_step:
         return LoopEnd(last_step)
-    if stop is not Stop.SUPERSEDED:
+    if stop is not Stop.SUPERSEDED:  # then another attempt owns the run
         logger.checkpoint(trainer)
         logger.saved()
     return LoopEnd(trainer.step, stop=stop)

@@ -1,4 +1,4 @@
-"""How many samples go through a model at once, and what to say where too many did not."""
+"""Micro-batch sizes that fit into memory, and the error for one that does not."""
 
 import contextlib
 import gc
@@ -23,57 +23,58 @@ from ettsweep.trainer.training.step_timing import now_s
 from ettsweep.trainer.training.trainer import Trainer, empty_network
 
 CPU_ACTIVATIONS = 4 * 2**30
-"""Bytes of activations on the CPU. A fixed number: what is free changes, and with it the last bits of the results; and
-where too much is taken, Linux kills the process instead of refusing."""
+"""Bytes of activations on the CPU. Fixed, because free memory varies, and with it micro-batch sizes and last bits of
+results; and because Linux kills a process that takes too much instead of refusing the allocation."""
 
 STATE_BYTES = 16
-"""Of a parameter in training: its value, gradient and two moments in fp32."""
+"""Bytes per parameter in training: value, gradient and two moments in fp32."""
 
 ROOM = 0.85
-"""Share of a GPU's free memory that is planned with; the rest is for what libraries and fragmentation take."""
+"""Share of a GPU's free memory that may be planned; the rest covers libraries' workspaces and fragmentation."""
 
 
 @contextlib.contextmanager
 def naming_the_batch(trainer: Trainer) -> Iterator[None]:
-    """Say which micro-batch was too large, and what to set.
+    """Replace an allocator's error in the body by one that names the micro-batch and the settings to change.
 
     Raises:
-        DeviceMemoryError: in place of the allocator's error.
+        DeviceMemoryError: memory is exhausted.
     """
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        # The first slice is the largest: the last may be cut short.
         raise too_large(trainer.spec, trainer.device, len(trainer.share.slices[0])) from error
 
 
 def too_large(spec: RunSpec, device: torch.device, size: int) -> DeviceMemoryError:
-    """Return an error that says that a micro-batch does not fit, and what to set."""
-    where = "the memory of this machine"
+    """Return the error for a micro-batch of `size` samples that does not fit, with the settings to change."""
+    memory = "the memory of this machine"
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory / GIB
-        where = f"the {total:.0f} GiB of {torch.cuda.get_device_name(device)}"
+        memory = f"the {total:.0f} GiB of {torch.cuda.get_device_name(device)}"
     name = model_name(spec.model)
     grid = f"--model {name}" if name in named_models() else "--grid FILE"
     smaller = f"--launch-set micro_batch={size // 2}, or " if size > 1 else ""
     return DeviceMemoryError(
-        f"out of memory: a micro-batch of {size} (of a batch of {spec.batch_size}) does not fit into {where}; "
+        f"out of memory: a micro-batch of {size} (of a batch of {spec.batch_size}) does not fit into {memory}; "
         f"try {smaller}--launch-set activation_checkpointing=true; "
         f"`ettsweep doctor {grid} --fit` finds the largest that fits"
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an allocator refused, on whichever device."""
+    """`True` if the error is that of an allocator, on any device: torch has no common exception type for them."""
     text = str(error)
-    words = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in words)
+    phrases = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(phrase in text for phrase in phrases)
 
 
 @contextlib.contextmanager
 def until_full() -> Iterator[None]:
-    """Leave the body where memory is out."""
+    """End the body silently if memory is exhausted."""
     try:
         yield
     except RuntimeError as error:
@@ -86,7 +87,7 @@ def until_full() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrialStep:
-    """What a training step with micro-batches of `size` samples reached: speed, and bytes of a GPU at its peak."""
+    """Measurements of a training step: micro-batch size, speed, and peak bytes of the GPU (0 on a CPU)."""
 
     size: int
     samples_per_s: float
@@ -102,7 +103,7 @@ def fitting_micro_batch(
     sharded: bool = False,
     reserved_bytes: int = 0,
 ) -> int:
-    """Return the largest size of micro-batches that fits, see `largest_step`; on the CPU a process tries a kind once.
+    """Return the largest micro-batch size that fits, see `largest_step`; results for a CPU are cached by recipe.
 
     Raises:
         DeviceMemoryError: not even one sample fits.
@@ -134,40 +135,50 @@ def largest_step(
     reserved_bytes: int = 0,
     steps: int = 1,
 ) -> TrialStep | None:
-    """Return the last of some training steps with the largest micro-batches that fit; None where not one sample does.
+    """Run training steps with ever smaller micro-batches until they fit; return the last step, or None if none fits.
 
-    The whole share of a device is tried first, on the CPU what `CPU_ACTIVATIONS` hold, and then about half of it, until
-    it fits. All processes of the group come here, and may find different sizes. `reserved_bytes` are left to others.
+    Starts with the device's whole share of the batch (on a CPU with what `CPU_ACTIVATION_BYTES` hold) and then halves
+    the size. All processes of the group must call this; their sizes may differ.
+
+    Args:
+        spec: the run.
+        device: of this process.
+        group: the processes that train the run.
+        recompute: compute activations again in the backward pass.
+        sharded: shard the model over the group.
+        reserved_bytes: GPU memory to leave to other runs.
+        steps: number of steps; the speed of the last one is returned.
     """
-    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
-    size = local
+    device_batch = -(-spec.batch_size // group.world)  # the largest share: all processes cut theirs alike
+    size = device_batch
     if device.type == "cpu":
-        size = evenly(local, CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=recompute))
-    with group.without_the_others() if sharded else contextlib.nullcontext(ALONE) as alone:
+        size = evenly(device_batch, CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=recompute))
+    with group.without_the_others() if sharded else contextlib.nullcontext(ALONE) as trial_group:
         while True:
+            # Measured anew for each size, after the memory of the previous trial was released.
             budget = int(ROOM * (available_bytes(device) - reserved_bytes))
-            step = _tried(spec, device, alone, recompute, sharded, size, steps)
+            step = _tried(spec, device, trial_group, recompute, sharded, size, steps)
             if size == 1 or (step is not None and step.memory_bytes <= budget):
                 return step
-            size = evenly(local, size // 2)
+            size = evenly(device_batch, size // 2)
 
 
 def _tried(
-    spec: RunSpec, device: torch.device, alone: ProcessGroup, recompute: bool, sharded: bool, size: int, steps: int
+    spec: RunSpec, device: torch.device, group: ProcessGroup, recompute: bool, sharded: bool, size: int, steps: int
 ) -> TrialStep | None:
-    """Return the last of some training steps of this process alone, on made samples; None where memory is out.
+    """Run training steps on synthetic samples in this process only; return the last one, or None if memory runs out.
 
-    A step has two micro-batches: the second goes through beside the gradients of the first.
+    A step has two micro-batches, because the second one needs memory beside the gradients of the first.
     """
     cuda, samples_per_s = device.type == "cuda", 0.0
     with until_full():
-        model = empty_network(spec, device, alone, sharded=sharded)
-        # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
+        model = empty_network(spec, device, group, sharded=sharded)
+        # Not compiled: that takes no more memory, and a run with another size would compile again.
         model.recompute = recompute
         trainer = Trainer(spec, model, build_optimizer(model, spec), device, BatchShare(2 * size, micro_batch=size))
         inputs = example_inputs(spec.model, size, device)
         trainer.task = SameBatch(Batch(inputs, inputs[-1]), _mean)
-        if cuda:
+        if cuda:  # the peak of the steps, not of initialisation
             torch.cuda.reset_peak_memory_stats(device)
         for _ in range(steps):
             started_s = now_s(device)
@@ -182,44 +193,47 @@ def _mean(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 
 def evenly(samples: int, at_most: int) -> int:
-    """Return the size of the micro-batches that `samples` are cut into: all of one size, if that is possible.
+    """Return the micro-batch size that cuts `samples` evenly, at most `at_most`.
 
-    A model is then compiled for that size alone. Else, or where each would be less than half of what fits, they are as
-    few and as alike as can be.
+    Equal sizes need only one compilation. If every divisor is below half of `at_most`, returns the size that gives the
+    fewest micro-batches, of nearly equal size.
     """
     at_most = max(1, min(samples, at_most))
-    alike = (size for size in range(at_most, at_most // 2, -1) if samples % size == 0)
-    return next(alike, math.ceil(samples / math.ceil(samples / at_most)))
+    divisors = (size for size in range(at_most, at_most // 2, -1) if samples % size == 0)
+    return next(divisors, math.ceil(samples / math.ceil(samples / at_most)))
 
 
 def available_bytes(device: torch.device) -> int:
-    """Return the memory of a device that nobody uses; on the CPU what this process has and may still get."""
+    """Return the free memory of a device; on a CPU what this process holds and may still get."""
     if device.type == "cuda":
         give_back(device)
-        free_bytes, total = torch.cuda.mem_get_info(device)
-        part = int(torch.cuda.get_per_process_memory_fraction() * total)  # of a worker that shares the device
-        return min(free_bytes, part - torch.cuda.memory_reserved(device))
-    free = _number(Path("/proc/meminfo"), "MemAvailable:", 1024)
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        share_bytes = int(
+            torch.cuda.get_per_process_memory_fraction() * total_bytes
+        )  # of a worker that shares the device
+        return min(free_bytes, share_bytes - torch.cuda.memory_reserved(device))
+    # In a container or a SLURM job the cgroup's limit may be far below the free memory of the machine.
+    free_host_bytes = _number(Path("/proc/meminfo"), "MemAvailable:", 1024)
     limit = _number(Path("/sys/fs/cgroup/memory.max"), "", 1)
     used = _number(Path("/sys/fs/cgroup/memory.current"), "", 1)
     if limit is not None and used is not None:
-        free = min(free or limit, limit - used)
+        free_host_bytes = min(free_host_bytes or limit, limit - used)
     resident = _number(Path("/proc/self/status"), "VmRSS:", 1024) or 0
-    return (8 * GIB if free is None else free) + resident
+    return (8 * GIB if free_host_bytes is None else free_host_bytes) + resident
 
 
 def give_back(device: torch.device) -> None:
-    """Give back to a GPU what this process no longer uses of its memory, so that it counts as free."""
+    """Return cached GPU memory that this process no longer uses to the device, so that it counts as free."""
     if device.type == "cuda":
-        gc.collect()  # networks hold themselves
+        gc.collect()  # modules have reference cycles, so their tensors outlive the last name
         torch.cuda.empty_cache()
 
 
 def _number(path: Path, label: str, unit: int) -> int | None:
-    """Return the first number after a label in a file of the system; None where there is none."""
+    """Return the first number after a label in a system file, times `unit`; None if there is none."""
     try:
         text = path.read_text()
     except OSError:
         return None
-    words = text.partition(label)[2].split() if label else text.split()
-    return int(words[0]) * unit if words and words[0].isdigit() else None
+    fields = text.partition(label)[2].split() if label else text.split()
+    return int(fields[0]) * unit if fields and fields[0].isdigit() else None

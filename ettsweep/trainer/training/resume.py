@@ -1,4 +1,4 @@
-"""Where an earlier attempt at a run left off, and what is not as it was then."""
+"""Resuming a run from the checkpoint of an earlier attempt, and what has changed since then."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,32 +16,40 @@ from ettsweep.trainer.training.trainer import Trainer
 
 
 def trained_before(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Json:
-    """Return how the newest attempt before this one was trained, if it was by as many processes."""
+    """Return the execution record of the newest earlier attempt; empty if there is none.
+
+    Its thread count, micro-batch size and so on keep a resume bit-exact. They do not carry over to another number of
+    processes, so the record is empty in that case too.
+    """
     for earlier in _before(run, attempt):
-        if how := earlier.execution():
-            how = {"threads": earlier.claim().get("threads")} | how
-            return how if how.get("processes") == group.world else {}
+        if execution := earlier.execution():
+            # Older records have no threads of their own; the claim has those of the slot.
+            execution = {"threads": earlier.claim().get("threads")} | execution
+            return execution if execution.get("processes") == group.world else {}
     return {}
 
 
 def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
-    """Return the attempts before this one, the newest first."""
     return [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
 
 
 def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger, trainer: Trainer) -> None:
-    """Have a run go on where its last usable checkpoint left it, if any; the leader reads it, and hands it out."""
+    """Load the newest usable checkpoint of earlier attempts, if any, into the trainer and the logger's history.
+
+    The leader reads it and distributes it; all processes of the group must call this. A run without checkpoint starts
+    at step 0.
+    """
     earlier = _before(run, attempt)
-    found = next(_usable(earlier, trainer, logger), None) if group.leads else None
-    said = group.from_leader(found and {"history": found[2]})
-    if said is None:
+    newest = next(_usable(earlier, trainer, logger), None) if group.leads else None
+    message = group.from_leader(newest and {"history": newest[2]})
+    if message is None:
         if earlier:
-            logger.log("no checkpoint to go on from: starts at step 0")
+            logger.log("no usable checkpoint: starts at step 0")
         return
-    logger.history = said["history"]
-    checkpoint.restore(found and found[1], trainer)
-    if found:
-        parent, _, _ = found
+    logger.history = message["history"]
+    checkpoint.restore(newest and newest[1], trainer)
+    if newest:
+        parent, _, _ = newest
         trainer.spent = parent.spent(trainer.step)
         attempt.resume_from(parent.number, trainer.step)
         logger.log(f"resumed from attempt {parent.number} at step {trainer.step}")
@@ -50,7 +58,7 @@ def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger
 def _usable(
     attempts: Iterable[Attempt], trainer: Trainer, logger: RunLogger
 ) -> Iterator[tuple[Attempt, checkpoint.CheckpointState, list[Json]]]:
-    """Yield the attempts from whose checkpoints a run can go on, with these and the metrics up to them."""
+    """Yield attempts with a usable checkpoint, the checkpoint, and the metrics up to it."""
     for attempt in attempts:
         try:
             saved = checkpoint.load(attempt)
@@ -59,32 +67,33 @@ def _usable(
         except FileNotFoundError:
             continue
         except CorruptError as error:
-            logger.log(f"warning: {error}; not used")
+            logger.log(f"warning: {error}; not used")  # an older attempt may have a good one
 
 
 def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
-    """Say what of an attempt is not as in the one that it goes on from, and what comes of it.
+    """Yield a warning for each difference to the attempt that this one resumed from, with its consequence.
 
     Raises:
-        DataMissingError: its text has other tokens now, which it cannot go on with.
+        DataMissingError: the tokens of a text task have changed, so that the run cannot be resumed.
     """
     earlier = attempt.parent()
     if earlier is None:
         return
-    alone = {"pack_mode": "exact"}
-    before, now = (alone | one.claim() | one.execution() for one in (earlier, attempt))
+    # A run alone records no pack mode, but computes the bits of an exact pack.
+    defaults = {"pack_mode": "exact"}
+    previous, current = (defaults | each.claim() | each.execution() for each in (earlier, attempt))
     draws = architecture(spec.model).draws(spec.model)
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep", "processes", "micro_batch"),
         *("compile", "activation_checkpointing", "sharded", "pack_mode", "data"),
     ):
-        if key not in before or before[key] == now.get(key):
+        if key not in previous or previous[key] == current.get(key):
             continue
         if key == "data" and (changed := task_kind(spec.task).changed) is not None:
             raise DataMissingError(changed)
-        consequence = "metrics can differ in the last bits from an undisturbed run's"
+        consequence = "metrics may differ in the last bits from those of an uninterrupted run"
         if key == "data":
-            consequence = "from here on it sees other images, or the same in another order"
+            consequence = "from here on the run sees other images, or the same images in another order"
         if draws and key in ("processes", "micro_batch", "compile"):
-            consequence = "dropout draws otherwise from here on, as with another seed"
-        yield f"{key} was {before[key]}, is {now.get(key)}: {consequence}"
+            consequence = "dropout draws differently from here on, as with another seed"
+        yield f"{key} was {previous[key]}, is {current.get(key)}: {consequence}"

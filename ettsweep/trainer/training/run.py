@@ -1,4 +1,4 @@
-"""One run: a run folder and an attempt go in, a result, a failure or a checkpoint comes out."""
+"""Trains one claimed run: from a run folder and an attempt to a result, a failure or a checkpoint."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ from ettsweep.trainer.training.trainer import Trainer, initial_network
 
 
 def environment(device: torch.device) -> Json:
-    """Return what a resume on the CPU must share to be exact, and what a reader of the result wants to know."""
+    """Return device, threads and library versions; on a CPU, a resume is bit-exact only if all of them are equal."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": str(device),
@@ -57,11 +57,15 @@ def environment(device: torch.device) -> Json:
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """A run that this process has claimed, and how it is to train it.
+    """A run that this process has claimed, with the settings to train it.
 
     Attributes:
-        poll: asked after each step whether the run is to stop there, and why.
-        group: the processes that train it together.
+        run: the run's folder.
+        attempt: the claimed attempt.
+        device: of this process.
+        settings: of the launch profile; `training_coroutine` resolves what is open.
+        poll: called after each step; returns the reason to stop there, or None.
+        group: the processes that train the run together.
     """
 
     run: RunDir
@@ -80,21 +84,21 @@ def train_run(
     poll: Callable[[], Stop | None],
     group: ProcessGroup = ALONE,
 ) -> Stop | None:
-    """Train a claimed run alone, see `training`; all processes of the group call this."""
+    """Train a claimed run without a pack, see `training_coroutine`; all processes of the group call this."""
     pack = Pack(device)
     (stop,) = pack.train([training(ClaimedRun(run, attempt, device, settings, poll, group), pack)])
     return stop
 
 
 def training(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
-    """Train a claimed run to its end, or to where `poll` says to stop, in turn with the others of a pack.
+    """Train a claimed run until it ends or `poll` returns a reason to stop; yields requests to the pack.
 
     Returns:
-        Why the run stopped early, or None: it is finished, or it failed and failure.json says why.
+        Why the run stopped early; None if it is finished, or failed with the cause in failure.json.
 
     Raises:
         StorageError: not even the failure could be recorded.
-        LostPeerError: another process of the group is gone, and it has not said why.
+        LostProcessError: another process of the group is gone, or this one failed and the others depend on it.
     """
     attempt, group = claimed.attempt, claimed.group
     logger = RunLogger(attempt, group.rank, pack.saver)
@@ -105,12 +109,13 @@ def training(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
         if attempt.failure() is None:
             attempt.fail("lost", str(error))
         raise
-    except Exception as error:
+    except Exception as error:  # recorded, so that the other runs of this worker go on
         ours = isinstance(error, EttsweepError)
+        # A traceback helps only with errors that are not the user's.
         details = "" if ours else traceback.format_exc()
         logger.log(f"failed: {details or error}")
         attempt.fail("error", str(error) if ours else error_line(error), details)
-        if group.world > 1:  # the others wait for this process, and learn that it is gone
+        if group.world > 1:  # end this process: only then do the others, which wait in a collective, notice
             raise LostProcessError(f"this process failed: {error_line(error)}") from error
     finally:
         pack.close(logger)
@@ -125,8 +130,8 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
     def warn(text: str) -> None:
         logger.log(f"warning: {text}")
 
-    before = trained_before(run, attempt, group)
-    settings = pack.settled(spec, claimed.settings, group, before, warn)
+    previous = trained_before(run, attempt, group)
+    settings = pack.settled(spec, claimed.settings, group, previous, warn)
     torch.set_num_threads(settings.threads or 1)
     trainer = assembled(spec, device, settings, group)
     resume(run, attempt, group, logger, trainer)
@@ -134,24 +139,24 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
     trainer.task = stream.task
     trainer.model.recompute = bool(settings.activation_checkpointing)
     data = {"data": _agreed(trainer.task.fingerprint, group)}
-    how = settings.facts(group) | data | pack.facts(trainer)
+    execution = settings.facts(group) | data | pack.facts(trainer)
 
-    def not_compiled(why: str) -> None:
-        warn(why)
-        how["compile"] = False
+    def not_compiled(reason: str) -> None:
+        warn(reason)
+        execution["compile"] = False  # a resume must not compile either, or its last bits would differ
         if group.leads:
-            attempt.record_execution(how)
+            attempt.record_execution(execution)
 
     if settings.compile:
         compile_blocks(trainer.model, spec.recipe_key, not_compiled)
     if group.leads:
-        attempt.record_execution(how)
+        attempt.record_execution(execution)
         for change in changes(spec, attempt):
             warn(change)
         logger.sinks = open_loggers(settings.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
     for remark in filter(None, (pack.opening, pack.in_turn(trainer))):
         logger.log(remark)
-    group.agree(0)  # all have come this far: what follows waits for each, and not for ever
+    group.agree(0)  # a barrier with a timeout: a process that failed above must not leave the others waiting in NCCL
     with naming_the_batch(trainer), _together(group):
         trainer.network = group.wrap(trainer.model)
         trainer.lay_out_gradients()
@@ -162,10 +167,10 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
         finally:
             stream.loggers.remove(logger)
             logger.end_saving()
-        # How far beyond a divergence the weights went depends on when it was seen.
+        # No hash for a diverged run: its weights depend on how late the divergence was noticed.
         finished = end.stop is None and not end.diverged
-        together = group.leads or is_sharded(trainer.model)
-        weights = checkpoint.weights_sha256(trainer.model) if finished and together else None
+        computes_weights = group.leads or is_sharded(trainer.model)
+        weights = checkpoint.weights_sha256(trainer.model) if finished and computes_weights else None
     if end.stop is not None:
         logger.log(f"stopped at step {end.step}: {end.stop}")
         if group.leads:
@@ -174,10 +179,14 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
     if not group.leads:
         return None
     if attempt.superseded():
-        logger.log("another attempt has taken the run over")
+        logger.log("another attempt has taken over the run")
         return Stop.SUPERSEDED
-    told = {"environment": environment(device), "weights_sha256": weights, "execution": how} | timings.summary()
-    result = _summarise(spec, logger.history, end, attempt, timings.spent) | told
+    training_facts = {
+        "environment": environment(device),
+        "weights_sha256": weights,
+        "execution": execution,
+    } | timings.summary()
+    result = _summarise(spec, logger.history, end, attempt, timings.spent) | training_facts
     finished = run.finish(result, logger.history)
     if pack.closing:
         logger.log(pack.closing)
@@ -192,10 +201,10 @@ def prepare(
     settings: RuntimeSettings = RuntimeSettings(),  # noqa: B008 (frozen)
     group: ProcessGroup = ALONE,
 ) -> Trainer:
-    """Build the objects of a run at step 0, on the device, with its data.
+    """Build the trainer of a run at step 0, on the device, with its data.
 
     Raises:
-        DataMissingError: the data are not there, or are not those that the run was made for.
+        DataMissingError: the data are missing, or are not those of the spec.
     """
     trainer = assembled(spec, device, settings, group)
     trainer.task = open_task(spec, device, trainer.share, settings, print)
@@ -203,7 +212,7 @@ def prepare(
 
 
 def assembled(spec: RunSpec, device: torch.device, settings: RuntimeSettings, group: ProcessGroup) -> Trainer:
-    """Build the objects of a run at step 0, on the device, all but its data."""
+    """Build the trainer of a run at step 0, on the device, without data."""
     torch.manual_seed(spec.seed)
     set_matmul_precision(spec.precision)
     model = initial_network(spec, device, group, sharded=bool(settings.sharded))
@@ -219,10 +228,18 @@ def open_task(
     skipped: Callable[[str], None],
     working: Working = contextlib.nullcontext,
 ) -> Task:
-    """Open the data of a run; `skipped` is told of samples that are left out, and why, `working` see `Loading`.
+    """Open the data of a run.
+
+    Args:
+        spec: the run.
+        device: receives the batches.
+        share: this process's share of each batch.
+        settings: give the path of the data and the loader's processes.
+        skipped: called with a line for each sample that is skipped.
+        working: see `LoaderSettings`.
 
     Raises:
-        DataMissingError: they are not there, or are not those that the run was made for.
+        DataMissingError: the data are missing, or are not those of the spec.
     """
     data = said(spec.task.kind, settings.data)
     check_data(spec.task, spec.model, data)
@@ -232,37 +249,36 @@ def open_task(
 
 
 def _agreed(fingerprint: str, group: ProcessGroup) -> str:
-    """Return the fingerprint of the data.
+    """Return the fingerprint of the data after a check that all processes have the same.
 
     Raises:
-        DataMissingError: the processes of the run do not have the same.
+        DataMissingError: the fingerprints differ.
     """
     number = int(fingerprint or "0", 16)
-    least, most = group.agree(-number, number)
-    if -least != most:
-        raise DataMissingError("the nodes of this run have different data under the same path")
+    # The maximum of -x is minus the minimum of x: all processes have the same x if minimum and maximum are equal.
+    negated_min, largest = group.agree(-number, number)
+    if -negated_min != largest:
+        raise DataMissingError("the nodes of this run have different data under the same path; copy one to all of them")
     return fingerprint
 
 
 def _together(group: ProcessGroup) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which an error may be that another process of the run is gone."""
     return watching() if group.world > 1 else contextlib.nullcontext()
 
 
 def _labels(spec: RunSpec) -> Json:
-    """Return what a chart of a run is labelled with."""
     return {"model": model_name(spec.model), "strategy": strategy_name(spec.strategy.s)} | {
         name: getattr(spec, name) for name in ("lr", "wd", "seed", "batch_size", "precision")
     }
 
 
 def _summarise(spec: RunSpec, history: list[Json], end: LoopEnd, attempt: Attempt, spent: TimeSpent) -> Json:
-    """Return what result.json says of a run, but for how it was trained."""
+    """Return the entries of result.json on scores, steps and cost."""
     evaluations = [line for line in history if "val_loss" in line]
     result: Json = {"status": "diverged" if end.diverged else "done"}
-    for name, best in (("accuracy", max), ("loss", min), ("bits", min)):
+    for name, select in (("accuracy", max), ("loss", min), ("bits", min)):
         values = [line.get(f"val_{name}") for line in evaluations]
-        result[f"best_{name}"] = best((value for value in values if value is not None), default=None)
+        result[f"best_{name}"] = select((value for value in values if value is not None), default=None)
         result[f"final_{name}"] = values[-1] if values and not end.diverged else None
     result["score"] = None if end.diverged else result[task_kind(spec.task).score.metric]
     if end.diverged:

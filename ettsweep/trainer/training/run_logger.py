@@ -1,4 +1,4 @@
-"""What a run leaves behind while it trains: metrics, timings, checkpoints, a log. Only the leading process writes."""
+"""The logger of a run: metrics, timings, checkpoints and a text log. Only the leading process writes."""
 
 import contextlib
 import logging
@@ -15,11 +15,11 @@ from ettsweep.trainer.training.trainer import Trainer
 
 
 class RunLogger:
-    """Keeps the history of a run in memory, and the leader's in its attempt and sinks too.
+    """Keeps the history of a run in memory; the leader also writes it to the attempt's folder and to metric loggers.
 
     Attributes:
         history: metrics of all steps and evaluations so far.
-        sinks: where metrics go beside the attempt.
+        metric_loggers: TensorBoard and the like, see `loggers.py`.
     """
 
     def __init__(self, attempt: Attempt, rank: int, saver: AsyncCheckpointWriter) -> None:
@@ -33,7 +33,7 @@ class RunLogger:
         self.sinks: list[MetricLogger] = []
 
     def metrics(self, lines: Sequence[Json]) -> None:
-        """Add lines to the history.
+        """Append lines to the history and to metrics.jsonl.
 
         Raises:
             StorageError: they cannot be written.
@@ -46,18 +46,18 @@ class RunLogger:
                     sink.write(line)
 
     def timing(self, line: Json) -> None:
-        """Add a line of how fast it goes."""
+        """Append a line to timings.jsonl."""
         if self._writes:
             self._attempt.append(self._attempt.timings_path, [line])
 
     def checkpoint(self, trainer: Trainer) -> None:
-        """Save the state after the trainer's last step, a large one beside what follows; see `saved`.
+        """Save the state after the trainer's last step; a large one is written in the background, see `wait_saved`.
 
         Raises:
-            StorageError: it, or the one before it, cannot be written; an earlier one is untouched.
+            StorageError: this checkpoint, or the previous one, cannot be written; an earlier one is untouched.
         """
-        if trainer.step != self._saved_step:  # also told to stop there: it is saved already
-            self.saved()
+        if trainer.step != self._saved_step:  # a run may stop at a step that is saved already
+            self.saved()  # errors of the previous background write surface here
             self._on_disk = self._saver.save(self._attempt, trainer, self.history)
             self._saved_step = trainer.step
 
@@ -67,19 +67,20 @@ class RunLogger:
         Raises:
             StorageError: it cannot be written.
         """
+        # Reset before the wait, so that an error is raised once only.
         if self._on_disk is not None:
-            waiting, self._on_disk = self._on_disk, None
-            waiting()
+            wait, self._on_disk = self._on_disk, None
+            wait()
 
     def end_saving(self) -> None:
-        """Wait until nothing is written any more, and log what could not be; the run has ended."""
+        """Wait for a background write at the end of the run; log a failure instead of raising it."""
         try:
             self.saved()
         except Exception as error:
             self.log(f"warning: the last checkpoint was not written: {error_line(error)}")
 
     def log(self, text: str) -> None:
-        """Append a dated line to log.txt; a full disk costs the line, not the run."""
+        """Append a line with date and time to log.txt; a full disk costs the line, not the run."""
         if not self._writes:
             return
         logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, escape_control(text))
@@ -87,10 +88,10 @@ class RunLogger:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     def skip(self, text: str) -> None:
-        """Keep the name of a sample that is left out, on whichever process."""
+        """Record a skipped sample, in any process."""
         self._attempt.record_skipped(self._rank, text)
 
     def close(self) -> None:
-        """Close the sinks."""
+        """Close the metric loggers, which may wait for their servers."""
         for sink in self.sinks:
             sink.close()

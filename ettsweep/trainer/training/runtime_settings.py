@@ -1,6 +1,7 @@
-"""How a run is trained here: what a launch profile says of it, what is settled for the run, and how all are told.
+"""Runtime settings: how a process trains a run, as far as results change by rounding at most.
 
-What is left open, None, is settled for the run and its devices; it changes numbers by rounding at most.
+Settings come from a launch profile. Those left open (None) are resolved for the run and its devices; the leader of
+several processes broadcasts them with each job.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,38 +22,38 @@ from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.memory import fitting_micro_batch
 
 LARGE_PARAMETERS = 1e9
-"""Parameters above which a run on several devices is sharded, and activations are computed again: 16 bytes for each of
-them are a fifth of a large GPU."""
+"""Parameters above which a run on several devices is sharded, and activations are recomputed: with 16 bytes of training
+state each, they fill a fifth of a large GPU."""
 
 THREAD_FLOPS = 1e9
-"""Work of a step that occupies a thread of a CPU, for some hundredths of a second: with less, threads wait for each
-other for longer than they compute."""
+"""FLOPs of a step per CPU thread, some hundredths of a second: with less work, threads wait for each other for longer
+than they compute."""
 
 COMPILE_FLOPS = 1e16
-"""Work of a run above which compiling its model pays: some minutes of a GPU at a tenth of its peak."""
+"""FLOPs of a run above which compiling its model pays off: some minutes of a GPU at a tenth of its peak."""
 
 
 @dataclass(frozen=True)
 class RuntimeSettings:
-    """How one process of a run trains it.
+    """How a process trains a run.
 
     Attributes:
-        threads: of the CPU; None takes as many as a run had before, or as its steps have work for.
-        most_threads: the most that these may be.
-        at_once: runs that may go through a model together, whose operators are so many times as large.
+        threads: CPU threads; None uses the number of the previous attempt, or one that suits the work of a step.
+        most_threads: upper limit for `threads`.
+        at_once: runs that may share one stack, which makes operators that many times as large.
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
-        micro_batch: samples that go through the model at once; None takes as many as before, or as fit.
+        micro_batch: samples per forward pass; None uses the previous attempt's size, or the largest that fits.
         loader_workers: processes that load images; 0 loads in the training process.
-        compile: use torch.compile; None does on a GPU, for runs that are long enough to make up for it.
-        alike: runs like one that a process trains one after the other: what is compiled for one serves all.
-        activation_checkpointing: compute activations again in the backward pass instead of keeping them; None does for
+        compile: use torch.compile; None does on a GPU if the runs are long enough to make up for compilation.
+        alike: runs of one recipe that a process trains one after the other, which share compiled code.
+        activation_checkpointing: recompute activations in the backward pass instead of keeping them; None does for
             models of more than a billion parameters.
-        sharded: let each process hold a part of the model alone; None does for a large one.
-        corrupt_images: what to do about an image that cannot be decoded.
-        sinks: where metrics go beside the run folder.
-        peak_flops: of the device in the precision used, per second; None where that is not known.
-        data: where the data of the task are; None where they come with a package.
+        sharded: shard the model over the processes (FSDP2); None does for models of more than a billion parameters.
+        corrupt_images: skip an image that cannot be decoded, or fail the run.
+        sinks: names of metric loggers, see `loggers.py`.
+        peak_flops: peak FLOP/s of the device in the precision used; None if unknown.
+        data: path of the task's data; None if they come with a package.
     """
 
     threads: int | None = None
@@ -72,7 +73,7 @@ class RuntimeSettings:
     data: str | None = None
 
     def facts(self, group: ProcessGroup) -> Json:
-        """Return what of it, once it is settled, can change the last bits of a run."""
+        """Return the resolved settings that can change the last bits of a run, for its execution record."""
         return {
             "processes": group.world,
             "threads": self.threads,
@@ -88,26 +89,37 @@ def resolve(
     device: torch.device,
     settings: RuntimeSettings,
     group: ProcessGroup,
-    before: Json,
+    previous: Json,
     warn: Callable[[str], None],
     reserved_bytes: int = 0,
 ) -> RuntimeSettings:
-    """Return the execution with all that was left open.
+    """Return the settings with all open values resolved, equal in all processes of the group.
 
-    `before` is how an earlier attempt was trained; `reserved_bytes` of a GPU are for others.
+    An explicit setting wins, then the value of the previous attempt (so that a resume is bit-exact), then a default.
+
+    Args:
+        spec: the run.
+        device: of this process.
+        settings: of the launch profile.
+        group: the processes that train the run; all must call this.
+        previous: execution record of the previous attempt; empty if there is none.
+        warn: takes one line of text.
+        reserved_bytes: GPU memory to leave to other runs.
 
     Raises:
-        InputError: there are more devices than samples in a batch, or what is to be compiled cannot be.
+        InputError: there are more devices than samples in a batch, or `compile` is requested but impossible.
         DeviceMemoryError: not even one sample fits.
     """
     if spec.batch_size < group.world:
         raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
-    compiled = -group.agree(-_compiles(spec, device, settings, before, warn))[0]
+    # -all_max(-x) is the minimum: all take the most cautious value of any process.
+    compiled = -group.agree(-_compiles(spec, device, settings, previous, warn))[0]
     settings = replace(settings, compile=bool(compiled))
-    threads = -group.agree(-_threads(spec, device, settings, before))[0]
+    threads = -group.agree(-_threads(spec, device, settings, previous))[0]
     settings = sized(spec.model, replace(settings, threads=threads), group)
-    said = settings.micro_batch or before.get("micro_batch")
-    (size,) = group.agree(said if isinstance(said, int) else 0)  # a file system may show it to some alone
+    micro_batch = settings.micro_batch or previous.get("micro_batch")
+    # A network file system may show the previous record to some processes only: take it if any process sees it.
+    (size,) = group.agree(micro_batch if isinstance(micro_batch, int) else 0)
     if not size:
         size = fitting_micro_batch(
             spec,
@@ -117,68 +129,68 @@ def resolve(
             sharded=bool(settings.sharded),
             reserved_bytes=reserved_bytes,
         )
-    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
-    return replace(settings, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
+    device_batch = -(-spec.batch_size // group.world)  # the largest share: all processes cut theirs alike
+    return replace(settings, micro_batch=-group.agree(-min(size, device_batch))[0])
 
 
-def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, before: Json) -> int:
-    """Return with how many threads of the CPU a run is trained: their number changes the last bits.
+def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, previous: Json) -> int:
+    """Return the number of CPU threads, which changes the last bits of results.
 
-    Small operators go no faster on more, and leave the cores to others.
+    Small operators are no faster on more threads, so the other cores are left to other workers.
     """
     if settings.threads is not None:
         return settings.threads
     if device.type != "cpu":
         return settings.most_threads
-    had = before.get("threads")
-    if isinstance(had, int) and 1 <= had <= cores():
-        return had
+    previous_threads = previous.get("threads")
+    if isinstance(previous_threads, int) and 1 <= previous_threads <= cores():
+        return previous_threads
     flops = settings.at_once * spec.batch_size * train_flops_per_sample(spec.model)
     return max(1, min(settings.most_threads, int(flops / THREAD_FLOPS)))
 
 
 def _compiles(
-    spec: RunSpec, device: torch.device, settings: RuntimeSettings, before: Json, warn: Callable[[str], None]
+    spec: RunSpec, device: torch.device, settings: RuntimeSettings, previous: Json, warn: Callable[[str], None]
 ) -> bool:
-    """Say whether a run is compiled: as it was before, or as a profile says, or where that pays."""
-    asked = settings.compile
-    if asked is None and isinstance(before.get("compile"), bool):
-        asked = before["compile"]
-    if asked is None:
+    """`True` if the model is compiled: as the profile says, else as in the previous attempt, else if it pays off."""
+    requested = settings.compile
+    if requested is None and isinstance(previous.get("compile"), bool):
+        requested = previous["compile"]
+    if requested is None:
         flops = train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step * settings.alike
-        asked = device.type == "cuda" and flops > COMPILE_FLOPS
-    if not asked or not (why := obstacle(device)):
-        return asked
+        requested = device.type == "cuda" and flops > COMPILE_FLOPS
+    if not requested or not (reason := obstacle(device)):
+        return requested
     if settings.compile:
-        raise InputError(f"compile=true: nothing can be compiled here, {why}; compile=auto does where it can")
-    warn(f"the model is not compiled, since nothing can be here: {why}")
+        raise InputError(f"compile=true: torch.compile does not work here, {reason}; compile=auto runs without it")
+    warn(f"the model is not compiled, since torch.compile does not work here: {reason}")
     return False
 
 
 def sized(model: ModelSpec, settings: RuntimeSettings, group: ProcessGroup) -> RuntimeSettings:
-    """Return the execution with what the size of the model decides; bits depend on it, so no machine counts."""
+    """Resolve what the model's size alone decides: these settings change last bits, so the machine must not matter."""
     large = parameter_count(model) > LARGE_PARAMETERS
     sharded, recompute = (
-        large if asked is None else asked for asked in (settings.sharded, settings.activation_checkpointing)
+        large if setting is None else setting for setting in (settings.sharded, settings.activation_checkpointing)
     )
     return replace(settings, sharded=sharded and group.world > 1, activation_checkpointing=recompute)
 
 
-# --- what the leader of several processes says ------------------------------------------------------------------------
+# --- jobs broadcast by the leader -------------------------------------------------------------------------------------
 
 
 def broadcast_job(group: ProcessGroup, run: Path, attempt: int, settings: RuntimeSettings) -> None:
-    """Tell the others what is trained next."""
+    """Send the next run to the other processes of the group; called by the leader."""
     group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(settings)})
 
 
 def dismiss(group: ProcessGroup) -> None:
-    """Tell the others that there is nothing more to do."""
+    """End `broadcast_jobs` in the other processes of the group; called by the leader."""
     group.from_leader(None)
 
 
 def broadcast_jobs(group: ProcessGroup) -> Iterator[tuple[Path, int, RuntimeSettings]]:
-    """Yield what the leader has all train, and how, until it dismisses this process: run folder, attempt, execution."""
-    while (told := group.from_leader()) is not None:
-        how = told["execution"]
-        yield Path(told["run"]), told["attempt"], RuntimeSettings(**how | {"sinks": tuple(how["sinks"])})
+    """Yield run folder, attempt number and settings of each job from the leader, until it dismisses this process."""
+    while (job := group.from_leader()) is not None:
+        execution = job["execution"]
+        yield Path(job["run"]), job["attempt"], RuntimeSettings(**execution | {"sinks": tuple(execution["sinks"])})

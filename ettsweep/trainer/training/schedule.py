@@ -6,13 +6,13 @@ from ettsweep.runs.spec import ScheduleSpec
 
 
 def lr_at(step: int, lr: float, schedule: ScheduleSpec) -> float:
-    """Return the learning rate of step t; `lr` is the peak.
+    """Return the learning rate of a step; `lr` is the peak.
 
-    Linear warmup, lr * t / warmup for t <= warmup, then cosine or linear decay to `lr_min` at `total_steps`. Steps are
-    counted from 1: the first does not have learning rate 0.
+    Linear warmup, lr * step / warmup_steps, then cosine or linear decay to `lr_min` at `total_steps`. Steps are counted
+    from 1, so that the first step does not have learning rate 0.
     """
     if step <= schedule.warmup_steps:
         return lr * step / schedule.warmup_steps
-    done = (step - schedule.warmup_steps) / (schedule.total_steps - schedule.warmup_steps)
-    remaining = 0.5 + 0.5 * math.cos(math.pi * done) if schedule.decay == "cosine" else 1.0 - done
-    return schedule.lr_min + (lr - schedule.lr_min) * remaining
+    progress = (step - schedule.warmup_steps) / (schedule.total_steps - schedule.warmup_steps)
+    decay = 0.5 + 0.5 * math.cos(math.pi * progress) if schedule.decay == "cosine" else 1.0 - progress
+    return schedule.lr_min + (lr - schedule.lr_min) * decay

@@ -1,4 +1,4 @@
-"""How fast a run trains: the lines of timings.jsonl, and what result.json says of an attempt."""
+"""Training speed: the lines of timings.jsonl, and the summary of an attempt in result.json."""
 
 import contextlib
 import statistics
@@ -13,7 +13,7 @@ from ettsweep.runs.attempt import TimeSpent
 
 
 def now_s(device: torch.device) -> float:
-    """Return the time once a device has done what it was given."""
+    """Return the time in seconds after all queued work of a device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -21,20 +21,20 @@ def now_s(device: torch.device) -> float:
 
 @dataclass
 class Timings:
-    """Clock of one attempt. Its figures are those of training alone: evaluation and checkpoints are left out.
+    """Measures the speed of one attempt's training; evaluation and checkpoints are excluded.
 
-    Call `line` right after metrics were drained and `not_training` right after a line: then the device has done
-    what was asked of it, and no step's work falls into another interval.
+    Call `line` right after metrics were drained, and `not_training` right after a line. Then the device is idle, and no
+    step's work falls into another interval.
 
     Attributes:
         samples_per_step: size of the global batch.
-        flops_per_sample: of a training step.
-        peak_flops: FLOP/s of all devices of the run together; None where it is not known.
-        devices: of the run.
-        before: what earlier attempts spent.
+        flops_per_sample: FLOPs of a training step per sample.
+        peak_flops: FLOP/s of all devices of the run together; None if unknown.
+        devices: number of devices of the run.
+        spent_before: time that earlier attempts spent.
         first_step: steps done before this attempt.
-        clock: tells this run's part of the seconds of each of its devices; figures of speed are by it.
-        wall_clock: tells all of them.
+        clock: seconds of this run's share of each device, in a pack less than wall time; speeds are relative to it.
+        wall_clock: seconds of wall time.
     """
 
     samples_per_step: int
@@ -56,13 +56,13 @@ class Timings:
 
     @property
     def spent(self) -> TimeSpent:
-        """What was spent on the run so far, in all attempts and on everything."""
+        """Time spent on the run so far, in all attempts, including evaluation and checkpoints."""
         wall_s, own_s = self.wall_clock() - self._wall_started_s, self.clock() - self._started_s
         return TimeSpent(self.before.wall_s + wall_s, self.before.device_s + self.devices * own_s)
 
     @contextlib.contextmanager
     def not_training(self) -> Iterator[None]:
-        """Leave out the seconds that the body takes."""
+        """Exclude the duration of the body from training time."""
         started_s = self.clock()
         try:
             yield
@@ -70,19 +70,21 @@ class Timings:
             self._other_s += self.clock() - started_s
 
     def line(self, step: int, last_step: int, data_wait_s: float, memory_bytes: int | None) -> Json:
-        """Return the line of timings.jsonl for the steps since the line before.
+        """Return the line of timings.jsonl for the steps since the previous line.
 
         Args:
-            step: the last one done.
-            last_step: of the run.
-            data_wait_s: seconds since the line before in which the loop waited for the loader.
-            memory_bytes: most that was taken of a device's memory so far; None on the CPU.
+            step: the last step done.
+            last_step: last step of the run.
+            data_wait_s: seconds since the previous line in which the loop waited for the loader.
+            memory_bytes: peak memory of the device so far; None on the CPU.
 
         Returns:
-            step, progress, wall_s and device_s of all attempts, steps_per_s of this one with everything in it; and of
-            the interval step_s, samples_per_s, utilisation (of the peak), data_wait (a share), memory_gib.
+            `step`, `progress` (0 to 1); `wall_s`, `device_s` over all attempts; `steps_per_s` of this attempt with
+            evaluation and checkpoints; and for the interval `step_s`, `samples_per_s`, `utilisation` (share of peak
+            FLOP/s), `data_wait` (share of training time) and `memory_gib`.
         """
         now_s, spent, steps = self.clock(), self.spent, step - self._step
+        # 1e-9 guards the divisions below against an empty interval.
         training_s = max(now_s - self._line_s - self._other_s, 1e-9)
         self._intervals.append((steps, training_s, data_wait_s))
         self._step, self._line_s, self._other_s, self._memory_bytes = step, now_s, 0.0, memory_bytes
@@ -97,9 +99,9 @@ class Timings:
         }
 
     def summary(self) -> Json:
-        """Return what a line says of its interval for the whole attempt; step_s is the median over lines.
+        """Return the interval's entries of `line` for the whole attempt; `step_s` is the median over lines.
 
-        An attempt without a line has nothing to say.
+        All are None for an attempt without a line.
         """
         if not self._intervals:
             return dict.fromkeys(("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"))

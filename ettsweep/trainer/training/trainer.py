@@ -1,4 +1,4 @@
-"""A run in training: its network at initial values, the objects around it, and what one step does with them."""
+"""The trainer of a run: its network, optimizer and data share, and what a step and an evaluation do with them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from ettsweep.trainer.training.precision import autocast, loss_scaler
 def initial_network(
     spec: RunSpec, device: torch.device, group: ProcessGroup = ALONE, *, sharded: bool = False
 ) -> Network:
-    """Return the network of a run with its initial values, which are the same however the group shares it out."""
+    """Return the initialised network of a run; its values do not depend on the group or on sharding."""
     model = empty_network(spec, device, group, sharded=sharded)
     initialise(model, spec.model, spec.strategy, spec.seed)
     return model
@@ -30,12 +30,12 @@ def initial_network(
 def empty_network(
     spec: RunSpec, device: torch.device, group: ProcessGroup = ALONE, *, sharded: bool = False
 ) -> Network:
-    """Return the network of a run with whatever values memory holds."""
+    """Return the network of a run on its device, with uninitialised values."""
     with torch.device("meta"):
         model = build_model(spec.model, spec.strategy)
     if sharded:
         group.shard(model, spec.precision)
-    model.to_empty(device=device)
+    model.to_empty(device=device)  # after sharding, so that no device ever holds the whole model
     return model
 
 
@@ -44,12 +44,17 @@ class Trainer:
     """The objects of one run in training.
 
     Attributes:
-        model: the parameters, by name.
-        network: what is called: the model, or what averages its gradients over the processes of the group.
-        share: what this process trains on.
-        task: what it trains on and measures itself by, once that is known.
-        step: the last one done.
-        spent: by earlier attempts.
+        spec: the run.
+        model: holds the parameters.
+        optimizer: over the model's parameters.
+        device: of this process.
+        share: this process's slices of each batch.
+        group: the processes that train the run together.
+        task: data, loss and metrics; set after construction.
+        network: the module to call: the model, or its DDP wrapper, which averages gradients over the group.
+        scaler: loss scaler; disabled except in fp16.
+        step: the last step done.
+        spent: time that earlier attempts spent.
     """
 
     spec: RunSpec
@@ -69,60 +74,64 @@ class Trainer:
         self.scaler = loss_scaler(self.spec.precision, self.device)
 
     def lay_out_gradients(self) -> None:
-        """Have more than two processes lay out their gradients, in a backward pass that counts for nothing.
+        """Make DDP rebuild its gradient buckets now, by a backward pass whose gradients are discarded.
 
-        torch sums them in the order of the first backward pass from the second step on: what goes on at a checkpoint
-        would take one step more in the other order than an undisturbed run.
+        DDP reorders its buckets after its first backward pass, which changes the order of summation from the second
+        step on. A resumed run would take its first step in the initial order, unlike an undisturbed run.
         """
         if self.group.world <= 2 or is_sharded(self.model):
-            return  # two numbers have one sum
+            return  # the sum of two numbers has one order only
         self._go_along(len(self.share.slices[0])).backward()  # type: ignore[no-untyped-call]
         self.optimizer.zero_grad(set_to_none=True)
 
     def seed_dropout(self) -> None:
-        """Let what a model draws in its next step depend on (seed, step, rank) alone."""
+        """Seed the next step's dropout by (seed, step, rank), so that a resumed run draws the same."""
         if self.model.draws:
             torch.manual_seed(derive_seed(self.spec.seed, "dropout", self.step + 1, self.share.rank))
 
     def train_step(self, lr: float, batches: Iterator[Batch]) -> tuple[Tensor, Tensor, Tensor]:
-        """Take the next optimizer step on as many micro-batches as the share has slices; nothing waits for the device.
+        """Take the next optimizer step, on one micro-batch per slice of the share; never waits for the device.
 
         Returns:
             Loss (this process's part of the mean over the batch, times the number of processes), gradient norm before
-            clipping, and loss scale, all on the device.
+            clipping, and loss scale: scalars on the device.
         """
         loss = self.add_gradients(batches)
         grad_norm, loss_scale = self.update(lr)
         return loss, grad_norm, loss_scale
 
     def add_gradients(self, batches: Iterator[Batch]) -> Tensor:
-        """Leave the gradients of a batch, times the loss scale, in the parameters; return its loss."""
+        """Accumulate the gradients of a batch, times the loss scale, in the parameters; return its loss."""
         self.seed_dropout()
         loss = torch.zeros((), device=self.device)
         slices = self.share.slices
         for number in range(1, len(slices) + 1):
             batch = next(batches)
             last = number == len(slices)
+            # Gradients are averaged over the processes once, in the backward pass of the last micro-batch.
             with contextlib.nullcontext() if last else self.group.accumulating(self.network):
                 with autocast(self.spec.precision, self.device):
-                    part = self.task.loss(self.network(*batch.inputs), batch)
-                # The processes' gradients are averaged.
-                part = part * (batch.share * self.share.world)
-                self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
-            loss = loss + part.detach()
+                    slice_loss = self.task.loss(self.network(*batch.inputs), batch)
+                # Times the number of processes: averaging divides by it, but shares already sum to the batch.
+                slice_loss = slice_loss * (batch.share * self.share.world)
+                self.scaler.scale(slice_loss).backward()  # type: ignore[no-untyped-call]
+            loss = loss + slice_loss.detach()
+        # A sharded model gathers parameters in each pass, so all processes need the same number of passes.
         for _ in range(self._fewer_slices()):
             self.scaler.scale(self._go_along()).backward()  # type: ignore[no-untyped-call]
         return loss
 
     def update(self, lr: float) -> tuple[Tensor, Tensor]:
-        """Step by the gradients that are in the parameters, times the loss scale, and empty them.
+        """Take an optimizer step with the accumulated gradients, which include the loss scale, and clear them.
+
+        In fp16 the loss scaler skips the step if a gradient is not finite.
 
         Returns:
-            Gradient norm before clipping, and loss scale, on the device.
+            Gradient norm before clipping, and loss scale: scalars on the device.
         """
         set_lr(self.optimizer, lr)
-        loss_scale = self.scaler.scale(torch.ones((), device=self.device))
-        self.scaler.unscale_(self.optimizer)
+        loss_scale = self.scaler.scale(torch.ones((), device=self.device))  # get_scale() would wait for the device
+        self.scaler.unscale_(self.optimizer)  # before the norm and clipping, which need the true gradients
         parameters = list(self.model.parameters())
         grad_norm = full_tensor(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
         if self.spec.optimizer.clip_norm is not None:
@@ -134,7 +143,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Return the task's metrics of the validation set; each process measures its part, each sample counts once."""
+        """Return the task's metrics on the validation set; processes share its samples, and each counts once."""
         sums: Tensor | None = None
         slices = self.task.validation()
         for batch in self.group.abreast(slices) if is_sharded(self.model) else slices:
@@ -149,12 +158,12 @@ class Trainer:
 
     @torch.no_grad()
     def measure(self, batch: Batch) -> Tensor:
-        """Return the task's sums over a slice of the validation set."""
+        """Return the task's sums over a slice of the validation set, which add up over slices and processes."""
         return self.task.measure(self.outputs(batch), batch)
 
     @torch.no_grad()
     def outputs(self, batch: Batch) -> Tensor:
-        """Return what the model makes of a slice of the validation set."""
+        """Return the model's outputs on a slice of the validation set."""
         self.model.eval()
         try:
             with autocast(self.spec.precision, self.device):
@@ -164,21 +173,22 @@ class Trainer:
             self.model.train()
 
     def metrics(self, sums: Tensor | None) -> dict[str, float]:
-        """Return the task's metrics, from the sums of all processes over their slices."""
+        """Return the task's metrics from the sums of all processes; `sums` is None in a process without slices."""
         reshard(self.model)
+        # A process without slices does not know how many sums there are, but must join the reduction.
         mine = [] if sums is None else sums.tolist()
         (size,) = self.group.agree(len(mine))
         return self.task.metrics(self.group.total(mine or [0.0] * size))
 
     def _fewer_slices(self) -> int:
-        """Return how many micro-batches others have more than this process, which a sharded model goes through too."""
+        """Return how many slices fewer than the largest share this process has; 0 unless the model is sharded."""
         if not is_sharded(self.model):
             return 0
         others = (replace(self.share, rank=rank) for rank in range(self.share.world))
         return max(len(share.slices) for share in others) - len(self.share.slices)
 
     def _go_along(self, size: int = 1) -> Tensor:
-        """Go through the model with what counts for nothing, such as while others go through it with samples."""
+        """Return zero from a forward pass on example inputs, to join the collectives of the other processes."""
         with autocast(self.spec.precision, self.device):
             outputs: Tensor = self.network(*example_inputs(self.spec.model, size, self.device))
         return outputs.sum() * 0

@@ -78,7 +78,9 @@ def stack_of(runs: Sequence[Alone]) -> Stack:
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
-    state = {name: tensor.clone() for name, tensor in checkpoint.tensors(trainer.model, trainer.optimizer).items()}
+    state = {
+        name: tensor.clone() for name, tensor in checkpoint.named_tensors(trainer.model, trainer.optimizer).items()
+    }
     return state | {f"scaler/{key}": torch.tensor(value) for key, value in trainer.scaler.state_dict().items()}
 
 

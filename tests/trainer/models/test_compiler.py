@@ -207,11 +207,11 @@ def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "no g++")
     run = trained(RunDir.create(results, spec), RuntimeSettings(compile=True))
     assert run.status().state is State.FAILED
-    assert "compile=true: nothing can be compiled here, no g++; compile=auto does where it can" in logged(run)
+    assert "compile=true: torch.compile does not work here, no g++; compile=auto runs without it" in logged(run)
     warned = list[str]()
     found = runtime_settings.resolve(spec, CPU, RuntimeSettings(micro_batch=4), ALONE, {"compile": True}, warned.append)
     assert found.compile is False
-    assert warned == ["the model is not compiled, since nothing can be here: no g++"]
+    assert warned == ["the model is not compiled, since torch.compile does not work here: no g++"]
 
 
 @pytest.mark.parametrize(

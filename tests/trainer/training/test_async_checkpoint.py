@@ -66,7 +66,7 @@ def stepped(trainer: Trainer, steps: int = 1) -> dict[str, torch.Tensor]:
     for _ in range(steps):
         trainer.train_step(0.25, batches)
         trainer.step += 1
-    return {name: tensor.clone() for name, tensor in checkpoint.tensors(trainer.model, trainer.optimizer).items()}
+    return {name: tensor.clone() for name, tensor in checkpoint.named_tensors(trainer.model, trainer.optimizer).items()}
 
 
 def on_disk(attempt: Attempt) -> tuple[int, dict[str, torch.Tensor]]:

@@ -104,10 +104,10 @@ def test_what_is_saved_has_names_and_is_the_same_before_and_after_a_step(
     """Else what a fresh run is asked to take from a checkpoint would not be what is in it."""
     spec = make_spec(optimizer=optimizer)
     trainer = prepare(spec, CPU)
-    before = checkpoint.layout(checkpoint.tensors(trainer.model, trainer.optimizer))
+    before = checkpoint.layout(checkpoint.named_tensors(trainer.model, trainer.optimizer))
     names = [parameter.name for parameter in parameter_shapes(spec.model)]
     assert before.keys() == {f"model/{n}" for n in names} | {f"optimizer/{n}/{key}" for n in names for key in kept}
-    assert checkpoint.layout(checkpoint.tensors(*((t := moved(spec, 3)).model, t.optimizer))) == before
+    assert checkpoint.layout(checkpoint.named_tensors(*((t := moved(spec, 3)).model, t.optimizer))) == before
 
 
 def test_there_is_none_before_the_first(attempt: Attempt) -> None:

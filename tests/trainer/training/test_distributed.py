@@ -188,7 +188,9 @@ def test_another_number_of_processes_takes_a_run_on_and_says_so(trained: Trained
     assert curve(run) == pytest.approx(curve(one), rel=REL)
     assert curve(run)[:10] == curve(one)[:10]
     log = run.attempt(2).log()
-    assert "warning: processes was 1, is 2: metrics can differ in the last bits from an undisturbed run's" in log
+    assert (
+        "warning: processes was 1, is 2: metrics may differ in the last bits from those of an uninterrupted run" in log
+    )
     assert "warning: micro_batch was 33, is 17" in log
 
 

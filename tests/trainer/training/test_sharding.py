@@ -448,7 +448,7 @@ def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_tak
     )
     saved = torch.load(run.attempt(1).checkpoint_path, weights_only=True)
     trainer = prepare(spec, CPU)
-    mine = checkpoint.tensors(trainer.model, trainer.optimizer)
+    mine = checkpoint.named_tensors(trainer.model, trainer.optimizer)
     assert checkpoint.layout(saved["tensors"]) == checkpoint.layout(mine)
     expected = {name: sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in saved["tensors"].items()}
     assert all(answer == {"step": 6} | expected for answer in said(ends[1:])[0])

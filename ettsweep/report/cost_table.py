@@ -40,15 +40,15 @@ class SweepCost:
 
 def cost_of(what: str, runs: Iterable[Run], searches: Searches) -> SweepCost:
     """Add up runs, each once."""
-    own = list({run.id: run for run in runs}.values())
-    states = [run.state for run in own]
-    shared = [run for run in own if asking(run, searches) > 1]
+    unique_runs = list({run.id: run for run in runs}.values())
+    states = [run.state for run in unique_runs]
+    shared = [run for run in unique_runs if asking(run, searches) > 1]
     return SweepCost(
         what,
         sum(state.finished for state in states),
         states.count(State.DIVERGED),
         states.count(State.PRUNED),
-        sum(map(cost_s, own)),
+        sum(map(cost_s, unique_runs)),
         sum(map(cost_s, shared)),
     )
 
@@ -64,7 +64,7 @@ def costs(comparisons: Sequence[StrategyComparison], runs: Sequence[Run], search
         for comparison in comparisons
         for f in comparison.families
     ]
-    held = {run.id for comparison in comparisons for family in comparison.families for run in family.runs}
-    rows.append(cost_of("in no sweep", [run for run in runs if run.id not in held], searches))
+    sweep_run_ids = {run.id for comparison in comparisons for family in comparison.families for run in family.runs}
+    rows.append(cost_of("in no sweep", [run for run in runs if run.id not in sweep_run_ids], searches))
     rows = [row for row in rows if row.runs or row.pruned or row.device_s]
     return [*rows, cost_of("all", runs, searches)] if len(rows) > 1 else rows

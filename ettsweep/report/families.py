@@ -65,8 +65,8 @@ class StrategyComparison:
 
 def points_of(runs: Iterable[Run], study: Study | None = None) -> Points:
     """Group runs of one family by point: of a search those on its lattice, at the points that it asks for."""
-    held = [run for run in runs if study is None or study.holds(run.point)]
-    groups = by_point(held, study.asked if study else ())
+    lattice_runs = [run for run in runs if study is None or study.holds(run.point)]
+    groups = by_point(lattice_runs, study.asked if study else ())
     return {point: sorted(members, key=lambda run: run.spec.seed) for point, members in groups.items()}
 
 
@@ -109,11 +109,13 @@ def _title(study: Study, studies: Sequence[Study]) -> str:
     """Return model and task, the sweep where there are several, and fields in which those that share both differ."""
     title = f"{study.model} on {study.base.task.kind}"
     title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""
-    mine = _flat(study.base)
-    alike = [_flat(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)]
-    different = sorted(name for name in mine if any(flat.get(name, mine[name]) != mine[name] for flat in alike))
-    told = [f"{name.removesuffix('.kind')} {mine[name]}" for name in different[:4]]
-    return title + (f" ({', '.join(told)})" if told else "")
+    recipe = _flat(study.base)
+    same_task = [_flat(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)]
+    different = sorted(
+        name for name in recipe if any(flat.get(name, recipe[name]) != recipe[name] for flat in same_task)
+    )
+    differences = [f"{name.removesuffix('.kind')} {recipe[name]}" for name in different[:4]]
+    return title + (f" ({', '.join(differences)})" if differences else "")
 
 
 def _flat(spec: RunSpec) -> dict[str, object]:

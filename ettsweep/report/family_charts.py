@@ -93,8 +93,8 @@ def trajectories(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the evaluations of all points of a family; None where no run that counts was evaluated."""
     if frames.empty:
         return None
-    counted = frames.curves[frames.curves["counted"]]
-    return figures.trajectories(frames.curves, frames.points) if _evaluated(counted, frames.points) else None
+    counted_curves = frames.curves[frames.curves["counted"]]
+    return figures.trajectories(frames.curves, frames.points) if _evaluated(counted_curves, frames.points) else None
 
 
 def curves(frames: FamilyFrames) -> alt.LayerChart | None:
@@ -107,8 +107,8 @@ def curves(frames: FamilyFrames) -> alt.LayerChart | None:
 def course(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw what a search had found after so many runs; None where nothing was proposed."""
     (family,) = frames.families
-    spent = course_frame(family)
-    return None if frames.empty or spent.empty else figures.course(spent, frames.points)
+    history = course_frame(family)
+    return None if frames.empty or history.empty else figures.course(history, frames.points)
 
 
 def _evaluated(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:

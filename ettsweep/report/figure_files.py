@@ -64,9 +64,9 @@ class Figure:
         return [folder / f"{self.name}.{suffix}" for suffix in contents]
 
 
-def _titled(own: Any, title: str) -> Json:
+def _titled(chart_title: Any, title: str) -> Json:
     """Return a title for a file, which has no page around it, above the figure's own."""
-    return {"text": title, "subtitle": own["text"] if isinstance(own, dict) else own or ""}
+    return {"text": title, "subtitle": chart_title["text"] if isinstance(chart_title, dict) else chart_title or ""}
 
 
 # --- what is drawn --------------------------------------------------------------------------------------------------
@@ -87,26 +87,26 @@ class FigureWriter:
         """
         families, first = comparison.families, comparison.families[0].verdict
         frames = FamilyFrames(families, self._histories, self._rows)
-        told, name = comparison.title, self._name(_series(first), first.family)
+        title, name = comparison.title, self._name(_series(first), first.family)
         for kind, caption, chart in _of_all(frames):
-            yield first.key, _figure(kind, f"{name}-{kind}", told, caption, chart)
+            yield first.key, _figure(kind, f"{name}-{kind}", title, caption, chart)
         for family in families:
             verdict = family.verdict
             name = self._name(f"{_series(verdict)}-{verdict.strategy}", verdict.family)
             for kind, caption, chart in _of_one(frames.of([family])):
-                yield verdict.key, _figure(kind, f"{name}-{kind}", f"{told}: {verdict.strategy}", caption, chart)
+                yield verdict.key, _figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, chart)
 
     def _name(self, name: str, family: str) -> str:
         """Return a plain file name, s=0.25 as s0p25; the family tells two of the same name apart.
 
         LaTeX takes what follows a dot for the kind of file, and a program on the way may do the same.
         """
-        told = name.replace("=", "").replace(".", "p")
-        plain = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in told)
-        if plain in self._used:
-            plain += f"-{family[:6]}"
-        self._used.add(plain)
-        return plain
+        file_name = name.replace("=", "").replace(".", "p")
+        ascii_name = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in file_name)
+        if ascii_name in self._used:
+            ascii_name += f"-{family[:6]}"
+        self._used.add(ascii_name)
+        return ascii_name
 
 
 def _series(verdict: Verdict) -> str:
@@ -126,8 +126,8 @@ Drawn = Iterator[tuple[str, str, alt.LayerChart]]
 def _of_all(frames: FamilyFrames) -> Drawn:
     """Draw what compares strategies."""
     if chart := family_charts.strategies(frames):
-        good = ", in rings what is as good as the candidate within the margin" * bool(frames.points["as_good"].any())
-        yield "strategies", f"Points that were run{good}, and the candidates, named.", chart
+        plateau = ", in rings what is as good as the candidate within the margin" * bool(frames.points["as_good"].any())
+        yield "strategies", f"Points that were run{plateau}, and the candidates, named.", chart
     yield from _captioned(frames, {"seeds": family_charts.seeds, "scores": family_charts.scores})
 
 
@@ -135,8 +135,8 @@ def _of_one(frames: FamilyFrames) -> Drawn:
     """Draw what is known of one family."""
     if chart := family_charts.lattice(frames):
         yield "map", _map_caption(frames), chart
-    drawn = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
-    yield from _captioned(frames, drawn)
+    kinds = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
+    yield from _captioned(frames, kinds)
 
 
 def _captioned(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], alt.LayerChart | None]]) -> Drawn:
@@ -171,19 +171,21 @@ CAPTIONS = {
 
 def _map_caption(frames: FamilyFrames) -> str:
     verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.surface) > 0
-    told = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
-    told += ["Red: the candidate."] * (verdict.point is not None)
+    sentences = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
+    sentences += ["Red: the candidate."] * (verdict.point is not None)
     if len(verdict.neighbours) == 6:
-        told.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
+        sentences.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
     if fitted and len(verdict.neighbours) == 2:
-        told.append("Curve: fitted, with its standard error; its optimum is the cross.")
+        sentences.append("Curve: fitted, with its standard error; its optimum is the cross.")
     elif fitted:
-        told.append(
+        sentences.append(
             "Contours: the fitted surface, worse than at its optimum by the margin, twice and four times the margin, "
             "and so on; its optimum, the cross, with one standard error."
         )
-    if off := int(points["lr_steps"].isna().sum()):
-        told.append(f"{count(off, 'point')} off this lattice {'is' if off == 1 else 'are'} not drawn.")
+    if off_lattice := int(points["lr_steps"].isna().sum()):
+        sentences.append(
+            f"{count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."
+        )
     if verdict.study.proposed:
-        told.append("Numbers: the order in which points were proposed; grey line: where the ranges searched end.")
-    return " ".join(told)
+        sentences.append("Numbers: the order in which points were proposed; grey line: where the ranges searched end.")
+    return " ".join(sentences)

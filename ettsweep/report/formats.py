@@ -78,21 +78,21 @@ def cell_text(value: float, metric: str) -> str:
 
 def error_text(error: float, score: float, metric: str) -> str:
     """Return the error of a score for a hexagon, with no more decimals than the score has there."""
-    told = cell_text(score, metric)
-    decimals = 0 if "e" in told else len(told.partition(".")[2])
+    score_digits = cell_text(score, metric)
+    decimals = 0 if "e" in score_digits else len(score_digits.partition(".")[2])
     text = f"{(100 if is_accuracy(metric) else 1) * error:.{decimals}f}" if decimals else short(error)
     return text[1:] if text.startswith("0.") and not is_accuracy(metric) else text
 
 
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return mean and sample standard deviation; the mean is None where a score is, or there are none."""
-    known = [score for score in scores if score is not None]
-    if not known or len(known) < len(scores):
+    finite = [score for score in scores if score is not None]
+    if not finite or len(finite) < len(scores):
         return None, None
-    mean = math.fsum(known) / len(known)
-    if len(known) < 2:
+    mean = math.fsum(finite) / len(finite)
+    if len(finite) < 2:
         return mean, None
-    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in known) / (len(known) - 1))
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in finite) / (len(finite) - 1))
 
 
 def standard_error(scores: Sequence[float | None]) -> float | None:
@@ -118,9 +118,9 @@ def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None
 
 def metric_name(metric: str) -> str:
     """Return what an axis is called."""
-    which, what = metric.split("_", 1)
-    prefix = {"best": "lowest " if what == "loss" else "best ", "final": "final "}[which]
-    return prefix + ("validation accuracy" if what == "accuracy" else "validation loss")
+    reduction, quantity = metric.split("_", 1)
+    prefix = {"best": "lowest " if quantity == "loss" else "best ", "final": "final "}[reduction]
+    return prefix + ("validation accuracy" if quantity == "accuracy" else "validation loss")
 
 
 def axis_of(metric: str) -> tuple[str, int]:

@@ -18,10 +18,10 @@ def update_manifest(out: Path, paths: Iterable[Path]) -> None:
         StorageError: a file cannot be removed, or the list not be written.
     """
     with storage_errors(out):
-        written = {path.relative_to(out).as_posix(): sha256_of(path) for path in paths}
+        checksums = {path.relative_to(out).as_posix(): sha256_of(path) for path in paths}
         for name, checksum in json_or_empty(out / NAME).items():
             path = out / name
-            inside = path.parent in (out / "figures", out / "tables") and path.name != ".."
-            if inside and name not in written and path.is_file() and sha256_of(path) == checksum:
+            is_output = path.parent in (out / "figures", out / "tables") and path.name != ".."
+            if is_output and name not in checksums and path.is_file() and sha256_of(path) == checksum:
                 path.unlink()
-    write_atomic(out / NAME, dumps(written))
+    write_atomic(out / NAME, dumps(checksums))

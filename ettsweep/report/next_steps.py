@@ -25,18 +25,18 @@ class NextStep:
 
 def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
     """Say of each of some families of one sweep what to do next; a command names its strategy where others differ."""
-    found = [_next(family) for family in families]
-    kinds = Counter(command.split()[1] if command else "" for _, command, _ in found)
+    suggestions = [_next(family) for family in families]
+    kinds = Counter(command.split()[1] if command else "" for _, command, _ in suggestions)
     steps = []
-    for family, (words, command, names_run) in zip(families, found, strict=True):
+    for family, (text, command, names_run) in zip(families, suggestions, strict=True):
         study = family.verdict.study
         if command and not names_run:
-            alone = kinds[command.split()[1]] < len(families)
-            where = ["--sweep", study.sweep] if study.sweep else []
-            where += ["--strategy", study.strategy] if alone else []
+            is_partial = kinds[command.split()[1]] < len(families)
+            options = ["--sweep", study.sweep] if study.sweep else []
+            options += ["--strategy", study.strategy] if is_partial else []
             head, tail = command.split()[:2], command.split()[2:]
-            command = shlex.join([*head, *where, *tail])
-        steps.append(NextStep(words, command))
+            command = shlex.join([*head, *options, *tail])
+        steps.append(NextStep(text, command))
     return steps
 
 
@@ -59,8 +59,8 @@ def _next(family: JudgedFamily) -> tuple[str, str, bool]:
         case "tie":
             return "judge it by a bound, with more seeds", "ettsweep verify-optimum --rule bound --follow", False
         case "unsearched":
-            words = "search an axis: ask for the grid with a range of lr or wd"
-            return words, "", True
+            text = "search an axis: ask for the grid with a range of lr or wd"
+            return text, "", True
     if "widen them" in verdict.reason:
         return "widen the ranges, or fix an axis: see the reason below", "", True
     return "train what is missing, and judge again", "ettsweep verify-optimum --follow", False
@@ -70,19 +70,22 @@ def _resolve(verdict: Verdict) -> tuple[str, str, bool]:
     if verdict.score is None:
         return "all points diverged: ask for the grid with lower lr", "", True
     if verdict.bound and verdict.bound.value is None:
-        words = "repeat its points with more seeds, which tell luck from merit"
-        return words, "ettsweep verify-optimum --follow", False
-    more = verdict.bound.more if verdict.bound else None
-    if more:
-        command = f"ettsweep verify-optimum --follow --max-runs {more}"
-        return f"about {count(more, 'more run')} would tell", command, False
+        text = "repeat its points with more seeds, which tell luck from merit"
+        return text, "ettsweep verify-optimum --follow", False
+    more_runs = verdict.bound.more if verdict.bound else None
+    if more_runs:
+        command = f"ettsweep verify-optimum --follow --max-runs {more_runs}"
+        return f"about {count(more_runs, 'more run')} would tell", command, False
     return "train what decides most, seed by seed", "ettsweep verify-optimum --follow", False
 
 
 def _unstick(verdict: Verdict) -> tuple[str, str, bool]:
     """Return what the reason says to type of runs that a person must decide about."""
     commands = re.findall("`(ettsweep [^`]*)`", verdict.reason)
-    command = next((one for one in commands if one.startswith("ettsweep retry")), commands[0] if commands else "")
+    command = next(
+        (suggestion for suggestion in commands if suggestion.startswith("ettsweep retry")),
+        commands[0] if commands else "",
+    )
     return f"{count(len(verdict.stuck), 'run')} left to you: train again, or see why", command, True
 
 

@@ -50,8 +50,8 @@ def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study]
         StorageError: it cannot be written.
     """
     if path.exists() and not _replaceable(path):
-        told = "is there, and is no journal that ettsweep wrote; name another file, or move it away"
-        raise InputError(f"--optuna {path}: {told}")
+        problem = "is there, and is no journal that ettsweep wrote; name another file, or move it away"
+        raise InputError(f"--optuna {path}: {problem}")
     journal, trials = _Lines(), 0
     with quiet():
         storage = JournalStorage(journal)
@@ -81,28 +81,32 @@ def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mappi
 
     Those that a sampler proposed come first to last, then all others by lr and wd.
     """
-    search, runs, metric = study_state.study, study_state.runs(), study_state.study.metric
+    sweep_study, runs, metric = study_state.study, study_state.runs(), study_state.study.metric
     others = sorted(runs.keys() - samplers.keys(), key=tuple)
-    shown = {point: some for point in (*samplers, *others) if (some := _shown(runs.get(point, ())))}
+    trial_runs = {point: point_runs for point in (*samplers, *others) if (point_runs := _shown(runs.get(point, ())))}
     direction = StudyDirection.MINIMIZE if metric.mode == "min" else StudyDirection.MAXIMIZE
-    study = optuna.create_study(storage=storage, study_name=search.title, direction=direction)
+    study = optuna.create_study(storage=storage, study_name=sweep_study.title, direction=direction)
     study.set_metric_names([metric.metric])
-    study.set_user_attr("sweep", search.sweep)
-    study.set_user_attr(FAMILY, search.family)
+    study.set_user_attr("sweep", sweep_study.sweep)
+    study.set_user_attr(FAMILY, sweep_study.family)
     space: dict[str, BaseDistribution] = {}
-    for name, axis in (("lr", search.lr), ("wd", search.wd)):
-        along = [getattr(point, name) for point in (*search.box, *search.asked, *shown)]
+    for name, axis in (("lr", sweep_study.lr), ("wd", sweep_study.wd)):
+        coordinates = [getattr(point, name) for point in (*sweep_study.box, *sweep_study.asked, *trial_runs)]
         if axis.fixed:
-            study.set_user_attr(name, getattr(search.centre, name))
+            study.set_user_attr(name, getattr(sweep_study.centre, name))
         else:
-            space[name] = FloatDistribution(min(along), max(along), log=True)
-    worst = max((mean for some in shown.values() if (mean := _mean(some)) is not None), key=metric.rank, default=None)
-    for point, some in shown.items():
+            space[name] = FloatDistribution(min(coordinates), max(coordinates), log=True)
+    worst = max(
+        (mean for point_runs in trial_runs.values() if (mean := _mean(point_runs)) is not None),
+        key=metric.rank,
+        default=None,
+    )
+    for point, point_runs in trial_runs.items():
         attrs: dict[str, Any] = {"proposed by": samplers[point]} if point in samplers else {}
-        attrs |= {"runs": [run.id for run in some], "seeds": [run.spec.seed for run in some]}
+        attrs |= {"runs": [run.id for run in point_runs], "seeds": [run.spec.seed for run in point_runs]}
         params = {name: getattr(point, name) for name in space}
-        study.add_trial(_trial(some, params, space, worst, metric, attrs))
-    return len(shown)
+        study.add_trial(_trial(point_runs, params, space, worst, metric, attrs))
+    return len(trial_runs)
 
 
 def _shown(runs: Sequence[Run]) -> list[Run]:

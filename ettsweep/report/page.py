@@ -68,8 +68,8 @@ def render(
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         costs=costs(comparisons, runs, searches),
         spent=cost_so_far(runs, searches),
-        speed=[told for comparison in comparisons if (told := speed_of(comparison))],
-        spikes=[told for comparison in comparisons if (told := spikes_in(comparison))],
+        speed=[section for comparison in comparisons if (section := speed_of(comparison))],
+        spikes=[section for comparison in comparisons if (section := spikes_in(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
         metrics=sorted({(comparison.metric.metric, comparison.metric.mode) for comparison in comparisons}),
         confidences=_confidences(families),
@@ -122,14 +122,14 @@ def _policy(scripts: Iterable[str]) -> str:
 
 def _said(results: str, text: str) -> Markup:
     """Return a text with its commands set as code, as they are typed for this results folder."""
-    parts = re.split("`([^`]*)`", _at(results, text))
-    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
+    pieces = re.split("`([^`]*)`", _at(results, text))
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces))
 
 
 def _typed(results: str, command: str) -> Markup:
     """Return a command as it is typed for this results folder, in words that no line breaks."""
-    words = _at(results, f"`{command}`").strip("`").split(" ")
-    return Markup(" ").join(Markup("<span>{}</span>").format(word) for word in words)
+    arguments = _at(results, f"`{command}`").strip("`").split(" ")
+    return Markup(" ").join(Markup("<span>{}</span>").format(argument) for argument in arguments)
 
 
 def _at(results: str, text: str) -> str:
@@ -142,8 +142,8 @@ def _sentence(text: str) -> str:
 
 def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
     """Return the confidences that sweeps ask for, as people read them."""
-    asked = {family.verdict.study.criterion.confidence for family in families} or {Criterion().confidence}
-    return [f"{100 * one:.10g}%" for one in sorted(asked)]
+    confidences = {family.verdict.study.criterion.confidence for family in families} or {Criterion().confidence}
+    return [f"{100 * confidence:.10g}%" for confidence in sorted(confidences)]
 
 
 def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:

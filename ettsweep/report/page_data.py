@@ -41,7 +41,7 @@ def column(values: Sequence[Any]) -> Any:
     """Return a column: its values or, of texts that recur, each text once and the place of each row's among them."""
     if not all(isinstance(value, str) for value in values):
         return list(values)
-    texts = {text: place for place, text in enumerate(dict.fromkeys(values))}
+    texts = {text: index for index, text in enumerate(dict.fromkeys(values))}
     if len(texts) > len(values) / 2:
         return list(values)
     return {"texts": list(texts), "at": [texts[value] for value in values]}
@@ -49,12 +49,12 @@ def column(values: Sequence[Any]) -> Any:
 
 def data_sets(specs: Iterable[Json]) -> dict[str, Json]:
     """Return the data sets of specifications by name, by columns; those of one name are the same."""
-    found: dict[str, Json] = {}
+    datasets: dict[str, Json] = {}
     for spec in specs:
         for name, rows in spec.get("datasets", {}).items():
-            if name not in found:
-                found[name] = by_columns(rows)
-    return found
+            if name not in datasets:
+                datasets[name] = by_columns(rows)
+    return datasets
 
 
 def without_data(spec: Json) -> Json:

@@ -33,13 +33,13 @@ Figures = Mapping[tuple[Key, str], Figure]
 def families_of(comparison: StrategyComparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
     """Return the figures of a comparison, and what is told of each of its families."""
     keys = [family.verdict.key for family in comparison.families]
-    together = [
+    figure_keys = [
         *((keys[0], kind) for kind in ("strategies", "seeds", "scores")),
         *((key, "trajectories") for key in keys),
     ]
     return {
         "title": comparison.title,
-        "figures": [figures[which] for which in together if which in figures],
+        "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
         "metric": formats.metric_name(comparison.metric.metric),
         "families": [_family(family, figures, others) for family in comparison.families],
     }
@@ -72,7 +72,7 @@ def speed_of(comparison: StrategyComparison) -> Row | None:
     ]
     if not rows:
         return None
-    columns = {name: told for name, told in SPEED.items() if any(row[name] for row in rows)}
+    columns = {name: label for name, label in SPEED.items() if any(row[name] for row in rows)}
     return {
         "title": comparison.title,
         "columns": columns,
@@ -95,10 +95,12 @@ def spikes_in(comparison: StrategyComparison) -> Row | None:
     """Return how often the runs of a comparison spiked or diverged; None where none is finished."""
     rows: list[Row] = []
     for family in comparison.families:
-        every = spikes_of(family.runs)
-        if every.runs:
-            told = (("at the candidate", spikes_of(family.optimum)), ("whole search", every))
-            rows.append({"strategy": family.verdict.strategy, "colour": colour(family), "told": told, "all": every})
+        all_runs = spikes_of(family.runs)
+        if all_runs.runs:
+            groups = (("at the candidate", spikes_of(family.optimum)), ("whole search", all_runs))
+            rows.append(
+                {"strategy": family.verdict.strategy, "colour": colour(family), "told": groups, "all": all_runs}
+            )
     if not rows:
         return None
     return {

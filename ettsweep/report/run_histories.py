@@ -116,8 +116,8 @@ def _lines_so_far(run: Run) -> Sequence[Json]:
     """
     attempt, until, lines = run.dir.latest(), math.inf, list[Json]()
     while attempt:
-        own = read_lines(attempt.metrics_path)
-        lines = [line for line in own if isinstance(step := line.get("step"), int) and step <= until] + lines
+        attempt_lines = read_lines(attempt.metrics_path)
+        lines = [line for line in attempt_lines if isinstance(step := line.get("step"), int) and step <= until] + lines
         until, attempt = min(until, attempt.resumed_from()[1]), attempt.parent()
     return lines
 
@@ -162,36 +162,36 @@ def _told(run: Run, event: Json, quantity: str) -> str:
             f"{name} at {steps}: {event.get('sigmas', 0):.3g} standard deviations above the mean of the {window} before"
         )
     accuracy = quantity == "val_accuracy"
-    far = f"{100 * event.get('depth', 0):.3g} points" if accuracy else f"{event.get('depth', 0):.3g}"
+    size = f"{100 * event.get('depth', 0):.3g} points" if accuracy else f"{event.get('depth', 0):.3g}"
     length = count(event.get("length", 1), "evaluation")
     end = f"back after {length}" if event.get("recovered") else "never back"
-    return f"{name} at step {step}: {'down' if accuracy else 'up'} by {far}, {end}"
+    return f"{name} at step {step}: {'down' if accuracy else 'up'} by {size}, {end}"
 
 
 def _means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
     """Return the means over each so many steps, at the last one of each: the same of all runs of a family."""
     loss, norm = TRAINING
-    parts = [list(part) for _, part in groupby(steps, lambda line: (int(line["step"]) - 1) // width)]
-    return tuple((int(part[-1]["step"]), _mean(part, loss), _mean(part, norm)) for part in parts)
+    windows = [list(window) for _, window in groupby(steps, lambda line: (int(line["step"]) - 1) // width)]
+    return tuple((int(window[-1]["step"]), _mean(window, loss), _mean(window, norm)) for window in windows)
 
 
-def _mean(part: Sequence[Json], name: str) -> float | None:
+def _mean(lines: Sequence[Json], name: str) -> float | None:
     """Return the mean of what is known."""
-    values: list[Any] = [line.get(name) for line in part]
+    values: list[Any] = [line.get(name) for line in lines]
     try:
         mean = math.fsum(values) / len(values)  # nearly always all are
     except (TypeError, ValueError, OverflowError):
         mean = math.nan
     if math.isfinite(mean):
         return mean
-    known = [value for value in map(number, values) if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    finite = [value for value in map(number, values) if value is not None]
+    return math.fsum(finite) / len(finite) if finite else None
 
 
-def _some(evaluated: Sequence[Json], schedule: ScheduleSpec, most: int) -> tuple[Row, ...]:
+def _some(evaluated: Sequence[Json], schedule: ScheduleSpec, limit: int) -> tuple[Row, ...]:
     """Return some evaluations, at the same steps of all runs of a family, and the last."""
-    every = schedule.eval_every * max(1, -(-schedule.last_step // (schedule.eval_every * most)))
+    every = schedule.eval_every * max(1, -(-schedule.last_step // (schedule.eval_every * limit)))
     loss, accuracy = EVALUATIONS
-    kept = [line for line in evaluated[:-1] if int(line["step"]) % every == 0]
-    kept += evaluated[-1:]
-    return tuple((int(line["step"]), number(line.get(loss)), number(line.get(accuracy))) for line in kept)
+    thinned = [line for line in evaluated[:-1] if int(line["step"]) % every == 0]
+    thinned += evaluated[-1:]
+    return tuple((int(line["step"]), number(line.get(loss)), number(line.get(accuracy))) for line in thinned)

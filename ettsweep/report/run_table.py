@@ -39,32 +39,32 @@ def listing(runs: Sequence[Run], searches: Searches, results: Path, out: Path) -
     """
     frame = tables.known(tables.runs_table(runs, searches))
     by_id = {run.id: run for run in runs}
-    ordered = [by_id[run] for run in frame["run"]] if len(frame) else []
+    ordered_runs = [by_id[run] for run in frame["run"]] if len(frame) else []
     scores = {task_kind(run.spec.task).score.metric for run in runs}
-    shown = ALWAYS | scores | {name for name in WHERE_SEVERAL if name in frame and frame[name].nunique() > 1}
-    columns = [_column(str(name), _values(frame[name]), str(name) in shown) for name in frame]
-    reasons = [run.status.reason for run in ordered]
+    shown_columns = ALWAYS | scores | {name for name in WHERE_SEVERAL if name in frame and frame[name].nunique() > 1}
+    columns = [_column(str(name), _values(frame[name]), str(name) in shown_columns) for name in frame]
+    reasons = [run.status.reason for run in ordered_runs]
     if any(reasons):
         columns.append(_column("reason", reasons, False))
-    columns.append(_column("log", [_log(run) for run in ordered], True))
-    return {"rows": len(ordered), "folder": relative(runs_dir(results), out), "columns": columns}
+    columns.append(_column("log", [_log(run) for run in ordered_runs], True))
+    return {"rows": len(ordered_runs), "folder": relative(runs_dir(results), out), "columns": columns}
 
 
 def relative(path: Path, out: Path) -> str:
     """Return the address of a folder as seen from another: relative, and absolute where that cannot be."""
     try:
-        told = Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
+        address = Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
     except ValueError:  # another drive
         return path.resolve().as_uri() + "/"
-    return quote(os.fsencode(told)) + "/"
+    return quote(os.fsencode(address)) + "/"
 
 
-def _column(name: str, values: Sequence[Any], shown: bool) -> Json:
+def _column(name: str, values: Sequence[Any], is_shown: bool) -> Json:
     return {
         "name": name,
         "label": name.replace("_", " "),
         "kind": _kind(name),
-        "shown": shown,
+        "shown": is_shown,
         "values": column([value or "" for value in values] if _kind(name) in ("text", "choice") else values),
     }
 
@@ -104,13 +104,13 @@ def _log(run: Run) -> str | None:
     return attempt.log_path.relative_to(run.dir.path).as_posix()
 
 
-def best_rows(runs: Sequence[Run], searches: Searches, most: int) -> list[Mapping[str, str]]:
+def best_rows(runs: Sequence[Run], searches: Searches, limit: int) -> list[Mapping[str, str]]:
     """Return rows of the best runs of each family, about as many of each, as texts."""
     families = of_families(runs)
     best: list[Run] = []
-    share = max(1, most // max(1, len(families)))
+    share = max(1, limit // max(1, len(families)))
     for members in families.values():
         metric = task_kind(members[0].spec.task).score
         best += sorted(members, key=lambda run: metric.rank(run.score))[:share]
-    records = tables.known(tables.runs_table(best[:most], searches)).to_dict("records")
+    records = tables.known(tables.runs_table(best[:limit], searches)).to_dict("records")
     return [{str(name): cell(str(name), value) for name, value in record.items()} for record in records]

@@ -44,10 +44,10 @@ def spikes_of(runs: Iterable[Run]) -> SpikeCounts:
     return SpikeCounts(len(results), diverged, sums.pop("steps"), sums)
 
 
-def occurring(found: Iterable[SpikeCounts]) -> list[str]:
+def occurring(spike_counts: Iterable[SpikeCounts]) -> list[str]:
     """Return the names of what occurred at all."""
-    counted = list(found)
-    return [name for name in SPIKES if any(spikes.counts[name] for spikes in counted)]
+    all_counts = list(spike_counts)
+    return [name for name in SPIKES if any(spikes.counts[name] for spikes in all_counts)]
 
 
 def rate_columns(name: str) -> Sequence[str]:

@@ -23,16 +23,16 @@ OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_varia
 
 def surface_of(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
     """Return the surface that a verdict rests on, and its optimum; None where there is none that may be shown."""
-    found = verdict.bound.posterior if verdict.bound else None
-    best = optimum(found) if found else None
-    return (found, best) if found and best else None
+    posterior = verdict.bound.posterior if verdict.bound else None
+    best = optimum(posterior) if posterior else None
+    return (posterior, best) if posterior and best else None
 
 
 def place_of(verdict: Verdict) -> str:
     """Return where the fitted optimum is, with its standard error; nothing where there is no surface."""
-    if (found := surface_of(verdict)) is None or verdict.point is None:
+    if (surface := surface_of(verdict)) is None or verdict.point is None:
         return ""
-    study, (_, best) = verdict.study, found
+    study, (_, best) = verdict.study, surface
     free = [
         (name, at, axis.step)
         for name, at, axis in zip(("lr", "wd"), verdict.point.log2(), (study.lr, study.wd), strict=True)
@@ -40,8 +40,8 @@ def place_of(verdict: Verdict) -> str:
     ]
     log2 = [at + step * float(moved) for (_, at, step), moved in zip(free, best.position_D, strict=True)]
     if best.error is None:
-        told = ", ".join(f"{name} 2^{at:.1f}" for (name, _, _), at in zip(free, log2, strict=True))
-        return f"{told}, where its error reaches beyond the fitted points"
+        positions = ", ".join(f"{name} 2^{at:.1f}" for (name, _, _), at in zip(free, log2, strict=True))
+        return f"{positions}, where its error reaches beyond the fitted points"
     errors = [step * error for (_, _, step), error in zip(free, best.error.tolist(), strict=True)]
     return ", ".join(
         f"{name} 2^({at:.2f} ± {error:.2f})" for (name, _, _), at, error in zip(free, log2, errors, strict=True)
@@ -69,8 +69,8 @@ def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """
     rows = []
     for verdict in (family.verdict for family in families):
-        if found := surface_of(verdict):
-            posterior, best = found
+        if surface := surface_of(verdict):
+            posterior, best = surface
             lr, wd = _steps(verdict, best.position_D)
             score = _scores(verdict, posterior, np.array([best.f]))[0]
             rows.append((*verdict.key, lr, wd, score, *_spread(verdict, best)))
@@ -78,20 +78,20 @@ def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def _mesh(verdict: Verdict) -> Iterator[tuple[object, ...]]:
-    if (found := surface_of(verdict)) is None:
+    if (surface := surface_of(verdict)) is None:
         return
-    posterior, best = found
+    posterior, best = surface
     x_PD = posterior.surface.layout.x_PD
-    flat = x_PD.shape[1] == 1
-    beyond = 0.0 if flat else BEYOND
-    mesh_ZD = mesh_over(x_PD.min(0) - beyond, x_PD.max(0) + beyond)
+    is_line = x_PD.shape[1] == 1
+    overhang = 0.0 if is_line else BEYOND
+    mesh_ZD = mesh_over(x_PD.min(0) - overhang, x_PD.max(0) + overhang)
     f_Z = posterior.surface.means_at(mesh_ZD)
-    error_Z = _error(posterior, mesh_ZD) if flat else np.zeros(len(f_Z))
+    error_Z = _error(posterior, mesh_ZD) if is_line else np.zeros(len(f_Z))
     worse_Z = np.expm1(f_Z - best.f) if posterior.log else (f_Z - best.f) / posterior.level
     ends = (_scores(verdict, posterior, f_Z + sign * error_Z) for sign in (0, -1, 1))
     margin = verdict.study.criterion.margin_for(verdict.study.metric)
-    for at_D, worse, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
-        yield (*verdict.key, *_steps(verdict, at_D), worse, *scores, margin)
+    for at_D, worse_by, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
+        yield (*verdict.key, *_steps(verdict, at_D), worse_by, *scores, margin)
 
 
 def _steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:

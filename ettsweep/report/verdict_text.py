@@ -23,14 +23,14 @@ Key = tuple[str, str]
 
 def others(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
     """Say of each verdict what other sweeps say of the same family, and why."""
-    told: dict[Key, list[str]] = {}
-    for verdict, other, why in side_by_side(verdicts):
+    lines: dict[Key, list[str]] = {}
+    for verdict, other, differences in side_by_side(verdicts):
         for mine, theirs in ((verdict, other), (other, verdict)):
             at = f" at lr {power(theirs.lr)}, wd {power(theirs.wd)}" if theirs.lr and theirs.wd is not None else ""
-            words = f"In sweep {theirs.study.sweep}, the same family is {theirs.statement}{at}"
+            sentence = f"In sweep {theirs.study.sweep}, the same family is {theirs.statement}{at}"
             sweeps = f"{verdict.study.sweep} / {other.study.sweep}"
-            told.setdefault(mine.key, []).append(f"{words}. What the two ask ({sweeps}): {'; '.join(why)}.")
-    return told
+            lines.setdefault(mine.key, []).append(f"{sentence}. What the two ask ({sweeps}): {'; '.join(differences)}.")
+    return lines
 
 
 def best(verdicts: Sequence[Verdict]) -> Row | None:
@@ -81,8 +81,8 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
 def difference(worse_by: float, verdict: Verdict) -> Row:
     """Return a difference in the metric's own unit, and relative to a loss."""
     accuracy = formats.is_accuracy(verdict.study.metric.metric)
-    told = f"{worse_by:+.4f}" if worse_by == 0 or 1e-3 <= abs(worse_by) < formats.LARGE else f"{worse_by:+.2g}"
-    text = f"{100 * worse_by:+.2f} points" if accuracy else told
+    plain_text = f"{worse_by:+.4f}" if worse_by == 0 or 1e-3 <= abs(worse_by) < formats.LARGE else f"{worse_by:+.2g}"
+    text = f"{100 * worse_by:+.2f} points" if accuracy else plain_text
     relative = worse_by / verdict.score if verdict.score and not accuracy else None
     return {
         "text": text.replace("-", "−"),
@@ -97,8 +97,8 @@ def neighbours(verdict: Verdict) -> list[Row]:
     paired: Sequence[Difference | None] = verdict.bound.differences if verdict.bound else ()
     for k, scored in enumerate(verdict.neighbours):
         apart = None
-        if paired and (one := paired[k]) is not None:
-            apart = _paired(one, verdict)
+        if paired and (fitted := paired[k]) is not None:
+            apart = _paired(fitted, verdict)
         elif not paired and scored.score is not None and verdict.score is not None:
             apart = difference(metric.worse_by(scored.score, verdict.score), verdict)
         (lr, wd), centre = scored.point, verdict.point or scored.point
@@ -115,8 +115,8 @@ def neighbours(verdict: Verdict) -> list[Row]:
 
 def nearest(verdict: Verdict) -> Row | None:
     """Return how much worse than a candidate the neighbour is that comes nearest, by the rule of the bound."""
-    differences = [one for one in verdict.bound.differences if one] if verdict.bound else []
-    return _paired(min(differences, key=lambda one: one.mean), verdict) if differences else None
+    differences = [fitted for fitted in verdict.bound.differences if fitted] if verdict.bound else []
+    return _paired(min(differences, key=lambda fitted: fitted.mean), verdict) if differences else None
 
 
 def _paired(difference: Difference, verdict: Verdict) -> Row:
@@ -133,18 +133,18 @@ def known(verdict: Verdict) -> Row | None:
     """Return what is known of a candidate by the rule of the bound, as words."""
     if (bound := verdict.bound) is None:
         return None
-    said, noise = verdict.study.metric.format_share, bound.noise
+    as_share, noise = verdict.study.metric.format_share, bound.noise
     beats = f"{100 * bound.best:.3g}%" if bound.best <= MOST_SURE else f"> {100 * MOST_SURE:g}%"
-    how = {"measured": "measured by repeated seeds", "inferred": "inferred from what the fit leaves over"}
+    noise_sources = {"measured": "measured by repeated seeds", "inferred": "inferred from what the fit leaves over"}
     return {
-        "best": beats if noise.known in how else None,
-        "noise": f"{said(noise.sd)}, {how[noise.known]} ({noise.dof:.3g} degrees of freedom)"
-        if noise.known in how
+        "best": beats if noise.known in noise_sources else None,
+        "noise": f"{as_share(noise.sd)}, {noise_sources[noise.known]} ({noise.dof:.3g} degrees of freedom)"
+        if noise.known in noise_sources
         else None,
         "more": bound.more,
         "plateau": [formats.point_text(point) for point in bound.plateau],
         "recommended": formats.point_text(bound.recommended),
-        "margin": said(bound.margin),
+        "margin": as_share(bound.margin),
         "confidence": f"{100 * bound.confidence:.10g}%",
     }
 

@@ -148,5 +148,3 @@ def count_states(states: Iterable[State]) -> dict[State, int]:
     """Return how many there are of each state, in the order of the states."""
     counts = Counter(states)
     return {state: counts[state] for state in State if counts[state]}
-
-

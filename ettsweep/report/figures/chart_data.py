@@ -49,10 +49,10 @@ def _values(column: pd.Series) -> list[Any]:
 
 def digits_of(column: pd.Series) -> int:
     """Return how many digits tell the numbers of a column apart."""
-    known = column[np.isfinite(column)]
-    largest, spread = float(known.abs().max()), float(known.max() - known.min())
-    apart = math.ceil(math.log10(largest / spread)) if spread > 0 else 0
-    return min(MOST_DIGITS, max(LEAST_DIGITS, apart + LEAST_DIGITS - 1))
+    finite = column[np.isfinite(column)]
+    largest, spread = float(finite.abs().max()), float(finite.max() - finite.min())
+    extra = math.ceil(math.log10(largest / spread)) if spread > 0 else 0
+    return min(MOST_DIGITS, max(LEAST_DIGITS, extra + LEAST_DIGITS - 1))
 
 
 def _rounded(value: Any, digits: int) -> float | int | None:
@@ -74,8 +74,10 @@ def columns_from(second: int, third: int = 0) -> Any:
 
     The room around a figure decides, not its width: that depends on the legend in turn, and is not settled by it.
     """
-    room = f"(width && containerSize()[0] || {FILE_WIDTH})"
-    return alt.expr(f"{room} < {second} ? 1 : {room} < {third} ? 2 : 3" if third else f"{room} < {second} ? 1 : 2")
+    page_width = f"(width && containerSize()[0] || {FILE_WIDTH})"
+    return alt.expr(
+        f"{page_width} < {second} ? 1 : {page_width} < {third} ? 2 : 3" if third else f"{page_width} < {second} ? 1 : 2"
+    )
 
 
 def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float = 3.0) -> tuple[float, float]:

@@ -27,28 +27,28 @@ def contours(x: Array, y: Array, values: Array, level: float) -> Iterator[Array]
     number = np.arange(values.size).reshape(values.shape)
     corners = number[:-1, :-1], number[:-1, 1:], number[1:, :-1], number[1:, 1:]
     triangles = np.concatenate([np.stack(corners[k : k + 3], -1).reshape(-1, 3) for k in (0, 1)])
-    place, value = np.stack([x, y], -1).reshape(-1, 2), values.ravel()
+    position, value = np.stack([x, y], -1).reshape(-1, 2), values.ravel()
     above = value[triangles] >= level
     crossed = above.any(1) & ~above.all(1) & np.isfinite(value[triangles]).all(1)
-    beside: dict[Side, list[Side]] = defaultdict(list)  # the sides that the line crosses before and after one
+    next_sides: dict[Side, list[Side]] = defaultdict(list)  # the sides that the line crosses before and after one
     for triangle in triangles[crossed].tolist():
         entered, left = ((p, q) for p, q in combinations(triangle, 2) if (value[p] >= level) != (value[q] >= level))
-        beside[entered].append(left)
-        beside[left].append(entered)
-    while beside:
-        ends = (side for side, others in beside.items() if len(others) == 1)
-        sides = list(_line(beside, next(ends, None) or next(iter(beside))))
+        next_sides[entered].append(left)
+        next_sides[left].append(entered)
+    while next_sides:
+        ends = (side for side, others in next_sides.items() if len(others) == 1)
+        sides = list(_line(next_sides, next(ends, None) or next(iter(next_sides))))
         p, q = np.array(sides).T
         share = (level - value[p]) / (value[q] - value[p])
-        yield place[p] + share[:, None] * (place[q] - place[p])
+        yield position[p] + share[:, None] * (position[q] - position[p])
 
 
-def _line(beside: dict[Side, list[Side]], first: Side) -> Iterator[Side]:
+def _line(next_sides: dict[Side, list[Side]], first: Side) -> Iterator[Side]:
     """Take the sides that a line crosses out of those that are left, in order, from an end of it if it has any."""
     side: Side | None = first
     while side:
         yield side
-        others = beside.pop(side)
-        side = next((other for other in others if other in beside), None)
+        others = next_sides.pop(side)
+        side = next((other for other in others if other in next_sides), None)
     if len(others) == 2 and first in others:
         yield first

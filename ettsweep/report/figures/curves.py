@@ -22,7 +22,9 @@ CHOSEN = "chosen"
 
 UNITS = {"loss": " (nats)", "grad_norm": "", "val_loss": " (nats)", "val_accuracy": " (%)"}
 
-LOG_TICKS = [round(exponent + part, 5) for exponent in range(-9, 10) for part in (0.0, 0.30103, 0.69897)]
+LOG_TICKS = [
+    round(exponent + log_mantissa, 5) for exponent in range(-9, 10) for log_mantissa in (0.0, 0.30103, 0.69897)
+]
 """log10 of 1, 2 and 5 times the powers of ten."""
 
 TRIANGLE = "M-1,-1L1,-1L0,0.8Z"
@@ -41,26 +43,26 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
         spikes: its rows of `spikes_frame`.
         points: its rows of `points_frame`.
     """
-    data, named = Data(), _named(points[points["point"].isin(curves["point"])])
+    data, labelled = Data(), _named(points[points["point"].isin(curves["point"])])
     quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
     scored = evaluated(str(points["metric"].iloc[0]))
-    shown = scored if scored in quantities else quantities[0]
+    quantity = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
-    runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(named, on="point", how="left")
+    runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(labelled, on="point", how="left")
     base = _values(data, percent[["run", "trained", *quantities]], runs)
-    layers = [_means(base, named, unit), *_runs(base, unit), _spikes(data, spikes, runs, unit)]
+    layers = [_means(base, labelled, unit), *_runs(base, unit), _spikes(data, spikes, runs, unit)]
     names = {name: NAMES[name] + UNITS[name] for name in quantities}
     controls = [
-        alt.param(name="quantity", value=shown, bind=_radio(names)),
+        alt.param(name="quantity", value=quantity, bind=_radio(names)),
         alt.param(name="smoothing", value=0, bind=_slider(f"smoothing, {unit}s ", longest)),
         alt.param(name="logx", value=False, bind=alt.binding_checkbox(name=f"log {unit}s ")),
         alt.param(name="logy", value=False, bind=alt.binding_checkbox(name="log scale ")),
         alt.param(name=CHOSEN, value=""),
     ]
     chart = layered(*layers).add_params(*controls)
-    told = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
-    return data.complete(chart.properties(width="container", height=320, title=told))
+    title = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
+    return data.complete(chart.properties(width="container", height=320, title=title))
 
 
 def _named(points: pd.DataFrame) -> pd.DataFrame:
@@ -70,33 +72,38 @@ def _named(points: pd.DataFrame) -> pd.DataFrame:
     """
     lower = not str(points["metric"].iloc[0]).endswith("accuracy")
     ranked = points.sort_values("score", ascending=lower, na_position="last")
-    candidate, around = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour"))
-    others = ranked[ranked["role"] == "other"].head(MOST_OTHERS if len(around) else MOST_OTHERS + len(NAMED_COLOURS))
+    candidate, neighbours = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour"))
+    others = ranked[ranked["role"] == "other"].head(
+        MOST_OTHERS if len(neighbours) else MOST_OTHERS + len(NAMED_COLOURS)
+    )
     colour = strategy_colour(str(points["strategy"].iloc[0]))
     palette = [other for other in NAMED_COLOURS if other != colour]
-    colours = [*[colour] * len(candidate), *palette[: len(around)], *[GREY] * len(others)]
-    drawn = pd.concat([candidate, around, others])[["point", "role", "told", "state"]]
-    best = drawn["told"].where(drawn["told"] != "", drawn["state"])
-    label = (drawn["point"] + " [" + best + "]").where(drawn["role"] != "other", "other points")
-    return drawn.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
+    colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]
+    selected = pd.concat([candidate, neighbours, others])[["point", "role", "told", "state"]]
+    best = selected["told"].where(selected["told"] != "", selected["state"])
+    label = (selected["point"] + " [" + best + "]").where(selected["role"] != "other", "other points")
+    return selected.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
 
 
 def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
     """Return a chart of the quantity that is asked for: `t`, the middle of its bin, and `value`, of each run."""
-    own = ["point", "seed", "counted", "label"]
+    fields = ["point", "seed", "counted", "label"]
     return (
         alt.Chart(data.of(curves))
         .transform_calculate(value="datum[quantity]")
         .transform_filter("isValid(datum.value)")
-        .transform_lookup("run", from_=alt.LookupData(data=data.of(runs[["run", *own]]), key="run", fields=own))
+        .transform_lookup("run", from_=alt.LookupData(data=data.of(runs[["run", *fields]]), key="run", fields=fields))
         .transform_calculate(t="smoothing > 0 ? (floor(datum.trained / smoothing) + 0.5) * smoothing : datum.trained")
     )
 
 
-def _means(base: alt.Chart, named: pd.DataFrame, unit: str) -> alt.Chart:
+def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
     """Draw the mean over seeds of each point, as far as all of them go; faintly, where a point is chosen."""
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
-    kinds, candidate = named.drop_duplicates("label"), next(iter(named.loc[named["role"] == "candidate", "point"]), "")
+    kinds, candidate = (
+        labelled.drop_duplicates("label"),
+        next(iter(labelled.loc[labelled["role"] == "candidate", "point"]), ""),
+    )
     scale = alt.Scale(domain=kinds["label"].tolist(), range=kinds["colour"].tolist())
     legend = alt.Legend(title="(lr, wd) [score]", orient="bottom", columns=columns_from(420, 620), symbolType="stroke")
     means = (
@@ -135,9 +142,9 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
         .transform_window(row="row_number()", sort=[alt.SortField("value")])
     )
     names = _along(last.transform_calculate(name="'seed ' + datum.seed"), unit)
-    told = [alt.Tooltip(f"{name}:N") for name in ("run", "seed")]
+    tooltip = [alt.Tooltip(f"{name}:N") for name in ("run", "seed")]
     return [
-        lines.encode(detail="run:N", tooltip=[*told, *_place(unit)]),
+        lines.encode(detail="run:N", tooltip=[*tooltip, *_place(unit)]),
         names.mark_text(align="right", dy=alt.expr("4 - 11 * datum.row"), fontSize=10).encode(text="name:N"),
     ]
 
@@ -146,16 +153,16 @@ def _spikes(data: Data, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> 
     """Mark the spikes in the means of the candidate and its neighbours, or those of the chosen point."""
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
     marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
-    drawn = marked.merge(runs[["run", "counted"]], on="run")
-    seen = f"{CHOSEN} == '' ? datum.counted && datum.role != 'other' : datum.point == {CHOSEN}"
-    marks = alt.Chart(data.of(drawn)).transform_filter(
-        f"datum.quantity == quantity && isValid(datum.value) && ({seen})"
+    rows = marked.merge(runs[["run", "counted"]], on="run")
+    is_visible = f"{CHOSEN} == '' ? datum.counted && datum.role != 'other' : datum.point == {CHOSEN}"
+    marks = alt.Chart(data.of(rows)).transform_filter(
+        f"datum.quantity == quantity && isValid(datum.value) && ({is_visible})"
     )
-    told = [alt.Tooltip("told:N", title="spike"), alt.Tooltip("point:N", title="(lr, wd)")]
+    tooltip = [alt.Tooltip("told:N", title="spike"), alt.Tooltip("point:N", title="(lr, wd)")]
     triangle = _along(marks, unit).mark_point(
         shape=TRIANGLE, size=60, yOffset=-7, opacity=1, fill=CANDIDATE, stroke="#fff"
     )
-    return triangle.encode(tooltip=[*told, alt.Tooltip("seed:Q"), alt.Tooltip("run:N")])
+    return triangle.encode(tooltip=[*tooltip, alt.Tooltip("seed:Q"), alt.Tooltip("run:N")])
 
 
 def _along(chart: alt.Chart, unit: str) -> alt.Chart:

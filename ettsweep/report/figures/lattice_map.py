@@ -74,8 +74,11 @@ class _Hexagons:
         left, bottom = hexagon_xy(self.i0, self.j0)
         right, top = hexagon_xy(self.i1, self.j1)
         self.unit = min(LARGEST, PIXELS / (right - left + 1))
-        room = LARGEST / self.unit  # labels are as large on small hexagons
-        self.x, self.y = (left - 0.6 - 1.1 * room, right + 0.7), (bottom - 0.6 - 0.75 * room, top + 0.7 + 0.2 * room)
+        label_scale = LARGEST / self.unit  # labels are as large on small hexagons
+        self.x, self.y = (
+            (left - 0.6 - 1.1 * label_scale, right + 0.7),
+            (bottom - 0.6 - 0.75 * label_scale, top + 0.7 + 0.2 * label_scale),
+        )
 
     def chart(self) -> alt.LayerChart:
         scored = self._scored()
@@ -127,9 +130,9 @@ class _Hexagons:
         title = f"{metric_name(self.metric)} ({'lower' if lower else 'higher'} is better)"
         digits = digits_of(pd.Series([low, high])) - 1
         labels = f".{digits}~g" if lower else f".{digits - 1}~%"
-        bar = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
+        legend = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
         filled = base.mark_point(**self._hexagon(0.97), filled=True, stroke=None)
-        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=bar if len(scored) else None))
+        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=legend if len(scored) else None))
         texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ROOMY else [("mean", 0, 9.5)]
         ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
         for column, dy, size in texts if self.unit >= LEGIBLE else []:
@@ -157,8 +160,8 @@ class _Hexagons:
         for role, share, colour, width in (("neighbour", 0.93, INK, 1.5), ("candidate", 0.9, CANDIDATE, 3)):
             rows = self.points[self.points["role"] == role]
             if len(rows):
-                look = self._hexagon(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
-                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**look)
+                mark = self._hexagon(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
+                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**mark)
 
     # --- the surface ---
 
@@ -168,14 +171,16 @@ class _Hexagons:
         lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
         x, y = hexagon_xy(lr, wd)
         fitted = self._fitted()
-        within = np.array([self._nearest(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]).reshape(lr.shape)
-        worse = np.where(within, mesh.to_numpy(float), np.nan)
-        margin, most = float(self.surface["margin"].iloc[0]), float(worse[within].max(initial=0))
+        is_fitted = np.array([self._nearest(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]).reshape(
+            lr.shape
+        )
+        worse_by = np.where(is_fitted, mesh.to_numpy(float), np.nan)
+        margin, largest = float(self.surface["margin"].iloc[0]), float(worse_by[is_fitted].max(initial=0))
         rows = [
-            (f"{k}/{n}", place, level, *xy)
-            for k, level in enumerate(levels(margin, most))
-            for n, line in enumerate(contours(x, y, worse, level))
-            for place, xy in enumerate(line.tolist())
+            (f"{k}/{n}", order, level, *xy)
+            for k, level in enumerate(levels(margin, largest))
+            for n, line in enumerate(contours(x, y, worse_by, level))
+            for order, xy in enumerate(line.tolist())
         ]
         base = self._xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
         for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
@@ -234,23 +239,23 @@ class _Hexagons:
         """Return the sides of hexagons that part what was searched from what was not, as far as they are shown."""
         assert self.ranges is not None
         searched = _ends(self.ranges)
-        shown = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
+        positions = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
         return [
             _side(index, towards)
-            for index, (towards, (di, dj)) in product(shown, enumerate(SIX))
+            for index, (towards, (di, dj)) in product(positions, enumerate(SIX))
             if _within(index, searched) and not _within((index[0] + di, index[1] + dj), searched)
         ]
 
     def _labels(self) -> Iterator[alt.Chart]:
         """Label rows with wd at their left end and columns with lr at their lower end."""
         rows, columns = range(self.j0, self.j1 + 1), range(self.i0, self.i1 + 1)
-        some = max(1, math.ceil(20 / self.unit))  # of small hexagons, not every one
-        left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % some == 0]
+        every = max(1, math.ceil(20 / self.unit))  # of small hexagons, not every one
+        left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % every == 0]
         _, below = hexagon_xy(self.i0, self.j0)
-        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._value("lr", i)) for i in columns if i % some == 0]
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._value("lr", i)) for i in columns if i % every == 0]
         left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
-        for places, angle in ((left, 0), (low, 300)):
-            base = self._xy(pd.DataFrame(places, columns=["x", "y", "label"]))
+        for labels, angle in ((left, 0), (low, 300)):
+            base = self._xy(pd.DataFrame(labels, columns=["x", "y", "label"]))
             text = base.mark_text(fill=INK, fillOpacity=0.7, align="right", baseline="middle", angle=angle, fontSize=11)
             yield text.encode(text="label:N")
         names = pd.DataFrame([(*left_end, "wd"), (*right_end, "lr")], columns=["x", "y", "label"])
@@ -258,10 +263,10 @@ class _Hexagons:
 
     def _value(self, axis: str, steps: int) -> str:
         """Return the lr or wd of a position, counted from that of any point."""
-        one = self.points.iloc[0]
-        others = self.points[self.points[f"{axis}_steps"] != one[f"{axis}_steps"]].iloc[0]
-        step = (others[f"log2_{axis}"] - one[f"log2_{axis}"]) / (others[f"{axis}_steps"] - one[f"{axis}_steps"])
-        return power(2.0 ** (one[f"log2_{axis}"] + step * (steps - one[f"{axis}_steps"])), 3)
+        origin = self.points.iloc[0]
+        others = self.points[self.points[f"{axis}_steps"] != origin[f"{axis}_steps"]].iloc[0]
+        step = (others[f"log2_{axis}"] - origin[f"log2_{axis}"]) / (others[f"{axis}_steps"] - origin[f"{axis}_steps"])
+        return power(2.0 ** (origin[f"log2_{axis}"] + step * (steps - origin[f"{axis}_steps"])), 3)
 
 
 Ends = tuple[tuple[int, int], tuple[int, int]]
@@ -275,8 +280,8 @@ def _ends(frame: pd.DataFrame) -> Ends:
 
 def _part(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> Ends:
     """Return the part of the lattice that a map shows: all that was searched too, where numbers can be read then."""
-    (i0, i1), (j0, j1) = both = _ends(placed if ranges is None else pd.concat([placed, ranges]))
-    return both if (i1 - i0 + (j1 - j0) / 2 + 1) * LEGIBLE <= PIXELS else _ends(placed)
+    (i0, i1), (j0, j1) = ranges_searched = _ends(placed if ranges is None else pd.concat([placed, ranges]))
+    return ranges_searched if (i1 - i0 + (j1 - j0) / 2 + 1) * LEGIBLE <= PIXELS else _ends(placed)
 
 
 def _within(index: tuple[int, int], ends: Ends) -> bool:
@@ -290,10 +295,10 @@ def _side(index: tuple[int, int], towards: int) -> tuple[float, ...]:
     return tuple(xy for turn in turns for xy in (x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)))
 
 
-def levels(margin: float, most: float) -> list[float]:
+def levels(margin: float, largest: float) -> list[float]:
     """Return what contours stand for: the margin, and its doubles up to the most there is."""
-    first = margin or most / 32
-    return list(takewhile(lambda level: level < most, (first * 2.0**k for k in range(12)))) if most > 0 else []
+    first = margin or largest / 32
+    return list(takewhile(lambda level: level < largest, (first * 2.0**k for k in range(12)))) if largest > 0 else []
 
 
 def _shown() -> Any:

@@ -23,16 +23,16 @@ def line_map(
     Arguments are those of `lattice`. Places are in log2 of lr, or of wd.
     """
     data = Data()
-    known = points if ranges is None else pd.concat([points, ranges])  # one point alone does not tell the axis
-    along = "wd" if known["wd_steps"].nunique() > known["lr_steps"].nunique() else "lr"
+    located = points if ranges is None else pd.concat([points, ranges])  # one point alone does not tell the axis
+    along = "wd" if located["wd_steps"].nunique() > located["lr_steps"].nunique() else "lr"
     other = points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_of(metric)
     low, high = _range(points, is_accuracy(metric))
-    worse = factor * (low if is_accuracy(metric) else high)
+    worst_y = factor * (low if is_accuracy(metric) else high)
     at = points.assign(
         x=points[f"log2_{along}"],
-        y=(factor * points["score"]).fillna(worse),
+        y=(factor * points["score"]).fillna(worst_y),
         low=factor * (points["score"] - points["error"]),
         high=factor * (points["score"] + points["error"]),
     )
@@ -56,8 +56,8 @@ def line_map(
         layers.append(_signs(data, unscored, x, y))
     if ranges is not None:
         layers += _searched(data, at, ranges, along, factor * (high if is_accuracy(metric) else low), x, y)
-    told = about(at).assign(x=at["x"], y=at["y"])
-    layers.append(picked(alt.Chart(data.of(told)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
+    tooltip_rows = about(at).assign(x=at["x"], y=at["y"])
+    layers.append(picked(alt.Chart(data.of(tooltip_rows)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
     chart = layered(*layers)
     return data.complete(fitted_switch(chart, surface).properties(width="container", height=260))
 
@@ -68,8 +68,8 @@ def _range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
     error = scored["error"].fillna(0)
     ends = [*(scored["score"] - error), *(scored["score"] + error)]
     low, high = clipped_range(ends or [0.0], not accuracy, REACH)
-    room = 0.12 * (high - low)
-    return low - room, high + room
+    margin = 0.12 * (high - low)
+    return low - margin, high + margin
 
 
 def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
@@ -82,11 +82,11 @@ def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
 
 
 def _searched(
-    data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, better: float, x: alt.X, y: alt.Y
+    data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, best_y: float, x: alt.X, y: alt.Y
 ) -> list[alt.Chart]:
     """Number proposals along the better edge and, where two points tell how long a step is, mark the range's ends."""
     numbered = at.dropna(subset=["proposal"])
-    layers = numbers(alt.Chart(data.of(numbered.assign(y=better)[["x", "y", "proposal"]])).encode(x, y))
+    layers = numbers(alt.Chart(data.of(numbered.assign(y=best_y)[["x", "y", "proposal"]])).encode(x, y))
     if at[f"{along}_steps"].nunique() < 2:
         return layers
     origin, step = _origin(at, along)
@@ -114,18 +114,18 @@ def _curve(
     origin, step = _origin(points, along)
     mesh = surface.assign(x=origin + step * surface[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
-    shown = alt.condition(FITTED, alt.value(1), alt.value(0))
-    faint = alt.condition(FITTED, alt.value(0.2), alt.value(0))
+    opacity = alt.condition(FITTED, alt.value(1), alt.value(0))
+    band_opacity = alt.condition(FITTED, alt.value(0.2), alt.value(0))
     base = alt.Chart(data.of(mesh[["x", "y", "low", "high"]])).encode(x)
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
     error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
     best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
     cross = alt.Chart(data.of(best)).encode(x, y)
     return [
-        base.mark_area(fill=colour).encode(alt.Y("low:Q"), y2="high:Q", opacity=faint),
-        base.mark_line(stroke=colour, strokeWidth=1.4).encode(y, opacity=shown),
-        cross.mark_rule(stroke=CANDIDATE, strokeWidth=1.8).encode(alt.X("left:Q"), x2="right:Q", opacity=shown),
-        cross.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=CANDIDATE, strokeWidth=2).encode(opacity=shown),
+        base.mark_area(fill=colour).encode(alt.Y("low:Q"), y2="high:Q", opacity=band_opacity),
+        base.mark_line(stroke=colour, strokeWidth=1.4).encode(y, opacity=opacity),
+        cross.mark_rule(stroke=CANDIDATE, strokeWidth=1.8).encode(alt.X("left:Q"), x2="right:Q", opacity=opacity),
+        cross.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=CANDIDATE, strokeWidth=2).encode(opacity=opacity),
     ]
 
 

@@ -20,9 +20,9 @@ RUNS = 6
 
 def about(points: pd.DataFrame) -> pd.DataFrame:
     """Return points with all that a tooltip tells of them."""
-    good = points["as_good"].map({True: ", as good within the margin", False: ""})
+    plateau = points["as_good"].map({True: ", as good within the margin", False: ""})
     return points[["point", "lr_steps", "wd_steps"]].assign(
-        state=points["state"] + good,
+        state=points["state"] + plateau,
         mean=points["told"].where(points["score"].notna(), "none"),
         seeds=points["seeds"].fillna(0),
         metric=points["metric"].map(metric_name),
@@ -49,8 +49,8 @@ def picked(base: alt.Chart, mark: dict[str, Any]) -> alt.Chart:
     """Lay what can be hovered and picked over the points of a chart, a frame around the one that is."""
     selection = alt.selection_point(name=PICKED, fields=["point"], on="click", clear="dblclick", empty=False)
     layer = base.mark_point(**mark, fill=INK, fillOpacity=0, stroke=INK, strokeWidth=2.5, cursor="pointer")
-    seen = alt.condition(selection, alt.value(1), alt.value(0))
-    return layer.encode(strokeOpacity=seen, tooltip=TOOLTIP).add_params(selection)
+    opacity = alt.condition(selection, alt.value(1), alt.value(0))
+    return layer.encode(strokeOpacity=opacity, tooltip=TOOLTIP).add_params(selection)
 
 
 def fitted_switch(chart: alt.LayerChart, surface: pd.DataFrame) -> alt.LayerChart:

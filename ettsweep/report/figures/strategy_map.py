@@ -25,13 +25,13 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     data = Data()
     order = sorted(points["strategy"].unique(), key=strategy_rank)
     names = ["log2_lr", "log2_wd", "common_log2_lr", "common_log2_wd"]
-    shown = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", "lr", "wd", *names]]
+    rows = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", "lr", "wd", *names]]
     scale = alt.Scale(domain=order, range=[strategy_colour(name) for name in order])
     shapes = alt.Scale(domain=order, range=[SYMBOLS.get(name, "cross") for name in order])
     legend = alt.Legend(title=None, orient="bottom", symbolSize=110)
     shape = alt.Shape("strategy:N", scale=shapes, legend=legend)
     base = (
-        alt.Chart(data.of(shown))
+        alt.Chart(data.of(rows))
         .transform_calculate(
             x=f"{MAPPED} ? datum.common_log2_lr : datum.log2_lr", y=f"{MAPPED} ? datum.common_log2_wd : datum.log2_wd"
         )

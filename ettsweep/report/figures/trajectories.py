@@ -26,11 +26,11 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     metric = str(points["metric"].iloc[0])
     quantity, accuracy = evaluated(metric), is_accuracy(metric)
     factor = 100 if accuracy else 1
-    data, listed = Data(), _listed(points, metric)
-    counted = curves[curves["counted"]].dropna(subset=[quantity])
-    means = mean_curves(counted, quantity, ["point"]).merge(listed, on="point")
+    data, legend_points = Data(), _listed(points, metric)
+    counted_curves = curves[curves["counted"]].dropna(subset=[quantity])
+    means = mean_curves(counted_curves, quantity, ["point"]).merge(legend_points, on="point")
     means = seen(means.assign(value=factor * means["value"]), accuracy)
-    labels = [label for label in dict.fromkeys(listed["label"]) if label in set(means["label"])]
+    labels = [label for label in dict.fromkeys(legend_points["label"]) if label in set(means["label"])]
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     legend = alt.Legend(
         title=f"(lr, wd) [{axis_of(metric)[0].replace('validation ', '')}]",
@@ -68,9 +68,9 @@ def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.Dat
     return groups[groups["runs"] == groups.groupby(by)["runs"].transform("max")].drop(columns="runs")
 
 
-def seen(drawn: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
+def seen(curves: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
     """Return what of curves shows the differences where they end: of accuracies, the upper three quarters."""
-    return drawn[drawn["value"] >= drawn["value"].quantile(0.25)] if accuracy else drawn
+    return curves[curves["value"] >= curves["value"].quantile(0.25)] if accuracy else curves
 
 
 def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
@@ -78,8 +78,8 @@ def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
     low, high = float(values.min()), float(values.max())
     if not accuracy and low > 0 and high > 4 * low:
         return alt.Scale(type="log", nice=False, domain=[low / 1.1, high * 1.1])
-    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return alt.Scale(zero=False, nice=False, domain=[low - room, high + room])
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return alt.Scale(zero=False, nice=False, domain=[low - margin, high + margin])
 
 
 def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -101,8 +101,8 @@ def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def _shades(labels: list[str]) -> list[str]:
     """Return a colour for each label, from blue for the best to red; grey for what is not listed."""
-    named = [label for label in labels if label != "other points"]
-    at = np.linspace(0, 1, max(2, len(named)))
+    listed_labels = [label for label in labels if label != "other points"]
+    at = np.linspace(0, 1, max(2, len(listed_labels)))
     stops = [
         (0.0, (37, 99, 190)),
         (0.25, (20, 150, 160)),
@@ -110,7 +110,7 @@ def _shades(labels: list[str]) -> list[str]:
         (0.75, (224, 150, 30)),
         (1.0, (205, 60, 40)),
     ]
-    places = [place for place, _ in stops]
-    channels = [np.interp(at, places, [rgb[k] for _, rgb in stops]).round().astype(int) for k in range(3)]
+    positions = [position for position, _ in stops]
+    channels = [np.interp(at, positions, [rgb[k] for _, rgb in stops]).round().astype(int) for k in range(3)]
     shades = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in zip(*channels, strict=True)]
-    return [GREY if label == "other points" else shades[named.index(label)] for label in labels]
+    return [GREY if label == "other points" else shades[listed_labels.index(label)] for label in labels]

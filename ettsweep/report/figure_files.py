@@ -1,4 +1,4 @@
-"""The figures of a report: each one specification, which gives the page's figure and files for papers."""
+"""The figures of a report: one specification each, for the page and for the files that papers use."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from ettsweep.report.verdict_text import Key
 from ettsweep.study.verdict import Verdict
 
 VEGA_LITE = "6.4"
-"""The version of specifications, as altair writes them."""
+"""The Vega-Lite version that altair writes."""
 
 SCALE = 2
-"""Pixels of an image for each of a figure."""
+"""PNG pixels per pixel of the figure."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Figure:
     """A figure of the page.
 
     Attributes:
-        kind: what it is of, such as map.
-        name: of its files, without what tells their kind.
-        title: whose it is.
-        caption: what is to be seen, in words.
-        spec: a Vega-Lite specification, with its data as `datasets`.
+        kind: such as map, curves or seeds.
+        name: of its files, without the suffix.
+        title: the comparison, and the strategy where it is of one alone.
+        caption: a description of what the figure shows.
+        spec: a Vega-Lite specification, with its data under `datasets`.
     """
 
     kind: str
@@ -65,15 +65,15 @@ class Figure:
 
 
 def _titled(chart_title: Any, title: str) -> Json:
-    """Return a title for a file, which has no page around it, above the figure's own."""
+    """Return a title for a file, which has no page around it, above the chart's own."""
     return {"text": title, "subtitle": chart_title["text"] if isinstance(chart_title, dict) else chart_title or ""}
 
 
-# --- what is drawn --------------------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------------------------
 
 
 class FigureWriter:
-    """Draws the figures of comparisons; names of files are given once."""
+    """Draws the figures of comparisons, and gives each a file name of its own."""
 
     def __init__(self, histories: RunHistories, rows: int) -> None:
         self._histories = histories
@@ -81,9 +81,9 @@ class FigureWriter:
         self._used: set[str] = set()
 
     def of(self, comparison: StrategyComparison) -> Iterator[tuple[Key, Figure]]:
-        """Yield the figures of a comparison, each with the family that it is of: the first one, where it is of all.
+        """Yield the figures of a comparison, each with the key of its family.
 
-        What has nothing to show is not drawn.
+        Figures of all strategies have the key of the first. Figures without data are left out.
         """
         families, first = comparison.families, comparison.families[0].verdict
         frames = FamilyFrames(families, self._histories, self._rows)
@@ -97,9 +97,9 @@ class FigureWriter:
                 yield verdict.key, _figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, chart)
 
     def _name(self, name: str, family: str) -> str:
-        """Return a plain file name, s=0.25 as s0p25; the family tells two of the same name apart.
+        """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added.
 
-        LaTeX takes what follows a dot for the kind of file, and a program on the way may do the same.
+        LaTeX takes what follows a dot for the file type, and other programs may do the same.
         """
         file_name = name.replace("=", "").replace(".", "p")
         ascii_name = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in file_name)
@@ -115,7 +115,7 @@ def _series(verdict: Verdict) -> str:
 
 def _figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
     bare = chart.copy(deep=False)
-    bare.datasets = alt.Undefined  # else each value in them is looked at
+    bare.datasets = alt.Undefined  # else altair walks through every value
     return Figure(kind, name, title, caption, {**bare.to_dict(validate=False), "datasets": chart.datasets})
 
 
@@ -124,15 +124,17 @@ Drawn = Iterator[tuple[str, str, alt.LayerChart]]
 
 
 def _of_all(frames: FamilyFrames) -> Drawn:
-    """Draw what compares strategies."""
+    """Draw the figures that compare strategies."""
     if chart := family_charts.strategies(frames):
-        plateau = ", in rings what is as good as the candidate within the margin" * bool(frames.points["as_good"].any())
-        yield "strategies", f"Points that were run{plateau}, and the candidates, named.", chart
+        plateau = ", with a ring around those as good as the candidate within the margin" * bool(
+            frames.points["as_good"].any()
+        )
+        yield "strategies", f"Points that were run{plateau}, and the candidates, labelled.", chart
     yield from _captioned(frames, {"seeds": family_charts.seeds, "scores": family_charts.scores})
 
 
 def _of_one(frames: FamilyFrames) -> Drawn:
-    """Draw what is known of one family."""
+    """Draw the figures of one family."""
     if chart := family_charts.lattice(frames):
         yield "map", _map_caption(frames), chart
     kinds = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
@@ -147,26 +149,26 @@ def _captioned(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames]
 
 CAPTIONS = {
     "seeds": (
-        "Optima of all strategies, a line for each fresh seed, or for each of the search's without any. "
-        "In brackets: mean ± standard deviation, and how many."
+        "Optima of all strategies, a line for each fresh seed, or for each of the search's if there are none. "
+        "In brackets: mean ± standard deviation, and the number of seeds."
     ),
     "scores": (
-        "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh."
+        "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh seeds."
     ),
     "trajectories": (
-        "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
+        "Evaluations of all points, a line each, mean over the search's seeds; the candidate's line is thick."
     ),
     "curves": (
         "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
-        "neighbours. A click on the map shows all runs of a point, with theirs."
+        "neighbours. A click on the map shows all runs of a point, with their spikes."
     ),
     "course": (
-        "What the search had found after so many runs: proposals in the order in which they were named, then all "
-        "others that the verdict goes by, in the order in which they ended. The best single run is partly luck: "
-        "verdicts go by means."
+        "Best score after each finished run: first the suggested points, in the order of suggestion, then all other "
+        "runs that count for the verdict, in the order in which they ended. The best single run is partly luck: "
+        "verdicts compare means."
     ),
 }
-"""What figures say that say the same of all families."""
+"""Captions of the figures whose captions do not depend on the data."""
 
 
 def _map_caption(frames: FamilyFrames) -> str:
@@ -179,7 +181,7 @@ def _map_caption(frames: FamilyFrames) -> str:
         sentences.append("Curve: fitted, with its standard error; its optimum is the cross.")
     elif fitted:
         sentences.append(
-            "Contours: the fitted surface, worse than at its optimum by the margin, twice and four times the margin, "
+            "Contours: where the fitted surface is worse than at its optimum by the margin, twice and four times that, "
             "and so on; its optimum, the cross, with one standard error."
         )
     if off_lattice := int(points["lr_steps"].isna().sum()):
@@ -187,5 +189,7 @@ def _map_caption(frames: FamilyFrames) -> str:
             f"{count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."
         )
     if verdict.study.proposed:
-        sentences.append("Numbers: the order in which points were proposed; grey line: where the ranges searched end.")
+        sentences.append(
+            "Numbers: the order in which points were suggested; grey line: the edge of the searched ranges."
+        )
     return " ".join(sentences)

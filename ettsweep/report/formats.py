@@ -1,4 +1,4 @@
-"""How a report looks, the same in all figures and on the page: numbers as people read them, and colours."""
+"""Numbers and colours as text, the same in all figures and on the page."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ettsweep.study.lattice import Point
 STRATEGY_COLOURS = {"standard": INK, "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
 """The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart.
 
-Black is that of the text around: light in the dark.
+Standard has the colour of the text around it, which is light in the dark theme.
 """
 
 FAMILY_COLOURS = {
@@ -24,20 +24,20 @@ FAMILY_COLOURS = {
     0.75: "#8c6d1f",
     1.0: STRATEGY_COLOURS["mup"],
 }
-"""Colours along s; any other s lies between its two nearest, so that no two share a colour."""
+"""Colours along s; any other s gets a mixture of its two nearest, so that no two share a colour."""
 
 GREY = "#9a9a9a"
-"""Of what is beside the point."""
+"""The colour of points and strategies that do not stand out."""
 
 LARGE = 1e6
-"""From here on, a loss is written with a power of ten."""
+"""Losses from here on are written with a power of ten."""
 
 
 # --- numbers --------------------------------------------------------------------------------------------
 
 
 def short(value: float) -> str:
-    """Return a number to three digits: 0.0156, 22.6, 3.05e-7."""
+    """Return a number with three significant digits: 0.0156, 22.6, 3.05e-7."""
     text = f"{value:.3g}"
     if "e" not in text:
         return text
@@ -46,17 +46,17 @@ def short(value: float) -> str:
 
 
 def point_text(point: Point) -> str:
-    """Return a point as the terminal has it: (2^-6, 2^-1)."""
+    """Return a point as powers of two: (2^-6, 2^-1)."""
     return f"({power(point.lr, 3)}, {power(point.wd, 3)})"
 
 
 def is_accuracy(metric: str) -> bool:
-    """Say whether a metric is a fraction, shown in percent."""
+    """`True` if a metric is a fraction, shown in percent."""
     return metric.endswith("accuracy")
 
 
 def score_text(value: float, metric: str, unit: bool = True) -> str:
-    """Return a score as people read it: 97.70%, or a loss to four digits."""
+    """Return a score as text: 97.70%, or a loss with four digits."""
     if is_accuracy(metric):
         return f"{100 * value:.2f}" + ("%" if unit else "")
     size = abs(value)
@@ -72,6 +72,7 @@ def cell_text(value: float, metric: str) -> str:
     """Return a score short enough for a hexagon."""
     if is_accuracy(metric):
         return f"{100 * value:.2f}"
+    # A hexagon has room for about five characters.
     text = f"{value:.3f}" if 1e-3 <= abs(value) < 10 else short(value)
     return text.removeprefix("0") if text.startswith("0.") else text
 
@@ -85,24 +86,24 @@ def error_text(error: float, score: float, metric: str) -> str:
 
 
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return mean and sample standard deviation; the mean is None where a score is, or there are none."""
-    finite = [score for score in scores if score is not None]
-    if not finite or len(finite) < len(scores):
+    """Return mean and sample standard deviation; both are None if a score is missing, or there are none."""
+    present = [score for score in scores if score is not None]
+    if not present or len(present) < len(scores):
         return None, None
-    mean = math.fsum(finite) / len(finite)
-    if len(finite) < 2:
+    mean = math.fsum(present) / len(present)
+    if len(present) < 2:
         return mean, None
-    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in finite) / (len(finite) - 1))
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in present) / (len(present) - 1))
 
 
 def standard_error(scores: Sequence[float | None]) -> float | None:
-    """Return that of the mean; None where a score is, or there are fewer than two."""
+    """Return the standard error of the mean; None if a score is missing, or there are fewer than two."""
     _, std = mean_std(scores)
     return None if std is None else std / math.sqrt(len(scores))
 
 
 def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None:
-    """Return mean ± standard deviation, a loss with as many decimals as two digits of its deviation need."""
+    """Return mean ± deviation; a loss has as many decimals as two digits of its deviation need."""
     if mean is None:
         return None
     if std is None:
@@ -117,14 +118,14 @@ def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None
 
 
 def metric_name(metric: str) -> str:
-    """Return what an axis is called."""
+    """Return the label of a metric, such as lowest validation loss."""
     reduction, quantity = metric.split("_", 1)
     prefix = {"best": "lowest " if quantity == "loss" else "best ", "final": "final "}[reduction]
     return prefix + ("validation accuracy" if quantity == "accuracy" else "validation loss")
 
 
 def axis_of(metric: str) -> tuple[str, int]:
-    """Return what the axis of a metric is called, and what values are multiplied by there."""
+    """Return the title of a metric's axis, and the factor from values to that axis (100 for percent)."""
     return (metric_name(metric) + " (%)", 100) if is_accuracy(metric) else (metric_name(metric), 1)
 
 
@@ -132,7 +133,7 @@ def axis_of(metric: str) -> tuple[str, int]:
 
 
 def strategy_rank(strategy: str) -> tuple[float, str]:
-    """Return what sorts strategies: standard, then the family by s, then names that are none."""
+    """Return a sort key: standard first, then the strategies of the family by s, then unknown names."""
     try:
         s = parse_strategy(strategy)
     except InputError:

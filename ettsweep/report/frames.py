@@ -150,7 +150,7 @@ def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows
         told: a description, as text.
     """
     table_rows = [
-        (*columns[:-1], spike.step, spike.step / history.unit_steps, spike.quantity, spike.value, spike.told)
+        (*columns[:-1], spike.step, spike.step / history.unit_steps, spike.quantity, spike.value, spike.text)
         for family in families
         for run, columns in _members(family)
         if (history := histories.of(run, rows))

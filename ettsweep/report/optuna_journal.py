@@ -1,4 +1,4 @@
-"""A journal of Optuna's with the sweeps of a report: a study for each family, in which each point is a trial."""
+"""Export of sweeps to an Optuna journal: a study for each family, a trial for each point."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,11 +26,11 @@ from ettsweep.study.verification import evaluate_all
 from ettsweep.trainer.tasks.registry import Metric
 
 FAMILY = "family"
-"""The attribute of a study that has the id of its family: what Optuna alone has written has none."""
+"""The study attribute with the id of its family: studies that other programs wrote have none."""
 
 
 class _Lines(BaseJournalBackend):
-    """The lines of a journal, in memory."""
+    """A journal in memory: Optuna builds it line by line, one atomic write puts it on disk."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -43,14 +43,20 @@ class _Lines(BaseJournalBackend):
 
 
 def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study], run_index: RunIndex) -> str:
-    """Write a study for each family of some sweeps, in one rename; return a line on it, for people.
+    """Write an Optuna study for each family of some sweeps, in one atomic write; return a line for users.
+
+    Args:
+        path: the journal; an earlier one of ettsweep's is replaced.
+        sweep_store: where the studies' samplers are recorded.
+        searches: the studies to export.
+        run_index: their runs.
 
     Raises:
-        InputError: there is a file that this function has not written.
+        InputError: the file exists, and ettsweep did not write it.
         StorageError: it cannot be written.
     """
     if path.exists() and not _replaceable(path):
-        problem = "is there, and is no journal that ettsweep wrote; name another file, or move it away"
+        problem = "exists, and is not a journal that ettsweep wrote; choose another file, or move it away"
         raise InputError(f"--optuna {path}: {problem}")
     journal, trials = _Lines(), 0
     with quiet():
@@ -65,13 +71,13 @@ def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study]
 
 
 def _replaceable(path: Path) -> bool:
-    """`True` if a file is empty, or all that it holds is studies of families."""
+    """`True` if a file is empty, or all its studies are exported families."""
     if not path.is_file() or path.stat().st_size == 0:
         return path.is_file()
     try:
         with quiet():
             studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
-    except Exception:  # whatever Optuna makes of a file that is none of its own
+    except Exception:  # Optuna raises many types for a file that is not a journal
         return False
     return bool(studies) and all(FAMILY in study.user_attrs for study in studies)
 
@@ -79,7 +85,7 @@ def _replaceable(path: Path) -> bool:
 def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mapping[Point, str]) -> int:
     """Add the points of a family that have a result or were pruned; return how many there are.
 
-    Those that a sampler proposed come first to last, then all others by lr and wd.
+    Suggested points come first, in the order of suggestion, then all others by lr and wd.
     """
     sweep_study, runs, metric = study_state.study, study_state.runs(), study_state.study.metric
     others = sorted(runs.keys() - samplers.keys(), key=tuple)
@@ -110,13 +116,13 @@ def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mappi
 
 
 def _shown(runs: Sequence[Run]) -> list[Run]:
-    """Return the finished runs of a point, lowest seed first; where there is none, those that were pruned."""
+    """Return the finished runs of a point, lowest seed first; if there is none, those that were pruned."""
     in_order = sorted(runs, key=lambda run: run.spec.seed)
     return [run for run in in_order if run.state.finished] or [run for run in in_order if run.state is State.PRUNED]
 
 
 def _mean(runs: Sequence[Run]) -> float | None:
-    """Return the mean score of some runs; None where one of them has none."""
+    """Return the mean score of some runs; None if one of them has none."""
     scores = [run.score for run in runs if run.score is not None]
     return fmean(scores) if len(scores) == len(runs) else None
 
@@ -129,7 +135,10 @@ def _trial(
     metric: Metric,
     attrs: dict[str, Any],
 ) -> FrozenTrial:
-    """Return a point as one trial over all its seeds, with the curve of the first; where it diverged, as the worst."""
+    """Return a point as one trial over all its seeds, with the curve of its first seed.
+
+    A point that diverged gets the worst mean of the study; where no point has a mean, its trial failed.
+    """
     if runs[0].state is State.PRUNED:
         state, value, attrs = TrialState.PRUNED, None, attrs | {"pruned": runs[0].status.reason}
     elif (value := _mean(runs)) is not None:

@@ -1,4 +1,4 @@
-"""The answer of a comparison: the best optimum in a sentence, and of each strategy its optimum and what to do next."""
+"""The answer of a comparison: the best optimum in a sentence, and a card per strategy with its next step."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "cost")
-"""Lines of a card, top to bottom."""
+"""Lines of a card, top to bottom; those that no strategy has are left out."""
 
 
 def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[str, str]) -> Row:
-    """Return what the page says first of a comparison: its claim, and a card for each strategy.
-
-    `notes` are what people wrote on sweeps, by name.
-    """
+    """Return the answer of a comparison: the best optimum, and a card per strategy; `notes` are by sweep name."""
     families, metric = comparison.families, comparison.metric
     finished = spikes_of(run for family in families for run in family.runs)
     lines = [_lines(family, searches) for family in families]
@@ -55,7 +52,7 @@ def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[st
 
 
 def anchor(family: JudgedFamily) -> str:
-    """Return the id of the part of the page that a family has."""
+    """Return the HTML id of a family's section."""
     return "-".join(family.verdict.key)
 
 
@@ -65,7 +62,7 @@ def colour(family: JudgedFamily) -> str:
 
 
 def label(name: str, verdict: Verdict) -> str:
-    """Return what a line of a card is called."""
+    """Return the label of a line of a card."""
     labels = {
         "optimum": "optimum" if verdict.verdict == "optimal" else "candidate",
         "score": formats.metric_name(verdict.study.metric.metric),
@@ -80,7 +77,7 @@ def label(name: str, verdict: Verdict) -> str:
 
 
 def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]]:
-    """Return what is known of a strategy, by line: what is said, and small words beside it."""
+    """Return the lines of a card by name: the value, and small text beside it."""
     verdict, metric = family.verdict, family.verdict.study.metric.metric
     card_lines: dict[str, tuple[str, str]] = {}
     if verdict.point:
@@ -105,7 +102,7 @@ def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str
 
 
 def _beside(family: JudgedFamily) -> dict[str, tuple[str, str]]:
-    """Return what other metrics than the score say of an optimum, over all seeds that have a score."""
+    """Return the lines of metrics other than the score, means over all seeds that have a score."""
     runs, card_lines = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
     if not formats.is_accuracy(family.verdict.study.metric.metric) and (mean := _mean(runs, "best_accuracy")):
         card_lines["accuracy"] = (mean, "")
@@ -123,13 +120,14 @@ def _cost(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]
 
 
 def _mean(runs: "pd.DataFrame", metric: str) -> str | None:
-    """Return the mean of a metric over the runs that have it."""
+    """Return the mean of a metric over the runs that have it; None if none has."""
     values = runs[metric].dropna()
     return formats.score_text(values.mean(), metric) if len(values) else None
 
 
 def cell(name: str, value: object) -> str:
-    """Return a value of a table of runs as people read it."""
+    """Return a cell of the table of runs as text."""
+    # NaN differs from itself; pandas.NA has no truth value, so its name is compared.
     if value != value or value is None or str(value) == "<NA>":
         return ""
     if isinstance(value, float):

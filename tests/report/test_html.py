@@ -101,8 +101,8 @@ def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
     ("fresh", "words"),
     [
         ((0.20, 0.22), "ahead of ntk by 0.099 ± 0.010 (standard error)"),
-        ((0.14, 0.16), "not told apart from ntk: 0.039 ± 0.010 (standard error; 0.06311 would be 95% sure)"),
-        ((0.11, 0.12), "not told apart from ntk: 0.0044 ± 0.0050 (standard error; 0.03158 would be 95% sure)"),
+        ((0.14, 0.16), "not distinguishable from ntk: 0.039 ± 0.010 (standard error; 95% sure from 0.06311 on)"),
+        ((0.11, 0.12), "not distinguishable from ntk: 0.0044 ± 0.0050 (standard error; 95% sure from 0.03158 on)"),
         ((0.2,), None),
         ((0.2, None), None),
     ],
@@ -113,7 +113,7 @@ def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | No
     vars(other).update(search=replace(other.study))
     vars(other.study).update(strategy="ntk", family="0" * 12)
     lead = Page(page_of(Made(made.results, made.runs, [made.verdict("standard"), other]))).text
-    assert (words in lead) if words else "ahead of" not in lead and "told apart" not in lead
+    assert (words in lead) if words else "ahead of" not in lead and "distinguishable" not in lead
 
 
 def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:

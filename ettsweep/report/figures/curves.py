@@ -1,4 +1,4 @@
-"""Curves of a family: an explorer of steps, evaluations and spikes, by point and by run."""
+"""The explorer of a family's curves: steps, evaluations and spikes, by point and by run."""
 
 import json
 
@@ -12,13 +12,13 @@ from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.trainer.tasks.registry import evaluated
 
 NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
-"""Okabe and Ito's palette and a brown, for the neighbours of a candidate."""
+"""Okabe and Ito's colour-blind-safe palette and a brown, for the neighbours of a candidate."""
 
 MOST_OTHERS = 12
-"""Points drawn in grey beside a candidate and its neighbours, the best first."""
+"""Further points drawn in grey, the best first."""
 
 CHOSEN = "chosen"
-"""The parameter that says of which point the curves of all runs are drawn, by its name; of none where it is empty."""
+"""Vega parameter: the label of the point whose runs are drawn one by one; empty for none. The page sets it."""
 
 UNITS = {"loss": " (nats)", "grad_norm": "", "val_loss": " (nats)", "val_accuracy": " (%)"}
 
@@ -31,15 +31,15 @@ TRIANGLE = "M-1,-1L1,-1L0,0.8Z"
 
 
 def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
-    """Draw training loss, gradient norm, validation loss or accuracy of a family, whichever is asked for.
+    """Draw training loss, gradient norm, validation loss or accuracy of a family, as chosen by a control.
 
-    At first, that is what scores are of. Lines are means over the seeds that count, of the candidate, its neighbours
-    and, in grey, the best others; with `chosen` the curves of all runs of a point. Controls choose the quantity, the
-    width of the bins that smooth, and logarithmic axes; clicking an entry of the legend hides and shows it. Spikes are
-    marked, and told on hover.
+    It starts with the scored quantity. Lines are means over the seeds that count: of the candidate, its neighbours and,
+    in grey, the best other points; choosing a point adds the curves of all its runs. Controls set the quantity, the
+    width of the smoothing bins, and logarithmic axes; a click on a legend entry hides or shows its line. Spikes are
+    marked, with details on hover.
 
     Args:
-        curves: the rows of `curves_frame` of one family; there is one at least.
+        curves: the rows of `curves_frame` of one family; at least one.
         spikes: its rows of `spikes_frame`.
         points: its rows of `points_frame`.
     """
@@ -66,9 +66,9 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
 
 
 def _named(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points that are drawn, the candidate first, then its neighbours by score, then the best others.
+    """Select the points to draw: the candidate, then its neighbours by score, then the best others.
 
-    Columns: point, role; label, what the legend has of it; colour.
+    Columns: point, role, label (of the legend), colour.
     """
     lower = not str(points["metric"].iloc[0]).endswith("accuracy")
     ranked = points.sort_values("score", ascending=lower, na_position="last")
@@ -86,7 +86,7 @@ def _named(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
-    """Return a chart of the quantity that is asked for: `t`, the middle of its bin, and `value`, of each run."""
+    """Return a chart of the chosen quantity of each run: `value` over `t`, the middle of its smoothing bin."""
     fields = ["point", "seed", "counted", "label"]
     return (
         alt.Chart(data.of(curves))
@@ -98,7 +98,7 @@ def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
 
 
 def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
-    """Draw the mean over seeds of each point, as far as all of them go; faintly, where a point is chosen."""
+    """Draw the mean over seeds of each point, up to where its shortest run ends; faint while a point is chosen."""
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     kinds, candidate = (
         labelled.drop_duplicates("label"),
@@ -131,7 +131,7 @@ def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
 
 
 def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
-    """Draw the runs of the chosen point, and their seeds where they end."""
+    """Draw the runs of the chosen point, labelled with their seeds at the right end."""
     chosen = base.transform_filter(f"{CHOSEN} != '' && datum.point == {CHOSEN}").transform_aggregate(
         value="mean(value)", groupby=["run", "point", "seed", "t"]
     )
@@ -150,7 +150,7 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
 
 
 def _spikes(data: Data, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> alt.Chart:
-    """Mark the spikes in the means of the candidate and its neighbours, or those of the chosen point."""
+    """Mark spikes in the means of the candidate and its neighbours, or those of the chosen point."""
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
     marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
     rows = marked.merge(runs[["run", "counted"]], on="run")
@@ -166,12 +166,13 @@ def _spikes(data: Data, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> 
 
 
 def _along(chart: alt.Chart, unit: str) -> alt.Chart:
-    """Place `value` over `t`, both on whichever axis is asked for."""
+    """Draw `value` over `t`, each axis linear or logarithmic as the controls say."""
 
     def axis(log: str) -> alt.Axis:
         labels = f"{log} ? format(pow(10, datum.value), '~g') : datum.label"
         return alt.Axis(labelExpr=labels, values=alt.expr(f"{log} ? {LOG_TICKS} : null"))
 
+    # A scale's type cannot depend on a parameter: logarithms are taken of the data, and undone in the labels.
     scale = alt.Scale(zero=False, nice=False)
     return (
         chart.transform_filter("(!logx || datum.t > 0) && (!logy || datum.value > 0)")

@@ -12,18 +12,20 @@ from ettsweep.report.formats import axis_of, is_accuracy, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
 REACH = 8
-"""How many times as far from the best as the median a score may be to be on the panel."""
+"""Scores farther from the best than this many times the median's distance are clamped to the worse edge."""
 
 
 def line_map(
     points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
 ) -> alt.LayerChart:
-    """Draw scores with their standard errors against the free axis; what has no score stands at the worse edge.
+    """Draw scores with standard errors against log2 of the free axis; points without a score are at the worse edge.
 
-    Arguments are those of `lattice`. Places are in log2 of lr, or of wd.
+    The arguments are those of `lattice`.
     """
     data = Data()
-    located = points if ranges is None else pd.concat([points, ranges])  # one point alone does not tell the axis
+    located = (
+        points if ranges is None else pd.concat([points, ranges])
+    )  # a single point does not show which axis is free
     along = "wd" if located["wd_steps"].nunique() > located["lr_steps"].nunique() else "lr"
     other = points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
@@ -63,7 +65,7 @@ def line_map(
 
 
 def _range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
-    """Return the scores at the ends of the panel, with some room."""
+    """Return the scores at both ends of the y axis."""
     scored = points.dropna(subset=["score"])
     error = scored["error"].fillna(0)
     ends = [*(scored["score"] - error), *(scored["score"] + error)]
@@ -73,7 +75,7 @@ def _range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
 
 
 def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
-    """Draw a sign for each point without a score, named in a legend."""
+    """Draw a sign for each point without a score, explained by a legend."""
     states = [state for state in STATES if state in set(unscored["state"])]
     scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
     base = alt.Chart(data.of(unscored[["x", "y", "state"]])).encode(x, y)
@@ -84,11 +86,11 @@ def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
 def _searched(
     data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, best_y: float, x: alt.X, y: alt.Y
 ) -> list[alt.Chart]:
-    """Number proposals along the better edge and, where two points tell how long a step is, mark the range's ends."""
+    """Number the suggestions along the better edge, and mark the ends of the searched range."""
     numbered = at.dropna(subset=["proposal"])
     layers = numbers(alt.Chart(data.of(numbered.assign(y=best_y)[["x", "y", "proposal"]])).encode(x, y))
     if at[f"{along}_steps"].nunique() < 2:
-        return layers
+        return layers  # one point does not show how long a step is
     origin, step = _origin(at, along)
     steps = ranges[f"{along}_steps"]
     ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
@@ -106,7 +108,7 @@ def _curve(
     x: alt.X,
     y: alt.Y,
 ) -> list[alt.Chart]:
-    """Draw the fitted curve with a band of its standard error, and its optimum; a line through the scores without."""
+    """Draw the fitted curve with a band of its standard error, and its optimum; without a fit, join the scores."""
     scored = points.dropna(subset=["score"]).sort_values(f"log2_{along}")
     if surface.empty:
         line = pd.DataFrame({"x": scored[f"log2_{along}"], "y": factor * scored["score"]})
@@ -130,7 +132,7 @@ def _curve(
 
 
 def _origin(points: pd.DataFrame, along: str) -> tuple[float, float]:
-    """Return log2 of the value at step 0, and how much a step is."""
+    """Return log2 of the axis at step 0, and the length of a step."""
     ordered = points.sort_values(f"{along}_steps")
     first, last = ordered.iloc[0], ordered.iloc[-1]
     step = (last[f"log2_{along}"] - first[f"log2_{along}"]) / (last[f"{along}_steps"] - first[f"{along}_steps"])

@@ -1,4 +1,4 @@
-"""The paper's figure of optima, fig:seeds-ViT: those of all strategies over their seeds, on one axis."""
+"""The paper's figure of optima (fig:seeds-ViT): the best points of all strategies over their seeds, on one axis."""
 
 import altair as alt
 import pandas as pd
@@ -15,11 +15,11 @@ KINDS = ["search's seeds", "fresh seeds"]
 def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
     """Draw the evaluations of each strategy's candidate, a line for each run.
 
-    The legend has (lr, wd) and the mean ± standard deviation of the scores; clicking an entry hides and shows it.
+    The legend has (lr, wd) and the mean ± standard deviation of the scores; a click on an entry hides or shows it.
 
     Args:
-        curves: rows of `curves_frame` of families that differ only in strategy; there is an evaluation at least.
-        runs: rows of `optima_frame` of the same; of each strategy the fresh ones are drawn, the search's without any.
+        curves: rows of `curves_frame` of families that differ only in strategy; at least one is an evaluation.
+        runs: rows of `optima_frame` of the same; a strategy's fresh runs are drawn, or the search's if it has none.
     """
     data, metric, selected = Data(), str(runs["metric"].iloc[0]), of_one_kind(runs)
     quantity, accuracy = evaluated(metric), is_accuracy(metric)
@@ -52,16 +52,16 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
 def scores(runs: pd.DataFrame) -> alt.LayerChart:
     """Draw the score of each run of each candidate, with means and standard deviations where none diverged.
 
-    Open circles are the search's seeds, which chose the point and so flatter it; filled ones are fresh.
+    Open circles are the search's seeds, which chose the point, so their mean is optimistic; filled ones are fresh.
 
     Args:
         runs: rows of `optima_frame` of families that differ only in strategy.
     """
     name, factor = axis_of(str(runs["metric"].iloc[0]))
     data, order = Data(), _ordered(runs)
-    scored_runs = runs.assign(value=factor * runs["score"], kind=_kinds(runs), diverged=runs["score"].isna())
-    scored = scored_runs[~scored_runs["diverged"]]
-    groups = scored_runs.groupby(["strategy", "kind"], as_index=False)
+    all_runs = runs.assign(value=factor * runs["score"], kind=_kinds(runs), diverged=runs["score"].isna())
+    scored = all_runs[~all_runs["diverged"]]
+    groups = all_runs.groupby(["strategy", "kind"], as_index=False)
     statistics = groups.agg(
         mean=("value", "mean"), std=("value", "std"), runs=("run", "size"), diverged=("diverged", "sum")
     )
@@ -91,7 +91,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
 
 
 def of_one_kind(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return of each strategy the fresh runs, those that count where there are none."""
+    """Return the fresh runs of each strategy, or those of the search if it has none."""
     fresh = runs[~runs["counted"]]
     return pd.concat([fresh, runs[runs["counted"] & ~runs["strategy"].isin(fresh["strategy"])]])
 

@@ -1,4 +1,4 @@
-"""The course of a search: the best score against the runs that it has taken."""
+"""The history of a search: the best score against the number of finished runs."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from ettsweep.report.theme import CANDIDATE, INK
 
 
 def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
-    """Draw each run where it ended, proposals filled, the best score so far, and the candidate's mean with its error.
+    """Draw each finished run, suggestions filled, the best score so far, and the candidate's mean with its error.
 
-    Runs that diverged, or are far worse, stand at the worse edge.
+    Runs that diverged, or are far worse than the others, are at the worse edge.
 
     Args:
-        spent: rows of `course_frame` of one family; there is one at least.
+        history: rows of `course_frame` of one family; at least one.
         points: its rows of `points_frame`.
     """
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
@@ -33,7 +33,7 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     rows = history.assign(
         value=value.clip(low, high),
         so_far=factor * history["best"],
-        kind=history["proposal"].notna().map({True: "proposal", False: "other run"}),
+        kind=history["proposal"].notna().map({True: "suggestion", False: "other run"}),
         beyond=history["score"].isna() | (value < low) | (value > high),
     )
     base = alt.Chart(data.of(rows)).encode(
@@ -63,8 +63,8 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         base.mark_line(interpolate="step-after", stroke=colour, strokeWidth=1.8).encode(y="so_far:Q"),
     ]
     marks: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("!datum.beyond && datum.kind == 'proposal'", {"filled": True, "fill": colour}),
-        ("!datum.beyond && datum.kind != 'proposal'", {"filled": False, "stroke": colour}),
+        ("!datum.beyond && datum.kind == 'suggestion'", {"filled": True, "fill": colour}),
+        ("!datum.beyond && datum.kind != 'suggestion'", {"filled": False, "stroke": colour}),
         ("datum.beyond", {"filled": False, "stroke": colour, "shape": STATES["diverged"]}),
     )
     for test, mark in marks:
@@ -74,16 +74,16 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
 
 
 def _parting(data: Data, rows: pd.DataFrame, top: float) -> list[alt.Chart]:
-    """Part the proposals from the runs that came after them, for the verdict."""
+    """Separate the suggested points from the runs that the verdict needed after them."""
     end = rows.loc[rows["proposal"].notna(), "number"].max()
-    if not end < len(rows):
+    if not end < len(rows):  # also if `end` is NaN, without any suggestion
         return []
-    labels = pd.DataFrame({"number": end + 0.5, "top": top, "side": ["proposals", "for the verdict"]})
+    labels = pd.DataFrame({"number": end + 0.5, "top": top, "side": ["suggestions", "for the verdict"]})
     base = alt.Chart(data.of(labels)).encode(alt.X("number:Q"))
     rule = base.mark_rule(stroke=INK, strokeOpacity=0.4, strokeDash=[4, 3])
     text_style: dict[str, Any] = {"fill": INK, "fillOpacity": 0.7, "fontSize": 10, "baseline": "bottom", "dy": -3}
     sides: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("proposals", {"align": "right", "dx": -5}),
+        ("suggestions", {"align": "right", "dx": -5}),
         ("for the verdict", {"align": "left", "dx": 5}),
     )
     texts = [

@@ -1,4 +1,4 @@
-"""The optima of all strategies on one map of (lr, wd), each in its own coordinates, or all in those of `standard`."""
+"""The optima of all strategies on one map of (lr, wd), in their own or in common coordinates."""
 
 import altair as alt
 import pandas as pd
@@ -7,17 +7,17 @@ from ettsweep.report.figures.chart_data import Data, layered
 from ettsweep.report.formats import strategy_colour, strategy_rank
 
 MAPPED = "mapped"
-"""The switch to common coordinates."""
+"""Vega parameter: `true` while all strategies are in the coordinates of `standard`."""
 
 SYMBOLS = {"standard": "circle", "ntk": "square", "hybrid": "triangle-up", "mup": "diamond"}
-"""Of all others, a cross."""
+"""Symbols of strategies; any other is a cross."""
 
 
 def strategies(points: pd.DataFrame) -> alt.LayerChart:
-    """Draw the points of some families, what is as good as the candidate within the margin, and the candidates.
+    """Draw the points of some families, those as good as the candidate within the margin, and the candidates.
 
-    A switch maps all to the coordinates of the standard strategy, by powers of the width. There, strategies whose
-    optima agree lie on each other: a ring around a ring, and names above names.
+    A switch maps all points to the coordinates of the standard strategy, by powers of the width. Optima that agree
+    there coincide, so their rings grow and their labels stack upwards.
 
     Args:
         points: rows of `points_frame` of families that differ only in strategy, with wd above 0.

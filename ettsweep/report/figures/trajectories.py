@@ -1,4 +1,4 @@
-"""The paper's figure of a search, fig:hyper-ViT: the evaluations of all its points, with their best values."""
+"""The paper's figure of a search (fig:hyper-ViT): the evaluations of all points, with their best values."""
 
 import altair as alt
 import numpy as np
@@ -10,17 +10,17 @@ from ettsweep.report.run_histories import NAMES
 from ettsweep.trainer.tasks.registry import evaluated
 
 MOST_LISTED = 30
-"""Points that a legend has room for: the best; the others are grey."""
+"""Most points in a legend, the best ones; all others are grey."""
 
 
 def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     """Draw the evaluations of all points of a family, means over the seeds that count.
 
-    The legend has (lr, wd) and the best value of each point, the best first; clicking an entry hides and shows it. The
-    candidate is thick.
+    The legend has (lr, wd) and the best value of each point, the best first; a click on an entry hides or shows it. The
+    candidate's line is thick.
 
     Args:
-        curves: the rows of `curves_frame` of one family; there is an evaluation at least.
+        curves: the rows of `curves_frame` of one family; at least one is an evaluation.
         points: its rows of `points_frame`.
     """
     metric = str(points["metric"].iloc[0])
@@ -63,18 +63,21 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
 
 
 def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.DataFrame:
-    """Return the mean over runs at each place that all runs of a group got to: `trained` and `value`."""
+    """Return the mean over the runs of each group: `trained` and `value`.
+
+    Only where all runs of the group have an evaluation: a run that ends early would make the mean jump.
+    """
     groups = evaluated.groupby([*by, "trained"], as_index=False).agg(value=(quantity, "mean"), runs=("run", "nunique"))
     return groups[groups["runs"] == groups.groupby(by)["runs"].transform("max")].drop(columns="runs")
 
 
 def seen(curves: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
-    """Return what of curves shows the differences where they end: of accuracies, the upper three quarters."""
+    """Drop the lowest quarter of accuracies, the steep beginning, so that the ends fill the axis; keep all losses."""
     return curves[curves["value"] >= curves["value"].quantile(0.25)] if accuracy else curves
 
 
 def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
-    """Return a scale for all values, in log for losses that fall much."""
+    """Return the y scale of some values: logarithmic for losses that fall to less than a quarter."""
     low, high = float(values.min()), float(values.max())
     if not accuracy and low > 0 and high > 4 * low:
         return alt.Scale(type="log", nice=False, domain=[low / 1.1, high * 1.1])
@@ -83,7 +86,7 @@ def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
 
 
 def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return points with what the legend has of them, the best first, those that diverged last."""
+    """Return the points with their legend labels, the best first, diverged ones last."""
     ranked = points.sort_values("score", ascending=not is_accuracy(metric), na_position="last").reset_index(drop=True)
     best = [
         score_text(score, metric) if score == score else state
@@ -100,7 +103,7 @@ def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _shades(labels: list[str]) -> list[str]:
-    """Return a colour for each label, from blue for the best to red; grey for what is not listed."""
+    """Return a colour per label, from blue for the best to red; grey for points that are not listed."""
     listed_labels = [label for label in labels if label != "other points"]
     at = np.linspace(0, 1, max(2, len(listed_labels)))
     stops = [

@@ -297,7 +297,7 @@ def test_a_folder_or_a_pipe_in_its_place_is_refused(made: Made) -> None:
     for make in (Path.mkdir, os.mkfifo):
         path = made.path.with_name(f"{make.__name__}.journal")
         make(path)
-        with pytest.raises(InputError, match="is there, and is no journal"):
+        with pytest.raises(InputError, match="exists, and is not a journal"):
             made.write(path)
 
 

@@ -18,7 +18,7 @@ LEAST_DIGITS, MOST_DIGITS = 5, 15
 
 
 class Data:
-    """The data sets of a figure. Charts refer to them by name: altair deep-copies charts, but not what a name stands for."""
+    """The data sets of a figure; charts refer to them by name, so that copying a chart copies no data."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {}

@@ -203,7 +203,7 @@ class _Hexagons:
         return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
 
     def _optimum(self) -> Iterator[alt.Chart]:
-        """Draw the optimum of the surface: a cross and, if its covariance is known, an ellipse of one standard error."""
+        """Draw the optimum of the surface: a cross, and an ellipse of one standard error if its covariance is known."""
         best = self.optimum.iloc[0]
         centre = hexagon_xy(best["lr_steps"], best["wd_steps"])
         if best["lr_variance"] == best["lr_variance"]:  # not NaN

@@ -23,9 +23,8 @@ def line_map(
     The arguments are those of `lattice`.
     """
     data = Data()
-    located = (
-        points if ranges is None else pd.concat([points, ranges])
-    )  # a single point does not show which axis is free
+    # A single point does not show which axis is free; the searched ranges may.
+    located = points if ranges is None else pd.concat([points, ranges])
     along = "wd" if located["wd_steps"].nunique() > located["lr_steps"].nunique() else "lr"
     other = points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))

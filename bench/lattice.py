@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.recorded import METRICS, read_table
 from ettsweep.errors import InputError
-from ettsweep.runs.spec import log2
+from ettsweep.powers import log2
 from ettsweep.study.run_index import load_run_index
 
 COLUMNS = ("log2_lr", "log2_wd", "seed", *METRICS)

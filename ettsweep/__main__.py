@@ -5,19 +5,21 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it without a traceback, and while it is imported by the signal itself."""
-    if heeded := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody has it ignored
+    """Run the command line. Ctrl-C ends it without a traceback; during imports, the signal kills the process."""
+    if (
+        handled := signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # else ignored, by nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from ettsweep import cli
 
     try:
-        if heeded:
+        if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             cli.main()
         finally:
-            if heeded:
-                signal.signal(signal.SIGINT, signal.SIG_DFL)  # what the interpreter still does has nothing to say
+            if handled:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback from the interpreter's shutdown either
     except KeyboardInterrupt:
         sys.stderr.write("ettsweep: interrupted\n")
         sys.exit(130)

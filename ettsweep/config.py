@@ -1,4 +1,4 @@
-"""What people write: YAML, read safely, and key=value."""
+"""Configuration as people write it: YAML, read safely, and key=value overrides."""
 
 import contextlib
 import re
@@ -11,33 +11,33 @@ import yaml
 from ettsweep.errors import InputError
 
 HIDDEN = "***"
-"""Stands for the value of an environment variable, which may be a secret, where one is shown or kept."""
+"""Replaces the value of an environment variable, which may be a secret, wherever it is shown or stored."""
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
 _FLOAT = ("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789."))
-"""1e-3, which YAML 1.1 takes for a text."""
+"""Floats such as 1e-3, which YAML 1.1 reads as text."""
 
 
 def _with_rules(base: Any) -> Any:
-    """Return a safe loader in which 1e-3 is a float, as everyone but YAML 1.1 means it, and a repeated key an error."""
+    """Return a safe loader that reads 1e-3 as a float and refuses duplicate keys."""
 
     class Loader(base):  # type: ignore[misc]
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-            seen = set()
+            seen_keys = set()
             for key_node, _ in node.value:
                 key = self.construct_object(key_node, deep=True)
                 if not isinstance(key, Hashable):
-                    continue  # an error of its own, below
-                if key in seen:
-                    words = f"key {key!r} is given twice"
-                    raise yaml.constructor.ConstructorError(None, None, words, key_node.start_mark)
-                seen.add(key)
+                    continue  # the base class raises its own error for it
+                if key in seen_keys:
+                    message = f"key {key!r} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, message, key_node.start_mark)
+                seen_keys.add(key)
             return super().construct_mapping(node, deep=deep)
 
         def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
-            """Leave 4:00:00 the text that it is; YAML 1.1 makes it 14400."""
+            """Keep 4:00:00 as text: YAML 1.1 reads it in base 60, as 14400."""
             text = str(self.construct_scalar(node))
             return text if ":" in text else super().construct_yaml_int(node)
 
@@ -53,69 +53,73 @@ def _with_rules(base: Any) -> Any:
 
 _LOADER = _with_rules(yaml.SafeLoader)
 _FAST = _with_rules(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-"""The same by libyaml, where there is one, in a fifth of the time; the other has better words for what is wrong."""
+"""The same on libyaml, if PyYAML was built with it: five times as fast, with poorer messages."""
 
 
 DEEPEST, MOST = 100, 1_000_000
-"""Levels and values that a file may have: an older libyaml has no bound, and a deep file ends the process there."""
+"""Limits of a file: older versions of libyaml have none, and a deeply nested file crashes the process."""
 
 
-def _check_extent(text: str, where: str, loader: type) -> None:
-    """Refuse what is nested beyond reason, or grows beyond it by its aliases (&name, *name)."""
-    known = dict[str, int]()
-    within = list[tuple[str | None, int]]()
+def _check_extent(text: str, source: str, loader: type) -> None:
+    """Refuse a file that is nested too deeply, or that aliases (&name, *name) blow up."""
+    anchor_values = dict[str, int]()
+    open_collections = list[tuple[str | None, int]]()
     for event in yaml.parse(text, Loader=loader):
-        at = f"{where}: line {event.start_mark.line + 1}" if event.start_mark else where
+        at = f"{source}: line {event.start_mark.line + 1}" if event.start_mark else source
         if isinstance(event, yaml.CollectionStartEvent):
-            within.append((event.anchor, 1))
-            if len(within) > DEEPEST:
+            open_collections.append((event.anchor, 1))
+            if len(open_collections) > DEEPEST:
                 raise InputError(f"{at}: nested too deeply")
             continue
         if isinstance(event, yaml.AliasEvent):
-            if any(event.anchor == anchor for anchor, _ in within):
+            if any(event.anchor == anchor for anchor, _ in open_collections):
                 raise InputError(f"{at}: an alias stands within what it repeats")
-            name, values = None, known.get(str(event.anchor), 0)
+            name, values = None, anchor_values.get(str(event.anchor), 0)
         elif isinstance(event, yaml.ScalarEvent):
             name, values = event.anchor, 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            name, values = within.pop()
+            name, values = open_collections.pop()
         else:
             continue
         if name:
-            known[name] = values
-        if within:
-            above, so_far = within.pop()
-            within.append((above, so_far + values))
+            anchor_values[name] = values
+        if open_collections:
+            above, so_far = open_collections.pop()
+            open_collections.append((above, so_far + values))
         if values > MOST:
             raise InputError(f"{at}: more than {MOST:,} values, aliases counted")
 
 
-def _load(text: str, where: str, loader: type) -> Any:
-    """Check how far a text goes before it is built: a newer libyaml refuses a deep one, the other loader recurses."""
-    _check_extent(text, where, loader)
+def _load(text: str, source: str, loader: type) -> Any:
+    """Load YAML after checking its limits, which must come first: building a deep document overflows the stack."""
+    _check_extent(text, source, loader)
     return yaml.load(text, Loader=loader)
 
 
 UNREADABLE = (ValueError, KeyError, IndexError, AttributeError, TypeError)
-"""What yaml raises for a value that is not of the type that its form or its tag (!!int) says."""
+"""What PyYAML raises for a value that its form or tag (!!int) promises to be of another type."""
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML safely; an InputError has the line."""
+def parse_yaml(text: str, source: str) -> Any:
+    """Parse YAML safely.
+
+    Raises:
+        InputError: it is no valid YAML; with the line.
+    """
     try:
         with contextlib.suppress(yaml.YAMLError, *UNREADABLE):
-            return _load(text, where, _FAST)
-        return _load(text, where, _LOADER)
+            return _load(text, source, _FAST)
+        return _load(text, source, _LOADER)
     except UNREADABLE:
-        told = "a date, a number or a value with !! is none; put quotes around what is meant"
-        raise InputError(f"{where}: {told}") from None
+        message = "a date, a number or a value with !! is none; put quotes around what is meant"
+        raise InputError(f"{source}: {message}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
         problem = str(getattr(error, "problem", None) or error)
-        # A password with *, & or ! in front is one of these to YAML.
+        # A password that begins with *, & or ! is an alias, anchor or tag to YAML: do not print it.
         problem = re.sub(r"(alias|anchor|tag|handle) '.*'", r"\1", problem)
-        raise InputError(f"{where}:{line} {problem}") from None
+        raise InputError(f"{source}:{line} {problem}") from None
 
 
 def read_yaml(path: Path) -> Any:
@@ -137,14 +141,14 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts quotes around what the loader would take for a number."""
+    """Quotes text that the loader would read as a number."""
 
 
 _Dumper.add_implicit_resolver(*_FLOAT)
 
 
 def dump_yaml(data: Any) -> str:
-    """Return data as YAML that is read back as it was."""
+    """Return data as YAML that loads to equal data."""
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False))
 
 
@@ -154,9 +158,13 @@ NAME = r"[^\W\d]\w*"
 def split_override(
     override: str, option: str = "--set", example: str = "model.width=64", keys: str = rf"{NAME}(\.{NAME})*"
 ) -> tuple[str, Any]:
-    """Split `key=value`; the value is read as YAML, so that numbers, true and null are what they look like.
+    """Split `key=value` and parse the value as YAML, so that 1, true and null get their types.
 
-    `keys` is the pattern of the keys that can be; option and example are for the message.
+    Args:
+        override: as typed.
+        option: for messages.
+        example: for messages.
+        keys: regular expression that the key must match.
     """
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(keys, key):
@@ -165,19 +173,19 @@ def split_override(
 
 
 def hidden(override: str) -> str:
-    """Return `key=value`, or an option with it, as it may be shown and kept: without a variable's value."""
-    found = re.match(r"\s*(--[a-z-]+=)?[\w.]*\benvironment\b[^\s:=]*", override)
-    return f"{found[0]}={HIDDEN}" if found and found.end() < len(override) else override
+    """Return `key=value`, or an option with it, without the value of an environment variable."""
+    match = re.match(r"\s*(--[a-z-]+=)?[\w.]*\benvironment\b[^\s:=]*", override)
+    return f"{match[0]}={HIDDEN}" if match and match.end() < len(override) else override
 
 
-def with_sets(where: str, overrides: Sequence[str], option: str = "--set") -> str:
-    """Return where data are from, with what an option has set in them."""
-    return f"{where} with {option} {' '.join(map(hidden, overrides))}" if overrides else where
+def with_sets(source: str, overrides: Sequence[str], option: str = "--set") -> str:
+    """Return the source of data for messages, with the overrides that were applied."""
+    return f"{source} with {option} {' '.join(map(hidden, overrides))}" if overrides else source
 
 
 def parse_numbers(text: str | None, option: str, example: str) -> list[int]:
-    """Parse whole numbers with commas between them; there are none where nothing is given."""
+    """Parse whole numbers separated by commas; None means none."""
     try:
-        return [] if text is None else [int(part) for part in text.split(",")]
+        return [] if text is None else [int(field) for field in text.split(",")]
     except ValueError:
         raise InputError(f"{option}: whole numbers with commas are expected, such as {example}, got {text!r}") from None

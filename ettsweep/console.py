@@ -1,6 +1,5 @@
-"""Tables on standard output, for people and for programs, and how far a command is."""
+"""Tables on standard output, for people and for programs; notes and progress bars on standard error."""
 
-import math
 import re
 import shlex
 import sys
@@ -11,9 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ettsweep.powers import POWER_COLUMNS, power_and_decimal
+
 
 class Format(StrEnum):
-    """How a read command prints."""
+    """Output format of the commands that print tables."""
 
     TABLE = "table"
     JSON = "json"
@@ -27,7 +28,14 @@ DEFAULT_RESULTS = Path("results")
 
 
 def print_table(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None) -> None:
-    """Print rows: these columns, in this order, or all; or, as JSON, `data` instead of the rows."""
+    """Print rows as a table.
+
+    Args:
+        rows: by column name.
+        form: of the output.
+        columns: to print, in this order; all by default.
+        data: printed as JSON in place of the rows.
+    """
     import csv
     import json
 
@@ -48,16 +56,16 @@ def print_table(rows: Sequence[Row], form: Format, columns: Sequence[str] | None
 
 
 def print_note(text: str) -> None:
-    """Say something beside the output proper."""
+    """Print a note to standard error, with `--results` added to the commands that it suggests."""
     if text:
-        sys.stdout.flush()  # where both go to one file, lines keep their order
+        sys.stdout.flush()  # keeps the order of lines where both streams go to one file
         print(escape_control(with_results(text, sys.argv)), file=sys.stderr)
 
 
 def escape_control(text: str) -> str:
-    """Return a text with what a terminal would obey spelled out, such as colours and moves of its cursor.
+    """Return a text with control characters escaped, so that a file name cannot move the cursor or set colours.
 
-    So are halves of characters, which stand for bytes of a path and cannot be printed.
+    Lone surrogates, which stand for undecodable bytes of a path, are escaped as well: they cannot be printed.
     """
     return _OBEYED.sub(lambda m: repr(m[0])[1:-1], text)
 
@@ -66,14 +74,14 @@ _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 
 
 def with_results(text: str, argv: Sequence[str]) -> str:
-    """Add the --results of this command line to the commands that a text tells to type."""
-    given = [b for a, b in pairwise(argv) if a == "--results"]
-    given += [a.partition("=")[2] for a in argv if a.startswith("--results=")]
-    return at_results(text, given[-1]) if given else text
+    """Add the `--results` of a command line to the `ettsweep` commands in a text."""
+    folders = [b for a, b in pairwise(argv) if a == "--results"]
+    folders += [a.partition("=")[2] for a in argv if a.startswith("--results=")]
+    return at_results(text, folders[-1]) if folders else text
 
 
 def at_results(text: str, results: str) -> str:
-    """Add --results to the commands that a text tells to type."""
+    """Add `--results` to the `ettsweep` commands in a text."""
     return re.sub(r"`(ettsweep (?!data )[^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(results)}`", text)
 
 
@@ -84,7 +92,7 @@ def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
 
 
 def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
-    """Print aligned columns: in colour for a person, plain and quick for a pipe or thousands of rows."""
+    """Print aligned columns: by Rich in a terminal, by hand for a pipe or above `COLOURED_ROWS`, where Rich is slow."""
     numeric = {name for name in names if any(isinstance(row[name], int | float) for row in rows)}
     if not sys.stdout.isatty() or len(rows) > COLOURED_ROWS:
         print(_aligned(rows, names, numeric))
@@ -102,7 +110,7 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
 
 
 def _aligned(rows: Sequence[Row], names: Sequence[str], numeric: Collection[str]) -> str:
-    """Return columns that are two blanks wider than their names at least, numbers at the right."""
+    """Return aligned columns, numbers to the right; names get two blanks more, since those of numbers would touch."""
     from rich.cells import cell_len
 
     columns = []
@@ -117,7 +125,7 @@ def _aligned(rows: Sequence[Row], names: Sequence[str], numeric: Collection[str]
 
 
 def _style(value: object) -> str:
-    """Return the style of a cell: that of its first word, if what it says goes by that."""
+    # by the first word: "running: epoch 3" has the colour of running
     return STYLES.get(str(value).partition(" ")[0].rstrip(":"), "") if isinstance(value, str) else ""
 
 
@@ -145,59 +153,36 @@ STYLES = {
 
 
 def count(number: int, what: str) -> str:
-    """Return a number of things in words: 1 node, 2 nodes."""
+    """Return `1 node` or `2 nodes`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def span(minutes: float) -> str:
-    """Return a time as people say it."""
+    """Return minutes as `90 min`, `4 h` or `2 days`."""
     for unit, size in (("days", 1440), ("h", 60)):
         if minutes >= 2 * size or (minutes >= size and minutes % size == 0):
             return f"{minutes / size:.4g} {unit}"
     return f"{minutes:.4g} min"
 
 
-POINTS = {"lr", "wd", "effective_lr"}
-"""What is searched in steps of powers of two."""
-
-
-def power(value: float, digits: int = 4) -> str:
-    """Return an lr or wd as people read it: 2^-6, 2^1.5, and other numbers to some digits."""
-    exponent = round(math.log2(value), 9) + 0.0 if value > 0 else math.inf
-    return f"2^{exponent:g}" if exponent == round(exponent, 2) < math.inf else f"{value:.{digits}g}"
-
-
-def parse_number(text: str) -> float:
-    """Return an lr or wd that a person has typed, also as `power` writes it.
-
-    Raises:
-        ValueError: it is no number.
-    """
-    try:
-        base, _, exponent = text.strip().partition("2^")
-        return 2.0 ** float(exponent) if exponent and not base else float(text)
-    except OverflowError:
-        return math.inf
-
-
 def cell(value: object, name: str = "") -> str:
-    """Return a value as people read it: an lr or wd, by its name, as a power of two; nothing for None."""
+    """Return a value as people read it; an lr or wd, known by the column's name, as `2^-6 (0.015625)`."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return power(value) if name.rpartition(".")[2] in POINTS else f"{value:.4g}"
+        return power_and_decimal(value) if name.rpartition(".")[2] in POWER_COLUMNS else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return " x ".join(cell(v) for v in value)
     return escape_control(str(value).replace("\n", " "))
 
 
-# --- how far a command is ---------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 class Advance(Protocol):
-    """Says that so much more is done, and what comes next where that has another name."""
+    """Advances a progress bar by an amount, and renames it if `what` is given."""
 
     def __call__(self, amount: float, what: str | None = None) -> None: ...
 
@@ -206,13 +191,13 @@ class Advance(Protocol):
 def progress(
     what: str, total: float | None, measure: Literal["count", "bytes", "share"] = "count"
 ) -> Iterator[Advance]:
-    """Give a function that is told of what is done, and shows it to a person.
+    """Yield a function that advances a progress bar; it does nothing where standard error is no terminal.
 
     Args:
-        what: is done.
-        total: of it, where that is known.
-        measure: what is shown of it beside a bar: how many, how many bytes and how fast, or a share alone. The last is
-            for work whose beginning says nothing of how long the rest takes.
+        what: description of the bar.
+        total: amount of work, or None if unknown.
+        measure: shown beside the bar: a count, bytes with their speed, or the share alone, for work whose beginning
+            does not predict the time left.
     """
     if not sys.stderr.isatty():
         yield lambda amount, what=None: None
@@ -226,13 +211,13 @@ def progress(
         "share": [bars.TimeElapsedColumn()],
     }
     first = bars.Progress.get_default_columns()[:-1]
-    with bars.Progress(*first, *columns[measure], console=Console(stderr=True), transient=True) as shown:
-        bar = shown.add_task(what, total=total)
-        yield lambda amount, what=None: shown.update(bar, advance=amount, description=what)
+    with bars.Progress(*first, *columns[measure], console=Console(stderr=True), transient=True) as display:
+        bar = display.add_task(what, total=total)
+        yield lambda amount, what=None: display.update(bar, advance=amount, description=what)
 
 
 def device_hours(seconds: float) -> str:
-    """Return 1440 s as `0.4 device hours`; no more digits than anybody wants to know."""
+    """Return 1440 s as `0.4 device hours`, with two digits."""
     hours = seconds / 3600
-    told = f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"
-    return f"{told} device hour{'s' * (told != '1')}"
+    number = f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"
+    return f"{number} device hour{'s' * (number != '1')}"

@@ -1,23 +1,23 @@
-"""Every error of this package, in one tree, and in no other module.
+"""All errors of the package, in one tree.
 
     EttsweepError
     ├── InputError          exit 2   a wrong option, name, grid file, profile or value
-    │   ├── TakenError               a sweep of that name asks for something else
+    │   ├── SweepNameTakenError      a sweep of that name has other settings
     │   └── TooFewPairsError         a text is too short for so many tokens
-    ├── StoppedError        exit 130 Ctrl-C, where the command has something to say of what it leaves
-    ├── DeviceMemoryError   exit 1   a device has too little memory for what was asked of it
-    ├── LostPeerError       exit 1   another process of the run is gone
+    ├── StoppedError        exit 130 Ctrl-C, with a message on what goes on or stays
+    ├── DeviceMemoryError   exit 1   a device has too little memory for the run
+    ├── LostProcessError    exit 1   another process of the run is gone
     └── FailedError         exit 1   the input was fine, the world was not
-        ├── DataMissingError         a data set is not where it was looked for
+        ├── DataMissingError         a data set is not where it should be
         ├── StorageError             a folder cannot be written, the disk is full
         ├── CorruptError             a file of ours is truncated or was edited by hand
         └── LaunchError              jobs could not be submitted
-            ├── UnansweredError      sbatch was asked, and there may be jobs now
-            └── NoAnswerError        SLURM does not answer
-                └── NotHereError     SLURM is not on this machine
+            ├── SubmissionUnknownError    sbatch gave no answer: there may be jobs now
+            └── SlurmUnavailableError     SLURM does not answer
+                └── SlurmNotInstalledError
 
-Only `ettsweep.cli` catches them: it prints the message, without a traceback, and exits. Outside the tree is what no
-user meets, since whoever calls has an answer to it: UndecodableError, GitError.
+Only `ettsweep.cli` catches them: it prints the message, without a traceback, and exits. UndecodableError and GitError
+are outside the tree, since callers handle them and no user sees them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,18 +31,18 @@ class EttsweepError(Exception):
 
 
 class InputError(EttsweepError):
-    """What was asked for is not possible; the message says what would be."""
+    """The input is wrong; the message says what would work."""
 
     exit_code = 2
 
     @classmethod
     def of(cls, problems: Iterable[str]) -> "InputError":
-        """Join several problems, so that a user mends all of them at once."""
+        """Return one error for several problems, so that a user fixes all of them at once."""
         return cls("\n".join(problems))
 
 
 class SweepNameTakenError(InputError):
-    """A sweep of that name asks for something else; `free` is a telling name that none has."""
+    """A sweep of that name has other settings; `free` is a similar name that is not in use."""
 
     def __init__(self, message: str, free: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class SweepNameTakenError(InputError):
 
 
 class TooFewPairsError(InputError):
-    """A text has too few pairs to join for so many tokens; it has enough for `most`."""
+    """A text has too few byte pairs for so many tokens; it has enough for `max_tokens`."""
 
     def __init__(self, message: str, most: int = 0) -> None:  # the default is for unpickling, which sets it later
         super().__init__(message)
@@ -58,25 +58,25 @@ class TooFewPairsError(InputError):
 
 
 class StoppedError(EttsweepError):
-    """Ctrl-C; the message says what is kept."""
+    """Ctrl-C; the message says what goes on or stays."""
 
     exit_code = 130
 
 
 class DeviceMemoryError(EttsweepError):
-    """A device has too little memory for what was asked of it."""
+    """A device has too little memory for the run."""
 
 
 class LostProcessError(EttsweepError):
-    """Another process of the run is gone, so that this one cannot go on."""
+    """Another process of the run is gone, and this one cannot continue."""
 
 
 class FailedError(EttsweepError):
-    """The request was sound but could not be carried out."""
+    """The input is right, but it could not be carried out."""
 
 
 class DataMissingError(FailedError):
-    """A data set is not where it was looked for."""
+    """A data set is not where it should be."""
 
 
 class StorageError(FailedError):
@@ -84,7 +84,7 @@ class StorageError(FailedError):
 
 
 class CorruptError(FailedError):
-    """A file of ours is truncated, unreadable or was edited by hand."""
+    """A file that ettsweep wrote is truncated, unreadable or was edited by hand."""
 
 
 class LaunchError(FailedError):
@@ -92,19 +92,19 @@ class LaunchError(FailedError):
 
 
 class SubmissionUnknownError(LaunchError):
-    """sbatch was asked, and it is not known whether there are jobs now; the next look at SLURM tells."""
+    """sbatch gave no answer, so that there may be jobs now; the next query of SLURM finds out."""
 
 
 class SlurmUnavailableError(LaunchError):
-    """SLURM does not answer: nothing is known, and nothing may be concluded."""
+    """SLURM does not answer: the state of jobs is unknown, and nothing may be concluded from it."""
 
 
 class SlurmNotInstalledError(SlurmUnavailableError):
-    """SLURM is not on this machine: waiting does not help."""
+    """SLURM is not installed on this machine: retrying does not help."""
 
 
 class UndecodableError(Exception):
-    """The bytes of an image are there, but no image is made of them; `str(error)` says why."""
+    """The bytes of an image cannot be decoded; `str(error)` says why."""
 
 
 class GitError(Exception):
@@ -113,7 +113,7 @@ class GitError(Exception):
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Put a file's name before each line of an InputError that does not know it."""
+    """Put the name of a file or an option before each line of an InputError that is raised within."""
     try:
         yield
     except InputError as error:
@@ -121,21 +121,21 @@ def located(where: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says first, its type where it says nothing."""
+    """Return the first line of an error's message, or its type if it has none."""
     return str(error).split("\n")[0] or type(error).__name__
 
 
 def error_line(error: BaseException) -> str:
-    """Return the type of an error, and what it says first."""
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0] if said else ''}"
+    """Return the type of an error and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
-def unknown_name(what: str, name: str, known: Iterable[str]) -> InputError:
-    """Return the error for a name that is not in a registry, with the nearest known one."""
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> InputError:
+    """Return the error for a name that is not in a registry, with the most similar one that is."""
     import difflib
 
-    names = sorted(known)
+    names = sorted(choices)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return InputError(f"unknown {what} {name!r}{hint} Known: {', '.join(names) or 'none'}")
+    return InputError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}")

@@ -1,4 +1,4 @@
-"""Files that survive a kill: whole ones appear in one rename, lines are appended, and JSON is strict."""
+"""Files that survive a kill: whole files appear by one rename, lines are appended, JSON is strict."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ from ettsweep.errors import CorruptError, StorageError
 Json = dict[str, Any]
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -25,44 +25,47 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
-            why = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
+        if error.errno in DISK_FULL:
+            problem = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            why = f"cannot be written ({error.strerror}); choose another folder with --results or ETTSWEEP_RESULTS"
+            problem = f"cannot be written ({error.strerror}); choose another folder with --results or ETTSWEEP_RESULTS"
         else:
-            why = f"cannot be written ({error.strerror or error}); choose another folder"
-        raise StorageError(f"{path}: {why}") from error
+            problem = f"cannot be written ({error.strerror or error}); choose another folder"
+        raise StorageError(f"{path}: {problem}") from error
 
 
 @contextlib.contextmanager
 def chosen_by(option: str, folder: Path) -> Iterator[None]:
-    """Have a StorageError on what lies in a folder name the option that chooses another; a full disk stays one."""
+    """Name `option` as the remedy in a StorageError about `folder`, unless the disk is full."""
     try:
         yield
     except StorageError as error:
         cause = error.__cause__
-        if not isinstance(cause, OSError) or cause.errno in FULL:
+        if not isinstance(cause, OSError) or cause.errno in DISK_FULL:
             raise
-        why = f"cannot be written ({cause.strerror or cause}); choose another folder with {option}"
-        raise StorageError(f"{folder}: {why}") from cause
+        problem = f"cannot be written ({cause.strerror or cause}); choose another folder with {option}"
+        raise StorageError(f"{folder}: {problem}") from cause
 
 
 def write_atomic(
     path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False, private: bool = False
 ) -> bool:
-    """Write a whole file so that a reader, or a kill, finds the old one or the new one and nothing between.
+    """Write a whole file: a reader, or a kill at any instant, finds the old content or the new.
 
-    `data` may be a function that writes to the path that it is given. An `exclusive` write keeps an existing file, and
-    returns False. A `private` one is read by its owner alone.
+    Args:
+        path: of the file.
+        data: content, or a function that writes it to the path that it is given.
+        exclusive: keep an existing file, and return False.
+        private: readable by its owner alone.
 
     Raises:
-        StorageError: the file cannot be written; the temporary file is gone.
+        StorageError: the file cannot be written; the temporary file is removed.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
         try:
             if private:
-                temporary.touch(0o600)  # before there is anything to read
+                temporary.touch(0o600)  # before it has content that others could read
             if callable(data):
                 data(temporary)
             else:
@@ -74,7 +77,7 @@ def write_atomic(
                 except OSError:
                     if not path.exists():
                         raise
-                    return path.samefile(temporary)  # a retransmitted NFS link can report a failure of what it did
+                    return path.samefile(temporary)  # over NFS, a retransmitted link reports EEXIST for its own success
             else:
                 temporary.replace(path)
         finally:
@@ -83,7 +86,6 @@ def write_atomic(
 
 
 def sync(path: Path) -> None:
-    """Flush a file to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -92,26 +94,26 @@ def sync(path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the checksum of a file."""
+    """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cache_folder() -> Path:
-    """Return where what can be made again is kept."""
+    """Return the user's folder for files that can be made again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ettsweep"
 
 
 def dumps(value: object) -> str:
-    """Return strict JSON text: NaN and infinity are a ValueError, see `finite`."""
+    """Return strict JSON; NaN and infinity raise a ValueError (see `finite`)."""
     return json.dumps(value, allow_nan=False)
 
 
 def loads(data: bytes | str) -> Any:
-    """Parse strict JSON, as `dumps` writes it; integers may still be beyond what a float holds, and floats infinite.
+    """Parse strict JSON. Integers may still be too large for a float, and 1e999 is infinite: see `number`.
 
     Raises:
-        ValueError: it is none, names NaN or infinity, or is nested beyond reason.
+        ValueError: it is no JSON, has NaN or infinity, or is nested too deeply.
     """
     try:
         return json.loads(data, parse_constant=_refuse)
@@ -124,14 +126,14 @@ def _refuse(constant: str) -> None:
 
 
 def number(value: object) -> float | None:
-    """Return a number from a file as a float; None where it is none, or none that a float can hold."""
+    """Return a number from a file as a finite float, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        as_float = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return as_float if math.isfinite(as_float) else None
 
 
 def read_json(path: Path) -> Json:
@@ -155,7 +157,7 @@ def read_json(path: Path) -> Json:
 
 
 def json_or_empty(path: Path) -> Json:
-    """Read a JSON object that this module wrote; return an empty one where there is none, or none that can be read."""
+    """Read a JSON object, or return an empty one if the file is missing or unreadable."""
     try:
         return read_json(path)
     except (CorruptError, FileNotFoundError):
@@ -163,9 +165,9 @@ def json_or_empty(path: Path) -> Json:
 
 
 def read_lines(path: Path, holding: bytes = b"") -> list[Json]:
-    """Read a .jsonl file; a cut last line is dropped, and so is all that follows a broken one.
+    """Read a .jsonl file, up to the first broken line; a last line without its end is dropped.
 
-    Lines that do not hold some bytes are left out, and not parsed.
+    Lines without the bytes `holding` are skipped without being parsed.
     """
     lines: list[Json] = []
     try:
@@ -186,7 +188,7 @@ def read_lines(path: Path, holding: bytes = b"") -> list[Json]:
 
 
 def first_line(path: Path) -> Json | None:
-    """Return the first whole line of a .jsonl file, or None where there is none."""
+    """Return the first complete line of a .jsonl file, or None."""
     try:
         with path.open("rb") as file:
             line = file.readline(4096)
@@ -197,7 +199,7 @@ def first_line(path: Path) -> Json | None:
 
 
 def last_line(path: Path) -> Json | None:
-    """Return the last whole line of a .jsonl file, or None where there is none."""
+    """Return the last complete line of a .jsonl file, or None. Lines are shorter than 4 KiB."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
@@ -209,6 +211,6 @@ def last_line(path: Path) -> Json | None:
 
 
 def finite(line: Json) -> Json:
-    """Return the line with non-finite floats as null and `"nonfinite": true`, as JSON must hold them."""
-    bad = [k for k, v in line.items() if isinstance(v, float) and v - v != 0.0]
-    return {**line, **dict.fromkeys(bad), "nonfinite": True} if bad else line
+    """Return the line with non-finite floats as null and `"nonfinite": true`: strict JSON has no NaN."""
+    nonfinite = [k for k, v in line.items() if isinstance(v, float) and v - v != 0.0]
+    return {**line, **dict.fromkeys(nonfinite), "nonfinite": True} if nonfinite else line

@@ -1,4 +1,4 @@
-"""Work on all cores: a pool of processes that end with the command, however that ends."""
+"""A pool of processes that end with the command, however it ends."""
 
 import os
 import signal
@@ -17,17 +17,17 @@ Ts = TypeVarTuple("Ts")
 
 
 class Pool(ProcessPoolExecutor):
-    """An executor whose processes never see Ctrl-C: the command itself stops."""
+    """An executor whose processes ignore Ctrl-C: the command that owns them handles it."""
 
-    def submit(self, work: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> Future[T]:
-        """Give work to a process, which may be started for it."""
+    def submit(self, work: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
+        """Submit work; a process may be started for it, which inherits the blocked signal."""
         with blocked(signal.SIGINT):
-            return super().submit(work, *arguments, **named)
+            return super().submit(work, *arguments, **keywords)
 
     def end(self) -> None:
-        """End the processes, whatever they are at."""
+        """Terminate the processes, whatever they do."""
         with blocked(signal.SIGINT):
-            for process in active_children():  # they may wait for a disk, for ever
+            for process in active_children():  # one that waits for a disk would never notice a shutdown
                 process.terminate()
             self.shutdown(cancel_futures=True)
 
@@ -36,12 +36,12 @@ class Pool(ProcessPoolExecutor):
 def open_pool(
     workers: int, method: Literal["fork", "spawn"], prepare: Callable[[*Ts], None], *arguments: *Ts
 ) -> Iterator[Pool]:
-    """Give a pool of processes; whatever ends the body, they are gone after it.
+    """Yield a pool of processes that are gone after the body, however it ends.
 
-    Each calls `prepare` before any work. The method `fork` shares what is in memory here, for a process without
-    threads; `spawn` begins anew.
+    Each process calls `prepare` first. `fork` shares this process's memory and needs one without threads; `spawn`
+    starts a fresh interpreter.
     """
-    to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # work may be on its way to processes that are gone
+    to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # writing work to a process that died would kill this one
     pool = Pool(workers, get_context(method), _start, (prepare, arguments))
     try:
         yield pool
@@ -55,7 +55,7 @@ def open_pool(
 
 
 def _start(prepare: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Prepare a process of a pool: it ends with the one that started it, even if that was killed."""
+    """Prepare a process of a pool, which exits as soon as its parent is gone, even by SIGKILL."""
     parent = parent_process()
     assert parent is not None
 

@@ -1,4 +1,4 @@
-"""Processes, named so that another one is never mistaken for them."""
+"""Identities of processes that no other process can be mistaken for, and what this machine has."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ Life = Literal["alive", "dead", "unknown"]
 
 @dataclass(frozen=True)
 class Process:
-    """A process, named so that no other one, before or after a reboot, is mistaken for it."""
+    """The identity of a process: a pid alone is reused, after a reboot or by chance."""
 
     host: str
     boot_id: str
@@ -30,7 +30,7 @@ class Process:
 
     @classmethod
     def from_json(cls, data: object) -> "Process | None":
-        """Return the process that a file names, or None where it names none."""
+        """Return the process that a JSON object describes, or None if it describes none."""
         if not isinstance(data, dict):
             return None
         try:
@@ -40,11 +40,11 @@ class Process:
             return None
 
     def to_json(self) -> Json:
-        """Return it as plain data."""
+        """Return the identity as a JSON object."""
         return asdict(self)
 
     def liveness(self) -> Life:
-        """Say whether it lives; unknown from another machine or container, whose processes cannot be seen."""
+        """Return whether the process lives; `unknown` on another machine or in another container, out of sight."""
         if self.boot_id == boot_id():
             if self.namespace and self.namespace != pid_namespace():
                 return "unknown"
@@ -54,7 +54,7 @@ class Process:
 
 @cache
 def boot_id() -> str:
-    """Return what changes at each boot of this machine."""
+    """Return an id that changes at each boot of this machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -63,7 +63,7 @@ def boot_id() -> str:
 
 @cache
 def pid_namespace() -> str:
-    """Return the namespace that process numbers of this process belong to; empty where there are none."""
+    """Return the pid namespace of this process, or an empty string where the system has none."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -71,7 +71,7 @@ def pid_namespace() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """Return when process `pid` of this machine started, in the kernel's own unit; None if it is gone."""
+    """Return when a process of this machine started: clock ticks since boot, on macOS a date; None if it is gone."""
     if Path("/proc/self/stat").exists():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -83,31 +83,30 @@ def start_time(pid: int) -> str | None:
 
 
 def process(pid: int | None = None) -> Process:
-    """Return the identity of a process of this machine, this one by default."""
+    """Return the identity of a process of this machine, by default of the current one."""
     pid = os.getpid() if pid is None else pid
     return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone", pid_namespace())
 
 
-GIB = 2**30
-"""Bytes."""
+GIB = 2**30  # bytes
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine, or as much of it as the container of this process may use."""
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # ValueError: there is no limit, which is called max
-        most = min(most, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return most
+    """Return the memory of this machine, or the limit of the container that this process runs in."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # ValueError: the file says `max`, no limit
+        limit = min(limit, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return limit
 
 
 @contextlib.contextmanager
 def blocked(*signals: signal.Signals) -> Iterator[None]:
-    """Hold signals back; processes that are started meanwhile do not see them before they ask for them."""
+    """Block signals in the body; processes started in it inherit the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -117,7 +116,7 @@ def blocked(*signals: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run `work` in a thread of that name while the body runs; the event that it is given says when that is over."""
+    """Run `work` in a named thread during the body, and set the event that it is given at the end."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Where the code of this process comes from: commit, uncommitted changes, package versions, host.
+"""Provenance of the running code: commit, uncommitted changes, package versions, host.
 
 Nothing here writes into a user's repository, and no environment variable is recorded.
 """
@@ -21,7 +21,7 @@ from ettsweep.errors import CorruptError, GitError
 from ettsweep.files import Json, read_json
 
 PROVENANCE_FILE = "provenance.json"
-"""Beside the package of a snapshot: the provenance of the code that it was copied from."""
+"""Beside the package in a code snapshot: the provenance of the code that was copied."""
 
 PACKAGES = (
     *("torch", "numpy", "timm", "torchvision", "scikit-learn", "scipy", "tokenizers", "datasets", "pyarrow", "pillow"),
@@ -31,22 +31,22 @@ PACKAGES = (
 
 MAX_DIFF_BYTES = 2**20
 GIT_PATIENCE_S = 10.0
-"""Seconds that all calls of git may take together: a file system that hangs must not keep runs from training."""
+"""Time limit of all git calls together: a hanging file system must not keep runs from training."""
 
 KEPT_GIT_VARIABLES = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
-"""How git is set up; all others (GIT_DIR, GIT_INDEX_FILE, ...) would point it at another repository."""
+"""Variables that configure git; the others (GIT_DIR, GIT_INDEX_FILE, ...) could point it at another repository."""
 
 
 def provenance() -> Json:
     """Return the provenance of the code that this process has imported.
 
-    Call it early: it looks at the files as they are now. In a snapshot, git is what was stored when it was made.
+    Call it early: it reads the files as they are now. In a code snapshot, git is what was stored with it.
 
     Returns:
-        git: commit, dirty, diff (of the package, untracked files included), diff_truncated (parts were left out:
-            binary ones, or what is beyond the limit); null where the package is tracked by no git repository.
-        problem: why git is null where it should not be; else null.
-        code: digest of the package's files, alike for equal code wherever it lies.
+        git: commit, dirty, diff (of the package, with untracked files), diff_truncated (binary files or those beyond
+            the size limit are left out); null if no git repository tracks the package.
+        problem: why git failed; else null.
+        code: digest of the package's files; equal code has equal digests wherever it lies.
         snapshot: name of the snapshot, or null.
         packages, python, platform, host: of this process.
     """
@@ -79,25 +79,25 @@ def provenance() -> Json:
 
 
 def summary(data: Json) -> Json:
-    """Return a provenance with the length and digest of its diff in place of the text."""
+    """Return a provenance with the size and digest of its diff in place of the text."""
     git = data.get("git")
     if not isinstance(git, dict):
         return data
     diff = str(git.get("diff") or "").encode()
-    rest = {key: value for key, value in git.items() if key != "diff"}
-    return {**data, "git": {**rest, "diff_bytes": len(diff), "diff_sha256": hashlib.sha256(diff).hexdigest()}}
+    without_diff = {key: value for key, value in git.items() if key != "diff"}
+    return {**data, "git": {**without_diff, "diff_bytes": len(diff), "diff_sha256": hashlib.sha256(diff).hexdigest()}}
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
 def package_dir() -> Path:
-    """Return the folder of the package that this process has imported."""
+    """Return the folder that this process imported the package from."""
     return Path(ettsweep.__file__).resolve().parent
 
 
 def code_files(package: Path) -> dict[str, bytes]:
-    """Return the content of each file of the package by its relative path; no caches, no hidden files, no `_data`."""
+    """Return the content of each file of the package by its relative path, without caches, hidden files and `_data`."""
     files = {}
     for folder, folders, names in os.walk(package):
         folders[:] = [f for f in folders if not f.startswith(".") and f not in ("__pycache__", "_data")]
@@ -117,7 +117,7 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 
 def stored_provenance(package: Path) -> Json | None:
-    """Return what was stored beside the package when it was copied into a snapshot; None for any other package."""
+    """Return the provenance stored in a code snapshot, or None if the package is none."""
     try:
         stored = read_json(package.parent / PROVENANCE_FILE)
     except (FileNotFoundError, CorruptError):
@@ -129,10 +129,10 @@ def stored_provenance(package: Path) -> Json | None:
 
 
 def git_state(package: Path, files: Mapping[str, bytes]) -> Json | None:
-    """Return commit and changes of a package with these `code_files`; None where no repository tracks it.
+    """Return commit and changes of a package with these `code_files`, or None if no repository tracks it.
 
     Raises:
-        GitError: it lies in a repository of which git says nothing.
+        GitError: git failed in the repository that the package lies in.
     """
     if not any((folder / ".git").exists() for folder in package.parents):
         return None
@@ -151,18 +151,18 @@ def git_state(package: Path, files: Mapping[str, bytes]) -> Json | None:
     for name in sorted(set(files) - tracked):
         path = str((package / name).relative_to(top))
         text += git("diff", *plain, "--no-index", "--", os.devnull, path, at=top, codes=(0, 1))
-    kept, dirty, truncated = _readable(text)
-    return {"commit": commit, "dirty": dirty, "diff": kept, "diff_truncated": truncated}
+    diff, dirty, truncated = _readable(text)
+    return {"commit": commit, "dirty": dirty, "diff": diff, "diff_truncated": truncated}
 
 
 def _git(arguments: tuple[str, ...], folder: Path, codes: tuple[int, ...], patience_s: float) -> bytes:
-    """Run git where it changes nothing, and return its output; `codes`: the exit codes that are no failure."""
+    """Run git so that it writes nothing, and return its output; `codes` are the exit codes of success."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(KEPT_GIT_VARIABLES)}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C"}
-    # `git diff` would write the index after having looked at it; a monitor would be started, and stay.
+    # `git diff` would refresh the index on disk; a file system monitor would be started, and stay.
     off = ("diff.autoRefreshIndex", "core.fsmonitor", "diff.relative", "diff.suppressBlankEmpty")
-    options = [word for name in off for word in ("-c", f"{name}=false")]
-    # Files and not pipes: what git has started may hold those open when git itself is long gone.
+    options = [argument for name in off for argument in ("-c", f"{name}=false")]
+    # Files, not pipes: a child of git may hold a pipe open long after git has exited.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(
@@ -184,29 +184,29 @@ def _git(arguments: tuple[str, ...], folder: Path, codes: tuple[int, ...], patie
             raise GitError(f"git took more than {GIT_PATIENCE_S:g} s") from None
         if code not in codes:
             err.seek(0)
-            words = err.read().decode(errors="replace").strip().splitlines()
-            raise GitError(f"git {arguments[0]}: {words[0] if words else f'exit code {code}'}")
+            lines = err.read().decode(errors="replace").strip().splitlines()
+            raise GitError(f"git {arguments[0]}: {lines[0] if lines else f'exit code {code}'}")
         out.seek(0)
         return out.read()
 
 
 def _readable(text: bytes) -> tuple[str, bool, bool]:
-    """Return the changes that are text and fit, whether there are any, and whether some were left out.
+    """Return the diff as text within the size limit, whether there are changes, and whether files were left out.
 
-    Whole files are kept or left out, so that what is kept can be applied.
+    Files are kept whole or left out, so that the diff can be applied.
     """
-    kept, size, dirty, truncated = [], 0, False, False
+    texts, size, dirty, truncated = [], 0, False, False
     head = b"diff --git "
     for section in (b"\n" + text).split(b"\n" + head)[1:]:
         dirty = True
-        whole = head + section.removesuffix(b"\n") + b"\n"
+        section_bytes = head + section.removesuffix(b"\n") + b"\n"
         try:
-            words = whole.decode()
+            section_text = section_bytes.decode()
         except UnicodeDecodeError:
-            words = ""
-        if not words or b"\nBinary files " in whole or size + len(whole) > MAX_DIFF_BYTES:
+            section_text = ""
+        if not section_text or b"\nBinary files " in section_bytes or size + len(section_bytes) > MAX_DIFF_BYTES:
             truncated = True
             continue
-        kept.append(words)
-        size += len(whole)
-    return "".join(kept), dirty, truncated
+        texts.append(section_text)
+        size += len(section_bytes)
+    return "".join(texts), dirty, truncated

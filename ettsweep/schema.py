@@ -25,22 +25,22 @@ from ettsweep.errors import InputError
 
 @dataclass(frozen=True)
 class OmitFromIdAt:
-    """Mark a field added after the first release: at `value` it is left out of the id, so old runs keep theirs.
+    """Mark a field added after the first release: it is left out of run ids at `value`, so that old runs keep theirs.
 
-    Usage: `new_field: Annotated[float, OmitAt(0.0)] = 0.0`.
+    Usage: `new_field: Annotated[float, OmitFromIdAt(0.0)] = 0.0`.
     """
 
     value: object
 
 
 class StrictModel(BaseModel):
-    """Base of all schemas: immutable, strictly typed, unknown keys refused, finite floats only."""
+    """Base of all schemas: immutable, strictly typed, no unknown keys, finite floats only."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 def expect(description: str, fits: Callable[[Any], bool]) -> BeforeValidator:
-    """Check a field of several types up front: pydantic would report each member of the union."""
+    """Return a validator for a field of several types, with one message: pydantic reports each member of a union."""
 
     def check(value: object) -> object:
         if not fits(value):
@@ -52,12 +52,12 @@ def expect(description: str, fits: Callable[[Any], bool]) -> BeforeValidator:
 
 @dataclass(frozen=True)
 class Registered:
-    """Find the schema of a value by its `kind`, among the entries of a table.
+    """Validate a field by the schema that its `kind` names in a registry.
 
     Attributes:
-        table: the table's `module:name`, which is imported when the first value is judged: it may be in a layer above.
-            Each entry has its schema as `spec`.
-        default: the kind of a mapping that states none.
+        table: the registry's `module:name`, imported when the first value is validated, since it may lie in a higher
+            layer. Each entry has its schema as `spec`.
+        default: the kind of a mapping without one.
     """
 
     table: str
@@ -67,13 +67,13 @@ class Registered:
         return WrapValidator(self._build).__get_pydantic_core_schema__(source, handler)
 
     def schema(self, value: object) -> type[BaseModel] | None:
-        """Return the schema of a value; None where it is of no kind that there is."""
+        """Return the schema that validates a value, or None if its kind is not registered."""
         kind = value.get("kind", self.default) if isinstance(value, dict) else value
         entry = resolve_name(self.table).get(kind) if isinstance(kind, str) else None
         return None if entry is None else entry.spec
 
     def _build(self, value: object, as_it_is: ValidatorFunctionWrapHandler) -> object:
-        """Accept an instance, a mapping, and `sgd` for `{kind: sgd}`."""
+        """Validate an instance, a mapping, or `sgd` as short for `{kind: sgd}`."""
         if isinstance(value, BaseModel):
             return as_it_is(value)
         if isinstance(value, str):
@@ -97,12 +97,12 @@ def _listed(value: object) -> object:
 
 
 ListOfOne = BeforeValidator(_listed)
-"""Lets a word or a number stand for a list of it alone."""
+"""Accept a single word or number where a list is expected."""
 
 
-def is_whole(value: object, least: int) -> bool:
-    """Say whether a value is a whole number of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def is_whole(value: object, minimum: int) -> bool:
+    """Return whether a value is an integer, no bool, and not below a minimum."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 Positive = Annotated[int, Field(ge=1)]
@@ -112,7 +112,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 def identity(model: BaseModel) -> dict[str, object]:
-    """Return the fields that enter an id: all of them, but those at their `OmitAt` value."""
+    """Return the fields that enter an id: all but those at their `OmitFromIdAt` value."""
     fields: dict[str, object] = {}
     for name, left_out in _identity_fields(type(model)):
         value = getattr(model, name)
@@ -126,10 +126,10 @@ def identity(model: BaseModel) -> dict[str, object]:
 
 @cache
 def _identity_fields(schema: type[BaseModel]) -> list[tuple[str, list[object]]]:
-    """Return each field's name with the values at which it is left out of an id."""
+    """Return the name of each field with the values at which ids leave it out."""
     return [
-        (name, [mark.value for mark in info.metadata if isinstance(mark, OmitFromIdAt)])
-        for name, info in schema.model_fields.items()
+        (name, [mark.value for mark in field.metadata if isinstance(mark, OmitFromIdAt)])
+        for name, field in schema.model_fields.items()
     ]
 
 
@@ -151,50 +151,60 @@ Key = tuple[str, ...]
 """A key and those that it lies under, the outermost first."""
 
 
-def validate(schema: type[Schema], data: object, where: str, also: Iterable[Key] = ()) -> Schema:
-    """Check plain data from a file or the command line against a schema.
+def validate(schema: type[Schema], data: object, where: str, extra_keys: Iterable[Key] = ()) -> Schema:
+    """Validate plain data from a file or the command line.
 
-    `also` are keys that have a meaning there or elsewhere: one of them may be meant by an unknown one.
+    Args:
+        schema: what the data must fit.
+        data: as YAML or JSON gave it.
+        where: file or option, for messages.
+        extra_keys: further keys to suggest for an unknown one.
 
     Raises:
-        InputError: all problems at once, one a line: `where: key: what is wrong`.
+        InputError: all problems at once, a line each: `source: key: problem`.
     """
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        raise InputError.of(problems(error, where, list(dict.fromkeys([*keys_of(schema, data), *also])))) from None
+        raise InputError.of(
+            problems(error, where, list(dict.fromkeys([*keys_of(schema, data), *extra_keys])))
+        ) from None
 
 
-def problems(error: ValidationError, where: str, known: Sequence[Key] = ()) -> list[str]:
-    """Return one line per problem that pydantic found; unknown keys first, and not what is missing for their sake."""
+def problems(error: ValidationError, where: str, known_keys: Sequence[Key] = ()) -> list[str]:
+    """Return a line for each problem that pydantic found: unknown keys first, without the keys that they misspell."""
     errors = error.errors(include_url=False)
-    # pydantic leaves out what it refuses, and then finds the rest too short.
+    # A collection without its refused items is too short as well: that second error would only confuse.
     refused = {e["loc"][:-1] for e in errors}
-    told = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in refused)]
-    meant: list[Key] = []
+    errors_shown = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in refused)]
+    intended: list[Key] = []
     unknown = []
-    for e in told:
+    for e in errors_shown:
         if e["type"] == "extra_forbidden":
             key = tuple(map(str, e["loc"]))
-            near = nearest_keys(key, e["input"], known)
-            beside = dict.fromkeys(k[-1] for k in known if k[:-1] == key[:-1])
+            near = nearest_keys(key, e["input"], known_keys)
+            beside = dict.fromkeys(k[-1] for k in known_keys if k[:-1] == key[:-1])
             hint = f"; known: {', '.join(beside)}" if beside else ""
             if near:
                 hint = f"; did you mean {' or '.join(_told(k, dotted='.' in key[-1]) for k in near)}?"
             inner = {k[-1] for k in near} & set(e["input"] if isinstance(e["input"], dict) else ())
-            shown = (*key, *inner) if len(inner) == 1 else key  # what stands under the key is known, and not the key
-            unknown.append(f"{where}: {'.'.join(shown)}: unknown key{hint}")
-            meant += near
-    rest = [e for e in told if e["type"] != "extra_forbidden" and not (e["type"] == "missing" and e["loc"] in meant)]
-    return [*unknown, *(f"{where}: {_problem(dict(e), known)}" for e in rest)]
+            path = (*key, *inner) if len(inner) == 1 else key  # the inner key is valid, only its parent is not
+            unknown.append(f"{where}: {'.'.join(path)}: unknown key{hint}")
+            intended += near
+    remaining = [
+        e
+        for e in errors_shown
+        if e["type"] != "extra_forbidden" and not (e["type"] == "missing" and e["loc"] in intended)
+    ]
+    return [*unknown, *(f"{where}: {_problem(dict(e), known_keys)}" for e in remaining)]
 
 
 def _told(key: Key, *, dotted: bool) -> str:
-    """Return a key for people; to whoever wrote dots in a file, where one of them says under what it stands."""
+    """Return `model.width`, or `width under model` if the user wrote dots in a file, where YAML does not split them."""
     return f"{key[-1]} under {'.'.join(key[:-1])}" if dotted and key[1:] else ".".join(key)
 
 
-def _problem(e: dict[str, Any], known: Sequence[Key]) -> str:
+def _problem(e: dict[str, Any], known_keys: Sequence[Key]) -> str:
     key = ".".join(str(part) for part in e["loc"])
     at = f"{key}: " if key else ""
     match e["type"]:
@@ -205,9 +215,9 @@ def _problem(e: dict[str, Any], known: Sequence[Key]) -> str:
         case "value_error":
             return f"{at}{e['ctx']['error']}"
         case "model_type" | "model_attributes_type" | "dict_type":
-            fields = dict.fromkeys(k[-1] for k in known if k[:-1] == tuple(map(str, e["loc"])))
-            few = 0 < len(fields) <= 3
-            form = f"{{{', '.join(f'{name}: ...' for name in fields)}}}" if few else "a mapping of keys to values"
+            fields = dict.fromkeys(k[-1] for k in known_keys if k[:-1] == tuple(map(str, e["loc"])))
+            are_few = 0 < len(fields) <= 3
+            form = f"{{{', '.join(f'{name}: ...' for name in fields)}}}" if are_few else "a mapping of keys to values"
             return f"{at}{form} is expected, got {e['input']!r}"
         case _:
             message = e["msg"][0].lower() + e["msg"][1:]
@@ -215,7 +225,7 @@ def _problem(e: dict[str, Any], known: Sequence[Key]) -> str:
 
 
 def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
-    """Yield all keys that a schema knows, and those of its parts; the data say of which kinds these are."""
+    """Yield all keys of a schema and of its nested schemas, of the kinds that the data name."""
     values = data if isinstance(data, dict) else {}
     for name, field in schema.model_fields.items():
         yield (name,)
@@ -223,34 +233,35 @@ def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
         kinds = next((mark for mark in field.metadata if isinstance(mark, Registered)), None)
         if kinds:
             yield (name, "kind")
-        part = kinds.schema(value or kinds.default) if kinds else field.annotation
-        parts: dict[Key, object] = {(name,): value}
-        if get_origin(part) is dict and isinstance(value, dict):  # of names that people give
-            part, parts = get_args(part)[1], {(name, str(inner)): v for inner, v in value.items()}
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            for above, v in parts.items():
-                yield from ((*above, *key) for key in keys_of(part, v))
+        inner_schema = kinds.schema(value or kinds.default) if kinds else field.annotation
+        mappings: dict[Key, object] = {(name,): value}
+        if get_origin(inner_schema) is dict and isinstance(value, dict):  # of names that people give
+            inner_schema, mappings = get_args(inner_schema)[1], {(name, str(inner)): v for inner, v in value.items()}
+        if isinstance(inner_schema, type) and issubclass(inner_schema, BaseModel):
+            for above, v in mappings.items():
+                yield from ((*above, *key) for key in keys_of(inner_schema, v))
 
 
-def nearest_keys(key: Key, value: object, known: Sequence[Key]) -> list[Key]:
-    """Return the known keys that an unknown one may mean: one beside it, or elsewhere; best first, three at most.
+def nearest_keys(key: Key, value: object, known_keys: Sequence[Key]) -> list[Key]:
+    """Return up to three known keys that an unknown one may stand for, best first.
 
-    Where nothing is like it, what stands under it is looked at: of `recipe.batch_size` the second part may be meant.
+    Searched in turn: the same name elsewhere, a similar name beside it, a key nested under it (`recipe.batch_size` for
+    `batch_size`), a similar name anywhere.
     """
     from difflib import get_close_matches
 
-    if "." in key[-1]:  # only --set has dots
+    if "." in key[-1]:  # a key with dots comes from --set
         key = (*key[:-1], *key[-1].split("."))
-        if key in known:
+        if key in known_keys:
             return [key]
-    elsewhere = [k for k in known if k[-1] == key[-1]]
+    elsewhere = [k for k in known_keys if k[-1] == key[-1]]
     if elsewhere:
         return elsewhere[:3]
-    beside = [k[-1] for k in known if k[:-1] == key[:-1]]
+    beside = [k[-1] for k in known_keys if k[:-1] == key[:-1]]
     if near := get_close_matches(key[-1], beside, n=1):
         return [(*key[:-1], near[0])]
-    inner = [k for name in (value if isinstance(value, dict) else ()) for k in known if k[-1] == name]
+    inner = [k for name in (value if isinstance(value, dict) else ()) for k in known_keys if k[-1] == name]
     if inner:
         return inner[:3]
-    far = get_close_matches(key[-1], {k[-1] for k in known}, n=1, cutoff=0.75)
-    return [k for k in known if k[-1] in far][:3]
+    similar = get_close_matches(key[-1], {k[-1] for k in known_keys}, n=1, cutoff=0.75)
+    return [k for k in known_keys if k[-1] in similar][:3]

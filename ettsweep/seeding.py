@@ -1,4 +1,4 @@
-"""Every random draw comes from (seed, purpose, position), so that none depends on what was drawn before it."""
+"""Random draws: each comes from (seed, purpose, position), so that none depends on those before it."""
 
 import hashlib
 

@@ -25,6 +25,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"processes", "provenance"},
     {"files"},
     {"errors", "seeding", "console", "shipped_files", "token_ids", "trainer"},
+    {"powers"},
     {""},  # ettsweep/__init__.py
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

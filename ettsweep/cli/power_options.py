@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from ettsweep.console import parse_number
+from ettsweep.powers import parse_number
 
 
 def power_option(help: str) -> Any:

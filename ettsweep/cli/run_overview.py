@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ettsweep.cli.run_tables import state_note
-from ettsweep.console import STYLES, cell, count, escape_control, power
+from ettsweep.console import STYLES, cell, count, escape_control
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, last_line, number
 from ettsweep.launch.progress import format_duration
+from ettsweep.powers import power
 from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.registry import evaluated, task_kind
 

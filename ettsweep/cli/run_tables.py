@@ -14,9 +14,9 @@ from ettsweep.launch.progress import format_duration
 from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.running_packs import pack_sizes
 from ettsweep.launch.submissions import read_submission, submissions
+from ettsweep.powers import log2
 from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
-from ettsweep.runs.spec import log2
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan

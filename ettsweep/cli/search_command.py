@@ -118,7 +118,7 @@ def search(
 
 def _other_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     """Say of which families the ranges are not those of the search before; nothing where all are."""
-    from ettsweep.console import power
+    from ettsweep.powers import power
 
     def told(study: "Study") -> str:
         (low_lr, low_wd), (high_lr, high_wd) = study.box

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.console import STYLES, cell, count, power
+from ettsweep.console import STYLES, cell, count
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
 from ettsweep.launch.running_packs import pack_of, pack_sizes, told_states
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import VacantSlot
 from ettsweep.launch.time_left import TimeLeftEstimator
+from ettsweep.powers import power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status

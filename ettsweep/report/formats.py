@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ettsweep.console import power
 from ettsweep.errors import InputError
+from ettsweep.powers import power
 from ettsweep.report.theme import INK
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.lattice import Point

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pandas as pd
 
+from ettsweep.powers import log2
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import plus_minus, point_text, score_text, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories
-from ettsweep.runs.spec import log2
 from ettsweep.strategies.optimizers import factors_of
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.history import course

@@ -15,8 +15,9 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ettsweep import __version__
-from ettsweep.console import DEFAULT_RESULTS, at_results, count, escape_control, power
+from ettsweep.console import DEFAULT_RESULTS, at_results, count, escape_control
 from ettsweep.launch.cost import cost_so_far
+from ettsweep.powers import power
 from ettsweep.report import formats, summary, verdict_text
 from ettsweep.report.cost_table import costs
 from ettsweep.report.families import JudgedFamily, StrategyComparison

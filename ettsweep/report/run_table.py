@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from ettsweep.console import POINTS
 from ettsweep.files import Json
+from ettsweep.powers import POWER_COLUMNS
 from ettsweep.report import tables
 from ettsweep.report.families import of_families
 from ettsweep.report.page_data import column
@@ -77,14 +77,14 @@ def _kind(name: str) -> str:
         return "choice"
     if name in tables.TEXTS or name == "reason":
         return "text"
-    if name in POINTS:
+    if name in POWER_COLUMNS:
         return "power"
     return "share" if name in SHARES else "number"
 
 
 def _values(cells: "pd.Series[Any]") -> list[Any]:
     """Return the values of a column for JSON: floats with six digits, except scores, lr and wd, which stay exact."""
-    exact = cells.name in (*tables.METRICS, *POINTS)
+    exact = cells.name in (*tables.METRICS, *POWER_COLUMNS)
     return [_plain(value, exact) for value in cells]
 
 

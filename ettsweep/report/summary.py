@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ettsweep.console import POINTS, count, power
+from ettsweep.console import count
+from ettsweep.powers import POWER_COLUMNS, power
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.cost_table import cost_of
 from ettsweep.report.families import JudgedFamily, StrategyComparison
@@ -133,7 +134,7 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, float):
         if name in tables.METRICS:
             return formats.score_text(value, name)
-        if name in POINTS:
+        if name in POWER_COLUMNS:
             return power(value)
         if name in ("utilisation", "data_wait"):
             return f"{100 * value:.3g}%"

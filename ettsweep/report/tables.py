@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from ettsweep.console import POINTS, power
 from ettsweep.files import write_atomic
+from ettsweep.powers import POWER_COLUMNS, power
 from ettsweep.report.families import JudgedFamily, judged, of_families, points_of
 from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKES, rate_columns, spikes_of
@@ -310,6 +310,6 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     def text(value: Any) -> str:
         return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
 
-    axes = [name for name in frame.columns if name.removeprefix("recommended_") in POINTS]
+    axes = [name for name in frame.columns if name.removeprefix("recommended_") in POWER_COLUMNS]
     powers = frame.assign(**{name: frame[name].map(_power, na_action="ignore") for name in axes})
     return powers.astype(object).map(text)

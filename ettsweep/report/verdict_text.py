@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ettsweep.console import count, power
+from ettsweep.console import count
+from ettsweep.powers import log2, power
 from ettsweep.report import formats
-from ettsweep.runs.spec import log2
 from ettsweep.study.posterior import Difference
 from ettsweep.study.surface import student_quantile
 from ettsweep.study.verdict import MOST_SURE, Verdict, side_by_side

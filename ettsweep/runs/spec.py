@@ -4,20 +4,17 @@ A spec is resolved: it holds numbers, not names, and every default. Nothing abou
 (devices, partitions, worker counts live in a launch profile), so where a run trains never changes its id.
 """
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from ettsweep.powers import log2
 from ettsweep.schema import NonNegative, Positive, PositiveFloat, Registered, StrictModel, digest, identity
 
 MAX_SEED = 2**31 - 1
 
 DEFAULT_OPTIMIZER = "adamw"
-
-LOG2_DIGITS = 9
-"""Decimals kept of log2(lr) and log2(wd) in an id: maps between strategies round in the last bits."""
 
 
 class ModelSpec(StrictModel):
@@ -205,11 +202,6 @@ class RunSpec(Recipe):
     def with_point(self, lr: float, wd: float, seed: int) -> "RunSpec":
         """Return the run of the same family at another point and seed."""
         return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
-
-
-def log2(value: float) -> float | None:
-    """Return log2 rounded as ids and tables hold it, and None for 0."""
-    return round(math.log2(value), LOG2_DIGITS) + 0.0 if value > 0 else None
 
 
 def point_identity(lr: float, wd: float) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ettsweep.console import power
+from ettsweep.powers import power
 from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from ettsweep.config import parse_yaml, read_yaml
-from ettsweep.console import power
 from ettsweep.errors import DataMissingError, InputError, unknown_name
+from ettsweep.powers import power
 from ettsweep.runs.spec import Recipe, TaskSpec
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import OPTIMIZERS

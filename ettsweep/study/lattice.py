@@ -9,9 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from ettsweep.console import parse_number, power
 from ettsweep.errors import InputError
-from ettsweep.runs.spec import LOG2_DIGITS, log2
+from ettsweep.powers import LOG2_DIGITS, log2, parse_number, power
 from ettsweep.schema import NonNegative, PositiveFloat, StrictModel
 
 ROUNDED, PRINTED = 1e-6, 2e-3

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import product
 
-from ettsweep.console import power
 from ettsweep.errors import InputError
+from ettsweep.powers import power
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import PRINTED, Point, neighbours, snap

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ettsweep.console import device_hours, power
+from ettsweep.console import device_hours
 from ettsweep.errors import InputError
+from ettsweep.powers import power
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.lattice import Point
 from ettsweep.study.means_rule import MeansRule

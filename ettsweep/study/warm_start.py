@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from ettsweep.console import power
 from ettsweep.errors import InputError, unknown_name
+from ettsweep.powers import power
 from ettsweep.strategies.optimizers import factors_of
 from ettsweep.strategies.strategy import STRATEGIES, carry_point, parse_strategy, strategy_name
 from ettsweep.study.lattice import Point

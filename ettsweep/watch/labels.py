@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from ettsweep.console import STYLES, cell, count, power
+from ettsweep.console import STYLES, cell, count
 from ettsweep.launch.progress import format_duration
+from ettsweep.powers import power
 from ettsweep.study.verdict import MOST, MOST_SURE, Bound, Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 

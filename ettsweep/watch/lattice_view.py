@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.style import Style
 from rich.text import Text
 
-from ettsweep.console import power
+from ettsweep.powers import power
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Point
 from ettsweep.trainer.tasks.registry import Metric

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 from rich.text import Text
 
-from ettsweep.console import STYLES, cell, power
+from ettsweep.console import STYLES, cell
+from ettsweep.powers import power
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.trainer.models.registry import model_name

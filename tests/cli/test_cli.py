@@ -12,10 +12,11 @@ from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
-from ettsweep.console import parse_number, with_results
+from ettsweep.console import with_results
 from ettsweep.launch.cost import device_hours
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slots import hold_slot, let_go
+from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
@@ -300,7 +301,7 @@ def test_watching_runs_of_which_some_will_not_finish_exits_1(results: Path, aske
 def test_status_is_sorted_for_people(results: Path, asked: Any, call: Call) -> None:
     base = asked([2.0, 1.0, 2.0])[0]
     for lr, wd, seed in ((10.0, 0.5, 0), (9.0, 0.5, 0), (9.0, 0.5, 11), (9.0, 0.5, 2), (9.0, 0.25, 3)):
-        RunDir.create(results, base.at(lr, wd, seed))
+        RunDir.create(results, base.with_point(lr, wd, seed))
     mup = base.model_copy(update={"strategy": StrategySpec(s=1.0), "lr": 0.001})
     RunDir.create(results, mup)
     for form in ("json", "csv"):
@@ -539,15 +540,15 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("grid --grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
         ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
         ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
-        ("verify-optimum", "no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"),
+        ("verify-optimum", "nothing was swept yet; `ettsweep grid --model vit-digits` starts a sweep"),
         ("verify-optimum --results asked --strategy ntk", "--strategy ntk: no search is of it; there are: standard\n"),
         ("verify-optimum --results asked --strategy nkt", "unknown strategy 'nkt'"),
         ("verify-optimum --results asked --family zzz", "--family zzz: no search is of it; there are: "),
         ("report --results asked --model vit-b16", "--model vit-b16: no search is of it; there are: vit-n8"),
         ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),
         ("verify-optimum --results asked --launch nope", "unknown launch profile 'nope'"),
-        ("seeds", "no grid has been asked for yet"),
-        ("report", "no grid has been asked for yet"),
+        ("seeds", "nothing was swept yet"),
+        ("report", "nothing was swept yet"),
         ("status --state finshed", "unknown state 'finshed'"),
         ("status fff", "no run starts with 'fff'"),
         ("status --family zzz", "--family zzz: no run or search is of it; there is none yet\n"),

@@ -131,5 +131,5 @@ def test_in_a_pipe_it_prints_lines_and_ends(results: Path, call: Call) -> None:
 
 
 def test_the_library_of_the_screen_is_loaded_for_the_screen_alone() -> None:
-    code = "import sys; from ettsweep.cli import runs; from ettsweep.launch import monitor; print('textual' in sys.modules)"
+    code = "import sys; from ettsweep.cli import run_commands; from ettsweep.launch import progress; print('textual' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -25,13 +25,13 @@ PACKAGE = Path(ettsweep.__file__).parent
 TAKE = "import sys; from pathlib import Path; from ettsweep.launch.code_snapshot import take_snapshot; print(take_snapshot(Path(sys.argv[1])))"
 SLOW = """
 import time
-from ettsweep.launch import snapshot
+from ettsweep.launch import code_snapshot
 from ettsweep.launch.cleanup import find_waste, remove
 def wait(path):
     if path.name == "provenance.json":
         print("copied", flush=True)
         time.sleep(600)
-snapshot.sync = wait
+code_snapshot.sync = wait
 """
 
 
@@ -188,8 +188,8 @@ def test_whoever_is_slower_takes_what_is_there(results: Path, monkeypatch: pytes
 def test_a_snapshot_that_was_edited_or_purged_is_mended(results: Path) -> None:
     folder = take_snapshot(results)
     before = files(folder)
-    (folder / "ettsweep" / "spec.py").write_text("edited")
-    shutil.rmtree(folder / "ettsweep" / "sweep")
+    (folder / "ettsweep" / "runs" / "spec.py").write_text("edited")
+    shutil.rmtree(folder / "ettsweep" / "study")
     (folder / "provenance.json").unlink()
     take_snapshot(results)
     assert files(folder) == before

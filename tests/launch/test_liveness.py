@@ -140,9 +140,9 @@ def by(id_: str = "7_0", restart: int | None = 0, cluster: str = "toy") -> dict[
 
 
 def look(results: Path, run: str = RUN, slurm_cache: SlurmCache | None = None) -> tuple[State, str, str]:
-    prospect = SchedulerLiveness(results, slurm_cache).job_status(run)
-    assert prospect
-    return prospect.state, prospect.reason, prospect.job
+    job = SchedulerLiveness(results, slurm_cache).job_status(run)
+    assert job
+    return job.state, job.reason, job.job
 
 
 # --- owners ---------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(toy_clu
     assert toy_cluster.asked == 0
 
 
-# --- prospects ------------------------------------------------------------------------------------------------------
+# --- jobs of runs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def live_workers(folder: Path) -> list[Process]:
 
 
 def queued_runs(results: Path) -> set[str]:
-    prospect = SchedulerLiveness(results).job_status("0123456789ab")
-    return {"0123456789ab"} if prospect and prospect.state is State.QUEUED else set()
+    job = SchedulerLiveness(results).job_status("0123456789ab")
+    return {"0123456789ab"} if job and job.state is State.QUEUED else set()
 
 
 # --- order ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.runs.spec import RunSpec, log2
+from ettsweep.powers import log2
+from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import OmitFromIdAt, canonical, identity, validate
 from ettsweep.strategies.strategy import map_point
 

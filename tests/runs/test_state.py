@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from support.claims import Look, claimed, dead_process, finished, state
+from support.claims import StubLiveness, claimed, dead_process, finished, state
 
 from ettsweep.processes import Process, process
 from ettsweep.runs.attempt import Attempt
@@ -95,13 +95,13 @@ def test_a_run_whose_worker_died_before_it_obeyed_is_pruned(run: RunDir) -> None
 def test_owner_on_another_machine_is_unknown(run: RunDir) -> None:
     claimed(run, Process("node7", "its boot", 1, "1"))
     assert state(run, run.id) == (State.UNKNOWN, "claimed on node7, which cannot be asked from here")
-    assert run.status(Look(life="alive")).state is State.RUNNING
-    assert run.status(Look(life="dead")).state is State.INTERRUPTED
+    assert run.status(StubLiveness(life="alive")).state is State.RUNNING
+    assert run.status(StubLiveness(life="dead")).state is State.INTERRUPTED
 
 
 def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     def seen(told: State, reason: str = "why") -> tuple[State, str, str]:
-        status = run.status(Look(job_status=Status(told, reason, job="7_1")))
+        status = run.status(StubLiveness(job_status=Status(told, reason, job="7_1")))
         return status.state, status.reason, status.job
 
     assert seen(State.INTERRUPTED) == (State.MISSING, "why", "7_1")
@@ -274,7 +274,7 @@ def test_attempts_are_lost_in_a_row_where_they_got_no_further(lost: list[LostAtt
 def test_a_run_that_finishes_while_its_owner_is_asked_about_was_not_interrupted(run: RunDir) -> None:
     """To ask SLURM may take seconds: its job may be over by then."""
 
-    class Slow(Look):
+    class Slow(StubLiveness):
         def owner(self, attempt: Attempt) -> Owner:
             run.finish({"status": "done"}, [])
             return Owner("dead", "n1")

@@ -40,8 +40,8 @@ def test_no_results_folder_holds_no_runs(results: Path) -> None:
     assert load_run_index(results).runs == {}
 
 
-class Look(LocalLiveness):
-    """An outlook that says what a test wants it to say, or asks this machine."""
+class StubLiveness(LocalLiveness):
+    """A liveness that answers as a test wants, or asks this machine."""
 
     def __init__(self, queued: str = "", life: Any = None) -> None:
         self.queued, self.life = queued, life
@@ -61,7 +61,7 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
     start(results, failed).fail("error", "ValueError: bad")
     for spec in (queued, missing):
         RunDir.create(results, spec)
-    run_index = load_run_index(results, Look(queued=queued.run_id))
+    run_index = load_run_index(results, StubLiveness(queued=queued.run_id))
     assert {run.spec.seed: (run.state, run.score) for run in run_index.runs.values()} == {
         0: (State.DONE, 0.25),
         1: (State.DIVERGED, None),
@@ -83,7 +83,7 @@ def test_each_file_of_a_finished_run_is_opened_once(results: Path, make_spec: Ma
 def test_the_owner_is_judged_by_whoever_can(results: Path, spec: RunSpec) -> None:
     start(results, spec)
     for life, state in {"alive": "running", "dead": "interrupted", "unknown": "unknown"}.items():
-        assert load_run_index(results, Look(life=life)).runs[spec.run_id].state == state
+        assert load_run_index(results, StubLiveness(life=life)).runs[spec.run_id].state == state
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"lr": 1}', '{"seed": true}'])

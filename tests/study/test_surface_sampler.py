@@ -84,7 +84,7 @@ def test_a_sampler_comes_near_the_optimum_of_a_bowl_within_its_trials(name: str,
 
 def test_optunas_samplers_name_the_same_in_another_process() -> None:
     code = (
-        "from test_proposers import SEVERAL, known, proposer\n"
+        "from test_surface_sampler import SEVERAL, known, proposer\n"
         "from ettsweep.study.samplers import OPTUNA\n"
         "print([proposer(name, 5)(known(**SEVERAL), 3) for name in OPTUNA])"
     )

@@ -55,19 +55,19 @@ def python(script: str, *arguments: object) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
 
 
-class Look(LocalLiveness):
-    """An outlook that says what a test wants it to say of every run, or asks this machine."""
+class StubLiveness(LocalLiveness):
+    """A liveness that answers as a test wants for every run, or asks this machine."""
 
-    def __init__(self, *queued: str, life: Life | None = None, prospect: Status | None = None) -> None:
-        self.queued, self.life, self.told = queued, life, prospect
+    def __init__(self, *queued: str, life: Life | None = None, job_status: Status | None = None) -> None:
+        self.queued, self.life, self.answer = queued, life, job_status
 
     def owner(self, attempt: Attempt) -> Owner:
         return Owner(self.life, "n1") if self.life else super().owner(attempt)
 
     def job_status(self, run_id: str) -> Status | None:
-        return Status(State.QUEUED) if run_id in self.queued else self.told
+        return Status(State.QUEUED) if run_id in self.queued else self.answer
 
 
 def state(run: RunDir, *queued: str) -> tuple[State, str]:
-    status = run.status(Look(*queued))
+    status = run.status(StubLiveness(*queued))
     return status.state, status.reason

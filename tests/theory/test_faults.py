@@ -192,7 +192,7 @@ def test_a_planted_fault_is_named_first(
     monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
     monkeypatch.setattr(scaling_check, "expect", theory)
     plant(monkeypatch)
-    found = scaling_check(model)
+    found = check(model)
     assert found.verdict is ExponentTest.OFF
     assert found.findings[0].startswith(line), found.findings
 
@@ -207,7 +207,7 @@ def test_a_planted_fault_is_named_first(
     ],
 )  # fmt: skip
 def test_nothing_is_found_in_layers_and_initial_values_that_are_right(model: str, strategy: str) -> None:
-    found = scaling_check(model, strategy).judgement
+    found = check(model, strategy).judgement
     assert {row.name: row.verdict for row in found.layers} == dict.fromkeys([row.name for row in found.layers], "ok")
     starts = {row.name: row.quantities["initial std"] for row in found.groups if "initial std" in row.quantities}
     assert {group: start.verdict for group, start in starts.items()} == dict.fromkeys(starts, "ok")

@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ettsweep.console import power
+from ettsweep.powers import power
 from ettsweep.report.figures.chart_data import Data, clipped_range, digits_of, layered
 from ettsweep.report.figures.contours import contours
 from ettsweep.report.figures.line_map import line_map

@@ -106,9 +106,9 @@ def test_a_folder_that_cannot_be_written_costs_the_sink_alone(tmp_path: Path) ->
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from ettsweep.trainer.training.loggers import open_sinks
+from ettsweep.trainer.training.loggers import open_loggers
 said = []
-(sink,) = open_sinks(["tensorboard"], Path(sys.argv[1]), "0123456789ab", {}, 0, said.append)
+(sink,) = open_loggers(["tensorboard"], Path(sys.argv[1]), "0123456789ab", {}, 0, said.append)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # no file may grow beyond
 for step in range(1, 3000):
     sink.write({"step": step, "loss": 1.0, "lr": 1.0})
@@ -165,9 +165,9 @@ def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path
     ]
 
 
-def test_sinks_are_checked_without_importing_torch_or_them() -> None:
+def test_loggers_are_checked_without_importing_torch_or_them() -> None:
     code = (
-        "import sys; from ettsweep.trainer.training.loggers import check_sinks; check_sinks(['tensorboard', 'wandb']); "
+        "import sys; from ettsweep.trainer.training.loggers import check_loggers; check_loggers(['tensorboard', 'wandb']); "
         "print({'torch', 'tensorboard', 'wandb'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -177,11 +177,11 @@ def test_sinks_are_checked_without_importing_torch_or_them() -> None:
 WANDB = """
 import json, os, sys
 from pathlib import Path
-from ettsweep.trainer.training import sinks
+from ettsweep.trainer.training import loggers
 results, from_step, lines = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 config = {"lr": 0.0078125, "wd": 0.5, "seed": 3, "strategy": "ntk"}
-sinks.PATIENCE_S = float(sys.argv[4])
-(sink,) = sinks.open_sinks(["wandb"], results, "0123456789ab", config, from_step, print)
+loggers.PATIENCE_S = float(sys.argv[4])
+(sink,) = loggers.open_loggers(["wandb"], results, "0123456789ab", config, from_step, print)
 for line in lines:
     sink.write(line)
 sink.close()

@@ -101,12 +101,12 @@ LOADING = """
 import multiprocessing, signal, sys, torch
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
-from ettsweep.trainer.tasks.task import Loading, Share
+from ettsweep.trainer.tasks.task import BatchShare, LoaderSettings
 from ettsweep.trainer.tasks.images.classification import Images
 
 model = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
 task = ImageNetTask(train_size=36, val_size=9, resize=36)
-images = Images(task, model, 0, torch.device("cpu"), Share(8), Loading(workers=2, data=sys.argv[1]))
+images = Images(task, model, 0, torch.device("cpu"), BatchShare(8), LoaderSettings(workers=2, data=sys.argv[1]))
 batches = images.batches(1)
 next(batches)
 print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)

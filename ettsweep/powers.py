@@ -1,0 +1,54 @@
+"""lr and wd as people read and type them: powers of two, and the decimals that stand for them."""
+
+import math
+
+POWER_COLUMNS = {"lr", "wd", "effective_lr"}
+"""Columns of tables whose values are searched in steps of powers of two."""
+
+LOG2_DIGITS = 9
+"""Decimals of log2(lr) and log2(wd) in run ids: maps between strategies round, and what differs by less is one run."""
+
+
+def log2(value: float) -> float | None:
+    """Return log2 rounded as run ids hold it, and None for 0."""
+    return round(math.log2(value), LOG2_DIGITS) + 0.0 if value > 0 else None
+
+
+def power(value: float, digits: int | None = None) -> str:
+    """Return an lr or wd as a power of two where it is one, 2^-6 or 2^1.5, and else as a decimal.
+
+    The decimal has some `digits`, or as many as `shortest_decimal` needs.
+    """
+    exponent = log2(value)
+    if exponent is not None and exponent == round(exponent, 2):
+        return f"2^{exponent:g}"
+    return shortest_decimal(value) if digits is None else f"{value:.{digits}g}"
+
+
+def shortest_decimal(value: float) -> str:
+    """Return the shortest decimal that means the same run as `value`: one with the same rounded log2."""
+    if not value > 0:
+        return f"{value:g}"
+    candidates = (f"{value:.{digits}g}" for digits in range(1, 17))
+    text = next((text for text in candidates if log2(float(text)) == log2(value)), repr(value))
+    mantissa, exponent_mark, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent_mark else mantissa
+
+
+def power_and_decimal(value: float) -> str:
+    """Return an lr or wd for tables: `2^-6 (0.015625)`, or a decimal alone if it is no power of two."""
+    text, decimal = power(value), shortest_decimal(value)
+    return text if text == decimal else f"{text} ({decimal})"
+
+
+def parse_number(text: str) -> float:
+    """Return an lr or wd that a person has typed: a decimal, or a power of two as `power` writes it.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    try:
+        base, _, exponent = text.strip().partition("2^")
+        return 2.0 ** float(exponent) if exponent and not base else float(text)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,74 @@
+"""lr and wd as tables print them, and as people type them."""
+
+import math
+import random
+
+import pytest
+
+from ettsweep.console import cell
+from ettsweep.powers import parse_number, power, power_and_decimal, shortest_decimal
+from ettsweep.runs.spec import point_identity
+from ettsweep.strategies.strategy import map_point
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2.0**-6, "2^-6"),
+        (1.0, "2^0"),
+        (4.0, "2^2"),
+        (2.0**1.5, "2^1.5"),
+        (0.5 * 2.0**-0.25 * (1 + 1e-12), "2^-1.25"),
+        (0.0, "0"),
+        (0.01, "0.01"),
+        (1 / 3, "0.3333333333"),
+        (-2.0, "-2"),
+        (math.nan, "nan"),
+    ],
+)
+def test_an_lr_is_a_power_of_two_where_it_is_one(value: float, text: str) -> None:
+    assert power(value) == text
+    if value >= 0:
+        assert parse_number(text) == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize("text", ["", "2^", "2^x", "x", "3^2"])
+def test_what_is_no_number_is_no_power(text: str) -> None:
+    with pytest.raises(ValueError, match="convert"):
+        parse_number(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2.0**-6, "2^-6 (0.015625)"),
+        (2.0**-20, "2^-20 (9.536743164e-7)"),
+        (2.0**1.5, "2^1.5 (2.828427125)"),
+        (1024.0, "2^10 (1024)"),
+        (0.0, "0"),
+        (0.01, "0.01"),
+    ],
+)
+def test_tables_have_the_power_and_the_decimal(value: float, text: str) -> None:
+    assert power_and_decimal(value) == cell(value, "lr") == cell(value, "spec.wd") == text
+    assert "^" not in cell(value, "best_loss")
+
+
+def test_a_decimal_that_is_shown_means_the_same_run_and_none_shorter_does() -> None:
+    rng = random.Random(0)
+    values = [2.0 ** (step / 4) for step in range(-120, 120)]
+    values += [math.exp(rng.uniform(-40, 10)) for _ in range(3000)]
+    values += [rng.choice([1e-3, 3e-4, 0.05]) * 2.0 ** rng.randint(-20, 20) for _ in range(1000)]
+    for value in values:
+        text = shortest_decimal(value)
+        assert point_identity(float(text), 0.0) == point_identity(value, 0.0), text
+        digits = len(text.partition("e")[0].replace(".", "").strip("0"))
+        if digits > 1:
+            assert point_identity(float(f"{value:.{digits - 1}g}"), 0.0) != point_identity(value, 0.0), text
+
+
+def test_a_decimal_of_a_mapped_point_means_the_same_run() -> None:
+    for step in range(-12, 3):
+        lr, wd = map_point(2.0**step, 0.1, 1.0, 0.0, 100)
+        shown = [float(shortest_decimal(value)) for value in (lr, wd)]
+        assert point_identity(*shown) == point_identity(lr, wd)

@@ -6,9 +6,7 @@ import sys
 
 def main() -> None:
     """Run the command line. Ctrl-C ends it without a traceback; during imports, the signal kills the process."""
-    if (
-        handled := signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # else ignored, by nohup
+    if handled := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, by nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from ettsweep import cli
 

@@ -46,6 +46,7 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
         raise InputError(f"{folder}: all sweeps are archived; name the ones to load: {names}")
     verdicts = judge([study for sweep in chosen for study in sweep.studies], run_index)
     runs = with_evidence(belonging(run_index.runs.values(), store, sweeps), verdicts)
+    # Sweeps given by name were read, or raised; damaged others do not matter then.
     unreadable = {**({} if sweeps else store.broken), **run_index.broken}
     for problem in unreadable.values():
         _warn(problem)

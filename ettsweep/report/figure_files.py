@@ -51,8 +51,10 @@ class Figure:
         """
         import vl_convert
 
+        # A file has no container to take its width from.
         spec = self.spec | {"width": FILE_WIDTH} if self.spec.get("width") == "container" else self.spec
         spec = {**spec, "title": _titled(spec.get("title"), self.title), "background": "white"}
+        # Vega runs once; PNG and PDF are made from the SVG, so all three look the same.
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=CONFIG)
         contents: dict[str, str | bytes] = {
             "svg": svg,

@@ -41,6 +41,7 @@ def short(value: float) -> str:
     text = f"{value:.3g}"
     if "e" not in text:
         return text
+    # "%g" has an exponent from 1000 on: short numbers are written in full instead.
     mantissa, exponent = text.split("e")
     return f"{value:.0f}" if 0 < int(exponent) < 5 else f"{mantissa}e{int(exponent)}"
 
@@ -110,9 +111,11 @@ def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None
         return score_text(mean, metric)
     if is_accuracy(metric):
         return f"{score_text(mean, metric, unit=False)} ± {score_text(std, metric)}"
+    # Mean and deviation share one power of ten: (1.20 ± 0.31)e7.
     if (size := max(abs(mean), std)) >= LARGE:
         exponent = math.floor(math.log10(size))
         return f"({plus_minus(mean / 10.0**exponent, std / 10.0**exponent, metric)})e{exponent}"
+    # Two significant digits of the deviation.
     decimals = min(12, max(2, 1 - math.floor(math.log10(std)))) if std > 0 else 4
     return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
 

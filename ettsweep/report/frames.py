@@ -54,6 +54,7 @@ def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
     verdict, study = family.verdict, family.verdict.study
     neighbours = {neighbour.point for neighbour in verdict.neighbours}
     plateau = set(verdict.bound.plateau) if verdict.bound else set()
+    # Requested points and neighbours without a run are on the map too, as missing.
     points = dict.fromkeys([*family.points, *study.asked, *neighbours])
     if not points:  # a search that has suggested nothing yet
         return []
@@ -61,6 +62,7 @@ def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
     for point in sorted(points, key=tuple):
         scored, members = family.study_state.at(point), family.points.get(point, [])
         scores = [run.score for run in family.counted(members) if run.state.finished]
+        # A point with a diverged seed has neither mean nor error.
         error = None if scored.score is None else standard_error(scores)
         metric = study.metric.metric
         score_cell = "" if scored.score is None else plus_minus(scored.score, error, metric) or ""
@@ -135,6 +137,7 @@ def _curves(family: JudgedFamily, histories: RunHistories, rows: int) -> Iterabl
     for run, run_columns in _members(family):
         if history := histories.of(run, rows):
             columns = *run_columns, run.state.value, history.unit
+            # Steps and evaluations are rows of their own: they are thinned differently.
             for step, loss, norm in history.training:
                 yield (*columns, step, step / history.unit_steps, loss, norm, None, None)
             for step, loss, accuracy in history.evaluations:
@@ -215,5 +218,6 @@ def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
         return None
     origin = family.verdict.point or min(family.points, key=tuple)
     corners = [_steps(study, origin, corner) for corner in study.box]
+    # A corner off the lattice of the candidate has no steps.
     frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"]).dropna()
     return None if frame.empty else frame

@@ -29,6 +29,7 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
     A command has --strategy only where the other families need another command: else one command serves all.
     """
     suggestions = [_next(family) for family in families]
+    # The subcommand of each step shows whether one command serves all families.
     kinds = Counter(command.split()[1] if command else "" for _, command, _ in suggestions)
     steps = []
     for family, (text, command, names_run) in zip(families, suggestions, strict=True):
@@ -37,6 +38,7 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
             is_partial = kinds[command.split()[1]] < len(families)
             options = ["--sweep", study.sweep] if study.sweep else []
             options += ["--strategy", study.strategy] if is_partial else []
+            # Options that select the sweep go right after the subcommand.
             head, tail = command.split()[:2], command.split()[2:]
             command = shlex.join([*head, *options, *tail])
         steps.append(NextStep(text, command))

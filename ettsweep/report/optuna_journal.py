@@ -97,11 +97,13 @@ def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mappi
     study.set_user_attr(FAMILY, sweep_study.family)
     space: dict[str, BaseDistribution] = {}
     for name, axis in (("lr", sweep_study.lr), ("wd", sweep_study.wd)):
+        # The range includes points outside of the box: Optuna rejects a trial outside of its distribution.
         coordinates = [getattr(point, name) for point in (*sweep_study.box, *sweep_study.asked, *trial_runs)]
         if axis.fixed:
             study.set_user_attr(name, getattr(sweep_study.centre, name))
         else:
             space[name] = FloatDistribution(min(coordinates), max(coordinates), log=True)
+    # Ranks are lower for better scores.
     worst = max(
         (mean for point_runs in trial_runs.values() if (mean := _mean(point_runs)) is not None),
         key=metric.rank,

@@ -93,6 +93,7 @@ def render(
 def _environment(results: str) -> Environment:
     from jinja2 import FunctionLoader
 
+    # StrictUndefined raises for a misspelled name in the template, which would print nothing.
     environment = Environment(
         loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -123,6 +124,7 @@ def _policy(scripts: Iterable[str]) -> str:
 
     'unsafe-eval' is for Vega, which compiles the expressions of its specifications.
     """
+    # A browser runs an inline script only if its hash is listed.
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {hashes}"

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from ettsweep.files import Json
 
+# `</script>` or `<!--` within a text would end or garble the element.
 _SPELLED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 

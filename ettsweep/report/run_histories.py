@@ -96,6 +96,7 @@ class RunHistories:
         return self._known[run.id, rows]
 
     def _lines(self, run: Run) -> Sequence[Json]:
+        # Only a finished run has all its metrics in one file; before, each attempt has its own.
         if run.result is None:
             return _lines_so_far(run)
         try:
@@ -131,6 +132,7 @@ def _history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
     if not steps and not evaluated:
         return None
     return RunHistory(
+        # -(-a // b) rounds up.
         _means(steps, -(-run.spec.schedule.last_step // rows)),
         _some(evaluated, run.spec.schedule, max(2, rows // 2)),
         tuple(_spikes(run, lines)),
@@ -151,6 +153,7 @@ def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
             line = (at if quantity in TRAINING else evaluated).get(step, {})
             yield SpikeEvent(step, quantity, number(line.get(quantity)), _told(run, event, quantity))
     if isinstance(step := result.get("diverged_step"), int):
+        # The loss where it diverged is not finite: show the last one that is.
         last = next((loss for line in reversed(lines) if (loss := number(line.get("loss"))) is not None), None)
         yield SpikeEvent(step, "loss", last, f"diverged at step {step}: the loss was not finite")
 
@@ -196,6 +199,7 @@ def _mean(lines: Sequence[Json], name: str) -> float | None:
 
 def _some(evaluated: Sequence[Json], schedule: ScheduleSpec, limit: int) -> tuple[Row, ...]:
     """Thin evaluations to about `limit`, at the same steps for all runs of a family; the last one is kept."""
+    # A multiple of the interval of evaluations, rounded up.
     every = schedule.eval_every * max(1, -(-schedule.last_step // (schedule.eval_every * limit)))
     loss, accuracy = EVALUATIONS
     thinned = [line for line in evaluated[:-1] if int(line["step"]) % every == 0]

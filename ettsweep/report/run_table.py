@@ -26,7 +26,7 @@ SHARES = ("best_accuracy", "final_accuracy", "utilisation", "data_wait")
 """Columns shown in percent."""
 
 ALWAYS = {"run", "strategy", "lr", "wd", "seed", "state", "device_s", "log"}
-"""Columns that are visible at first, along with the scores and `WHERE_SEVERAL`."""
+"""Columns that are visible at first, along with the scores and `VISIBLE_IF_DIFFERENT`."""
 
 WHERE_SEVERAL = ("sweep", "model", "task", "optimizer")
 """Columns that are visible at first if runs differ in them."""
@@ -57,6 +57,7 @@ def relative(path: Path, out: Path) -> str:
         address = Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
     except ValueError:  # another drive
         return path.resolve().as_uri() + "/"
+    # Paths may contain bytes that are not UTF-8.
     return quote(os.fsencode(address)) + "/"
 
 
@@ -66,6 +67,7 @@ def _column(name: str, values: Sequence[Any], is_shown: bool) -> Json:
         "label": name.replace("_", " "),
         "kind": _kind(name),
         "shown": is_shown,
+        # The script compares texts as they are: missing ones are empty, not null.
         "values": column([value or "" for value in values] if _kind(name) in ("text", "choice") else values),
     }
 
@@ -109,6 +111,7 @@ def best_rows(runs: Sequence[Run], searches: Searches, limit: int) -> list[Mappi
     """Return the best runs as texts, about as many of each family, `limit` in all."""
     families = of_families(runs)
     best: list[Run] = []
+    # At least one run of each family, as far as `limit` goes.
     share = max(1, limit // max(1, len(families)))
     for members in families.values():
         metric = task_kind(members[0].spec.task).score

@@ -45,7 +45,7 @@ def spikes_of(runs: Iterable[Run]) -> SpikeCounts:
 
 
 def occurring(spike_counts: Iterable[SpikeCounts]) -> list[str]:
-    """Return the names of the counts above 0 in any of some sums, in the order of `SPIKES`."""
+    """Return the names of the counts above 0 in any of some sums, in the order of `SPIKE_LABELS`."""
     all_counts = list(spike_counts)
     return [name for name in SPIKES if any(spikes.counts[name] for spikes in all_counts)]
 

@@ -96,6 +96,7 @@ def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str
         card_lines["beats"] = (bound["best"], "probability")
     if nearest := verdict_text.nearest(verdict):
         card_lines["behind"] = (nearest["text"], "as fitted")
+    # Without a bound, the lead is a difference of means, by the rule of the paper.
     elif not bound and verdict.lead is not None:
         difference = verdict_text.difference(verdict.lead, verdict)
         card_lines["behind"] = (difference["text"], difference["relative"] or "")

@@ -53,6 +53,7 @@ def _frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFr
 
     Columns that are neither text nor counts are floats.
     """
+    # Nullable Int64, since unfinished runs have no counts.
     types = {name: "str" if name in TEXTS else "Int64" if name in COUNTS else "float64" for name in columns}
     return pd.DataFrame(rows, columns=list(columns)).astype(types)
 
@@ -96,6 +97,7 @@ def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.Data
             )
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
+    # Independent of the order in which runs were read from disk.
     return _frame(rows, RUN_COLUMNS).sort_values(order, ignore_index=True)
 
 
@@ -131,6 +133,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     )
     work = table.drop(columns="sweep").merge(coordinates, on="run")
     diverged = work["state"] == "diverged"
+    # 1 or 0 per run: sums over a group count its seeds.
     work["diverged"] = diverged.astype("Int64")
     work["seeds"] = work["state"].isin(["done", "diverged"]).astype("Int64")
     work.loc[diverged, list(METRICS)] = math.nan  # a diverged run may have a best score from before it diverged
@@ -201,13 +204,16 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def _bound(verdict: Verdict) -> tuple[Any, ...]:
-    """Return the columns `BOUND` and `RECOMMENDED` of a verdict."""
+    """Return the columns `BOUND_COLUMNS` and `RECOMMENDED_COLUMNS` of a verdict."""
     criterion, bound = verdict.study.criterion, verdict.bound
+    # The paper's rule compares means: it has no bound, margin or noise.
     if criterion.rule == "paper":
         return criterion.rule, *[None] * (len(BOUND) + len(RECOMMENDED) - 1)
     requested = criterion.rule, criterion.confidence, criterion.margin_for(verdict.study.metric)
+    # No bound yet: only the requirements of the sweep are known.
     if bound is None:
         return *requested, *[None] * (len(BOUND) + len(RECOMMENDED) - 3)
+    # With unknown noise there are no probabilities, and no points as good.
     is_noise_known = bound.noise.known != "unknown"
     return (
         *(
@@ -268,6 +274,7 @@ def markdown(frame: pd.DataFrame) -> str:
     for (name, cells), dtype in zip(_cells(frame).items(), frame.dtypes, strict=True):
         # A pipe or a line break would end the cell.
         texts = [text.replace("|", "\\|").replace("\n", " ") for text in (str(name), *cells)]
+        # A Markdown rule under a heading has at least three characters.
         width, left = max(3, *map(len, texts)), dtype == "str"
         head, *body = (text.ljust(width) if left else text.rjust(width) for text in texts)
         columns.append([head, "-" * width if left else "-" * (width - 1) + ":", *body])
@@ -292,6 +299,7 @@ def latex(frame: pd.DataFrame) -> str:
     """
     columns = "".join("l" if dtype == "str" else "r" for dtype in frame.dtypes)
     cells = _cells(frame).map(_in_latex).rename(columns=_in_latex)
+    # The cells are escaped already: pandas would escape the $ of powers too.
     return cells.to_latex(index=False, escape=False, column_format=columns, longtable=len(frame) > 40)
 
 

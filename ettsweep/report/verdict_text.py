@@ -74,6 +74,7 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
     spread = sum(square**2 / (n - 1) for square, n in zip(squares, numbers, strict=True))
     dof = error**4 / spread if spread else math.inf  # Welch-Satterthwaite
     ahead = winner.study.metric.worse_by(mean, first_mean)
+    # Rounded down, which is conservative; 1e-9 absorbs the rounding of a whole number.
     sure = error * (T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(0.95, dof))
     metric = winner.study.metric.metric
     gap = f"{formats.plus_minus(ahead, error, metric)} (standard error"
@@ -89,6 +90,7 @@ def difference(worse_by: float, verdict: Verdict) -> Row:
     text = f"{100 * worse_by:+.2f} points" if accuracy else plain_text
     relative = worse_by / verdict.score if verdict.score and not accuracy else None
     return {
+        # A real minus sign, as wide as the plus sign.
         "text": text.replace("-", "−"),
         "relative": None if relative is None else f"{100 * relative:+.1f}%".replace("-", "−"),
         "better": worse_by < 0,

@@ -41,6 +41,7 @@ def contours(x: Array, y: Array, values: Array, level: float) -> Iterator[Array]
         ends = (side for side, others in next_sides.items() if len(others) == 1)
         sides = list(_line(next_sides, next(ends, None) or next(iter(next_sides))))
         p, q = np.array(sides).T
+        # Linear interpolation along each side.
         share = (level - value[p]) / (value[q] - value[p])
         yield position[p] + share[:, None] * (position[q] - position[p])
 

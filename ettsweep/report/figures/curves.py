@@ -91,7 +91,9 @@ def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
     return (
         alt.Chart(data.of(curves))
         .transform_calculate(value="datum[quantity]")
+        # Rows of steps have no evaluations, and the reverse.
         .transform_filter("isValid(datum.value)")
+        # Looked up by run, since repeating them in each row would bloat the page.
         .transform_lookup("run", from_=alt.LookupData(data=data.of(runs[["run", *fields]]), key="run", fields=fields))
         .transform_calculate(t="smoothing > 0 ? (floor(datum.trained / smoothing) + 0.5) * smoothing : datum.trained")
     )
@@ -110,6 +112,7 @@ def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
         base.transform_filter("datum.counted && isValid(datum.label)")
         .transform_aggregate(value="mean(value)", runs="distinct(run)", groupby=["point", "label", "t"])
         .transform_joinaggregate(seeds="max(runs)", groupby=["point"])
+        # Beyond the end of the shortest run, the mean would jump.
         .transform_filter("datum.runs == datum.seeds")
     )
     return (
@@ -139,6 +142,7 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
     last = (
         chosen.transform_joinaggregate(end="max(t)", groupby=["run"])
         .transform_filter("datum.t == datum.end")
+        # Runs end at the same step: their labels are stacked.
         .transform_window(row="row_number()", sort=[alt.SortField("value")])
     )
     names = _along(last.transform_calculate(name="'seed ' + datum.seed"), unit)

@@ -75,6 +75,7 @@ class _Hexagons:
         right, top = hexagon_xy(self.i1, self.j1)
         self.unit = min(LARGEST, PIXELS / (right - left + 1))
         label_scale = LARGEST / self.unit  # text does not shrink with the hexagons
+        # The margins hold the labels; units are hexagon widths.
         self.x, self.y = (
             (left - 0.6 - 1.1 * label_scale, right + 0.7),
             (bottom - 0.6 - 0.75 * label_scale, top + 0.7 + 0.2 * label_scale),
@@ -82,8 +83,10 @@ class _Hexagons:
 
     def chart(self) -> alt.LayerChart:
         scored = self._scored()
+        # The first layer of `scored` is the hexagons; their texts come after, above the contours.
         layers = [self._empty(), next(scored), *self._unscored(), *self._outlines()]
         layers += [*self._contours(), *self._optimum(), *scored] if len(self.surface) else [*scored]
+        # The layer that takes clicks is on top, else others would catch them.
         layers += [*self._searched(), *self._labels(), picked(self._at(about(self.points)), self._hexagon(0.92))]
         chart = layered(*layers).resolve_scale(color="independent", shape="independent")
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
@@ -102,6 +105,7 @@ class _Hexagons:
 
     def _hexagon(self, share: float = 1.0) -> dict[str, Any]:
         """Return the mark of a hexagon, `share` times as large as that of the lattice."""
+        # Vega scales a path by half the root of its size; the circumradius is the width / √3.
         return {"shape": HEXAGON, "size": 4 * (share * self.unit) ** 2 / 3, "opacity": 1}
 
     # --- points ---
@@ -210,6 +214,7 @@ class _Hexagons:
             covariance = np.array(
                 [[best["lr_variance"], best["covariance"]], [best["covariance"], best["wd_variance"]]]
             )
+            # The Cholesky factor of the covariance maps the unit circle to the ellipse.
             turn = np.linspace(0, 2 * np.pi, 49)
             spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
             x, y = hexagon_xy(*spread)
@@ -289,7 +294,7 @@ def _within(index: tuple[int, int], ends: Ends) -> bool:
 
 
 def _side(index: tuple[int, int], towards: int) -> tuple[float, ...]:
-    """Return x, y, x2, y2 of the side that a hexagon shares with its neighbour in a direction of `SIX`."""
+    """Return x, y, x2, y2 of the side that a hexagon shares with its neighbour in a direction of `NEIGHBOUR_STEPS`."""
     x, y = hexagon_xy(*index)
     turns = [math.radians(60 * towards + half) for half in (-30, 30)]
     return tuple(xy for turn in turns for xy in (x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)))

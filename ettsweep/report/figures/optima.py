@@ -105,6 +105,7 @@ def _ordered(runs: pd.DataFrame) -> list[str]:
 
 
 def _label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
+    # NaN, where a run diverged, differs from itself.
     scores = [None if score != score else score for score in runs["score"]]
     kind = "search" if bool(runs["counted"].iloc[0]) else "fresh"
     score_label = plus_minus(*mean_std(scores), metric) or f"{sum(score is None for score in scores)} diverged"

@@ -17,7 +17,7 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     Runs that diverged, or are far worse than the others, are at the worse edge.
 
     Args:
-        history: rows of `course_frame` of one family; at least one.
+        history: rows of `search_history_frame` of one family; at least one.
         points: its rows of `points_frame`.
     """
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))

@@ -47,6 +47,7 @@ TOOLTIP = [
 
 def picked(base: alt.Chart, mark: dict[str, Any]) -> alt.Chart:
     """Return an invisible layer that takes hovers and clicks, with a frame around the selected point."""
+    # By default, an empty selection contains all points.
     selection = alt.selection_point(name=PICKED, fields=["point"], on="click", clear="dblclick", empty=False)
     layer = base.mark_point(**mark, fill=INK, fillOpacity=0, stroke=INK, strokeWidth=2.5, cursor="pointer")
     opacity = alt.condition(selection, alt.value(1), alt.value(0))

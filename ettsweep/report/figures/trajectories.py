@@ -81,6 +81,7 @@ def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
     low, high = float(values.min()), float(values.max())
     if not accuracy and low > 0 and high > 4 * low:
         return alt.Scale(type="log", nice=False, domain=[low / 1.1, high * 1.1])
+    # Equal values, or all 0, need a range too.
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     return alt.Scale(zero=False, nice=False, domain=[low - margin, high + margin])
 

@@ -1,6 +1,7 @@
 """lr and wd as people read and type them: powers of two, and the decimals that stand for them."""
 
 import math
+import re
 
 POWER_COLUMNS = {"lr", "wd", "effective_lr"}
 """Columns of tables whose values are searched in steps of powers of two."""
@@ -42,11 +43,13 @@ def power_and_decimal(value: float) -> str:
 
 
 def parse_number(text: str) -> float:
-    """Return an lr or wd that a person has typed: a decimal, or a power of two as `power` writes it.
+    """Return an lr or wd that a person has typed: 0.015625, 2^-6, or both as tables print them.
 
     Raises:
         ValueError: it is no number.
     """
+    if printed := re.fullmatch(r"(2\^\S+) \([^ ()]+\)", text.strip()):
+        text = printed[1]
     try:
         base, _, exponent = text.strip().partition("2^")
         return 2.0 ** float(exponent) if exponent and not base else float(text)

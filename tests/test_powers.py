@@ -32,7 +32,7 @@ def test_an_lr_is_a_power_of_two_where_it_is_one(value: float, text: str) -> Non
         assert parse_number(text) == pytest.approx(value, rel=1e-9)
 
 
-@pytest.mark.parametrize("text", ["", "2^", "2^x", "x", "3^2"])
+@pytest.mark.parametrize("text", ["", "2^", "2^x", "x", "3^2", "2^-6 (0.015625", "(0.5)"])
 def test_what_is_no_number_is_no_power(text: str) -> None:
     with pytest.raises(ValueError, match="convert"):
         parse_number(text)
@@ -51,6 +51,7 @@ def test_what_is_no_number_is_no_power(text: str) -> None:
 )
 def test_tables_have_the_power_and_the_decimal(value: float, text: str) -> None:
     assert power_and_decimal(value) == cell(value, "lr") == cell(value, "spec.wd") == text
+    assert parse_number(text) == pytest.approx(value, rel=1e-9)
     assert "^" not in cell(value, "best_loss")
 
 

@@ -444,7 +444,7 @@ def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call:
     (verdict,) = call(*options, "--at", "0.3333,0.6667").json
     assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 1 / 3, 2 / 3)
     done = call(*options, "--at", "0.3333,0.5", code=2)
-    assert "--at: wd is fixed at 0.6667 in asked standard, got 2^-1" in done.err
+    assert "--at: wd is fixed at 0.6666666667 in asked standard, got 2^-1" in done.err
 
 
 def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_path: Path) -> None:
@@ -635,7 +635,7 @@ def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, ask
 def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, asked: Any) -> None:
     specs = asked([2.0, 1.0, 2.0])
     for seed in (1, 2):
-        RunDir.create(results, specs[0].at(1.0, 0.5, seed))
+        RunDir.create(results, specs[0].with_point(1.0, 0.5, seed))
     call("cancel", "--all", "--results", results, stdin="n\n", code=1)
     assert not list(results.glob("runs/*/cancel.json"))
     assert "2 runs cancelled" in call("cancel", "--all", "--results", results, stdin="y\n").err
@@ -648,8 +648,8 @@ def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results:
     specs = asked([-1, -1, -1])
     for spec in specs:
         failed(results, spec)
-    RunDir.create(results, specs[0].at(1.0, 0.5, 1))
-    RunDir.create(results, specs[0].at(1.0, 0.5, 2))
+    RunDir.create(results, specs[0].with_point(1.0, 0.5, 1))
+    RunDir.create(results, specs[0].with_point(1.0, 0.5, 2))
     before = files(results)
     for command in ("cancel", "retry"):
         done = call(command, "--all", "--results", results, code=2)

@@ -110,7 +110,7 @@ def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
 def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | None, ...], words: str | None) -> None:
     """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 6.3 errors are beyond doubt (95%), 3.9 are not."""
     other = replace(made.verdict("standard"), fresh=dict(enumerate(fresh, 10)))
-    vars(other).update(search=replace(other.study))
+    vars(other).update(study=replace(other.study))
     vars(other.study).update(strategy="ntk", family="0" * 12)
     lead = Page(page_of(Made(made.results, made.runs, [made.verdict("standard"), other]))).text
     assert (words in lead) if words else "ahead of" not in lead and "distinguishable" not in lead

@@ -69,16 +69,16 @@ def test_finished_runs_are_read_once(results: Path) -> None:
 
 def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest(results: Path) -> None:
     (first, other) = ask(results, strategies=["standard", "ntk"])
-    for study in (first, other):
-        finish_all(results, study, MIDDLE[:8])
-        claim(results, at(study, 1, 1, 0))
+    for one in (first, other):
+        finish_all(results, one, MIDDLE[:8])
+        claim(results, at(one, 1, 1, 0))
     watch, before_s = watcher(results), time.monotonic()
     judged(watch)
     assert all(known.rest.again_s > before_s for known in watch._families.values())
-    claim(results, at(study, 1, 1, 1))
+    claim(results, at(first, 1, 1, 1))
     watch.look()
     assert not any(one.stale for one in watch.sight().families), "that a run trains changes no verdict"
-    finish(results, at(study, 1, 1, 0), 0.5)
+    finish(results, at(first, 1, 1, 0), 0.5)
     watch.look()
     assert [one.stale for one in watch.sight().families] == [True, False]
     for known in watch._families.values():

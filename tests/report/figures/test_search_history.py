@@ -9,7 +9,7 @@ from support.made_sweep import digits_spec, finish_at, imagenet_spec, read, sear
 from support.scene import Mark, Scene, scene
 
 from ettsweep.report.families import judged
-from ettsweep.report.figures import search_history
+from ettsweep.report.figures import course
 from ettsweep.report.figures.shapes import STATES
 from ettsweep.report.frames import course_frame, points_frame
 from ettsweep.report.theme import CANDIDATE
@@ -30,7 +30,7 @@ def frames(results: Path, base: RunSpec, diverged: tuple[int, int] | None = None
 
 
 def panel(results: Path, base: RunSpec, diverged: tuple[int, int] | None = None) -> Scene:
-    return scene(search_history(*frames(results, base, diverged)))
+    return scene(course(*frames(results, base, diverged)))
 
 
 def best(found: Scene) -> list[tuple[int, float]]:
@@ -78,7 +78,7 @@ def test_what_diverged_is_a_cross_at_the_worse_edge(results: Path, base: RunSpec
 def test_a_run_far_worse_stands_at_the_edge_and_leaves_the_rest_room(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
     found = scene(
-        search_history(
+        course(
             spent.assign(score=spent["score"].replace(2.0, 1e6), best=spent["best"].replace(2.0, 1e6)), points
         )
     )
@@ -97,13 +97,13 @@ def test_a_line_parts_proposals_from_what_came_for_the_verdict(results: Path) ->
 
 def test_no_line_where_all_runs_are_proposals(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
-    found = scene(search_history(spent.iloc[:3], points))
+    found = scene(course(spent.iloc[:3], points))
     assert (found.texts(), [rule for rule in found.of("rule") if rule.strokeDash == [4, 3]]) == ([], [])
 
 
 def test_the_mean_of_the_candidate_is_a_line_with_its_error(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
-    found = scene(search_history(spent, points.assign(error=0.1)))
+    found = scene(course(spent, points.assign(error=0.1)))
     (line,) = found.of("rule", stroke=CANDIDATE)
     assert found.at(line)[0][1] == pytest.approx(1.0)
     (band,) = found.of("rect", fill=CANDIDATE)
@@ -114,6 +114,6 @@ def test_the_mean_of_the_candidate_is_a_line_with_its_error(results: Path) -> No
 def test_where_all_runs_diverged_there_is_still_a_figure(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
     found = scene(
-        search_history(spent.assign(score=float("nan"), best=float("nan")), points.assign(score=float("nan")))
+        course(spent.assign(score=float("nan"), best=float("nan")), points.assign(score=float("nan")))
     )
     assert len(dots(found, STATES["diverged"])) == 4

@@ -8,7 +8,7 @@ from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.files import Json
 from ettsweep.report.families import judged
-from ettsweep.report.figures import strategy_map
+from ettsweep.report.figures import strategies
 from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import points_frame
 from ettsweep.strategies.factors import Dims, Group, lr_factor
@@ -32,7 +32,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Json:
             finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), 0), loss_at(i, j, 0))
         asked.append(search(base, seeds=(0,)))
     made = read(results, asked)
-    return spec_of(strategy_map(points_frame(judged(made.runs, made.verdicts)).dropna(subset="score")))
+    return spec_of(strategies(points_frame(judged(made.runs, made.verdicts)).dropna(subset="score")))
 
 
 def candidates(found: Scene) -> dict[str, Mark]:
@@ -75,8 +75,8 @@ def test_what_is_as_good_within_the_margin_has_a_ring(tmp_path: Path) -> None:
     finish(tmp_path, base, 0.1)
     made = read(tmp_path, [search(base, seeds=(0,))])
     frame = points_frame(judged(made.runs, made.verdicts)).dropna(subset="score")
-    assert scene(strategy_map(frame)).of("symbol", size=90) == []
-    (ring,) = scene(strategy_map(frame.assign(as_good=True))).of("symbol", size=90)
+    assert scene(strategies(frame)).of("symbol", size=90) == []
+    (ring,) = scene(strategies(frame.assign(as_good=True))).of("symbol", size=90)
     assert ring.fill == "transparent"
 
 

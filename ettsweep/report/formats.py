@@ -88,13 +88,13 @@ def error_text(error: float, score: float, metric: str) -> str:
 
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return mean and sample standard deviation; both are None if a score is missing, or there are none."""
-    present = [score for score in scores if score is not None]
-    if not present or len(present) < len(scores):
+    finite = [score for score in scores if score is not None]
+    if not finite or len(finite) < len(scores):
         return None, None
-    mean = math.fsum(present) / len(present)
-    if len(present) < 2:
+    mean = math.fsum(finite) / len(finite)
+    if len(finite) < 2:
         return mean, None
-    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in present) / (len(present) - 1))
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in finite) / (len(finite) - 1))
 
 
 def standard_error(scores: Sequence[float | None]) -> float | None:

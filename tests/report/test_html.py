@@ -145,7 +145,7 @@ def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
 def test_costs_are_told_by_strategy_and_in_all(made: Made) -> None:
     text = Page(page_of(made)).text
     # 29, 26 and 9 finished runs of 1.5 s each.
-    assert "whose finished runs of these diverged device hours standard 29 1 0.0121 ntk 26 – 0.0108 hybrid 9 3 0.00375 all 64 4 0.0267" in text  # fmt: skip
+    assert "strategy finished runs of these diverged device hours standard 29 1 0.0121 ntk 26 – 0.0108 hybrid 9 3 0.00375 all 64 4 0.0267" in text  # fmt: skip
     assert "29 finished runs 0.0121 device hours" in text, "beside the optimum"
 
 

@@ -28,16 +28,16 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
 
     A command has --strategy only where the other families need another command: else one command serves all.
     """
-    suggestions = [_next(family) for family in families]
+    drafts = [_next(family) for family in families]
     # The subcommand of each step shows whether one command serves all families.
-    kinds = Counter(command.split()[1] if command else "" for _, command, _ in suggestions)
+    kinds = Counter(command.split()[1] if command else "" for _, command, _ in drafts)
     steps = []
-    for family, (text, command, names_run) in zip(families, suggestions, strict=True):
+    for family, (text, command, names_run) in zip(families, drafts, strict=True):
         study = family.verdict.study
         if command and not names_run:
-            is_partial = kinds[command.split()[1]] < len(families)
+            needs_strategy = kinds[command.split()[1]] < len(families)
             options = ["--sweep", study.sweep] if study.sweep else []
-            options += ["--strategy", study.strategy] if is_partial else []
+            options += ["--strategy", study.strategy] if needs_strategy else []
             # Options that select the sweep go right after the subcommand.
             head, tail = command.split()[:2], command.split()[2:]
             command = shlex.join([*head, *options, *tail])
@@ -48,8 +48,8 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
 def _next(family: JudgedFamily) -> tuple[str, str, bool]:
     """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
     verdict = family.verdict
-    if to_come := sum(run.state in UNDER_WAY for run in family.runs):
-        return f"{count(to_come, 'run')} queued or running: follow their progress", "ettsweep watch", False
+    if pending := sum(run.state in UNDER_WAY for run in family.runs):
+        return f"{count(pending, 'run')} queued or running: follow their progress", "ettsweep watch", False
     if verdict.stuck:
         return _unstick(verdict)
     match verdict.verdict:
@@ -87,10 +87,10 @@ def _resolve(verdict: Verdict) -> tuple[str, str, bool]:
 
 def _unstick(verdict: Verdict) -> tuple[str, str, bool]:
     """Return the command that the reason suggests for runs that a person must decide about."""
-    # The reason quotes its commands in backticks; of several, `retry` is the one that goes on.
+    # The reason quotes commands in backticks; of several, `retry` is the one that continues the run.
     commands = re.findall("`(ettsweep [^`]*)`", verdict.reason)
     command = next(
-        (suggestion for suggestion in commands if suggestion.startswith("ettsweep retry")),
+        (quoted for quoted in commands if quoted.startswith("ettsweep retry")),
         commands[0] if commands else "",
     )
     return f"decide about {count(len(verdict.stuck), 'run')}: retry, or see why", command, True

@@ -172,7 +172,7 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
         told = re.search(rf"\{100 * one.mean:+.2f} ± {100 * one.error:.2f}%", text)
         assert told, "in percent of the candidate's loss, with a standard error"
     assert verdict.bound.best > 0.999
-    assert "with a probability of more than 99.9%; by the paper's comparison of means it is optimal" in text
+    assert "with a probability of more than 99.9%; by the paper's comparison of means, it is optimal" in text
     assert re.search(r"Noise of a run: [\d.]+%, measured by repeated seeds \(\d+ degrees of freedom\)", text)
     assert "unresolved: noise unknown" in text
     known = noisy.verdict("hybrid").bound

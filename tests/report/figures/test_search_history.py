@@ -78,9 +78,7 @@ def test_what_diverged_is_a_cross_at_the_worse_edge(results: Path, base: RunSpec
 def test_a_run_far_worse_stands_at_the_edge_and_leaves_the_rest_room(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
     found = scene(
-        course(
-            spent.assign(score=spent["score"].replace(2.0, 1e6), best=spent["best"].replace(2.0, 1e6)), points
-        )
+        course(spent.assign(score=spent["score"].replace(2.0, 1e6), best=spent["best"].replace(2.0, 1e6)), points)
     )
     (_, _), (_, high), _ = found.scales["y"]
     assert high < 10
@@ -113,7 +111,5 @@ def test_the_mean_of_the_candidate_is_a_line_with_its_error(results: Path) -> No
 
 def test_where_all_runs_diverged_there_is_still_a_figure(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
-    found = scene(
-        course(spent.assign(score=float("nan"), best=float("nan")), points.assign(score=float("nan")))
-    )
+    found = scene(course(spent.assign(score=float("nan"), best=float("nan")), points.assign(score=float("nan"))))
     assert len(dots(found, STATES["diverged"])) == 4

@@ -138,20 +138,20 @@ def test_an_archived_sweep_is_read_where_it_is_named(copied: Path) -> None:
     ettsweep("sweeps", "archive", "w8", "--results", copied)
     with pytest.raises(InputError) as told:
         load(copied)
-    assert str(told.value) == f"{copied}: all sweeps are archived; name one: 'w8'"
+    assert str(told.value) == f"{copied}: all sweeps are archived; name the ones to load: 'w8'"
     assert len(load(copied, "w8").runs) == 37
 
 
 WRONG: list[tuple[Callable[[Results], object], str]] = [
     (
         lambda r: r.figures.lattice(),
-        "there are several; name one by strategy and sweep: ('standard', 'w8'), ('ntk', 'w8')",
+        "several strategies match; choose one by strategy and sweep: ('standard', 'w8'), ('ntk', 'w8')",
     ),
     (lambda r: r.figures.lattice("mup"), "unknown strategy 'mup'. Known: ntk, standard"),
     (lambda r: r.figures.lattice("ntk", "w9"), "unknown sweep 'w9'. Known: w8"),
     (
         lambda r: r.figures.course("ntk"),
-        "nothing to draw: no points were proposed; `ettsweep search` does that",
+        "nothing to draw: no points were suggested; only `ettsweep search` suggests points",
     ),
     (lambda r: load(r.folder, "w9"), "unknown sweep 'w9'. Known: w8"),
 ]
@@ -169,10 +169,10 @@ def test_where_sweeps_are_several_figures_want_one(copied: Path) -> None:
     figures = load(copied).figures
     with pytest.raises(InputError) as told:
         figures.strategies()
-    assert str(told.value) == "there are several sweeps; name one: 'w8', 'w9'"
+    assert str(told.value) == "there are several sweeps; choose one: 'w8', 'w9'"
     with pytest.raises(InputError) as told:
         figures.lattice("ntk")
-    assert str(told.value) == "there are several; name one by strategy and sweep: ('ntk', 'w8'), ('ntk', 'w9')"
+    assert str(told.value) == "several strategies match; choose one by strategy and sweep: ('ntk', 'w8'), ('ntk', 'w9')"
     assert figures.lattice("mup").to_dict() == load(copied, "w9").figures.lattice("mup").to_dict()
 
 
@@ -187,7 +187,7 @@ def test_what_is_no_results_folder_is_told(tmp_path: Path) -> None:
         assert str(error.value) == f"{folder}: {told}"
     with pytest.raises(InputError) as error:
         load(str(tmp_path))
-    assert str(error.value) == f"{tmp_path} is no results folder: it has neither runs/ nor sweeps/"
+    assert str(error.value) == f"{tmp_path} is not a results folder: it has neither runs/ nor sweeps/"
 
 
 # --- what is broken -------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""What a sweep found, for people: tables, figures, and one HTML page."""
+"""Reports on sweeps: tables, figures, and one HTML page."""

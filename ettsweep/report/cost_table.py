@@ -1,4 +1,4 @@
-"""What strategies and sweeps have cost: runs, device hours, and the share of these that other sweeps use too."""
+"""The cost of strategies and sweeps: runs, device hours, and the share of these that several sweeps use."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,16 @@ from ettsweep.study.sweep_store import Searches
 
 @dataclass(frozen=True)
 class SweepCost:
-    """What some runs have cost.
+    """The cost of some runs.
 
     Attributes:
-        what: whose they are.
-        runs: finished ones.
-        device_s, reused_s: device seconds of all, and of those that several sweeps ask for.
+        label: the strategy, "in no sweep" or "all".
+        runs: the number of finished runs, diverged ones included.
+        device_s: device seconds of all runs, unfinished ones too.
+        reused_s: of these, device seconds of runs that several sweeps request.
     """
 
-    what: str
+    label: str
     runs: int
     diverged: int
     pruned: int
@@ -34,29 +35,29 @@ class SweepCost:
 
     @property
     def reused(self) -> float:
-        """The share of the device time that other sweeps use too."""
+        """The share of the device time that several sweeps use."""
         return self.reused_s / self.device_s if self.device_s else 0.0
 
 
-def cost_of(what: str, runs: Iterable[Run], searches: Searches) -> SweepCost:
-    """Add up runs, each once."""
-    own = list({run.id: run for run in runs}.values())
-    states = [run.state for run in own]
-    shared = [run for run in own if asking(run, searches) > 1]
+def cost_of(label: str, runs: Iterable[Run], searches: Searches) -> SweepCost:
+    """Add up the cost of runs; a run listed twice counts once."""
+    unique_runs = list({run.id: run for run in runs}.values())
+    states = [run.state for run in unique_runs]
+    shared = [run for run in unique_runs if asking(run, searches) > 1]
     return SweepCost(
-        what,
+        label,
         sum(state.finished for state in states),
         states.count(State.DIVERGED),
         states.count(State.PRUNED),
-        sum(map(cost_s, own)),
+        sum(map(cost_s, unique_runs)),
         sum(map(cost_s, shared)),
     )
 
 
 def costs(comparisons: Sequence[StrategyComparison], runs: Sequence[Run], searches: Searches) -> list[SweepCost]:
-    """Return what each strategy of each comparison has cost, then runs of no sweep, and all of it.
+    """Return the cost of each strategy of each comparison, of runs in no sweep, and of all runs together.
 
-    What has cost nothing is left out.
+    Rows without any cost are left out, and so is the total of a single row.
     """
     several = len(comparisons) > 1
     rows = [
@@ -64,7 +65,7 @@ def costs(comparisons: Sequence[StrategyComparison], runs: Sequence[Run], search
         for comparison in comparisons
         for f in comparison.families
     ]
-    held = {run.id for comparison in comparisons for family in comparison.families for run in family.runs}
-    rows.append(cost_of("in no sweep", [run for run in runs if run.id not in held], searches))
+    sweep_run_ids = {run.id for comparison in comparisons for family in comparison.families for run in family.runs}
+    rows.append(cost_of("in no sweep", [run for run in runs if run.id not in sweep_run_ids], searches))
     rows = [row for row in rows if row.runs or row.pruned or row.device_s]
     return [*rows, cost_of("all", runs, searches)] if len(rows) > 1 else rows

@@ -1,4 +1,4 @@
-"""What a report is of: families with their verdicts, those that differ only in strategy side by side."""
+"""The contents of a report: families with their verdicts, grouped into comparisons of strategies."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Points = dict[Point, list[Run]]
 
 @dataclass(frozen=True)
 class JudgedFamily:
-    """A verdict with the runs of its family."""
+    """A verdict and the runs of its family."""
 
     verdict: Verdict
     points: Points
@@ -32,46 +32,49 @@ class JudgedFamily:
 
     @property
     def optimum(self) -> list[Run]:
-        """Runs of the candidate, over whichever seeds."""
+        """Runs of the candidate, all seeds; none where there is no candidate."""
         return self.points.get(self.verdict.point, []) if self.verdict.point else []
 
     @cached_property
     def study_state(self) -> StudyState:
-        """The family as the rule of its sweep sees it."""
+        """The family's points and scores, as the verdict rule of its sweep sees them."""
         return evaluate(self.verdict.study, self.runs)
 
     @property
     def scores(self) -> list[float | None]:
-        """Scores of the candidate's finished runs whose seeds count; None where one diverged."""
+        """Scores of the candidate's finished runs whose seeds count; None for those that diverged."""
         return [run.score for run in self.counted(self.optimum) if run.state.finished]
 
     def counted(self, runs: Iterable[Run]) -> list[Run]:
-        """Return those of some runs whose seeds count: the sweep's, and with a bound those of racing too."""
+        """Return the runs whose seeds count for the verdict.
+
+        Those are the sweep's seeds and, under the rule of the bound, those of racing.
+        """
         return [run for run in runs if self.study_state.counts(run.spec.seed)]
 
 
 @dataclass(frozen=True)
 class StrategyComparison:
-    """Families of one sweep; they differ only in strategy, and share a figure of seeds."""
+    """Families of one sweep that differ only in strategy: they share the figures that compare strategies."""
 
     title: str
     families: tuple[JudgedFamily, ...]
 
     @property
     def metric(self) -> Metric:
-        """What they are compared by."""
+        """The score that the families are compared by."""
         return self.families[0].verdict.study.metric
 
 
 def points_of(runs: Iterable[Run], study: Study | None = None) -> Points:
-    """Group runs of one family by point: of a search those on its lattice, at the points that it asks for."""
-    held = [run for run in runs if study is None or study.holds(run.point)]
-    groups = by_point(held, study.asked if study else ())
+    """Group runs of one family by point; with a study, only those on its lattice, at the points it requested."""
+    lattice_runs = [run for run in runs if study is None or study.holds(run.point)]
+    groups = by_point(lattice_runs, study.asked if study else ())
     return {point: sorted(members, key=lambda run: run.spec.seed) for point, members in groups.items()}
 
 
 def of_families(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Group runs by family."""
+    """Group runs by family id."""
     families: dict[str, list[Run]] = {}
     for run in runs:
         families.setdefault(run.family, []).append(run)
@@ -79,19 +82,19 @@ def of_families(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def with_evidence(runs: Iterable[Run], verdicts: Iterable[Verdict]) -> list[Run]:
-    """Return some runs and those that verdicts rest on, each once."""
+    """Return the runs together with those that the verdicts rest on, each once."""
     evidence = (run for verdict in verdicts for run in verdict.runs)
     return list({run.id: run for run in (*runs, *evidence)}.values())
 
 
 def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:
-    """Return each verdict with the runs of its family that lie on its sweep's lattice."""
+    """Return each verdict with its family's runs on the lattice of its sweep."""
     families = of_families(runs)
     return [JudgedFamily(verdict, points_of(families.get(verdict.family, ()), verdict.study)) for verdict in verdicts]
 
 
 def compare(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
-    """Put families of one sweep that differ only in strategy together, strategies in their usual order."""
+    """Group families of one sweep that differ only in strategy, strategies in their usual order; sort by title."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
         study = family.verdict.study
@@ -106,14 +109,19 @@ def compare(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
 
 
 def _title(study: Study, studies: Sequence[Study]) -> str:
-    """Return model and task, the sweep where there are several, and fields in which those that share both differ."""
+    """Return model and task, the sweep if there are several, and the fields that tell like comparisons apart.
+
+    At most four fields, so that the title stays readable.
+    """
     title = f"{study.model} on {study.base.task.kind}"
     title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""
-    mine = _flat(study.base)
-    alike = [_flat(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)]
-    different = sorted(name for name in mine if any(flat.get(name, mine[name]) != mine[name] for flat in alike))
-    told = [f"{name.removesuffix('.kind')} {mine[name]}" for name in different[:4]]
-    return title + (f" ({', '.join(told)})" if told else "")
+    recipe = _flat(study.base)
+    same_task = [_flat(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)]
+    different = sorted(
+        name for name in recipe if any(flat.get(name, recipe[name]) != recipe[name] for flat in same_task)
+    )
+    differences = [f"{name.removesuffix('.kind')} {recipe[name]}" for name in different[:4]]
+    return title + (f" ({', '.join(differences)})" if differences else "")
 
 
 def _flat(spec: RunSpec) -> dict[str, object]:

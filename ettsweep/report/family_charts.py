@@ -1,4 +1,4 @@
-"""The charts of families, each of the frames that it needs; none where there is nothing to show yet."""
+"""Charts of families, built from the frames that each needs; None where there is nothing to draw yet."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,28 +16,28 @@ from ettsweep.trainer.tasks.registry import evaluated
 
 
 class FamilyFrames:
-    """The frames of some families, each made once, when it is asked for; of each run so many rows of curves."""
+    """The frames of some families, each built on first access; `rows` limits the rows of curves per run."""
 
     def __init__(self, families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> None:
         self.families, self._histories, self._rows = families, histories, rows
 
     def of(self, families: Sequence[JudgedFamily]) -> "FamilyFrames":
-        """Return those of other families; what was read of a run is not read again."""
+        """Return the frames of other families; histories read so far are shared."""
         return FamilyFrames(families, self._histories, self._rows)
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """A row for each lattice point, see `points_frame`."""
+        """One row per lattice point, see `points_frame`."""
         return points_frame(self.families)
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """A row for each step and evaluation that is kept of each run, see `curves_frame`."""
+        """One row per recorded step and evaluation, see `curves_frame`."""
         return curves_frame(self.families, self._histories, self._rows)
 
     @cached_property
     def spikes(self) -> pd.DataFrame:
-        """A row for each spike, see `spikes_frame`."""
+        """One row per spike, see `spikes_frame`."""
         return spikes_frame(self.families, self._histories, self._rows)
 
     @cached_property
@@ -47,12 +47,12 @@ class FamilyFrames:
 
     @cached_property
     def optima(self) -> pd.DataFrame:
-        """A row for each finished run of the candidates, see `optima_frame`."""
+        """One row per finished run of the candidates, see `optima_frame`."""
         return optima_frame(self.families)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was searched, or no run is there."""
+        """`True` if no axis is searched, or there is no run yet."""
         return not any(family.runs and family.verdict.study.free for family in self.families)
 
 
@@ -60,13 +60,14 @@ class FamilyFrames:
 
 
 def strategies(frames: FamilyFrames) -> alt.LayerChart | None:
-    """Draw the points of all strategies on one map; None where not two of them have a score at a wd above 0."""
+    """Draw the points of all strategies on one map; None unless two of them have a score at a wd above 0."""
+    # The axes are logarithmic: wd 0 has no place on them.
     scored = frames.points[frames.points["score"].notna() & (frames.points["wd"] > 0)]
     return figures.strategies(scored) if scored["strategy"].nunique() > 1 else None
 
 
 def seeds(frames: FamilyFrames) -> alt.LayerChart | None:
-    """Draw the optima of all strategies over seeds; None where none was evaluated, or all diverged."""
+    """Draw the optima of all strategies over seeds; None if none was evaluated, or all diverged."""
     optima = of_one_kind(frames.optima)
     curves = frames.curves[frames.curves["run"].isin(optima["run"])]
     scored = optima["score"].notna().any()
@@ -74,7 +75,7 @@ def seeds(frames: FamilyFrames) -> alt.LayerChart | None:
 
 
 def scores(frames: FamilyFrames) -> alt.LayerChart | None:
-    """Draw the scores of the optima; None where there are not two."""
+    """Draw the scores of the optima; None if there are fewer than two."""
     return figures.scores(frames.optima) if frames.optima["score"].notna().sum() > 1 else None
 
 
@@ -82,7 +83,7 @@ def scores(frames: FamilyFrames) -> alt.LayerChart | None:
 
 
 def lattice(frames: FamilyFrames) -> alt.LayerChart | None:
-    """Draw the map of a family; None where it has no run, or no axis that is searched."""
+    """Draw the map of a family; None if it has no run, or no axis is searched."""
     (family,) = frames.families
     if frames.empty:
         return None
@@ -90,27 +91,27 @@ def lattice(frames: FamilyFrames) -> alt.LayerChart | None:
 
 
 def trajectories(frames: FamilyFrames) -> alt.LayerChart | None:
-    """Draw the evaluations of all points of a family; None where no run that counts was evaluated."""
+    """Draw the evaluations of all points of a family; None if no run that counts was evaluated."""
     if frames.empty:
         return None
-    counted = frames.curves[frames.curves["counted"]]
-    return figures.trajectories(frames.curves, frames.points) if _evaluated(counted, frames.points) else None
+    counted_curves = frames.curves[frames.curves["counted"]]
+    return figures.trajectories(frames.curves, frames.points) if _evaluated(counted_curves, frames.points) else None
 
 
 def curves(frames: FamilyFrames) -> alt.LayerChart | None:
-    """Draw the explorer of a family's curves; None where nothing was recorded."""
+    """Draw the explorer of a family's curves; None if nothing was recorded."""
     if frames.empty or frames.curves.empty:
         return None
     return figures.curves(frames.curves, frames.spikes, frames.points)
 
 
 def course(frames: FamilyFrames) -> alt.LayerChart | None:
-    """Draw what a search had found after so many runs; None where nothing was proposed."""
+    """Draw the best score after each finished run of a search; None if no point was suggested."""
     (family,) = frames.families
-    spent = course_frame(family)
-    return None if frames.empty or spent.empty else figures.course(spent, frames.points)
+    history = course_frame(family)
+    return None if frames.empty or history.empty else figures.course(history, frames.points)
 
 
 def _evaluated(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
-    """Say whether there is an evaluation of what scores are of."""
+    """`True` if the curves have an evaluation of the scored quantity."""
     return bool(curves[evaluated(str(scored["metric"].iloc[0]))].notna().any())

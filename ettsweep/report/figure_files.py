@@ -1,4 +1,4 @@
-"""The figures of a report: each one specification, which gives the page's figure and files for papers."""
+"""The figures of a report: one specification each, for the page and for the files that papers use."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from ettsweep.report.verdict_text import Key
 from ettsweep.study.verdict import Verdict
 
 VEGA_LITE = "6.4"
-"""The version of specifications, as altair writes them."""
+"""The Vega-Lite version that altair writes."""
 
 SCALE = 2
-"""Pixels of an image for each of a figure."""
+"""PNG pixels per pixel of the figure."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Figure:
     """A figure of the page.
 
     Attributes:
-        kind: what it is of, such as map.
-        name: of its files, without what tells their kind.
-        title: whose it is.
-        caption: what is to be seen, in words.
-        spec: a Vega-Lite specification, with its data as `datasets`.
+        kind: such as map, curves or seeds.
+        name: of its files, without the suffix.
+        title: the comparison, and the strategy where it is of one alone.
+        caption: a description of what the figure shows.
+        spec: a Vega-Lite specification, with its data under `datasets`.
     """
 
     kind: str
@@ -51,8 +51,10 @@ class Figure:
         """
         import vl_convert
 
+        # A file has no container to take its width from.
         spec = self.spec | {"width": FILE_WIDTH} if self.spec.get("width") == "container" else self.spec
         spec = {**spec, "title": _titled(spec.get("title"), self.title), "background": "white"}
+        # Vega runs once; PNG and PDF are made from the SVG, so all three look the same.
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=CONFIG)
         contents: dict[str, str | bytes] = {
             "svg": svg,
@@ -64,16 +66,16 @@ class Figure:
         return [folder / f"{self.name}.{suffix}" for suffix in contents]
 
 
-def _titled(own: Any, title: str) -> Json:
-    """Return a title for a file, which has no page around it, above the figure's own."""
-    return {"text": title, "subtitle": own["text"] if isinstance(own, dict) else own or ""}
+def _titled(chart_title: Any, title: str) -> Json:
+    """Return a title for a file, which has no page around it, above the chart's own."""
+    return {"text": title, "subtitle": chart_title["text"] if isinstance(chart_title, dict) else chart_title or ""}
 
 
-# --- what is drawn --------------------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------------------------
 
 
 class FigureWriter:
-    """Draws the figures of comparisons; names of files are given once."""
+    """Draws the figures of comparisons, and gives each a file name of its own."""
 
     def __init__(self, histories: RunHistories, rows: int) -> None:
         self._histories = histories
@@ -81,32 +83,32 @@ class FigureWriter:
         self._used: set[str] = set()
 
     def of(self, comparison: StrategyComparison) -> Iterator[tuple[Key, Figure]]:
-        """Yield the figures of a comparison, each with the family that it is of: the first one, where it is of all.
+        """Yield the figures of a comparison, each with the key of its family.
 
-        What has nothing to show is not drawn.
+        Figures of all strategies have the key of the first. Figures without data are left out.
         """
         families, first = comparison.families, comparison.families[0].verdict
         frames = FamilyFrames(families, self._histories, self._rows)
-        told, name = comparison.title, self._name(_series(first), first.family)
+        title, name = comparison.title, self._name(_series(first), first.family)
         for kind, caption, chart in _of_all(frames):
-            yield first.key, _figure(kind, f"{name}-{kind}", told, caption, chart)
+            yield first.key, _figure(kind, f"{name}-{kind}", title, caption, chart)
         for family in families:
             verdict = family.verdict
             name = self._name(f"{_series(verdict)}-{verdict.strategy}", verdict.family)
             for kind, caption, chart in _of_one(frames.of([family])):
-                yield verdict.key, _figure(kind, f"{name}-{kind}", f"{told}: {verdict.strategy}", caption, chart)
+                yield verdict.key, _figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, chart)
 
     def _name(self, name: str, family: str) -> str:
-        """Return a plain file name, s=0.25 as s0p25; the family tells two of the same name apart.
+        """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added.
 
-        LaTeX takes what follows a dot for the kind of file, and a program on the way may do the same.
+        LaTeX takes what follows a dot for the file type, and other programs may do the same.
         """
-        told = name.replace("=", "").replace(".", "p")
-        plain = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in told)
-        if plain in self._used:
-            plain += f"-{family[:6]}"
-        self._used.add(plain)
-        return plain
+        file_name = name.replace("=", "").replace(".", "p")
+        ascii_name = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in file_name)
+        if ascii_name in self._used:
+            ascii_name += f"-{family[:6]}"
+        self._used.add(ascii_name)
+        return ascii_name
 
 
 def _series(verdict: Verdict) -> str:
@@ -115,7 +117,7 @@ def _series(verdict: Verdict) -> str:
 
 def _figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
     bare = chart.copy(deep=False)
-    bare.datasets = alt.Undefined  # else each value in them is looked at
+    bare.datasets = alt.Undefined  # else altair walks through every value
     return Figure(kind, name, title, caption, {**bare.to_dict(validate=False), "datasets": chart.datasets})
 
 
@@ -124,19 +126,21 @@ Drawn = Iterator[tuple[str, str, alt.LayerChart]]
 
 
 def _of_all(frames: FamilyFrames) -> Drawn:
-    """Draw what compares strategies."""
+    """Draw the figures that compare strategies."""
     if chart := family_charts.strategies(frames):
-        good = ", in rings what is as good as the candidate within the margin" * bool(frames.points["as_good"].any())
-        yield "strategies", f"Points that were run{good}, and the candidates, named.", chart
+        plateau = ", with a ring around those as good as the candidate within the margin" * bool(
+            frames.points["as_good"].any()
+        )
+        yield "strategies", f"Points that were run{plateau}, and the candidates, labelled.", chart
     yield from _captioned(frames, {"seeds": family_charts.seeds, "scores": family_charts.scores})
 
 
 def _of_one(frames: FamilyFrames) -> Drawn:
-    """Draw what is known of one family."""
+    """Draw the figures of one family."""
     if chart := family_charts.lattice(frames):
         yield "map", _map_caption(frames), chart
-    drawn = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
-    yield from _captioned(frames, drawn)
+    kinds = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
+    yield from _captioned(frames, kinds)
 
 
 def _captioned(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], alt.LayerChart | None]]) -> Drawn:
@@ -147,43 +151,47 @@ def _captioned(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames]
 
 CAPTIONS = {
     "seeds": (
-        "Optima of all strategies, a line for each fresh seed, or for each of the search's without any. "
-        "In brackets: mean ± standard deviation, and how many."
+        "Optima of all strategies, a line for each fresh seed, or for each of the search's if there are none. "
+        "In brackets: mean ± standard deviation, and the number of seeds."
     ),
     "scores": (
-        "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh."
+        "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh seeds."
     ),
     "trajectories": (
-        "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
+        "Evaluations of all points, a line each, mean over the search's seeds; the candidate's line is thick."
     ),
     "curves": (
         "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
-        "neighbours. A click on the map shows all runs of a point, with theirs."
+        "neighbours. A click on the map shows all runs of a point, with their spikes."
     ),
     "course": (
-        "What the search had found after so many runs: proposals in the order in which they were named, then all "
-        "others that the verdict goes by, in the order in which they ended. The best single run is partly luck: "
-        "verdicts go by means."
+        "Best score after each finished run: first the suggested points, in the order of suggestion, then all other "
+        "runs that count for the verdict, in the order in which they ended. The best single run is partly luck: "
+        "verdicts compare means."
     ),
 }
-"""What figures say that say the same of all families."""
+"""Captions of the figures whose captions do not depend on the data."""
 
 
 def _map_caption(frames: FamilyFrames) -> str:
     verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.surface) > 0
-    told = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
-    told += ["Red: the candidate."] * (verdict.point is not None)
+    sentences = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
+    sentences += ["Red: the candidate."] * (verdict.point is not None)
     if len(verdict.neighbours) == 6:
-        told.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
+        sentences.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
     if fitted and len(verdict.neighbours) == 2:
-        told.append("Curve: fitted, with its standard error; its optimum is the cross.")
+        sentences.append("Curve: fitted, with its standard error; its optimum is the cross.")
     elif fitted:
-        told.append(
-            "Contours: the fitted surface, worse than at its optimum by the margin, twice and four times the margin, "
+        sentences.append(
+            "Contours: where the fitted surface is worse than at its optimum by the margin, twice and four times that, "
             "and so on; its optimum, the cross, with one standard error."
         )
-    if off := int(points["lr_steps"].isna().sum()):
-        told.append(f"{count(off, 'point')} off this lattice {'is' if off == 1 else 'are'} not drawn.")
+    if off_lattice := int(points["lr_steps"].isna().sum()):
+        sentences.append(
+            f"{count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."
+        )
     if verdict.study.proposed:
-        told.append("Numbers: the order in which points were proposed; grey line: where the ranges searched end.")
-    return " ".join(told)
+        sentences.append(
+            "Numbers: the order in which points were suggested; grey line: the edge of the searched ranges."
+        )
+    return " ".join(sentences)

@@ -1,23 +1,23 @@
-// Figures: drawn one after the other from their specifications; a point of a map shows its curves.
+// Figures: drawn one after the other from their specifications. Choosing a point of a map shows its curves.
 "use strict";
 const figures = (() => {
   const config = JSON.parse(document.getElementById("config").textContent);
   const data = JSON.parse(document.getElementById("data").textContent);
   const views = new Map();
 
-  /** The rows of a data set, new ones for each figure: a view writes into its rows. */
+  /** The rows of a data set, copied for each figure: a Vega view writes into its rows. */
   const rowsOf = (name) => {
     const { rows, columns } = data[name];
-    const found = Array.from({ length: rows }, () => ({}));
+    const objects = Array.from({ length: rows }, () => ({}));
     for (const [column, values] of Object.entries(columns)) {
-      textsOf(values).forEach((value, row) => { found[row][column] = value; });
+      textsOf(values).forEach((value, row) => { objects[row][column] = value; });
     }
-    return found;
+    return objects;
   };
   const specOf = (figure) => JSON.parse(figure.querySelector(".spec").textContent);
   const pointsOf = (figure) => new Set(specOf(figure).datasets.flatMap((name) => textsOf(data[name].columns.point || [])).filter(Boolean));
 
-  // --- a point of a map shows its curves ---
+  // --- choosing a point ---
 
   const choose = (article, point) => {
     const select = article.querySelector(".points"), curves = article.querySelector("figure.curves");
@@ -28,12 +28,12 @@ const figures = (() => {
     curves.classList.toggle("chosen", point !== "");
     curves.scrollIntoView({ block: "nearest" });
   };
-  const offer = (article) => {
+  const offerPoints = (article) => {
     const [map, curves] = ["map", "curves"].map((kind) => article.querySelector(`figure.${kind}`));
     if (!map || !curves || !views.has(curves.dataset.figure)) return;
-    const drawn = pointsOf(curves), select = article.querySelector(".points");
-    const offered = [...pointsOf(map)].filter((point) => !drawn.size || drawn.has(point));
-    select.replaceChildren(new Option("the candidate and its neighbours", ""), ...offered.map((point) => new Option(point, point)));
+    const curvePoints = pointsOf(curves), select = article.querySelector(".points");
+    const points = [...pointsOf(map)].filter((point) => !curvePoints.size || curvePoints.has(point));
+    select.replaceChildren(new Option("the candidate and its neighbours", ""), ...points.map((point) => new Option(point, point)));
     select.addEventListener("change", () => choose(article, select.value));
     select.closest(".choice").hidden = false;
     views.get(map.dataset.figure)?.addEventListener("click", (_, item) => {
@@ -45,10 +45,10 @@ const figures = (() => {
   // --- drawing ---
 
   const draw = async (figure) => {
-    const spec = specOf(figure), place = figure.querySelector(".drawing");
+    const spec = specOf(figure), drawing = figure.querySelector(".drawing");
     spec.datasets = Object.fromEntries(spec.datasets.map((name) => [name, rowsOf(name)]));
-    const { view } = await vegaEmbed(place, spec, {
-      mode: "vega-lite", renderer: "svg", actions: false, logLevel: 1,  // that a layer has nothing to show yet is no news
+    const { view } = await vegaEmbed(drawing, spec, {
+      mode: "vega-lite", renderer: "svg", actions: false, logLevel: 1,  // errors only: Vega warns of layers that are still empty
       config, bind: figure.querySelector(".controls"),
       defaultStyle: false, tooltip: { disableDefaultStyle: true },
     });
@@ -56,7 +56,7 @@ const figures = (() => {
   };
   const drawAll = async () => {
     for (const figure of document.querySelectorAll("figure[data-figure]")) {
-      await new Promise((go) => { setTimeout(go); });  // the page stays quick meanwhile
+      await new Promise((resolve) => { setTimeout(resolve); });  // lets the browser handle clicks between two figures
       try {
         await draw(figure);
       } catch (error) {
@@ -64,17 +64,17 @@ const figures = (() => {
         console.error(error);
       }
     }
-    document.querySelectorAll("article[data-family]").forEach(offer);
+    document.querySelectorAll("article[data-family]").forEach(offerPoints);
   };
-  // --- on paper ---
+  // --- printing ---
 
-  const PAPER_PX = 340;  // half of a page between its margins, A4 or letter
-  const asWideAs = (width) => {
+  const PAPER_PX = 340;  // half of the printable width of A4 or letter
+  const setWidth = (width) => {
     for (const drawing of document.querySelectorAll(".pair .drawing")) drawing.style.width = width;
-    dispatchEvent(new Event("resize"));  // figures as wide as their page are drawn anew
+    dispatchEvent(new Event("resize"));  // Vega draws figures of container width anew
   };
-  addEventListener("beforeprint", () => asWideAs(`${PAPER_PX}px`));
-  addEventListener("afterprint", () => asWideAs(""));
+  addEventListener("beforeprint", () => setWidth(`${PAPER_PX}px`));
+  addEventListener("afterprint", () => setWidth(""));
 
   return { drawAll };
 })();

@@ -1,4 +1,4 @@
-"""How a report looks, the same in all figures and on the page: numbers as people read them, and colours."""
+"""Numbers and colours as text, the same in all figures and on the page."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ettsweep.study.lattice import Point
 STRATEGY_COLOURS = {"standard": INK, "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
 """The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart.
 
-Black is that of the text around: light in the dark.
+Standard has the colour of the text around it, which is light in the dark theme.
 """
 
 FAMILY_COLOURS = {
@@ -24,39 +24,40 @@ FAMILY_COLOURS = {
     0.75: "#8c6d1f",
     1.0: STRATEGY_COLOURS["mup"],
 }
-"""Colours along s; any other s lies between its two nearest, so that no two share a colour."""
+"""Colours along s; any other s gets a mixture of its two nearest, so that no two share a colour."""
 
 GREY = "#9a9a9a"
-"""Of what is beside the point."""
+"""The colour of points and strategies that do not stand out."""
 
 LARGE = 1e6
-"""From here on, a loss is written with a power of ten."""
+"""Losses from here on are written with a power of ten."""
 
 
 # --- numbers --------------------------------------------------------------------------------------------
 
 
 def short(value: float) -> str:
-    """Return a number to three digits: 0.0156, 22.6, 3.05e-7."""
+    """Return a number with three significant digits: 0.0156, 22.6, 3.05e-7."""
     text = f"{value:.3g}"
     if "e" not in text:
         return text
+    # "%g" has an exponent from 1000 on: short numbers are written in full instead.
     mantissa, exponent = text.split("e")
     return f"{value:.0f}" if 0 < int(exponent) < 5 else f"{mantissa}e{int(exponent)}"
 
 
 def point_text(point: Point) -> str:
-    """Return a point as the terminal has it: (2^-6, 2^-1)."""
+    """Return a point as powers of two: (2^-6, 2^-1)."""
     return f"({power(point.lr, 3)}, {power(point.wd, 3)})"
 
 
 def is_accuracy(metric: str) -> bool:
-    """Say whether a metric is a fraction, shown in percent."""
+    """`True` if a metric is a fraction, shown in percent."""
     return metric.endswith("accuracy")
 
 
 def score_text(value: float, metric: str, unit: bool = True) -> str:
-    """Return a score as people read it: 97.70%, or a loss to four digits."""
+    """Return a score as text: 97.70%, or a loss with four digits."""
     if is_accuracy(metric):
         return f"{100 * value:.2f}" + ("%" if unit else "")
     size = abs(value)
@@ -72,59 +73,62 @@ def cell_text(value: float, metric: str) -> str:
     """Return a score short enough for a hexagon."""
     if is_accuracy(metric):
         return f"{100 * value:.2f}"
+    # A hexagon has room for about five characters.
     text = f"{value:.3f}" if 1e-3 <= abs(value) < 10 else short(value)
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
 def error_text(error: float, score: float, metric: str) -> str:
     """Return the error of a score for a hexagon, with no more decimals than the score has there."""
-    told = cell_text(score, metric)
-    decimals = 0 if "e" in told else len(told.partition(".")[2])
+    score_digits = cell_text(score, metric)
+    decimals = 0 if "e" in score_digits else len(score_digits.partition(".")[2])
     text = f"{(100 if is_accuracy(metric) else 1) * error:.{decimals}f}" if decimals else short(error)
     return text[1:] if text.startswith("0.") and not is_accuracy(metric) else text
 
 
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return mean and sample standard deviation; the mean is None where a score is, or there are none."""
-    known = [score for score in scores if score is not None]
-    if not known or len(known) < len(scores):
+    """Return mean and sample standard deviation; both are None if a score is missing, or there are none."""
+    finite = [score for score in scores if score is not None]
+    if not finite or len(finite) < len(scores):
         return None, None
-    mean = math.fsum(known) / len(known)
-    if len(known) < 2:
+    mean = math.fsum(finite) / len(finite)
+    if len(finite) < 2:
         return mean, None
-    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in known) / (len(known) - 1))
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in finite) / (len(finite) - 1))
 
 
 def standard_error(scores: Sequence[float | None]) -> float | None:
-    """Return that of the mean; None where a score is, or there are fewer than two."""
+    """Return the standard error of the mean; None if a score is missing, or there are fewer than two."""
     _, std = mean_std(scores)
     return None if std is None else std / math.sqrt(len(scores))
 
 
 def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None:
-    """Return mean ± standard deviation, a loss with as many decimals as two digits of its deviation need."""
+    """Return mean ± deviation; a loss has as many decimals as two digits of its deviation need."""
     if mean is None:
         return None
     if std is None:
         return score_text(mean, metric)
     if is_accuracy(metric):
         return f"{score_text(mean, metric, unit=False)} ± {score_text(std, metric)}"
+    # Mean and deviation share one power of ten: (1.20 ± 0.31)e7.
     if (size := max(abs(mean), std)) >= LARGE:
         exponent = math.floor(math.log10(size))
         return f"({plus_minus(mean / 10.0**exponent, std / 10.0**exponent, metric)})e{exponent}"
+    # Two significant digits of the deviation.
     decimals = min(12, max(2, 1 - math.floor(math.log10(std)))) if std > 0 else 4
     return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
 
 
 def metric_name(metric: str) -> str:
-    """Return what an axis is called."""
-    which, what = metric.split("_", 1)
-    prefix = {"best": "lowest " if what == "loss" else "best ", "final": "final "}[which]
-    return prefix + ("validation accuracy" if what == "accuracy" else "validation loss")
+    """Return the label of a metric, such as lowest validation loss."""
+    reduction, quantity = metric.split("_", 1)
+    prefix = {"best": "lowest " if quantity == "loss" else "best ", "final": "final "}[reduction]
+    return prefix + ("validation accuracy" if quantity == "accuracy" else "validation loss")
 
 
 def axis_of(metric: str) -> tuple[str, int]:
-    """Return what the axis of a metric is called, and what values are multiplied by there."""
+    """Return the title of a metric's axis, and the factor from values to that axis (100 for percent)."""
     return (metric_name(metric) + " (%)", 100) if is_accuracy(metric) else (metric_name(metric), 1)
 
 
@@ -132,7 +136,7 @@ def axis_of(metric: str) -> tuple[str, int]:
 
 
 def strategy_rank(strategy: str) -> tuple[float, str]:
-    """Return what sorts strategies: standard, then the family by s, then names that are none."""
+    """Return a sort key: standard first, then the strategies of the family by s, then unknown names."""
     try:
         s = parse_strategy(strategy)
     except InputError:

@@ -1,4 +1,4 @@
-"""Frames that figures are drawn from: a row for each lattice point, for each step of a curve, for each spike."""
+"""Frames that the figures draw: one row per lattice point, per step of a curve, per spike."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -30,19 +30,19 @@ SPIKE_COLUMNS = (*OWNER, "point", "role", "run", "seed", "step", "trained", "qua
 
 
 def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return a row for each lattice point of each family that was asked for, run, proposed or is a neighbour.
+    """Return one row per lattice point of each family that was requested, trained, suggested, or is a neighbour.
 
     Columns:
-        lr_steps, wd_steps: lattice steps from the candidate, or the first point; missing off its lattice.
+        lr_steps, wd_steps: lattice steps from the candidate, or from the first point; missing off its lattice.
         common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy by powers of the width.
-        role: candidate, neighbour, other.
-        state: of its seed that is farthest from done; done and diverged are finished.
-        score, error: mean over the seeds that count and its standard error; missing where one diverged or none is
+        role: candidate, neighbour or other.
+        state: that of the seed farthest from done; done and diverged are finished.
+        score, error: mean over the seeds that count, and its standard error; missing where a seed diverged or none is
             finished.
-        told: the score as people read it.
-        proposal: its number, where a search named it.
-        as_good: whether it is no worse than the candidate by more than the margin, with the confidence.
-        runs: ids, parted by blanks.
+        told: score and error as text.
+        proposal: 1, 2, ... in the order in which a search suggested points; missing for others.
+        as_good: `True` if the point is no worse than the candidate by more than the margin, with the confidence.
+        runs: ids, separated by spaces.
     """
     rows = [row for family in families for row in _points(family)]
     frame = pd.DataFrame(rows, columns=list(POINT_COLUMNS))
@@ -52,48 +52,60 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
     verdict, study = family.verdict, family.verdict.study
-    around = {neighbour.point for neighbour in verdict.neighbours}
+    neighbours = {neighbour.point for neighbour in verdict.neighbours}
     plateau = set(verdict.bound.plateau) if verdict.bound else set()
-    points = dict.fromkeys([*family.points, *study.asked, *around])
-    if not points:  # a search that has proposed nothing yet
+    # Requested points and neighbours without a run are on the map too, as missing.
+    points = dict.fromkeys([*family.points, *study.asked, *neighbours])
+    if not points:  # a search that has suggested nothing yet
         return []
     origin, rows = verdict.point or min(points, key=tuple), list[tuple[object, ...]]()
     for point in sorted(points, key=tuple):
         scored, members = family.study_state.at(point), family.points.get(point, [])
-        counted = [run.score for run in family.counted(members) if run.state.finished]
-        error = None if scored.score is None else standard_error(counted)
+        scores = [run.score for run in family.counted(members) if run.state.finished]
+        # A point with a diverged seed has neither mean nor error.
+        error = None if scored.score is None else standard_error(scores)
         metric = study.metric.metric
-        told = "" if scored.score is None else plus_minus(scored.score, error, metric) or ""
+        score_cell = "" if scored.score is None else plus_minus(scored.score, error, metric) or ""
         rows.append(
             (
                 *(*_owner(verdict), point_text(point), point.lr, point.wd, *point.log2()),
                 *(*_steps(study, origin, point), *_common(study, point)),
-                *(_role(verdict, around, point), scored.state.value, metric, scored.score, error, scored.runs, told),
+                *(
+                    _role(verdict, neighbours, point),
+                    scored.state.value,
+                    metric,
+                    scored.score,
+                    error,
+                    scored.runs,
+                    score_cell,
+                ),
                 *(study.numbers.get(point), point in plateau, " ".join(run.id for run in members)),
             )
         )
     return rows
 
 
-def _role(verdict: Verdict, around: Collection[Point], point: Point) -> str:
-    return "candidate" if point == verdict.point else "neighbour" if point in around else "other"
+def _role(verdict: Verdict, neighbours: Collection[Point], point: Point) -> str:
+    return "candidate" if point == verdict.point else "neighbour" if point in neighbours else "other"
 
 
 def _owner(verdict: Verdict) -> tuple[str, str, str, str]:
-    study, strategy = verdict.study, " ".join(verdict.strategy.split())  # expressions of Vega take no other line ends
+    study = verdict.study
+    strategy = " ".join(verdict.strategy.split())  # Vega expressions break at unusual line separators
     return study.sweep, verdict.family, study.model, strategy
 
 
 def _steps(study: Study, origin: Point, point: Point) -> tuple[float | None, float | None]:
-    """Return a point's place on the lattice, in steps; nothing where it is off it."""
-    free = study.wd if study.lr.fixed else study.lr  # whose steps are those along a fixed axis too
+    """Return the steps along lr and wd from `origin` to a point; (None, None) where the point is off that lattice."""
+    free = study.wd if study.lr.fixed else study.lr  # a fixed axis is counted in the free axis's steps
     lr_step, wd_step = free.step, (free if study.wd.fixed else study.wd).step
     (lr0, wd0), (lr, wd) = origin.log2(), point.log2()
-    if wd0 != wd and math.inf in (-wd0, -wd):
+    if wd0 != wd and math.inf in (-wd0, -wd):  # wd 0 is infinitely many steps away
         return None, None
     i, j = round((lr - lr0) / lr_step), round((wd - wd0) / wd_step) if wd0 != wd else 0
-    on = snap(origin.moved(i * lr_step, j * wd_step), [point]) == point
-    return (i, j) if on else (None, None)
+    # `snap` tolerates rounding in lr and wd; a point between two positions does not come back.
+    is_on_lattice = snap(origin.moved(i * lr_step, j * wd_step), [point]) == point
+    return (i, j) if is_on_lattice else (None, None)
 
 
 def _common(study: Study, point: Point) -> tuple[float | None, float | None]:
@@ -107,89 +119,105 @@ def _common(study: Study, point: Point) -> tuple[float | None, float | None]:
 
 
 def curves_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> pd.DataFrame:
-    """Return a row for each step and each evaluation that is kept of each run, so many at most, by run and step.
+    """Return steps and evaluations of all runs, at most `rows` steps and half as many evaluations each.
 
     Columns:
-        role: of the run's point, as in the frame of points.
-        counted: whether its seed counts for the verdict; fresh seeds, of the candidate, do not.
-        trained: steps as epochs, or steps where the data alone say how long an epoch is: `unit`.
-        loss, grad_norm: means since the row before (nats; the norm of all gradients before clipping).
+        role: that of the run's point, as in `points_frame`.
+        counted: `True` if its seed counts for the verdict; the candidate's fresh seeds do not.
+        trained: the step in `unit`: epochs, or steps where the length of an epoch is unknown before training.
+        loss, grad_norm: means since the row before (nats; norm of all gradients before clipping).
         val_loss, val_accuracy: of evaluations (nats; a fraction).
     """
-    found = [row for family in families for row in _curves(family, histories, rows)]
-    frame = pd.DataFrame(found, columns=list(CURVE_COLUMNS))
+    table_rows = [row for family in families for row in _curves(family, histories, rows)]
+    frame = pd.DataFrame(table_rows, columns=list(CURVE_COLUMNS))
     return frame.astype({"counted": "bool"} | dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"))
 
 
 def _curves(family: JudgedFamily, histories: RunHistories, rows: int) -> Iterable[tuple[object, ...]]:
-    for run, about in _members(family):
+    for run, run_columns in _members(family):
         if history := histories.of(run, rows):
-            whose = *about, run.state.value, history.unit
+            columns = *run_columns, run.state.value, history.unit
+            # Steps and evaluations are rows of their own: they are thinned differently.
             for step, loss, norm in history.training:
-                yield (*whose, step, step / history.unit_steps, loss, norm, None, None)
+                yield (*columns, step, step / history.unit_steps, loss, norm, None, None)
             for step, loss, accuracy in history.evaluations:
-                yield (*whose, step, step / history.unit_steps, None, None, loss, accuracy)
+                yield (*columns, step, step / history.unit_steps, None, None, loss, accuracy)
 
 
 def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> pd.DataFrame:
-    """Return a row for each spike that finished runs counted, and for where one diverged.
+    """Return one row per spike that a finished run counted, and one where a run diverged.
 
     Columns:
-        quantity: the column of curves that it is one of.
-        value: of that column there; of a divergence, the last finite loss.
-        told: what it is, in words.
+        quantity: the column of `curves_frame` that spiked.
+        value: of that column there; where a run diverged, its last finite loss.
+        told: a description, as text.
     """
-    found = [
-        (*about[:-1], spike.step, spike.step / history.unit_steps, spike.quantity, spike.value, spike.told)
+    table_rows = [
+        (*columns[:-1], spike.step, spike.step / history.unit_steps, spike.quantity, spike.value, spike.text)
         for family in families
-        for run, about in _members(family)
+        for run, columns in _members(family)
         if (history := histories.of(run, rows))
         for spike in history.spikes
     ]
-    return pd.DataFrame(found, columns=list(SPIKE_COLUMNS)).astype({"value": "float64"})
+    return pd.DataFrame(table_rows, columns=list(SPIKE_COLUMNS)).astype({"value": "float64"})
 
 
 def _members(family: JudgedFamily) -> Iterator[tuple[Run, tuple[object, ...]]]:
-    """Yield the runs of a family with the columns that say whose they are."""
+    """Yield the runs of a family, each with its values of the columns from `sweep` to `counted`."""
     verdict = family.verdict
-    around = {neighbour.point for neighbour in verdict.neighbours}
+    neighbours = {neighbour.point for neighbour in verdict.neighbours}
     for point, members in family.points.items():
         for run in members:
-            about = (*_owner(verdict), point_text(point), _role(verdict, around, point), run.id, run.spec.seed)
-            yield run, (*about, family.study_state.counts(run.spec.seed))
+            columns = (*_owner(verdict), point_text(point), _role(verdict, neighbours, point), run.id, run.spec.seed)
+            yield run, (*columns, family.study_state.counts(run.spec.seed))
 
 
 def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return a row for each finished run of each candidate, fresh ones too: those that do not count for the verdict."""
+    """Return one row per finished run of each candidate, fresh seeds too.
+
+    `counted` is `False` for fresh seeds, which do not count for the verdict.
+    """
     rows = [
         (*about, family.verdict.study.metric.metric, run.score)
         for family in families
         for run, about in _members(family)
-        if run.state.finished and about[5] == "candidate"
+        if run.state.finished and about[5] == "candidate"  # the role
     ]
     columns = [*OWNER, "point", "role", "run", "seed", "counted", "metric", "score"]
     return pd.DataFrame(rows, columns=columns).astype({"score": "float64", "counted": "bool"})
 
 
 def course_frame(family: JudgedFamily) -> pd.DataFrame:
-    """Return a row for each finished run of a search, in order: see `sweep.course`; none where nothing was proposed."""
+    """Return one row per finished run of a search, in the order of `study.history`; empty if nothing was suggested.
+
+    Columns:
+        number: 1, 2, ...
+        proposal: the number of the suggestion that requested this run; missing for other runs.
+        score, best: of the run, and the best so far.
+        told: the score as text.
+    """
     metric = family.verdict.study.metric.metric
     rows = [
-        (n, point_text(one.point), one.run.id, one.run.spec.seed, one.proposal, one.run.score, one.best)
-        for n, one in enumerate(course(family.study_state), 1)
+        (n, point_text(step.point), step.run.id, step.run.spec.seed, step.proposal, step.run.score, step.best)
+        for n, step in enumerate(course(family.study_state), 1)
     ]
     columns = ["number", "point", "run", "seed", "proposal", "score", "best"]
     frame = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("proposal", "score", "best"), "float64"))
-    told = ["diverged" if score != score else score_text(score, metric) for score in frame["score"]]
-    return frame.assign(told=told)
+    # NaN differs from itself: a run without a score diverged.
+    texts = ["diverged" if score != score else score_text(score, metric) for score in frame["score"]]
+    return frame.assign(told=texts)
 
 
 def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
-    """Return the corners between which proposers chose, in steps from the candidate; None where none did."""
+    """Return the two corners of the ranges that samplers searched, in lattice steps from the candidate.
+
+    None where no sampler suggested points.
+    """
     study = family.verdict.study
     if not study.proposed:
         return None
     origin = family.verdict.point or min(family.points, key=tuple)
     corners = [_steps(study, origin, corner) for corner in study.box]
+    # A corner off the lattice of the candidate has no steps.
     frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"]).dropna()
     return None if frame.empty else frame

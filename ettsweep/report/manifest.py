@@ -1,4 +1,4 @@
-"""What a report wrote: a later one into the same folder removes what it does not write again."""
+"""The list of files that a report wrote: a later one into the same folder removes those it does not write again."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,22 +6,23 @@ from pathlib import Path
 from ettsweep.files import dumps, json_or_empty, sha256_of, storage_errors, write_atomic
 
 NAME = ".written.json"
-"""The list, beside the page: the checksum of each file by its path from there."""
+"""The list, beside the page: the checksum of each file by its relative path."""
 
 
 def update_manifest(out: Path, paths: Iterable[Path]) -> None:
-    """Remove figures and tables that an earlier report wrote and this one did not; list the files of this one.
+    """Remove figures and tables that an earlier report wrote and this one did not; record the files of this one.
 
-    A file that is not as the report left it belongs to somebody else, and stays.
+    Files that were changed since the earlier report stay: they belong to the user.
 
     Raises:
-        StorageError: a file cannot be removed, or the list not be written.
+        StorageError: a file cannot be removed, or the list cannot be written.
     """
     with storage_errors(out):
-        written = {path.relative_to(out).as_posix(): sha256_of(path) for path in paths}
+        checksums = {path.relative_to(out).as_posix(): sha256_of(path) for path in paths}
         for name, checksum in json_or_empty(out / NAME).items():
             path = out / name
-            inside = path.parent in (out / "figures", out / "tables") and path.name != ".."
-            if inside and name not in written and path.is_file() and sha256_of(path) == checksum:
+            # The list may have been edited or copied: never delete outside of the two folders.
+            is_output = path.parent in (out / "figures", out / "tables") and path.name != ".."
+            if is_output and name not in checksums and path.is_file() and sha256_of(path) == checksum:
                 path.unlink()
-    write_atomic(out / NAME, dumps(written))
+    write_atomic(out / NAME, dumps(checksums))

@@ -1,4 +1,4 @@
-"""What to do next about a verdict: a few words, and the command to copy."""
+"""The next step for a verdict: a few words, and the command to copy."""
 
 import re
 import shlex
@@ -17,73 +17,83 @@ UNDER_WAY = (State.QUEUED, State.RUNNING)
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to do next, and what to type; the command is empty where there is nothing."""
+    """The next step in words, and its command; the command is empty where the step is no command."""
 
-    words: str
+    text: str
     command: str = ""
 
 
 def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
-    """Say of each of some families of one sweep what to do next; a command names its strategy where others differ."""
-    found = [_next(family) for family in families]
-    kinds = Counter(command.split()[1] if command else "" for _, command, _ in found)
+    """Return the next step for each family of a sweep.
+
+    A command has --strategy only where the other families need another command: else one command serves all.
+    """
+    drafts = [_next(family) for family in families]
+    # The subcommand of each step shows whether one command serves all families.
+    kinds = Counter(command.split()[1] if command else "" for _, command, _ in drafts)
     steps = []
-    for family, (words, command, names_run) in zip(families, found, strict=True):
+    for family, (text, command, names_run) in zip(families, drafts, strict=True):
         study = family.verdict.study
         if command and not names_run:
-            alone = kinds[command.split()[1]] < len(families)
-            where = ["--sweep", study.sweep] if study.sweep else []
-            where += ["--strategy", study.strategy] if alone else []
+            needs_strategy = kinds[command.split()[1]] < len(families)
+            options = ["--sweep", study.sweep] if study.sweep else []
+            options += ["--strategy", study.strategy] if needs_strategy else []
+            # Options that select the sweep go right after the subcommand.
             head, tail = command.split()[:2], command.split()[2:]
-            command = shlex.join([*head, *where, *tail])
-        steps.append(NextStep(words, command))
+            command = shlex.join([*head, *options, *tail])
+        steps.append(NextStep(text, command))
     return steps
 
 
 def _next(family: JudgedFamily) -> tuple[str, str, bool]:
-    """Return what to do, the command without what it is about, and whether it names that already."""
+    """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
     verdict = family.verdict
-    if to_come := sum(run.state in UNDER_WAY for run in family.runs):
-        return f"{count(to_come, 'run')} to come: see how far", "ettsweep watch", False
+    if pending := sum(run.state in UNDER_WAY for run in family.runs):
+        return f"{count(pending, 'run')} queued or running: follow their progress", "ettsweep watch", False
     if verdict.stuck:
         return _unstick(verdict)
     match verdict.verdict:
         case "optimal" if not verdict.fresh:
-            return "rerun it with fresh seeds, which did not choose it", "ettsweep seeds --follow", False
+            return "rerun it with fresh seeds, which took no part in choosing it", "ettsweep seeds --follow", False
         case "optimal" if run := _to_repeat(family):
-            return "train it again, bit for bit", f"ettsweep show {run.id} --reproduce", True
+            return "reproduce it, bit for bit", f"ettsweep show {run.id} --reproduce", True
         case "unresolved":
             return _resolve(verdict)
         case "refuted":
-            return "climb on from the better neighbour", "ettsweep verify-optimum --follow", False
+            return "continue from the better neighbour", "ettsweep verify-optimum --follow", False
         case "tie":
             return "judge it by a bound, with more seeds", "ettsweep verify-optimum --rule bound --follow", False
         case "unsearched":
-            words = "search an axis: ask for the grid with a range of lr or wd"
-            return words, "", True
+            text = "search an axis: request the grid with a range of lr or wd"
+            return text, "", True
+    # The reason alone says whether a candidate lies at the edge of the ranges.
     if "widen them" in verdict.reason:
         return "widen the ranges, or fix an axis: see the reason below", "", True
-    return "train what is missing, and judge again", "ettsweep verify-optimum --follow", False
+    return "train the missing runs, and judge again", "ettsweep verify-optimum --follow", False
 
 
 def _resolve(verdict: Verdict) -> tuple[str, str, bool]:
     if verdict.score is None:
-        return "all points diverged: ask for the grid with lower lr", "", True
+        return "all points diverged: request the grid with lower lr", "", True
     if verdict.bound and verdict.bound.value is None:
-        words = "repeat its points with more seeds, which tell luck from merit"
-        return words, "ettsweep verify-optimum --follow", False
-    more = verdict.bound.more if verdict.bound else None
-    if more:
-        command = f"ettsweep verify-optimum --follow --max-runs {more}"
-        return f"about {count(more, 'more run')} would tell", command, False
-    return "train what decides most, seed by seed", "ettsweep verify-optimum --follow", False
+        text = "repeat its points with more seeds, to measure the noise"
+        return text, "ettsweep verify-optimum --follow", False
+    more_runs = verdict.bound.more if verdict.bound else None
+    if more_runs:
+        command = f"ettsweep verify-optimum --follow --max-runs {more_runs}"
+        return f"about {count(more_runs, 'more run')} would settle it", command, False
+    return "train the runs that decide most, seed by seed", "ettsweep verify-optimum --follow", False
 
 
 def _unstick(verdict: Verdict) -> tuple[str, str, bool]:
-    """Return what the reason says to type of runs that a person must decide about."""
+    """Return the command that the reason suggests for runs that a person must decide about."""
+    # The reason quotes commands in backticks; of several, `retry` is the one that continues the run.
     commands = re.findall("`(ettsweep [^`]*)`", verdict.reason)
-    command = next((one for one in commands if one.startswith("ettsweep retry")), commands[0] if commands else "")
-    return f"{count(len(verdict.stuck), 'run')} left to you: train again, or see why", command, True
+    command = next(
+        (quoted for quoted in commands if quoted.startswith("ettsweep retry")),
+        commands[0] if commands else "",
+    )
+    return f"decide about {count(len(verdict.stuck), 'run')}: retry, or see why", command, True
 
 
 def _to_repeat(family: JudgedFamily) -> Run | None:

@@ -1,4 +1,4 @@
-"""A journal of Optuna's with the sweeps of a report: a study for each family, in which each point is a trial."""
+"""Export of sweeps to an Optuna journal: a study for each family, a trial for each point."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,11 +26,11 @@ from ettsweep.study.verification import evaluate_all
 from ettsweep.trainer.tasks.registry import Metric
 
 FAMILY = "family"
-"""The attribute of a study that has the id of its family: what Optuna alone has written has none."""
+"""The study attribute with the id of its family: studies that other programs wrote have none."""
 
 
 class _Lines(BaseJournalBackend):
-    """The lines of a journal, in memory."""
+    """A journal in memory: Optuna builds it line by line, one atomic write puts it on disk."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -43,15 +43,21 @@ class _Lines(BaseJournalBackend):
 
 
 def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study], run_index: RunIndex) -> str:
-    """Write a study for each family of some sweeps, in one rename; return a line on it, for people.
+    """Write an Optuna study for each family of some sweeps, in one atomic write; return a line for users.
+
+    Args:
+        path: the journal; an earlier one of ettsweep's is replaced.
+        sweep_store: where the studies' samplers are recorded.
+        searches: the studies to export.
+        run_index: their runs.
 
     Raises:
-        InputError: there is a file that this function has not written.
+        InputError: the file exists, and ettsweep did not write it.
         StorageError: it cannot be written.
     """
     if path.exists() and not _replaceable(path):
-        told = "is there, and is no journal that ettsweep wrote; name another file, or move it away"
-        raise InputError(f"--optuna {path}: {told}")
+        problem = "exists, and is not a journal that ettsweep wrote; choose another file, or move it away"
+        raise InputError(f"--optuna {path}: {problem}")
     journal, trials = _Lines(), 0
     with quiet():
         storage = JournalStorage(journal)
@@ -65,13 +71,13 @@ def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study]
 
 
 def _replaceable(path: Path) -> bool:
-    """`True` if a file is empty, or all that it holds is studies of families."""
+    """`True` if a file is empty, or all its studies are exported families."""
     if not path.is_file() or path.stat().st_size == 0:
         return path.is_file()
     try:
         with quiet():
             studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
-    except Exception:  # whatever Optuna makes of a file that is none of its own
+    except Exception:  # Optuna raises many types for a file that is not a journal
         return False
     return bool(studies) and all(FAMILY in study.user_attrs for study in studies)
 
@@ -79,40 +85,46 @@ def _replaceable(path: Path) -> bool:
 def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mapping[Point, str]) -> int:
     """Add the points of a family that have a result or were pruned; return how many there are.
 
-    Those that a sampler proposed come first to last, then all others by lr and wd.
+    Suggested points come first, in the order of suggestion, then all others by lr and wd.
     """
-    search, runs, metric = study_state.study, study_state.runs(), study_state.study.metric
+    sweep_study, runs, metric = study_state.study, study_state.runs(), study_state.study.metric
     others = sorted(runs.keys() - samplers.keys(), key=tuple)
-    shown = {point: some for point in (*samplers, *others) if (some := _shown(runs.get(point, ())))}
+    trial_runs = {point: point_runs for point in (*samplers, *others) if (point_runs := _shown(runs.get(point, ())))}
     direction = StudyDirection.MINIMIZE if metric.mode == "min" else StudyDirection.MAXIMIZE
-    study = optuna.create_study(storage=storage, study_name=search.title, direction=direction)
+    study = optuna.create_study(storage=storage, study_name=sweep_study.title, direction=direction)
     study.set_metric_names([metric.metric])
-    study.set_user_attr("sweep", search.sweep)
-    study.set_user_attr(FAMILY, search.family)
+    study.set_user_attr("sweep", sweep_study.sweep)
+    study.set_user_attr(FAMILY, sweep_study.family)
     space: dict[str, BaseDistribution] = {}
-    for name, axis in (("lr", search.lr), ("wd", search.wd)):
-        along = [getattr(point, name) for point in (*search.box, *search.asked, *shown)]
+    for name, axis in (("lr", sweep_study.lr), ("wd", sweep_study.wd)):
+        # The range includes points outside of the box: Optuna rejects a trial outside of its distribution.
+        coordinates = [getattr(point, name) for point in (*sweep_study.box, *sweep_study.asked, *trial_runs)]
         if axis.fixed:
-            study.set_user_attr(name, getattr(search.centre, name))
+            study.set_user_attr(name, getattr(sweep_study.centre, name))
         else:
-            space[name] = FloatDistribution(min(along), max(along), log=True)
-    worst = max((mean for some in shown.values() if (mean := _mean(some)) is not None), key=metric.rank, default=None)
-    for point, some in shown.items():
+            space[name] = FloatDistribution(min(coordinates), max(coordinates), log=True)
+    # Ranks are lower for better scores.
+    worst = max(
+        (mean for point_runs in trial_runs.values() if (mean := _mean(point_runs)) is not None),
+        key=metric.rank,
+        default=None,
+    )
+    for point, point_runs in trial_runs.items():
         attrs: dict[str, Any] = {"proposed by": samplers[point]} if point in samplers else {}
-        attrs |= {"runs": [run.id for run in some], "seeds": [run.spec.seed for run in some]}
+        attrs |= {"runs": [run.id for run in point_runs], "seeds": [run.spec.seed for run in point_runs]}
         params = {name: getattr(point, name) for name in space}
-        study.add_trial(_trial(some, params, space, worst, metric, attrs))
-    return len(shown)
+        study.add_trial(_trial(point_runs, params, space, worst, metric, attrs))
+    return len(trial_runs)
 
 
 def _shown(runs: Sequence[Run]) -> list[Run]:
-    """Return the finished runs of a point, lowest seed first; where there is none, those that were pruned."""
+    """Return the finished runs of a point, lowest seed first; if there is none, those that were pruned."""
     in_order = sorted(runs, key=lambda run: run.spec.seed)
     return [run for run in in_order if run.state.finished] or [run for run in in_order if run.state is State.PRUNED]
 
 
 def _mean(runs: Sequence[Run]) -> float | None:
-    """Return the mean score of some runs; None where one of them has none."""
+    """Return the mean score of some runs; None if one of them has none."""
     scores = [run.score for run in runs if run.score is not None]
     return fmean(scores) if len(scores) == len(runs) else None
 
@@ -125,7 +137,10 @@ def _trial(
     metric: Metric,
     attrs: dict[str, Any],
 ) -> FrozenTrial:
-    """Return a point as one trial over all its seeds, with the curve of the first; where it diverged, as the worst."""
+    """Return a point as one trial over all its seeds, with the curve of its first seed.
+
+    A point that diverged gets the worst mean of the study; where no point has a mean, its trial failed.
+    """
     if runs[0].state is State.PRUNED:
         state, value, attrs = TrialState.PRUNED, None, attrs | {"pruned": runs[0].status.reason}
     elif (value := _mean(runs)) is not None:

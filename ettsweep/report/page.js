@@ -1,21 +1,21 @@
-// The page itself: commands to copy, and its figures.
+// The page: buttons that copy commands, and its figures.
 "use strict";
 (() => {
-  const copied = (code) => {
-    if (navigator.clipboard) return navigator.clipboard.writeText(code.textContent).then(() => true, () => byHand(code));
-    return Promise.resolve(byHand(code));
+  const copyText = (code) => {
+    if (navigator.clipboard) return navigator.clipboard.writeText(code.textContent).then(() => true, () => copySelection(code));
+    return Promise.resolve(copySelection(code));
   };
-  const byHand = (code) => {  // where a page may not reach the clipboard, as of some files
+  const copySelection = (code) => {  // pages opened as files may have no access to the clipboard
     getSelection().selectAllChildren(code);
-    const done = document.execCommand("copy");
-    if (done) getSelection().removeAllRanges();
-    return done;
+    const succeeded = document.execCommand("copy");
+    if (succeeded) getSelection().removeAllRanges();  // else the text stays selected for Ctrl-C
+    return succeeded;
   };
-  for (const copy of document.querySelectorAll(".copy")) {
-    copy.hidden = false;
-    copy.addEventListener("click", async () => {
-      copy.textContent = (await copied(copy.previousElementSibling)) ? "Copied" : "Press Ctrl-C";
-      setTimeout(() => { copy.textContent = "Copy"; }, 2000);
+  for (const button of document.querySelectorAll(".copy")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      button.textContent = (await copyText(button.previousElementSibling)) ? "Copied" : "Press Ctrl-C";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
     });
   }
 

@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, that asks nothing of the network."""
+"""The page: one self-contained HTML file, which loads nothing from the network."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ from ettsweep.study.run_index import Run, count_states
 from ettsweep.study.sweep_store import Searches
 
 MOST_PLAIN_ROWS = 300
-"""Runs in the table that stands where no script runs."""
+"""Runs in the table for browsers without JavaScript."""
 
 
 def render(
@@ -44,10 +44,17 @@ def render(
     corrupt: Mapping[str, str],
     notes: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the page: the answer, figures, a table of all runs, what they cost, and why some history is missing.
+    """Render the page: the answer, figures, a table of all runs, costs, and the histories that could not be read.
 
-    It will lie in `out`, from where it links to the folders of runs. `searches` are those of all sweeps, `corrupt` the
-    runs whose history cannot be read, with why, and `notes` what people wrote on sweeps, by name.
+    Args:
+        results: the results folder; links to the folders of runs lead there.
+        out: the folder that the page will be in.
+        comparisons: what the page is about, in its order.
+        figures: by key of a verdict and kind.
+        runs: all runs of the report.
+        searches: the studies of all sweeps, also of sweeps outside of the report.
+        corrupt: reasons why a run's history cannot be read, by run id.
+        notes: notes of users on sweeps, by name of the sweep.
     """
     families = [family for comparison in comparisons for family in comparison.families]
     others = verdict_text.others([family.verdict for family in families])
@@ -69,8 +76,8 @@ def render(
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         costs=costs(comparisons, runs, searches),
         spent=cost_so_far(runs, searches),
-        speed=[told for comparison in comparisons if (told := speed_of(comparison))],
-        spikes=[told for comparison in comparisons if (told := spikes_in(comparison))],
+        speed=[section for comparison in comparisons if (section := speed_of(comparison))],
+        spikes=[section for comparison in comparisons if (section := spikes_in(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
         metrics=sorted({(comparison.metric.metric, comparison.metric.mode) for comparison in comparisons}),
         confidences=_confidences(families),
@@ -80,17 +87,18 @@ def render(
     )  # fmt: skip
 
 
-# --- parts ------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------
 
 
 def _environment(results: str) -> Environment:
     from jinja2 import FunctionLoader
 
+    # StrictUndefined raises for a misspelled name in the template, which would print nothing.
     environment = Environment(
         loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"short": formats.short, "metric": formats.metric_name, "point": formats.point_text}
-    environment.filters |= {"power": power, "said": partial(_said, results), "typed": partial(_typed, results)}
+    environment.filters |= {"power": power, "prose": partial(_said, results), "command": partial(_typed, results)}
     environment.filters |= {"runs": lambda number: count(number, "finished run"), "sentence": _sentence}
     return environment
 
@@ -105,32 +113,36 @@ def _script(name: str) -> Markup:
 
 @cache
 def _vega() -> Markup:
-    """Return Vega, Vega-Lite and vega-embed: a second of work, once a process."""
+    """Return Vega, Vega-Lite and vega-embed as one script, cached: bundling takes a second."""
     import vl_convert
 
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Return what the page may do: run its own scripts and no other, and ask nobody for anything.
+    """Return the page's Content-Security-Policy: only its own scripts run, and nothing is loaded.
 
-    Vega compiles expressions of its specifications.
+    'unsafe-eval' is for Vega, which compiles the expressions of its specifications.
     """
+    # A browser runs an inline script only if its hash is listed.
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {hashes}"
 
 
 def _said(results: str, text: str) -> Markup:
-    """Return a text with its commands set as code, as they are typed for this results folder."""
-    parts = re.split("`([^`]*)`", _at(results, text))
-    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
+    """Return a text with its commands, in backticks, as <code>, with --results where the folder is not the default."""
+    pieces = re.split("`([^`]*)`", _at(results, text))
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces))
 
 
 def _typed(results: str, command: str) -> Markup:
-    """Return a command as it is typed for this results folder, in words that no line breaks."""
-    words = _at(results, f"`{command}`").strip("`").split(" ")
-    return Markup(" ").join(Markup("<span>{}</span>").format(word) for word in words)
+    """Return a command for this results folder, each argument in a <span> of its own.
+
+    The style sheet keeps line breaks out of these, so that no option is torn apart.
+    """
+    arguments = _at(results, f"`{command}`").strip("`").split(" ")
+    return Markup(" ").join(Markup("<span>{}</span>").format(argument) for argument in arguments)
 
 
 def _at(results: str, text: str) -> str:
@@ -142,13 +154,13 @@ def _sentence(text: str) -> str:
 
 
 def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
-    """Return the confidences that sweeps ask for, as people read them."""
-    asked = {family.verdict.study.criterion.confidence for family in families} or {Criterion().confidence}
-    return [f"{100 * one:.10g}%" for one in sorted(asked)]
+    """Return the confidences that the sweeps require, such as 95%."""
+    confidences = {family.verdict.study.criterion.confidence for family in families} or {Criterion().confidence}
+    return [f"{100 * confidence:.10g}%" for confidence in sorted(confidences)]
 
 
 def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
-    """Return what made the report, and what trained the optima, as their claims recorded it."""
+    """Return the versions that made the report and, as recorded by their attempts, those that trained the optima."""
     recorded: dict[str, set[str]] = {}
     for family in families:
         for run in family.optimum[:1]:
@@ -160,7 +172,7 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
         f"{name} {version(name)}" for name in ("pandas", "altair", "vl-convert-python")
     )
     trained = [
-        {"what": f"optima trained with: {key.replace('_', ' ')}", "told": ", ".join(sorted(recorded[key]))}
+        {"label": f"optima trained with: {key.replace('_', ' ')}", "value": ", ".join(sorted(recorded[key]))}
         for key in recorded
     ]
-    return [{"what": "report made by", "told": made_by}, *trained]
+    return [{"label": "report made by", "value": made_by}, *trained]

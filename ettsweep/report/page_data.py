@@ -1,4 +1,4 @@
-"""Data within the page: JSON that nothing in it can end, tables column by column, each data set of figures once."""
+"""Data within the page: JSON that cannot end its script element, tables by column, each data set of figures once."""
 
 import json
 import math
@@ -9,13 +9,14 @@ from markupsafe import Markup
 
 from ettsweep.files import Json
 
+# `</script>` or `<!--` within a text would end or garble the element.
 _SPELLED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def script_json(value: object) -> Markup:
-    """Return a value as JSON for a script element: no text in it can close the element, or open a comment.
+    """Return a value as JSON for a script element.
 
-    What is not finite is null.
+    Characters that could close the element or open a comment are escaped; numbers that are not finite are null.
     """
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return Markup(text.translate(_SPELLED))
@@ -32,31 +33,31 @@ def _finite(value: Any) -> Any:
 
 
 def by_columns(rows: Sequence[Mapping[str, Any]]) -> Json:
-    """Return rows by columns, with null for what a row lacks: names are written once, and so are texts that recur."""
+    """Return rows as columns, with null for missing values: names and repeated texts are then stored once."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {"rows": len(rows), "columns": {name: column([row.get(name) for row in rows]) for name in names}}
 
 
 def column(values: Sequence[Any]) -> Any:
-    """Return a column: its values or, of texts that recur, each text once and the place of each row's among them."""
+    """Return a column as a list or, if texts recur, as each text once and the index of the text for each row."""
     if not all(isinstance(value, str) for value in values):
         return list(values)
-    texts = {text: place for place, text in enumerate(dict.fromkeys(values))}
-    if len(texts) > len(values) / 2:
+    texts = {text: index for index, text in enumerate(dict.fromkeys(values))}
+    if len(texts) > len(values) / 2:  # few repetitions: the indices would cost more than they save
         return list(values)
     return {"texts": list(texts), "at": [texts[value] for value in values]}
 
 
 def data_sets(specs: Iterable[Json]) -> dict[str, Json]:
-    """Return the data sets of specifications by name, by columns; those of one name are the same."""
-    found: dict[str, Json] = {}
+    """Return the data sets of all specifications by name, each by columns; equal data have equal names."""
+    datasets: dict[str, Json] = {}
     for spec in specs:
         for name, rows in spec.get("datasets", {}).items():
-            if name not in found:
-                found[name] = by_columns(rows)
-    return found
+            if name not in datasets:
+                datasets[name] = by_columns(rows)
+    return datasets
 
 
 def without_data(spec: Json) -> Json:
-    """Return a specification with the names of its data sets alone: the page has the rows elsewhere."""
+    """Return a specification with only the names of its data sets; the page has the rows elsewhere, once."""
     return {**spec, "datasets": list(spec.get("datasets", {}))}

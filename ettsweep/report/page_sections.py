@@ -1,4 +1,4 @@
-"""What the page has of each comparison below its answer: its families one by one, their speed, their spikes."""
+"""Sections of the page below the answer: families one by one, training speed, spikes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,25 +21,25 @@ SPEED = {
     "data_wait": "waits for data",
     "memory_gib": "memory (GiB)",
 }
-"""Columns of the table of speed."""
+"""Columns of the table of speed, with their labels."""
 
 MUCH_WAITING = 0.1
-"""Share of the time in which devices wait for data that is worth a word."""
+"""Share of the time waiting for data from which on the page suggests more loader workers."""
 
 Figures = Mapping[tuple[Key, str], Figure]
-"""Figures by a verdict's key and kind; those of a comparison are its first family's."""
+"""Figures by key of a verdict and kind; figures of a whole comparison have the key of its first family."""
 
 
 def families_of(comparison: StrategyComparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
-    """Return the figures of a comparison, and what is told of each of its families."""
+    """Return the section of a comparison: the figures of all its strategies, then each family."""
     keys = [family.verdict.key for family in comparison.families]
-    together = [
+    figure_keys = [
         *((keys[0], kind) for kind in ("strategies", "seeds", "scores")),
         *((key, "trajectories") for key in keys),
     ]
     return {
         "title": comparison.title,
-        "figures": [figures[which] for which in together if which in figures],
+        "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
         "metric": formats.metric_name(comparison.metric.metric),
         "families": [_family(family, figures, others) for family in comparison.families],
     }
@@ -64,7 +64,7 @@ def _family(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequenc
 
 
 def speed_of(comparison: StrategyComparison) -> Row | None:
-    """Return how fast the strategies of a comparison trained; None where no run was timed."""
+    """Return the training speed of each strategy; None if no run was timed."""
     rows = [
         {"strategy": family.verdict.strategy, "colour": colour(family), **speed}
         for family in comparison.families
@@ -72,7 +72,7 @@ def speed_of(comparison: StrategyComparison) -> Row | None:
     ]
     if not rows:
         return None
-    columns = {name: told for name, told in SPEED.items() if any(row[name] for row in rows)}
+    columns = {name: label for name, label in SPEED.items() if any(row[name] for row in rows)}
     return {
         "title": comparison.title,
         "columns": columns,
@@ -82,7 +82,7 @@ def speed_of(comparison: StrategyComparison) -> Row | None:
 
 
 def _speed(runs: pd.DataFrame) -> Row | None:
-    """Return medians over the runs whose training was timed, and None where none was."""
+    """Return medians over the runs whose training was timed; None if none was."""
     timed = runs[runs["step_s"].notna()]
     if timed.empty:
         return None
@@ -92,13 +92,15 @@ def _speed(runs: pd.DataFrame) -> Row | None:
 
 
 def spikes_in(comparison: StrategyComparison) -> Row | None:
-    """Return how often the runs of a comparison spiked or diverged; None where none is finished."""
+    """Return how often the runs of a comparison spiked or diverged; None if no run is finished."""
     rows: list[Row] = []
     for family in comparison.families:
-        every = spikes_of(family.runs)
-        if every.runs:
-            told = (("at the candidate", spikes_of(family.optimum)), ("whole search", every))
-            rows.append({"strategy": family.verdict.strategy, "colour": colour(family), "told": told, "all": every})
+        all_runs = spikes_of(family.runs)
+        if all_runs.runs:
+            groups = (("at the candidate", spikes_of(family.optimum)), ("whole search", all_runs))
+            rows.append(
+                {"strategy": family.verdict.strategy, "colour": colour(family), "groups": groups, "all": all_runs}
+            )
     if not rows:
         return None
     return {

@@ -1,4 +1,4 @@
-"""Histories: what runs recorded step by step, each read once and thinned to what a figure can show."""
+"""Training histories: the recorded steps of runs, each read once and thinned to what a figure can show."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +14,10 @@ from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.registry import curve_unit
 
 TRAINING = ("loss", "grad_norm")
-"""Recorded at each step."""
+"""Quantities recorded at each step."""
 
 EVALUATIONS = ("val_loss", "val_accuracy")
-"""Recorded at each evaluation."""
+"""Quantities recorded at each evaluation."""
 
 NAMES = {
     "loss": "training loss",
@@ -25,19 +25,19 @@ NAMES = {
     "val_loss": "validation loss",
     "val_accuracy": "validation accuracy",
 }
-"""What people read of them."""
+"""Their labels in figures."""
 
 EVENTS = {"loss": "loss", "grad": "grad_norm", "accuracy": "val_accuracy", "eval_loss": "val_loss"}
-"""Which of them a kind of spike is one of."""
+"""The quantity of each kind of spike in a run's result."""
 
 MOST_ROWS, LEAST_ROWS = 200, 10
-"""Rows that are kept of a run's steps, and half as many of its evaluations."""
+"""Limits to the rows that are kept of a run's steps; of its evaluations, half as many are."""
 
 ALL_ROWS = 100_000
-"""Rows of steps that are kept of all runs together: of many runs, fewer each."""
+"""Rows of steps that are kept of all runs together: the page holds them all."""
 
 Row = tuple[int, float | None, float | None]
-"""A step, and the two values recorded there."""
+"""A step, and the two quantities recorded there."""
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,27 @@ class SpikeEvent:
     """A spike of a run, or where it diverged.
 
     Attributes:
-        quantity: the name in `TRAINING` or `EVALUATIONS` that it is one of.
-        value: of that there; of a divergence, the last finite loss.
-        told: what it is, in words.
+        quantity: the name in `TRAINING` or `EVALUATIONS` that spiked.
+        value: of that quantity there; where the run diverged, its last finite loss.
+        text: a description for people.
     """
 
     step: int
     quantity: str
     value: float | None
-    told: str
+    text: str
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """What a run recorded.
+    """The recorded curves of a run.
 
     Attributes:
-        training: steps with the mean training loss (nats) and gradient norm since the row before.
-        evaluations: steps with validation loss (nats) and accuracy (a fraction).
-        spikes: as its result counts them, and where it diverged.
-        unit: what curves are drawn over: epoch or step.
-        unit_steps: how many steps that has.
+        training: (step, loss, gradient norm): means since the row before (nats; before clipping).
+        evaluations: (step, validation loss, accuracy) (nats; a fraction).
+        spikes: those that the run's result counts, and where it diverged.
+        unit: epoch or step: the unit that curves are drawn over.
+        unit_steps: optimizer steps per unit.
     """
 
     training: tuple[Row, ...]
@@ -76,48 +76,52 @@ class RunHistory:
 
 
 class RunHistories:
-    """Histories of runs, each read once: a finished one stays as it is. What cannot be read is told, and remembered.
+    """A cache of histories, each read once: finished runs do not change.
+
+    A damaged file is reported once, by a call of `warn`.
 
     Attributes:
-        corrupt: why, by run id.
+        corrupt: reasons why a history cannot be read, by run id.
     """
 
-    def __init__(self, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
         self.corrupt: dict[str, str] = {}
-        self._tell = tell
+        self._warn = warn
         self._known: dict[tuple[str, int], RunHistory | None] = {}
 
     def of(self, run: Run, rows: int) -> RunHistory | None:
-        """Return the history of a run, thinned to so many rows; None where it has none, or one that is damaged."""
+        """Return the history of a run, thinned to `rows` rows; None where nothing was recorded or it is damaged."""
         if (run.id, rows) not in self._known:
             self._known[run.id, rows] = _history(run, self._lines(run), rows)
         return self._known[run.id, rows]
 
     def _lines(self, run: Run) -> Sequence[Json]:
+        # Only a finished run has all its metrics in one file; before, each attempt has its own.
         if run.result is None:
             return _lines_so_far(run)
         try:
             return run.dir.history()
         except CorruptError as error:
             self.corrupt[run.id] = str(error)
-            self._tell(str(error))
+            self._warn(str(error))
             return ()
 
 
 def rows_for(runs: int) -> int:
-    """Return how many rows each of so many runs may have."""
+    """Return how many rows to keep of each of so many runs."""
     return max(LEAST_ROWS, min(MOST_ROWS, ALL_ROWS // max(1, runs)))
 
 
 def _lines_so_far(run: Run) -> Sequence[Json]:
-    """Return what an unfinished run has recorded in this attempt and in those that it went on from, step by step.
+    """Read the steps of an unfinished run from its latest attempt and from those that this one resumed.
 
-    What is damaged is left out.
+    Damaged lines are skipped.
     """
     attempt, until, lines = run.dir.latest(), math.inf, list[Json]()
     while attempt:
-        own = read_lines(attempt.metrics_path)
-        lines = [line for line in own if isinstance(step := line.get("step"), int) and step <= until] + lines
+        # An attempt may have run on past the checkpoint that the next one resumed: those steps were trained again.
+        attempt_lines = read_lines(attempt.metrics_path)
+        lines = [line for line in attempt_lines if isinstance(step := line.get("step"), int) and step <= until] + lines
         until, attempt = min(until, attempt.resumed_from()[1]), attempt.parent()
     return lines
 
@@ -128,6 +132,7 @@ def _history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
     if not steps and not evaluated:
         return None
     return RunHistory(
+        # -(-a // b) rounds up.
         _means(steps, -(-run.spec.schedule.last_step // rows)),
         _some(evaluated, run.spec.schedule, max(2, rows // 2)),
         tuple(_spikes(run, lines)),
@@ -136,9 +141,10 @@ def _history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
 
 
 def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
-    """Yield the spikes that a result lists, and its divergence, with what was recorded there."""
+    """Yield the spikes that a result lists, and its divergence, with the value recorded there."""
     result = run.result or {}
     events = result.get("spike_events")
+    # Most runs have no spikes: skip indexing thousands of lines for them.
     at = {line["step"]: line for line in lines if "loss" in line} if events else {}
     evaluated = {line["step"]: line for line in lines if "val_loss" in line} if events else {}
     for event in events if isinstance(events, list) else ():
@@ -147,12 +153,12 @@ def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
             line = (at if quantity in TRAINING else evaluated).get(step, {})
             yield SpikeEvent(step, quantity, number(line.get(quantity)), _told(run, event, quantity))
     if isinstance(step := result.get("diverged_step"), int):
+        # The loss where it diverged is not finite: show the last one that is.
         last = next((loss for line in reversed(lines) if (loss := number(line.get("loss"))) is not None), None)
         yield SpikeEvent(step, "loss", last, f"diverged at step {step}: the loss was not finite")
 
 
 def _told(run: Run, event: Json, quantity: str) -> str:
-    """Return what a spike is, in words, with how far it went."""
     name, step = NAMES[quantity], event["step"]
     if quantity in TRAINING:
         window = run.spec.spikes.window_steps
@@ -162,36 +168,40 @@ def _told(run: Run, event: Json, quantity: str) -> str:
             f"{name} at {steps}: {event.get('sigmas', 0):.3g} standard deviations above the mean of the {window} before"
         )
     accuracy = quantity == "val_accuracy"
-    far = f"{100 * event.get('depth', 0):.3g} points" if accuracy else f"{event.get('depth', 0):.3g}"
+    size = f"{100 * event.get('depth', 0):.3g} points" if accuracy else f"{event.get('depth', 0):.3g}"
     length = count(event.get("length", 1), "evaluation")
     end = f"back after {length}" if event.get("recovered") else "never back"
-    return f"{name} at step {step}: {'down' if accuracy else 'up'} by {far}, {end}"
+    return f"{name} at step {step}: {'down' if accuracy else 'up'} by {size}, {end}"
 
 
 def _means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
-    """Return the means over each so many steps, at the last one of each: the same of all runs of a family."""
+    """Return means over windows of `width` steps, each at its last step.
+
+    Windows start at multiples of `width`, so that the rows of all runs of a family are at the same steps.
+    """
     loss, norm = TRAINING
-    parts = [list(part) for _, part in groupby(steps, lambda line: (int(line["step"]) - 1) // width)]
-    return tuple((int(part[-1]["step"]), _mean(part, loss), _mean(part, norm)) for part in parts)
+    windows = [list(window) for _, window in groupby(steps, lambda line: (int(line["step"]) - 1) // width)]
+    return tuple((int(window[-1]["step"]), _mean(window, loss), _mean(window, norm)) for window in windows)
 
 
-def _mean(part: Sequence[Json], name: str) -> float | None:
-    """Return the mean of what is known."""
-    values: list[Any] = [line.get(name) for line in part]
+def _mean(lines: Sequence[Json], name: str) -> float | None:
+    """Return the mean of the finite values; None where there is none."""
+    values: list[Any] = [line.get(name) for line in lines]
     try:
-        mean = math.fsum(values) / len(values)  # nearly always all are
+        mean = math.fsum(values) / len(values)  # the fast path: nearly always all are numbers
     except (TypeError, ValueError, OverflowError):
         mean = math.nan
     if math.isfinite(mean):
         return mean
-    known = [value for value in map(number, values) if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    finite = [value for value in map(number, values) if value is not None]
+    return math.fsum(finite) / len(finite) if finite else None
 
 
-def _some(evaluated: Sequence[Json], schedule: ScheduleSpec, most: int) -> tuple[Row, ...]:
-    """Return some evaluations, at the same steps of all runs of a family, and the last."""
-    every = schedule.eval_every * max(1, -(-schedule.last_step // (schedule.eval_every * most)))
+def _some(evaluated: Sequence[Json], schedule: ScheduleSpec, limit: int) -> tuple[Row, ...]:
+    """Thin evaluations to about `limit`, at the same steps for all runs of a family; the last one is kept."""
+    # A multiple of the interval of evaluations, rounded up.
+    every = schedule.eval_every * max(1, -(-schedule.last_step // (schedule.eval_every * limit)))
     loss, accuracy = EVALUATIONS
-    kept = [line for line in evaluated[:-1] if int(line["step"]) % every == 0]
-    kept += evaluated[-1:]
-    return tuple((int(line["step"]), number(line.get(loss)), number(line.get(accuracy))) for line in kept)
+    thinned = [line for line in evaluated[:-1] if int(line["step"]) % every == 0]
+    thinned += evaluated[-1:]
+    return tuple((int(line["step"]), number(line.get(loss)), number(line.get(accuracy))) for line in thinned)

@@ -1,4 +1,4 @@
-"""The table of runs: all of them, by columns, for the page to sort, filter and fold."""
+"""The table of all runs, column by column: the page sorts and filters it, and shows or hides columns."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,51 +20,54 @@ from ettsweep.study.sweep_store import Searches
 from ettsweep.trainer.tasks.registry import task_kind
 
 CHOICES = ("sweep", "family", "model", "task", "strategy", "optimizer", "precision", "state", "pack_mode")
-"""Columns of few texts: one is chosen from a list."""
+"""Columns with few different texts: their filter is a drop-down list."""
 
 SHARES = ("best_accuracy", "final_accuracy", "utilisation", "data_wait")
-"""Columns in percent."""
+"""Columns shown in percent."""
 
 ALWAYS = {"run", "strategy", "lr", "wd", "seed", "state", "device_s", "log"}
-"""Columns that are not folded at first; beside these, scores, and what differs between runs."""
+"""Columns that are visible at first, along with the scores and `VISIBLE_IF_DIFFERENT`."""
 
 WHERE_SEVERAL = ("sweep", "model", "task", "optimizer")
-"""Columns that are not folded at first where not all runs have the same."""
+"""Columns that are visible at first if runs differ in them."""
 
 
 def listing(runs: Sequence[Run], searches: Searches, results: Path, out: Path) -> Json:
-    """Return the table as the page takes it: columns with name, label, kind, whether shown at first, and values.
+    """Return the table for the page's script: row count, folder of the runs, and columns.
 
-    Folders are linked relative to `out`, so that both can be copied together.
+    Each column has a name, label, kind, whether it is shown at first, and values. The folder is relative to `out`, so
+    that both can be copied together.
     """
     frame = tables.known(tables.runs_table(runs, searches))
     by_id = {run.id: run for run in runs}
-    ordered = [by_id[run] for run in frame["run"]] if len(frame) else []
+    ordered_runs = [by_id[run] for run in frame["run"]] if len(frame) else []
     scores = {task_kind(run.spec.task).score.metric for run in runs}
-    shown = ALWAYS | scores | {name for name in WHERE_SEVERAL if name in frame and frame[name].nunique() > 1}
-    columns = [_column(str(name), _values(frame[name]), str(name) in shown) for name in frame]
-    reasons = [run.status.reason for run in ordered]
+    shown_columns = ALWAYS | scores | {name for name in WHERE_SEVERAL if name in frame and frame[name].nunique() > 1}
+    columns = [_column(str(name), _values(frame[name]), str(name) in shown_columns) for name in frame]
+    reasons = [run.status.reason for run in ordered_runs]
     if any(reasons):
         columns.append(_column("reason", reasons, False))
-    columns.append(_column("log", [_log(run) for run in ordered], True))
-    return {"rows": len(ordered), "folder": relative(runs_dir(results), out), "columns": columns}
+    columns.append(_column("log", [_log(run) for run in ordered_runs], True))
+    return {"rows": len(ordered_runs), "folder": relative(runs_dir(results), out), "columns": columns}
 
 
 def relative(path: Path, out: Path) -> str:
-    """Return the address of a folder as seen from another: relative, and absolute where that cannot be."""
+    """Return the URL of a folder relative to `out`; absolute where both are on different drives."""
     try:
-        told = Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
+        address = Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
     except ValueError:  # another drive
         return path.resolve().as_uri() + "/"
-    return quote(os.fsencode(told)) + "/"
+    # Paths may contain bytes that are not UTF-8.
+    return quote(os.fsencode(address)) + "/"
 
 
-def _column(name: str, values: Sequence[Any], shown: bool) -> Json:
+def _column(name: str, values: Sequence[Any], is_shown: bool) -> Json:
     return {
         "name": name,
         "label": name.replace("_", " "),
         "kind": _kind(name),
-        "shown": shown,
+        "shown": is_shown,
+        # The script compares texts as they are: missing ones are empty, not null.
         "values": column([value or "" for value in values] if _kind(name) in ("text", "choice") else values),
     }
 
@@ -82,7 +85,7 @@ def _kind(name: str) -> str:
 
 
 def _values(cells: "pd.Series[Any]") -> list[Any]:
-    """Return the values of a column as JSON has them, floats with six digits but for scores, lr and wd."""
+    """Return the values of a column for JSON: floats with six digits, except scores, lr and wd, which stay exact."""
     exact = cells.name in (*tables.METRICS, *POWER_COLUMNS)
     return [_plain(value, exact) for value in cells]
 
@@ -96,7 +99,7 @@ def _plain(value: Any, exact: bool) -> Any:
 
 
 def _log(run: Run) -> str | None:
-    """Return where the log of the attempt is that finished a run, else of its latest one, as seen from its folder."""
+    """Return the path of a run's log, relative to its folder: of the attempt that finished it, else of the latest."""
     number = run.result.get("attempts") if run.result else None
     attempt = run.dir.attempt(number) if isinstance(number, int) else run.dir.latest()
     if attempt is None or not attempt.log_path.exists():
@@ -104,13 +107,14 @@ def _log(run: Run) -> str | None:
     return attempt.log_path.relative_to(run.dir.path).as_posix()
 
 
-def best_rows(runs: Sequence[Run], searches: Searches, most: int) -> list[Mapping[str, str]]:
-    """Return rows of the best runs of each family, about as many of each, as texts."""
+def best_rows(runs: Sequence[Run], searches: Searches, limit: int) -> list[Mapping[str, str]]:
+    """Return the best runs as texts, about as many of each family, `limit` in all."""
     families = of_families(runs)
     best: list[Run] = []
-    share = max(1, most // max(1, len(families)))
+    # At least one run of each family, as far as `limit` goes.
+    share = max(1, limit // max(1, len(families)))
     for members in families.values():
         metric = task_kind(members[0].spec.task).score
         best += sorted(members, key=lambda run: metric.rank(run.score))[:share]
-    records = tables.known(tables.runs_table(best[:most], searches)).to_dict("records")
+    records = tables.known(tables.runs_table(best[:limit], searches)).to_dict("records")
     return [{str(name): cell(str(name), value) for name, value in record.items()} for record in records]

@@ -1,19 +1,19 @@
-// The table of runs: sorted, filtered and folded here; of those that match, a window of rows is on the page.
+// The table of runs: sorted and filtered here. Only the first rows that match are on the page: thousands would be slow.
 "use strict";
-const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((place) => values.texts[place]));
+const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((index) => values.texts[index]));
 
 (() => {
-  const place = document.getElementById("listing");
-  if (!place) return;
-  const WINDOW = 200, MOST_CHOICES = 40;
+  const listing = document.getElementById("listing");
+  if (!listing) return;
+  const WINDOW = 200, MAX_CHOICES = 40;
   const data = JSON.parse(document.getElementById("runs-data").textContent);
   const columns = data.columns.map((column) => ({ ...column, values: textsOf(column.values) }));
   const byName = new Map(columns.map((column) => [column.name, column]));
-  const [head, body] = [place.querySelector("thead"), place.querySelector("tbody")];
-  const [search, told, more] = [place.querySelector("input[type=search]"), place.querySelector(".told"), place.querySelector(".more")];
-  for (const column of columns.filter((one) => one.kind === "choice")) {
-    const found = [...new Set(column.values)].filter(Boolean).sort();
-    if (found.length <= MOST_CHOICES) column.choices = found;
+  const [head, body] = [listing.querySelector("thead"), listing.querySelector("tbody")];
+  const [search, matches, more] = [listing.querySelector("input[type=search]"), listing.querySelector(".matches"), listing.querySelector(".more")];
+  for (const column of columns.filter((column) => column.kind === "choice")) {
+    const choices = [...new Set(column.values)].filter(Boolean).sort();
+    if (choices.length <= MAX_CHOICES) column.choices = choices;
   }
   const state = { sort: null, filters: {}, text: "", rows: WINDOW };
 
@@ -21,10 +21,10 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
 
   const numeric = (column) => ["number", "share", "power"].includes(column.kind);
 
-  /** Digits that tell the values of a column apart, four at least. */
+  /** Significant digits that distinguish the values of a column, four at least. */
   const digitsOf = (column) => {
-    const found = column.values.filter((value) => typeof value === "number");
-    const [low, high] = found.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+    const numbers = column.values.filter((value) => typeof value === "number");
+    const [low, high] = numbers.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
     const apart = high > low ? Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low))) : 0;
     return Math.min(15, Math.max(4, apart + 3));
   };
@@ -46,10 +46,10 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     return String(value);
   };
   const link = (text, address, label) => {
-    const found = document.createElement("a");
-    Object.assign(found, { textContent: text, href: address });
-    if (label) found.setAttribute("aria-label", label);
-    return found;
+    const anchor = document.createElement("a");
+    Object.assign(anchor, { textContent: text, href: address });
+    if (label) anchor.setAttribute("aria-label", label);
+    return anchor;
   };
   const cellOf = (column, row) => {
     const cell = document.createElement("td");
@@ -63,7 +63,7 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     return cell;
   };
 
-  // --- which rows ---
+  // --- filters and order ---
 
   const number = (text) => {
     const exponent = /^2\^(-?[\d.]+)$/.exec(text);
@@ -73,28 +73,28 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b,
     "=": (a, b) => Math.abs(a - b) <= 1e-9 * Math.max(Math.abs(a), Math.abs(b)),
   };
-  /** What a filter says of a row: a comparison of numbers, one text of a list, or a part of the text. */
-  const filterOf = (column, wanted) => {
-    if (column.choices) return (row) => column.values[row] === wanted;
-    const asked = /^\s*(<=|>=|<|>|=)\s*(\S+)\s*$/.exec(wanted);
-    const limit = asked ? number(asked[2]) : NaN;
+  /** The test of a filter: a comparison with a number, a choice from a list, or a part of the text. */
+  const filterOf = (column, query) => {
+    if (column.choices) return (row) => column.values[row] === query;
+    const comparison = /^\s*(<=|>=|<|>|=)\s*(\S+)\s*$/.exec(query);
+    const limit = comparison ? number(comparison[2]) : NaN;
     if (numeric(column) && !Number.isNaN(limit)) {
       const scale = column.kind === "share" ? 100 : 1;
-      return (row) => column.values[row] !== null && COMPARE[asked[1]](scale * column.values[row], limit);
+      return (row) => column.values[row] !== null && COMPARE[comparison[1]](scale * column.values[row], limit);
     }
-    const part = wanted.trim().toLowerCase();
-    return (row) => textOf(column, row).toLowerCase().includes(part);
+    const text = query.trim().toLowerCase();
+    return (row) => textOf(column, row).toLowerCase().includes(text);
   };
-  const whole = new Array(data.rows);
-  const wholeText = (row) => (whole[row] ??= columns.map((column) => textOf(column, row)).join("\n").toLowerCase());
+  const rowTexts = new Array(data.rows);
+  const rowText = (row) => (rowTexts[row] ??= columns.map((column) => textOf(column, row)).join("\n").toLowerCase());
 
   const matching = () => {
-    const asked = Object.entries(state.filters).filter(([, wanted]) => wanted !== "");
-    const filters = asked.map(([name, wanted]) => filterOf(byName.get(name), wanted));
+    const active = Object.entries(state.filters).filter(([, query]) => query !== "");
+    const filters = active.map(([name, query]) => filterOf(byName.get(name), query));
     const words = state.text.toLowerCase().split(/\s+/).filter(Boolean);
     const rows = [];
     for (let row = 0; row < data.rows; row += 1) {
-      if (filters.every((keeps) => keeps(row)) && words.every((word) => wholeText(row).includes(word))) rows.push(row);
+      if (filters.every((keeps) => keeps(row)) && words.every((word) => rowText(row).includes(word))) rows.push(row);
     }
     const sorted = state.sort && byName.get(state.sort.name);
     if (!sorted) return rows;
@@ -102,7 +102,7 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     const missing = (value) => value === null || value === "";
     return rows.sort((a, b) => {
       const [x, y] = [sorted.values[a], sorted.values[b]];
-      if (missing(x) || missing(y)) return missing(x) - missing(y) || a - b;  // what is missing comes last, either way
+      if (missing(x) || missing(y)) return missing(x) - missing(y) || a - b;  // missing values come last in both directions
       return (typeof x === "number" ? sign * (x - y) : sign * String(x).localeCompare(String(y), undefined, { numeric: true })) || a - b;
     });
   };
@@ -119,16 +119,16 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
       return line;
     }));
     more.hidden = rows.length <= state.rows;
-    const part = rows.length > state.rows ? `, the first ${state.rows} shown` : "";
-    told.textContent = `${rows.length} of ${data.rows} run${data.rows === 1 ? "" : "s"}${part}`;
+    const limit = rows.length > state.rows ? `, the first ${state.rows} shown` : "";
+    matches.textContent = `${rows.length} of ${data.rows} run${data.rows === 1 ? "" : "s"}${limit}`;
   };
-  const again = () => { state.rows = WINDOW; showRows(); };
+  const refresh = () => { state.rows = WINDOW; showRows(); };
 
   const sortBy = (name) => {
     const same = state.sort && state.sort.name === name;
     state.sort = same && state.sort.down ? null : { name, down: Boolean(same) };
     for (const cell of head.querySelectorAll("th[data-name]")) setOrder(cell);
-    again();
+    refresh();
   };
   const setOrder = (cell) => {
     const sorted = state.sort && state.sort.name === cell.dataset.name;
@@ -157,7 +157,7 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     }
     field.setAttribute("aria-label", `Filter ${column.label}`);
     field.value = state.filters[column.name] || "";
-    field.addEventListener(column.choices ? "change" : "input", () => { state.filters[column.name] = field.value; again(); });
+    field.addEventListener(column.choices ? "change" : "input", () => { state.filters[column.name] = field.value; refresh(); });
     cell.append(field);
     return cell;
   };
@@ -173,27 +173,27 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     Object.assign(field, { type: "checkbox", checked: column.shown });
     field.addEventListener("change", () => {
       column.shown = field.checked;
-      if (!field.checked) delete state.filters[column.name];  // a filter that nobody sees is a trap
+      if (!field.checked) delete state.filters[column.name];  // else a hidden filter would go on hiding rows
       showHead();
-      again();
+      refresh();
     });
     label.append(field, ` ${column.label}`);
     return label;
   };
 
-  place.querySelector(".boxes").append(...columns.map(box));
-  place.querySelector(".fold").addEventListener("keydown", (event) => {
+  listing.querySelector(".boxes").append(...columns.map(box));
+  listing.querySelector(".fold").addEventListener("keydown", (event) => {
     if (event.key === "Escape") { event.currentTarget.open = false; event.currentTarget.querySelector("summary").focus(); }
   });
-  search.addEventListener("input", () => { state.text = search.value; again(); });
-  place.querySelector(".clear").addEventListener("click", () => {
+  search.addEventListener("input", () => { state.text = search.value; refresh(); });
+  listing.querySelector(".clear").addEventListener("click", () => {
     Object.assign(state, { filters: {}, text: "" });
     search.value = "";
     showHead();
-    again();
+    refresh();
   });
   more.addEventListener("click", () => { state.rows += WINDOW; showRows(); });
   showHead();
   showRows();
-  place.hidden = false;
+  listing.hidden = false;
 })();

@@ -1,4 +1,4 @@
-"""How often runs spiked: in all, per run, and per 1,000 steps, by which unequal numbers of runs can be compared."""
+"""Spikes of runs: totals, and rates per run and per 1,000 steps, which compare unequal numbers of runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ SPIKES = {
     "unrecovered": "unrecovered",
     "overflow_steps": "overflow steps",
 }
-"""What a run counts, and what people read of it."""
+"""Counts in the result of a run, with their labels."""
 
 
 @dataclass(frozen=True)
 class SpikeCounts:
-    """Counts of finished runs, and the steps that these trained: of a diverged one those up to its end."""
+    """Sums over finished runs; `steps` are those trained, of a diverged run up to where it diverged."""
 
     runs: int
     diverged: int
@@ -37,19 +37,19 @@ class SpikeCounts:
 
 
 def spikes_of(runs: Iterable[Run]) -> SpikeCounts:
-    """Return what some runs counted; those that are not finished count for nothing."""
+    """Add up the spikes of finished runs; others are ignored."""
     results = [run.result for run in runs if run.result is not None]
     sums = {name: sum(int(number(r.get(name)) or 0) for r in results) for name in (*SPIKES, "steps")}
     diverged = sum(r.get("status") == "diverged" for r in results)
     return SpikeCounts(len(results), diverged, sums.pop("steps"), sums)
 
 
-def occurring(found: Iterable[SpikeCounts]) -> list[str]:
-    """Return the names of what occurred at all."""
-    counted = list(found)
-    return [name for name in SPIKES if any(spikes.counts[name] for spikes in counted)]
+def occurring(spike_counts: Iterable[SpikeCounts]) -> list[str]:
+    """Return the names of the counts above 0 in any of some sums, in the order of `SPIKE_LABELS`."""
+    all_counts = list(spike_counts)
+    return [name for name in SPIKES if any(spikes.counts[name] for spikes in all_counts)]
 
 
 def rate_columns(name: str) -> Sequence[str]:
-    """Return what the columns of a count are called."""
+    """Return the columns of a count in tables: total, per run, per 1,000 steps."""
     return name, f"{name}_per_run", f"{name}_per_1000_steps"

@@ -1,4 +1,4 @@
-"""The answer of a comparison: the best optimum in a sentence, and of each strategy its optimum and what to do next."""
+"""The answer of a comparison: the best optimum in a sentence, and a card per strategy with its next step."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -18,27 +18,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "cost")
-"""Lines of a card, top to bottom."""
+"""Lines of a card, top to bottom; those that no strategy has are left out."""
 
 
 def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[str, str]) -> Row:
-    """Return what the page says first of a comparison: its claim, and a card for each strategy.
-
-    `notes` are what people wrote on sweeps, by name.
-    """
+    """Return the answer of a comparison: the best optimum, and a card per strategy; `notes` are by sweep name."""
     families, metric = comparison.families, comparison.metric
     finished = spikes_of(run for family in families for run in family.runs)
     lines = [_lines(family, searches) for family in families]
-    shown = [name for name in LINES if any(name in told for told in lines)]
+    line_names = [name for name in LINES if any(name in card_lines for card_lines in lines)]
     cards = [
         {
             "verdict": family.verdict,
             "anchor": anchor(family),
             "colour": colour(family),
-            "lines": [(label(name, family.verdict), told.get(name)) for name in shown],
+            "lines": [(label(name, family.verdict), card_lines.get(name)) for name in line_names],
             "next": step,
         }
-        for family, told, step in zip(families, lines, next_steps(families), strict=True)
+        for family, card_lines, step in zip(families, lines, next_steps(families), strict=True)
     ]
     return {
         "title": comparison.title,
@@ -49,14 +46,14 @@ def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[st
         "unsearched": all(family.verdict.verdict == "unsearched" for family in families),
         "finished": finished.runs,
         "diverged": finished.diverged,
-        "fresh": "fresh" in shown,
-        "scored": "score" in shown,
+        "fresh": "fresh" in line_names,
+        "scored": "score" in line_names,
         "cards": cards,
     }
 
 
 def anchor(family: JudgedFamily) -> str:
-    """Return the id of the part of the page that a family has."""
+    """Return the HTML id of a family's section."""
     return "-".join(family.verdict.key)
 
 
@@ -66,7 +63,7 @@ def colour(family: JudgedFamily) -> str:
 
 
 def label(name: str, verdict: Verdict) -> str:
-    """Return what a line of a card is called."""
+    """Return the label of a line of a card."""
     labels = {
         "optimum": "optimum" if verdict.verdict == "optimal" else "candidate",
         "score": formats.metric_name(verdict.study.metric.metric),
@@ -81,38 +78,39 @@ def label(name: str, verdict: Verdict) -> str:
 
 
 def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]]:
-    """Return what is known of a strategy, by line: what is said, and small words beside it."""
+    """Return the lines of a card by name: the value, and small text beside it."""
     verdict, metric = family.verdict, family.verdict.study.metric.metric
-    told: dict[str, tuple[str, str]] = {}
+    card_lines: dict[str, tuple[str, str]] = {}
     if verdict.point:
-        told["optimum"] = (f"lr {power(verdict.point.lr)}, wd {power(verdict.point.wd)}", "")
+        card_lines["optimum"] = (f"lr {power(verdict.point.lr)}, wd {power(verdict.point.wd)}", "")
     _, std = formats.mean_std(family.scores)
     if score := formats.plus_minus(verdict.score, std, metric):
-        told["score"] = (score, count(verdict_text.seeds(verdict), "search seed"))
+        card_lines["score"] = (score, count(verdict_text.seeds(verdict), "search seed"))
     diverged = sum(score is None for score in verdict.fresh.values())
     if diverged:
-        told["fresh"] = (f"{diverged} of {len(verdict.fresh)} diverged", "")
+        card_lines["fresh"] = (f"{diverged} of {len(verdict.fresh)} diverged", "")
     elif fresh := formats.plus_minus(*formats.mean_std([*verdict.fresh.values()]), metric):
-        told["fresh"] = (fresh, count(len(verdict.fresh), "seed"))
-    known = verdict_text.known(verdict)
-    if known and known["best"]:
-        told["beats"] = (known["best"], "probability")
+        card_lines["fresh"] = (fresh, count(len(verdict.fresh), "seed"))
+    bound = verdict_text.known(verdict)
+    if bound and bound["best"]:
+        card_lines["beats"] = (bound["best"], "probability")
     if nearest := verdict_text.nearest(verdict):
-        told["behind"] = (nearest["text"], "as fitted")
-    elif not known and verdict.lead is not None:
-        apart = verdict_text.difference(verdict.lead, verdict)
-        told["behind"] = (apart["text"], apart["relative"] or "")
-    return told | _beside(family) | _cost(family, searches)
+        card_lines["behind"] = (nearest["text"], "as fitted")
+    # Without a bound, the lead is a difference of means, by the rule of the paper.
+    elif not bound and verdict.lead is not None:
+        difference = verdict_text.difference(verdict.lead, verdict)
+        card_lines["behind"] = (difference["text"], difference["relative"] or "")
+    return card_lines | _beside(family) | _cost(family, searches)
 
 
 def _beside(family: JudgedFamily) -> dict[str, tuple[str, str]]:
-    """Return what other metrics than the score say of an optimum, over all seeds that have a score."""
-    runs, told = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
-    if not formats.is_accuracy(family.verdict.study.metric.metric) and (found := _mean(runs, "best_accuracy")):
-        told["accuracy"] = (found, "")
-    if found := _mean(runs, "best_bits"):
-        told["bits"] = (found, "")
-    return told
+    """Return the lines of metrics other than the score, means over all seeds that have a score."""
+    runs, card_lines = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
+    if not formats.is_accuracy(family.verdict.study.metric.metric) and (mean := _mean(runs, "best_accuracy")):
+        card_lines["accuracy"] = (mean, "")
+    if mean := _mean(runs, "best_bits"):
+        card_lines["bits"] = (mean, "")
+    return card_lines
 
 
 def _cost(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]]:
@@ -124,13 +122,14 @@ def _cost(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]
 
 
 def _mean(runs: "pd.DataFrame", metric: str) -> str | None:
-    """Return the mean of a metric over the runs that have it."""
+    """Return the mean of a metric over the runs that have it; None if none has."""
     values = runs[metric].dropna()
     return formats.score_text(values.mean(), metric) if len(values) else None
 
 
 def cell(name: str, value: object) -> str:
-    """Return a value of a table of runs as people read it."""
+    """Return a cell of the table of runs as text."""
+    # NaN differs from itself; pandas.NA has no truth value, so its name is compared.
     if value != value or value is None or str(value) == "<NA>":
         return ""
     if isinstance(value, float):

@@ -1,6 +1,6 @@
-"""The fitted surface that a verdict rests on, in frames: its values on a mesh, its optimum and how well that is known.
+"""The fitted surface behind a verdict, as frames: its values on a mesh, and its optimum with an error.
 
-Shapes: P points, D axes, Z positions.
+Shapes: P points, D axes, Z positions, S seeds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,24 +15,27 @@ from ettsweep.study.surface_optimum import SurfaceOptimum, mesh_over, optimum
 from ettsweep.study.verdict import Verdict
 
 BEYOND = 0.7
-"""Steps beyond the fitted points up to which there may be hexagons of theirs."""
+"""Lattice steps by which the mesh exceeds the fitted points: a hexagon reaches 2/3 from its centre."""
 
 SURFACE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "worse", "score", "low", "high", "margin")
 OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_variance", "wd_variance", "covariance")
 
 
 def surface_of(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
-    """Return the surface that a verdict rests on, and its optimum; None where there is none that may be shown."""
-    found = verdict.bound.posterior if verdict.bound else None
-    best = optimum(found) if found else None
-    return (found, best) if found and best else None
+    """Return the surface behind a verdict and its optimum; None if there is no surface, or no optimum of it."""
+    posterior = verdict.bound.posterior if verdict.bound else None
+    best = optimum(posterior) if posterior else None
+    return (posterior, best) if posterior and best else None
 
 
 def place_of(verdict: Verdict) -> str:
-    """Return where the fitted optimum is, with its standard error; nothing where there is no surface."""
-    if (found := surface_of(verdict)) is None or verdict.point is None:
+    """Return lr and wd of the fitted optimum with standard errors, such as "lr 2^(-6.12 ± 0.20)".
+
+    Empty where there is no surface.
+    """
+    if (surface := surface_of(verdict)) is None or verdict.point is None:
         return ""
-    study, (_, best) = verdict.study, found
+    study, (_, best) = verdict.study, surface
     free = [
         (name, at, axis.step)
         for name, at, axis in zip(("lr", "wd"), verdict.point.log2(), (study.lr, study.wd), strict=True)
@@ -40,8 +43,8 @@ def place_of(verdict: Verdict) -> str:
     ]
     log2 = [at + step * float(moved) for (_, at, step), moved in zip(free, best.position_D, strict=True)]
     if best.error is None:
-        told = ", ".join(f"{name} 2^{at:.1f}" for (name, _, _), at in zip(free, log2, strict=True))
-        return f"{told}, where its error reaches beyond the fitted points"
+        positions = ", ".join(f"{name} 2^{at:.1f}" for (name, _, _), at in zip(free, log2, strict=True))
+        return f"{positions}, with an error that reaches beyond the fitted points"
     errors = [step * error for (_, _, step), error in zip(free, best.error.tolist(), strict=True)]
     return ", ".join(
         f"{name} 2^({at:.2f} ± {error:.2f})" for (name, _, _), at, error in zip(free, log2, errors, strict=True)
@@ -52,9 +55,9 @@ def surface_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """Return the values of each family's surface on a mesh, in lattice steps from the candidate.
 
     Columns:
-        worse: than at the optimum, as a share of the loss, or a difference of accuracies.
-        score, low, high: the score there, and a standard error to both sides: that of the shape, of scores less their
-            mean over all points.
+        worse: the distance to the optimum, as a share of the loss or a difference of accuracies.
+        score, low, high: the fit, and the fit minus and plus its standard error. The error is that of the shape: of
+            scores less their mean over all points.
         margin: of the sweep's criterion, in the unit of `worse`.
     """
     rows = [row for family in families for row in _mesh(family.verdict)]
@@ -62,15 +65,15 @@ def surface_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return where each surface is best, in lattice steps from the candidate.
+    """Return the optimum of each surface, in lattice steps from the candidate.
 
-    The variances and the covariance of the place, in steps squared, are missing where it is known no better than that
-    it lies among the fitted points, or at their edge.
+    Variances and covariance of its position are in steps squared. They are missing where the fit only shows that the
+    optimum lies among the fitted points, or at their edge.
     """
     rows = []
     for verdict in (family.verdict for family in families):
-        if found := surface_of(verdict):
-            posterior, best = found
+        if surface := surface_of(verdict):
+            posterior, best = surface
             lr, wd = _steps(verdict, best.position_D)
             score = _scores(verdict, posterior, np.array([best.f]))[0]
             rows.append((*verdict.key, lr, wd, score, *_spread(verdict, best)))
@@ -78,24 +81,26 @@ def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def _mesh(verdict: Verdict) -> Iterator[tuple[object, ...]]:
-    if (found := surface_of(verdict)) is None:
+    if (surface := surface_of(verdict)) is None:
         return
-    posterior, best = found
+    posterior, best = surface
     x_PD = posterior.surface.layout.x_PD
-    flat = x_PD.shape[1] == 1
-    beyond = 0.0 if flat else BEYOND
-    mesh_ZD = mesh_over(x_PD.min(0) - beyond, x_PD.max(0) + beyond)
+    is_line = x_PD.shape[1] == 1
+    # A curve ends at its last points; hexagons are filled to their edges.
+    overhang = 0.0 if is_line else BEYOND
+    mesh_ZD = mesh_over(x_PD.min(0) - overhang, x_PD.max(0) + overhang)
     f_Z = posterior.surface.means_at(mesh_ZD)
-    error_Z = _error(posterior, mesh_ZD) if flat else np.zeros(len(f_Z))
+    error_Z = _error(posterior, mesh_ZD) if is_line else np.zeros(len(f_Z))
+    # A surface of log losses differs by ratios; expm1 turns them into shares of the optimum's loss.
     worse_Z = np.expm1(f_Z - best.f) if posterior.log else (f_Z - best.f) / posterior.level
     ends = (_scores(verdict, posterior, f_Z + sign * error_Z) for sign in (0, -1, 1))
     margin = verdict.study.criterion.margin_for(verdict.study.metric)
-    for at_D, worse, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
-        yield (*verdict.key, *_steps(verdict, at_D), worse, *scores, margin)
+    for at_D, worse_by, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
+        yield (*verdict.key, *_steps(verdict, at_D), worse_by, *scores, margin)
 
 
 def _steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
-    """Return a place along the free axes as steps along both."""
+    """Return a position along the free axes as steps along lr and wd; 0 along a fixed one."""
     along = iter(at_D.tolist())
     lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.study.lr, verdict.study.wd))
     return lr, wd
@@ -111,7 +116,7 @@ def _spread(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float
 
 
 def _scores(verdict: Verdict, posterior: Posterior, f: Array) -> Array:
-    """Return fitted values as scores of the task: they are known up to a constant, which the scores give."""
+    """Return fitted values as scores: the fit determines them up to a constant, which the mean of all scores sets."""
     layout = posterior.surface.layout
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
     level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ posterior.surface.mean
@@ -125,4 +130,5 @@ def _error(posterior: Posterior, mesh_ZD: Array) -> Array:
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
     contrast = np.hstack([np.eye(len(mesh_ZD)), np.broadcast_to(-weight_P, (len(mesh_ZD), len(weight_P)))])
     cov = posterior.surface.covariance_at(np.vstack([mesh_ZD, layout.x_PD]))
+    # Rounding can make a variance of 0 slightly negative.
     return np.asarray(np.sqrt(np.maximum(np.diag(contrast @ cov @ contrast.T), 0)))

@@ -1,4 +1,4 @@
-"""Tables of runs, points and optima: pandas frames, CSV and Parquet files of them, and of optima Markdown and LaTeX."""
+"""Tables of runs, points and optima: pandas frames, CSV and Parquet files; of optima Markdown and LaTeX too."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_b
 RATES = tuple(column for name in SPIKES for column in rate_columns(name))
 SPEED = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
 TRAINING = (*SPEED, "devices", "pack", "pack_mode", "corrupt_images")
-"""How runs were trained, not what came out."""
+"""How runs were trained, as opposed to their scores."""
 RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)
 FAMILY = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE = ("family", "model", "task", "strategy", "optimizer", "precision")
@@ -38,39 +38,50 @@ IN_PAPER = (
     *("sweep", "model", "strategy", "optimizer", "verdict", "lr", "wd", "bound", "confidence"),
     *("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
 )
-"""Columns of optima that belong into a paper; those alone are in LaTeX."""
+"""Columns of the LaTeX table of optima: those that a paper needs."""
 
 TEXTS = {"run", "sweep", *RECIPE, "state", "verdict", "metric", "rule", "noise_known", "caveat", "pack_mode"}
 COUNTS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKES, "steps"}
 COUNTS |= {"devices", "pack", "corrupt_images"}
 
 LOG2_DECIMALS = 6
-"""Of log2(lr) and log2(wd) in the table of points."""
+"""Decimals of log2(lr) and log2(wd) in the table of points, whose rows are grouped by them."""
 
 
 def _frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
-    """Return rows as a frame whose columns have their types, also where there are no rows; all others are numbers."""
+    """Build a frame with one dtype per column, so that an empty table has the same types as a full one.
+
+    Columns that are neither text nor counts are floats.
+    """
+    # Nullable Int64, since unfinished runs have no counts.
     types = {name: "str" if name in TEXTS else "Int64" if name in COUNTS else "float64" for name in columns}
     return pd.DataFrame(rows, columns=list(columns)).astype(types)
 
 
 def strategy_label(strategy: StrategySpec) -> str:
-    """Return the strategy's name, with what else sets it apart from others of that name."""
+    """Return the name of a strategy, with its `mlp_factor` where that is not the default."""
     suffix = "" if strategy.mlp_factor == "ignore" else f", mlp_factor {strategy.mlp_factor}"
     return strategy_name(strategy.s) + suffix
 
 
 def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.DataFrame:
-    """Return one row a run, with the sweeps that it belongs to; what an unfinished or diverged run lacks is missing."""
+    """Return one row per run, with the names of the sweeps that it belongs to.
+
+    Results are missing where a run is unfinished or diverged.
+    """
     names: dict[str, tuple[str, str, str]] = {}
     rows = []
     for run in runs:
         spec, family = run.spec, run.family
-        if family not in names:
+        if family not in names:  # labels are the same for a whole family, which may have hundreds of runs
             names[family] = model_name(spec.model), task_label(spec.task), strategy_label(spec.strategy)
         result = run.result or {}
-        how = result.get("execution", {})
-        result = result | {"devices": how.get("processes"), "pack": how.get("pack"), "pack_mode": how.get("pack_mode")}
+        settings = result.get("execution", {})
+        result = result | {
+            "devices": settings.get("processes"),
+            "pack": settings.get("pack"),
+            "pack_mode": settings.get("pack_mode"),
+        }
         rows.append(
             (
                 *(
@@ -86,50 +97,60 @@ def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.Data
             )
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
+    # Independent of the order in which runs were read from disk.
     return _frame(rows, RUN_COLUMNS).sort_values(order, ignore_index=True)
 
 
 def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily] = ()) -> pd.DataFrame:
-    """Return one row a lattice point of a sweep: how many seeds finished and diverged, mean and deviation of the rest.
+    """Return one row per lattice point of a sweep: finished and diverged seeds, mean and deviation of the metrics.
 
-    `table` is of the same runs. Of a sweep, only the seeds that its verdict goes by count: fresh ones, which only the
-    optimum has, are left out. Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves
-    diverged runs out: read it beside `diverged`. Spikes are of all finished runs: in all, per
-    run and per 1,000 of the steps that these trained.
+    Only seeds that count for the sweep's verdict enter; fresh seeds, which only the optimum has, are left out. Runs
+    outside of any sweep are grouped by family, under the sweep "-". Standard deviations are the sample's (n - 1), and
+    missing for one seed. Means leave diverged runs out: read them beside `diverged`. Spikes are totals over all
+    finished runs, per run, and per 1,000 of the steps that these trained.
+
+    Args:
+        table: `runs_table` of the same runs.
+        runs: the runs to group.
+        families: the verdicts that decide which seeds count.
     """
-    places = [
+    point_rows = [
         (run.id, family.verdict.study.sweep, *_log2(point))
         for family in families
         for point, members in family.points.items()
         for run in family.counted(members)
     ]
-    held = {run.id for family in families for run in family.runs}
-    places += [
+    sweep_run_ids = {run.id for family in families for run in family.runs}
+    point_rows += [
         (run.id, "-", *_log2(point))
-        for members in of_families(run for run in runs if run.id not in held).values()
-        for point, alike in points_of(members).items()
-        for run in alike
+        for members in of_families(run for run in runs if run.id not in sweep_run_ids).values()
+        for point, point_runs in points_of(members).items()
+        for run in point_runs
     ]
     axes = ["log2_lr", "log2_wd"]
-    at = pd.DataFrame(places, columns=["run", "sweep", *axes]).astype(
+    coordinates = pd.DataFrame(point_rows, columns=["run", "sweep", *axes]).astype(
         {"run": "str", "sweep": "str", **dict.fromkeys(axes, "float64")}
     )
-    work = table.drop(columns="sweep").merge(at, on="run")
+    work = table.drop(columns="sweep").merge(coordinates, on="run")
     diverged = work["state"] == "diverged"
+    # 1 or 0 per run: sums over a group count its seeds.
     work["diverged"] = diverged.astype("Int64")
     work["seeds"] = work["state"].isin(["done", "diverged"]).astype("Int64")
-    work.loc[diverged, list(METRICS)] = math.nan
-    told = {"seeds": ("seeds", "sum"), "diverged": ("diverged", "sum")}
-    told |= {f"{metric}_{what}": (metric, what) for metric in METRICS for what in ("mean", "std")}
-    told |= {name: (name, "sum") for name in ("steps", *SPIKES)}
+    work.loc[diverged, list(METRICS)] = math.nan  # a diverged run may have a best score from before it diverged
+    aggregations = {"seeds": ("seeds", "sum"), "diverged": ("diverged", "sum")}
+    aggregations |= {
+        f"{metric}_{statistic}": (metric, statistic) for metric in METRICS for statistic in ("mean", "std")
+    }
+    aggregations |= {name: (name, "sum") for name in ("steps", *SPIKES)}
+    # dropna=False keeps points with wd 0, whose log2 is missing.
     groups = work.groupby(["sweep", "model", "strategy", "optimizer", "family", *axes], dropna=False, sort=True)
-    points = groups.agg(lr=("lr", "first"), wd=("wd", "first"), **told).reset_index()
+    points = groups.agg(lr=("lr", "first"), wd=("wd", "first"), **aggregations).reset_index()
     for name in SPIKES:
         _, per_run, per_1000_steps = rate_columns(name)
         points[per_run] = _ratio(points[name], points["seeds"])
         points[per_1000_steps] = _ratio(1000 * points[name], points["steps"])
-    kept = [name for name in told if name not in SPIKES]
-    return points[[*FAMILY, "lr", "wd", *axes, *kept, *RATES]]
+    columns = [name for name in aggregations if name not in SPIKES]
+    return points[[*FAMILY, "lr", "wd", *axes, *columns, *RATES]]
 
 
 def _ratio(count: pd.Series, of: pd.Series) -> pd.Series:
@@ -141,22 +162,26 @@ def _log2(point: Point) -> list[float | None]:
 
 
 def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return one row a family: its verdict, the optimum, what is known of it, and what fresh seeds say of it.
+    """Return one row per family: verdict, optimum, its bound, and its score over fresh seeds.
 
-    `score` is the mean over the seeds that count, which chose the point and so flatter it; `fresh_score` the mean over
-    reruns with other seeds, missing if one of them diverged. `lead` is how much worse the best neighbour is, in the
-    metric's own unit. With the `confidence`, no neighbour is better by more than `bound`, which is within the `margin`
-    where the verdict is optimal; these, and the `noise` of a run, are shares of the loss, or of all samples where
-    accuracies are compared. `p_best` is the probability that the candidate beats all its neighbours, `as_good` the
-    number of other points that are no worse by more than the margin, and the recommended one is in their middle.
-    Spikes are of all finished runs of the optimum: in all, per run, and per 1,000 of the steps that these trained.
+    Columns:
+        score: the mean over the seeds that count; they chose the point, so this is optimistic.
+        fresh_score: the mean over reruns with fresh seeds; missing if one of them diverged.
+        lead: how much worse the best neighbour is, in the metric's own unit.
+        bound, margin, confidence: with the confidence, no neighbour is better by more than `bound`; the verdict is
+            optimal where that is within `margin`.
+        noise: standard deviation of one run. Like bound and margin, a share of the loss or a difference of accuracies.
+        p_best: the probability that the candidate beats all its neighbours.
+        as_good: how many other points are no worse by more than the margin.
+        recommended_lr, recommended_wd: the point in the middle of those.
+        loss_spikes, ...: totals over all finished runs of the optimum, per run, and per 1,000 steps.
     """
     rows = []
     for family in families:
         verdict, study = family.verdict, family.verdict.study
         spikes = spikes_of(family.optimum)
-        counted = family.counted(family.optimum)
-        _, std = mean_std([run.score for run in counted])
+        optimum_runs = family.counted(family.optimum)
+        _, std = mean_std([run.score for run in optimum_runs])
         fresh_mean, fresh_std = mean_std([*verdict.fresh.values()])
         rows.append(
             (
@@ -179,25 +204,41 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def _bound(verdict: Verdict) -> tuple[Any, ...]:
-    """Return what is known of a candidate: the columns `BOUND` and `RECOMMENDED`."""
+    """Return the columns `BOUND_COLUMNS` and `RECOMMENDED_COLUMNS` of a verdict."""
     criterion, bound = verdict.study.criterion, verdict.bound
+    # The paper's rule compares means: it has no bound, margin or noise.
     if criterion.rule == "paper":
         return criterion.rule, *[None] * (len(BOUND) + len(RECOMMENDED) - 1)
-    asked = criterion.rule, criterion.confidence, criterion.margin_for(verdict.study.metric)
+    requested = criterion.rule, criterion.confidence, criterion.margin_for(verdict.study.metric)
+    # No bound yet: only the requirements of the sweep are known.
     if bound is None:
-        return *asked, *[None] * (len(BOUND) + len(RECOMMENDED) - 3)
-    known = bound.noise.known != "unknown"
+        return *requested, *[None] * (len(BOUND) + len(RECOMMENDED) - 3)
+    # With unknown noise there are no probabilities, and no points as good.
+    is_noise_known = bound.noise.known != "unknown"
     return (
-        *(*asked, bound.value, bound.best if known else None, bound.noise.sd if known else None, bound.noise.known),
+        *(
+            *requested,
+            bound.value,
+            bound.best if is_noise_known else None,
+            bound.noise.sd if is_noise_known else None,
+            bound.noise.known,
+        ),
         *(bound.more, bound.caveat or None),
-        *((len(bound.plateau), *bound.recommended) if known else (None, None, None)),
+        *((len(bound.plateau), *bound.recommended) if is_noise_known else (None, None, None)),
     )
 
 
 def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], searches: Searches) -> list[Path]:
     """Write the tables `runs`, `points` and `optima` as CSV and Parquet, and `optima` as Markdown and LaTeX too.
 
-    `searches` are those of all sweeps, also of others than the verdicts are of.
+    Args:
+        folder: where the files go; it exists.
+        runs: all runs of the report.
+        verdicts: one per family of the report.
+        searches: the studies of all sweeps, also of sweeps outside of the report: they name the sweeps of each run.
+
+    Returns:
+        The paths of the files.
 
     Raises:
         StorageError: a file cannot be written.
@@ -216,25 +257,27 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict],
 
 
 def known(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame without what no row has, such as an accuracy of text, and without counts that are all 0."""
+    """Drop columns that are missing in all rows, and columns of counts that are 0 in all rows."""
     if frame.empty:
         return frame
     counts = [name for name in frame.columns if name.startswith((*SPIKES, "corrupt_images"))]
-    never = [name for name in counts if not frame[name].fillna(0).any()]
-    return frame.drop(columns=never).dropna(axis="columns", how="all")
+    all_zero = [name for name in counts if not frame[name].fillna(0).any()]
+    return frame.drop(columns=all_zero).dropna(axis="columns", how="all")
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """Return the frame as a Markdown table, empty where a value is missing.
+    """Return the frame as a Markdown table; missing values are empty cells.
 
-    Numbers have six digits; an lr or wd is a power of two, as the terminal has it.
+    Numbers have six digits; lr and wd are powers of two, as in the terminal.
     """
     columns = []
     for (name, cells), dtype in zip(_cells(frame).items(), frame.dtypes, strict=True):
+        # A pipe or a line break would end the cell.
         texts = [text.replace("|", "\\|").replace("\n", " ") for text in (str(name), *cells)]
+        # A Markdown rule under a heading has at least three characters.
         width, left = max(3, *map(len, texts)), dtype == "str"
-        head, *rest = (text.ljust(width) if left else text.rjust(width) for text in texts)
-        columns.append([head, "-" * width if left else "-" * (width - 1) + ":", *rest])
+        head, *body = (text.ljust(width) if left else text.rjust(width) for text in texts)
+        columns.append([head, "-" * width if left else "-" * (width - 1) + ":", *body])
     return "".join(f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True))
 
 
@@ -250,12 +293,13 @@ _LATEX = str.maketrans(
 
 
 def latex(frame: pd.DataFrame) -> str:
-    """Return the frame as a LaTeX table for the packages booktabs and, where it is long, longtable.
+    """Return the frame as a LaTeX table; it needs the packages booktabs and, above 40 rows, longtable.
 
-    Numbers have six digits; an lr or wd is a power of two.
+    Numbers have six digits; lr and wd are powers of two.
     """
     columns = "".join("l" if dtype == "str" else "r" for dtype in frame.dtypes)
     cells = _cells(frame).map(_in_latex).rename(columns=_in_latex)
+    # The cells are escaped already: pandas would escape the $ of powers too.
     return cells.to_latex(index=False, escape=False, column_format=columns, longtable=len(frame) > 40)
 
 
@@ -269,7 +313,7 @@ def _power(value: float) -> str:
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return cells as people read them, an lr or wd as a power of two, as the terminal has it."""
+    """Return the frame as texts: lr and wd as powers of two, other floats with six digits, missing values empty."""
 
     def text(value: Any) -> str:
         return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,16 +1,19 @@
-"""How figures look: one Vega configuration, for the page and for files; ink is the page's own, light or dark."""
+"""The look of figures: one Vega configuration, for the page and for files.
+
+Ink is the page's text colour, light or dark.
+"""
 
 from typing import Any
 
 INK = "currentColor"
-"""The colour of the text around a figure, by the page's style sheet; black in files."""
+"""The text colour around a figure, set by the page's style sheet; black in files."""
 
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 
 CANDIDATE = "#d62728"
 
 CONFIG: dict[str, Any] = {
-    "aria": False,  # the page says what a figure shows, and has the points of a map in a list
+    "aria": False,  # the page has a caption, and lists the points of a map, for screen readers
     "mark": {"aria": False},
     "background": "transparent",
     "font": FONT,
@@ -51,4 +54,4 @@ CONFIG: dict[str, Any] = {
     },
     "text": {"fill": INK},
 }
-"""What all figures share. Their own specifications have colours of data alone."""
+"""Settings of all figures. A figure's own specification sets only the colours of its data."""

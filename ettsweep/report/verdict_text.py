@@ -1,4 +1,4 @@
-"""What the page says of verdicts, in words: never more than seeds can tell."""
+"""Verdicts in words for the page: never more certain than the seeds allow."""
 
 import math
 from collections.abc import Sequence
@@ -12,29 +12,30 @@ from ettsweep.study.surface import student_quantile
 from ettsweep.study.verdict import MOST_SURE, Verdict, side_by_side
 
 T95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.9}
-"""Standard errors beyond which a difference is above 0 with 95%, by Student's t, where its error has few degrees of
-freedom."""
+"""The 95% quantile of Student's t for few degrees of freedom (one-sided); above these, `student_quantile` has it."""
 
 Row = dict[str, Any]
 
 Key = tuple[str, str]
-"""Sweep and family, to which a verdict belongs."""
+"""The sweep and the family of a verdict."""
 
 
 def others(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
-    """Say of each verdict what other sweeps say of the same family, and why."""
-    told: dict[Key, list[str]] = {}
-    for verdict, other, why in side_by_side(verdicts):
+    """Return, for each verdict, sentences on the verdicts of other sweeps on the same family, and why they differ."""
+    lines: dict[Key, list[str]] = {}
+    for verdict, other, differences in side_by_side(verdicts):
         for mine, theirs in ((verdict, other), (other, verdict)):
             at = f" at lr {power(theirs.lr)}, wd {power(theirs.wd)}" if theirs.lr and theirs.wd is not None else ""
-            words = f"In sweep {theirs.study.sweep}, the same family is {theirs.statement}{at}"
+            sentence = f"In sweep {theirs.study.sweep}, the same family is {theirs.statement}{at}"
             sweeps = f"{verdict.study.sweep} / {other.study.sweep}"
-            told.setdefault(mine.key, []).append(f"{words}. What the two ask ({sweeps}): {'; '.join(why)}.")
-    return told
+            lines.setdefault(mine.key, []).append(
+                f"{sentence}. How the two differ ({sweeps}): {'; '.join(differences)}."
+            )
+    return lines
 
 
 def best(verdicts: Sequence[Verdict]) -> Row | None:
-    """Return the best of the verified optima: by fresh seeds where all have them, else by the search's."""
+    """Return the best of the verified optima: by fresh seeds if all have them, else by the search's seeds."""
     verified = [v for v in verdicts if v.verdict == "optimal" and v.score is not None]
     if not verified:
         return None
@@ -55,12 +56,15 @@ def best(verdicts: Sequence[Verdict]) -> Row | None:
 
 
 def seeds(verdict: Verdict) -> int:
-    """Return how many seeds the candidate's score is the mean of."""
+    """Return the number of seeds behind the candidate's score."""
     return verdict.candidate.runs if verdict.candidate else 0
 
 
 def _lead(winner: Verdict, second: Verdict) -> str | None:
-    """Return by how much fresh seeds put the best optimum ahead of the next, and whether they can tell (95%)."""
+    """Compare the best optimum with the next one over fresh seeds, by Welch's test (one-sided, 95%).
+
+    None if one of them has fewer than two fresh seeds, or one diverged.
+    """
     (first_mean, first_std), (mean, std) = (formats.mean_std([*v.fresh.values()]) for v in (winner, second))
     if first_mean is None or mean is None or first_std is None or std is None:
         return None
@@ -68,23 +72,25 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
     squares = [sd**2 / n for sd, n in zip((first_std, std), numbers, strict=True)]
     error = math.sqrt(sum(squares))
     spread = sum(square**2 / (n - 1) for square, n in zip(squares, numbers, strict=True))
-    dof = error**4 / spread if spread else math.inf  # Welch's
+    dof = error**4 / spread if spread else math.inf  # Welch-Satterthwaite
     ahead = winner.study.metric.worse_by(mean, first_mean)
+    # Rounded down, which is conservative; 1e-9 absorbs the rounding of a whole number.
     sure = error * (T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(0.95, dof))
     metric = winner.study.metric.metric
     gap = f"{formats.plus_minus(ahead, error, metric)} (standard error"
     if ahead > sure:
         return f"ahead of {second.strategy} by {gap})"
-    return f"not told apart from {second.strategy}: {gap}; {formats.score_text(sure, metric)} would be 95% sure)"
+    return f"not distinguishable from {second.strategy}: {gap}; 95% sure from {formats.score_text(sure, metric)} on)"
 
 
 def difference(worse_by: float, verdict: Verdict) -> Row:
-    """Return a difference in the metric's own unit, and relative to a loss."""
+    """Return a difference in the metric's own unit and, for a loss, relative to the candidate's."""
     accuracy = formats.is_accuracy(verdict.study.metric.metric)
-    told = f"{worse_by:+.4f}" if worse_by == 0 or 1e-3 <= abs(worse_by) < formats.LARGE else f"{worse_by:+.2g}"
-    text = f"{100 * worse_by:+.2f} points" if accuracy else told
+    plain_text = f"{worse_by:+.4f}" if worse_by == 0 or 1e-3 <= abs(worse_by) < formats.LARGE else f"{worse_by:+.2g}"
+    text = f"{100 * worse_by:+.2f} points" if accuracy else plain_text
     relative = worse_by / verdict.score if verdict.score and not accuracy else None
     return {
+        # A real minus sign, as wide as the plus sign.
         "text": text.replace("-", "−"),
         "relative": None if relative is None else f"{100 * relative:+.1f}%".replace("-", "−"),
         "better": worse_by < 0,
@@ -92,13 +98,13 @@ def difference(worse_by: float, verdict: Verdict) -> Row:
 
 
 def neighbours(verdict: Verdict) -> list[Row]:
-    """Return what is told of each neighbour; how much worse it is with its error, where a bound has it."""
+    """Return a row per neighbour; how much worse it is comes with its error where a bound has compared them."""
     metric, rows = verdict.study.metric, []
     paired: Sequence[Difference | None] = verdict.bound.differences if verdict.bound else ()
     for k, scored in enumerate(verdict.neighbours):
         apart = None
-        if paired and (one := paired[k]) is not None:
-            apart = _paired(one, verdict)
+        if paired and (fitted := paired[k]) is not None:
+            apart = _paired(fitted, verdict)
         elif not paired and scored.score is not None and verdict.score is not None:
             apart = difference(metric.worse_by(scored.score, verdict.score), verdict)
         (lr, wd), centre = scored.point, verdict.point or scored.point
@@ -114,13 +120,13 @@ def neighbours(verdict: Verdict) -> list[Row]:
 
 
 def nearest(verdict: Verdict) -> Row | None:
-    """Return how much worse than a candidate the neighbour is that comes nearest, by the rule of the bound."""
-    differences = [one for one in verdict.bound.differences if one] if verdict.bound else []
-    return _paired(min(differences, key=lambda one: one.mean), verdict) if differences else None
+    """Return how much worse than the candidate the closest neighbour is, by the rule of the bound."""
+    differences = [fitted for fitted in verdict.bound.differences if fitted] if verdict.bound else []
+    return _paired(min(differences, key=lambda fitted: fitted.mean), verdict) if differences else None
 
 
 def _paired(difference: Difference, verdict: Verdict) -> Row:
-    """Return a difference with its error: of a loss in percent of the candidate's, of accuracies in points."""
+    """Return a fitted difference with its error: in percent of the candidate's loss, or in points of accuracy."""
     decimals = min(6, max(0, 1 - math.floor(math.log10(100 * difference.error)))) if difference.error > 0 else 2
     mean, error = (
         f"{100 * value:{sign}.{decimals}f}" for value, sign in ((difference.mean, "+"), (difference.error, ""))
@@ -130,21 +136,21 @@ def _paired(difference: Difference, verdict: Verdict) -> Row:
 
 
 def known(verdict: Verdict) -> Row | None:
-    """Return what is known of a candidate by the rule of the bound, as words."""
+    """Return the bound of a verdict as texts: probability, noise, as good points, margin; None if there is no bound."""
     if (bound := verdict.bound) is None:
         return None
-    said, noise = verdict.study.metric.format_share, bound.noise
+    as_share, noise = verdict.study.metric.format_share, bound.noise
     beats = f"{100 * bound.best:.3g}%" if bound.best <= MOST_SURE else f"> {100 * MOST_SURE:g}%"
-    how = {"measured": "measured by repeated seeds", "inferred": "inferred from what the fit leaves over"}
+    noise_sources = {"measured": "measured by repeated seeds", "inferred": "inferred from the residuals of the fit"}
     return {
-        "best": beats if noise.known in how else None,
-        "noise": f"{said(noise.sd)}, {how[noise.known]} ({noise.dof:.3g} degrees of freedom)"
-        if noise.known in how
+        "best": beats if noise.known in noise_sources else None,
+        "noise": f"{as_share(noise.sd)}, {noise_sources[noise.known]} ({noise.dof:.3g} degrees of freedom)"
+        if noise.known in noise_sources
         else None,
         "more": bound.more,
         "plateau": [formats.point_text(point) for point in bound.plateau],
         "recommended": formats.point_text(bound.recommended),
-        "margin": said(bound.margin),
+        "margin": as_share(bound.margin),
         "confidence": f"{100 * bound.confidence:.10g}%",
     }
 

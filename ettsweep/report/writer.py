@@ -1,4 +1,4 @@
-"""A report: tables, figures and the page, of what there is."""
+"""A report: tables, figures and the page, written into one folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,15 +21,21 @@ def write_report(
     runs: Sequence[Run],
     verdicts: Sequence[Verdict],
     searches: Searches,
-    tell: Callable[[str], None] = lambda text: None,
+    warn: Callable[[str], None] = lambda text: None,
     notes: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write tables, figures and report.html into a folder; return the files, report.html first.
 
-    What an earlier report wrote there and this one does not is removed.
+    Files that an earlier report wrote there and this one does not are removed.
 
-    Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
-    for each run whose metrics cannot be used, as the page has it. `notes` are what people wrote on sweeps, by name.
+    Args:
+        results: the results folder.
+        out: the folder of the report; created if missing.
+        runs: all runs of the report.
+        verdicts: one per family that was requested.
+        searches: the studies of all sweeps, by family.
+        warn: called with a line for each run whose metrics cannot be used; the page lists them too.
+        notes: notes of users on sweeps, by name of the sweep.
 
     Raises:
         StorageError: a file cannot be written.
@@ -38,13 +44,14 @@ def write_report(
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts, searches)
-    comparisons, histories = compare(judged(runs, verdicts)), RunHistories(tell)
+    comparisons, histories = compare(judged(runs, verdicts)), RunHistories(warn)
     drawing, figures = FigureWriter(histories, rows_for(len(runs))), dict[tuple[Key, str], Figure]()
     for comparison in comparisons:
         for key, figure in drawing.of(comparison):
             paths += figure.save(out / "figures")
             figures[key, figure.kind] = figure
     html = page.render(results, out, comparisons, figures, runs, searches, histories.corrupt, notes)
+    # The page last: it never links to figures that are not there yet.
     write_atomic(out / "report.html", html)
     paths.insert(0, out / "report.html")
     update_manifest(out, paths)

@@ -43,7 +43,7 @@ def test_a_study_of_somebody_else_is_left_alone(call: Call, results: Path, journ
     optuna.create_study(study_name="mine", storage=JournalStorage(JournalFileBackend(str(journal))))
     before = journal.read_bytes()
     done = call("report", "--results", results, "--optuna", journal, code=2)
-    told = "is there, and is no journal that ettsweep wrote; name another file, or move it away"
+    told = "exists, and is not a journal that ettsweep wrote; choose another file, or move it away"
     assert done.err == f"ettsweep: --optuna {journal}: {told}\n"
     assert journal.read_bytes() == before
     assert not (results / "report").exists(), "it is seen before anything is written"

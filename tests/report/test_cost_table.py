@@ -12,7 +12,7 @@ from ettsweep.study.sweep_store import by_family
 
 def test_a_strategy_costs_what_its_runs_took(made: Made) -> None:
     (comparison,) = [StrategyComparison("digits", tuple(judged(made.runs, made.verdicts)))]
-    rows = {row.what: row for row in costs([comparison], made.runs, made.searches)}
+    rows = {row.label: row for row in costs([comparison], made.runs, made.searches)}
     assert list(rows) == ["standard", "ntk", "hybrid", "all"], "mup has cost nothing, and all are in a sweep"
     assert [rows[name].runs for name in rows] == [29, 26, 9, 64]
     assert rows["ntk"].hours == pytest.approx(26 * 1.5 / 3600)
@@ -31,5 +31,5 @@ def test_what_other_sweeps_ask_for_too_is_a_share(made: Made) -> None:
 def test_runs_of_no_sweep_have_their_line(made: Made) -> None:
     few = [verdict for verdict in made.verdicts if verdict.strategy == "standard"]
     (comparison,) = [StrategyComparison("digits", tuple(judged(made.runs, few)))]
-    rows = {row.what: row.runs for row in costs([comparison], made.runs, made.searches)}
+    rows = {row.label: row.runs for row in costs([comparison], made.runs, made.searches)}
     assert rows == {"standard": 29, "in no sweep": 35, "all": 64}

@@ -83,7 +83,7 @@ def test_what_was_searched_has_its_course(tmp_path: Path) -> None:
         "curves",
         "course",
     ]
-    assert "Numbers: the order in which points were proposed" in caption(made)
+    assert "Numbers: the order in which points were suggested" in caption(made)
 
 
 def test_a_search_that_has_only_begun_has_its_map(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_map_says_what_its_frames_and_colours_mean(made: Made) -> None:
         "Mean ± standard error over n of the search's seeds. Red: the candidate. Its six neighbours,"
     )
     assert "off this lattice" not in told
-    assert "proposed" not in told
+    assert "suggested" not in told
     hybrid = next(f.caption for f in figures_of(made) if f.name == "vit-digits-hybrid-map")
     assert hybrid == "Mean ± standard error over n of the search's seeds. Red: the candidate.", "by the paper's rule"
 

@@ -101,8 +101,8 @@ def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
     ("fresh", "words"),
     [
         ((0.20, 0.22), "ahead of ntk by 0.099 ± 0.010 (standard error)"),
-        ((0.14, 0.16), "not told apart from ntk: 0.039 ± 0.010 (standard error; 0.06311 would be 95% sure)"),
-        ((0.11, 0.12), "not told apart from ntk: 0.0044 ± 0.0050 (standard error; 0.03158 would be 95% sure)"),
+        ((0.14, 0.16), "not distinguishable from ntk: 0.039 ± 0.010 (standard error; 95% sure from 0.06311 on)"),
+        ((0.11, 0.12), "not distinguishable from ntk: 0.0044 ± 0.0050 (standard error; 95% sure from 0.03158 on)"),
         ((0.2,), None),
         ((0.2, None), None),
     ],
@@ -113,7 +113,7 @@ def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | No
     vars(other).update(study=replace(other.study))
     vars(other.study).update(strategy="ntk", family="0" * 12)
     lead = Page(page_of(Made(made.results, made.runs, [made.verdict("standard"), other]))).text
-    assert (words in lead) if words else "ahead of" not in lead and "told apart" not in lead
+    assert (words in lead) if words else "ahead of" not in lead and "distinguishable" not in lead
 
 
 def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
@@ -145,7 +145,7 @@ def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
 def test_costs_are_told_by_strategy_and_in_all(made: Made) -> None:
     text = Page(page_of(made)).text
     # 29, 26 and 9 finished runs of 1.5 s each.
-    assert "whose finished runs of these diverged device hours standard 29 1 0.0121 ntk 26 – 0.0108 hybrid 9 3 0.00375 all 64 4 0.0267" in text  # fmt: skip
+    assert "strategy finished runs of these diverged device hours standard 29 1 0.0121 ntk 26 – 0.0108 hybrid 9 3 0.00375 all 64 4 0.0267" in text  # fmt: skip
     assert "29 finished runs 0.0121 device hours" in text, "beside the optimum"
 
 
@@ -172,7 +172,7 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
         told = re.search(rf"\{100 * one.mean:+.2f} ± {100 * one.error:.2f}%", text)
         assert told, "in percent of the candidate's loss, with a standard error"
     assert verdict.bound.best > 0.999
-    assert "with a probability of more than 99.9%; by the paper's comparison of means it is optimal" in text
+    assert "with a probability of more than 99.9%; by the paper's comparison of means, it is optimal" in text
     assert re.search(r"Noise of a run: [\d.]+%, measured by repeated seeds \(\d+ degrees of freedom\)", text)
     assert "unresolved: noise unknown" in text
     known = noisy.verdict("hybrid").bound
@@ -182,8 +182,8 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     text = Page(page_of(Made(noisy.results, noisy.runs, open_))).text
     assert "unresolved: within 3.1% (95%), margin 2%" in text
     assert "Points are compared pair by pair: no smooth surface fits: there is a cliff." in text
-    assert "As good within 2% (95%): (2^-5, 2^-1). Recommended: (2^-6, 2^-1) , the one in the middle" in text
-    assert "more runs would tell" in text
+    assert "As good within 2% (95%): (2^-5, 2^-1). Recommended: (2^-6, 2^-1) , the one nearest to all others" in text
+    assert "more runs would settle it" in text
     assert "verified optim" not in text.lower()
 
 

@@ -37,7 +37,9 @@ def test_one_command_is_for_all_where_it_is_the_same(made: Made) -> None:
 def test_runs_to_come_are_watched(made: Made) -> None:
     runs = [replace(run, status=Status(State.RUNNING)) if run.strategy == "ntk" else run for run in made.runs]
     found = steps(Made(made.results, runs, made.verdicts))
-    assert found["ntk"] == NextStep("27 runs to come: see how far", "ettsweep watch --sweep w --strategy ntk")
+    assert found["ntk"] == NextStep(
+        "27 runs queued or running: follow their progress", "ettsweep watch --sweep w --strategy ntk"
+    )
 
 
 def test_an_open_verdict_says_how_many_runs_would_tell(noisy: Made) -> None:
@@ -45,11 +47,11 @@ def test_an_open_verdict_says_how_many_runs_would_tell(noisy: Made) -> None:
     assert isinstance(bound, Bound)
     some = steps(noisy, verdict="unresolved", bound=replace(bound, more=24))
     assert some["standard"] == NextStep(
-        "about 24 more runs would tell", "ettsweep verify-optimum --sweep w --follow --max-runs 24"
+        "about 24 more runs would settle it", "ettsweep verify-optimum --sweep w --follow --max-runs 24"
     )
     many = steps(noisy, verdict="unresolved", bound=replace(bound, more=None))
     assert many["standard"].command == "ettsweep verify-optimum --sweep w --follow"
-    assert steps(noisy)["mup"].words == "repeat its points with more seeds, which tell luck from merit"
+    assert steps(noisy)["mup"].text == "repeat its points with more seeds, to measure the noise"
 
 
 def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Pat
     (verdict,) = [family.study_state.verdict()]
     (step,) = next_steps([JudgedFamily(verdict, family.points)])
     assert step.command == f"ettsweep retry {run.id}"
-    assert step.words.startswith("1 run left to you")
+    assert step.text.startswith("decide about 1 run")
 
 
 @pytest.mark.parametrize(

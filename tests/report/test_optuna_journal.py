@@ -288,7 +288,7 @@ def test_it_is_written_again_in_its_place(made: Made) -> None:
 )
 def test_what_is_no_journal_is_left_alone(made: Made, content: bytes) -> None:
     made.path.write_bytes(content)
-    with pytest.raises(InputError, match="is there, and is no journal that ettsweep wrote"):
+    with pytest.raises(InputError, match="exists, and is not a journal that ettsweep wrote"):
         made.write()
     assert made.path.read_bytes() == content
 
@@ -297,7 +297,7 @@ def test_a_folder_or_a_pipe_in_its_place_is_refused(made: Made) -> None:
     for make in (Path.mkdir, os.mkfifo):
         path = made.path.with_name(f"{make.__name__}.journal")
         make(path)
-        with pytest.raises(InputError, match="is there, and is no journal"):
+        with pytest.raises(InputError, match="exists, and is not a journal"):
             made.write(path)
 
 

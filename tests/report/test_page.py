@@ -247,7 +247,7 @@ def test_the_table_sorts_by_a_click_and_by_the_keyboard(made: Made, listed: Open
 
 
 def told(shown: Opened) -> str:
-    return str(shown.page.locator("#listing .told").inner_text())
+    return str(shown.page.locator("#listing .matches").inner_text())
 
 
 def test_the_table_filters_by_text_and_by_column(made: Made, listed: Opened) -> None:
@@ -467,7 +467,7 @@ def test_no_finished_run(browser: Any, tmp_path: Path) -> None:
     RunDir.create(tmp_path / "results", base)
     text = texts(browser, page_of(read(tmp_path / "results", [search(base)]), tmp_path / "report"))
     assert "No optimum is verified yet: no run is finished." in text
-    assert "Next: train what is missing, and judge again" in text
+    assert "Next: train the missing runs, and judge again" in text
     assert "ettsweep verify-optimum --follow" in text
     for absent in ("Costs", "Speed", "Spikes", "mean ± standard deviation"):
         assert absent not in text
@@ -475,7 +475,7 @@ def test_no_finished_run(browser: Any, tmp_path: Path) -> None:
 
 def test_no_run_at_all(browser: Any, tmp_path: Path) -> None:
     text = texts(browser, page_of(Made(tmp_path / "results", [], []), tmp_path / "report"))
-    assert "No sweep was asked for yet: ettsweep grid" in text
+    assert "There is no sweep yet: ettsweep grid" in text
     assert "0 runs in" in text
 
 

@@ -105,7 +105,7 @@ def test_spikes_have_their_place_their_value_and_words(results: Path) -> None:
         {"kind": "loss", "step": None},
     ]
     found = history_of(recorded(results, lines_of(), spike_events=events)).spikes
-    assert [(spike.step, spike.quantity, spike.value, spike.told) for spike in found] == [
+    assert [(spike.step, spike.quantity, spike.value, spike.text) for spike in found] == [
         (7, "loss", 7.0, "training loss at steps 7 to 9: 12.3 standard deviations above the mean of the 128 before"),
         (8, "grad_norm", 64.0, "gradient norm at step 8: 6.1 standard deviations above the mean of the 128 before"),
         (10, "val_accuracy", 0.01, "validation accuracy at step 10: down by 2.13 points, back after 3 evaluations"),
@@ -123,7 +123,7 @@ def test_where_a_run_diverged_is_told_with_its_last_finite_loss(results: Path) -
     lines = [*lines_of(42), {"step": 43, "loss": None, "grad_norm": None}]
     (spike,) = history_of(recorded(results, lines, status="diverged", score=None, diverged_step=43)).spikes
     assert (spike.step, spike.quantity, spike.value) == (43, "loss", 42.0)
-    assert spike.told == "diverged at step 43: the loss was not finite"
+    assert spike.text == "diverged at step 43: the loss was not finite"
 
 
 def test_a_run_that_never_had_a_finite_loss_has_no_value(results: Path) -> None:

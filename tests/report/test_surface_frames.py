@@ -186,6 +186,9 @@ def test_captions_say_what_is_fitted(noisy: Made) -> None:
     for comparison in compare(judged(noisy.runs, noisy.verdicts)):
         for (_, _), figure in FigureWriter(RunHistories(), 12).of(comparison):
             told[figure.name] = figure.caption
-    assert "Contours: the fitted surface, worse than at its optimum by the margin" in told["vit-digits-standard-map"]
+    assert (
+        "Contours: where the fitted surface is worse than at its optimum by the margin"
+        in told["vit-digits-standard-map"]
+    )
     assert "Curve: fitted, with its standard error" in told["vit-digits-hybrid-map"]
     assert "fitted" not in told["vit-digits-mup-map"]

@@ -49,7 +49,7 @@ def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None
     assert not any("course" in name for name in names), "nothing was searched"
     page = paths[0].read_text()
     assert page.count('class="spec"') == 3 + 3 * 3, "each is drawn by the page"
-    assert "proposed" not in page
+    assert "suggested" not in page
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -62,7 +62,7 @@ def test_what_was_searched_has_its_course_on_the_page(tmp_path: Path) -> None:
     assert "vit-digits-ntk-course.png" in {path.name for path in paths}
     page = paths[0].read_text()
     assert page.count('data-figure="vit-digits-ntk-course"') == 1
-    assert "the order in which points were proposed" in page
+    assert "the order in which points were suggested" in page
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -117,7 +117,7 @@ def test_what_has_no_score_is_not_drawn_and_the_page_says_why(tmp_path: Path) ->
     paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts, made.searches)
     assert [path for path in paths if path.parent.name == "figures"] == []
     page = paths[0].read_text()
-    assert "Nothing was searched, as both axes are fixed; of 1 finished run, 1 diverged.</p>" in page
+    assert "No axis was searched: both are fixed; of 1 finished run, 1 diverged.</p>" in page
 
 
 @pytest.mark.usefixtures("undrawn")

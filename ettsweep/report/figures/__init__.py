@@ -1,4 +1,4 @@
-"""Figures: functions of frames that return Altair charts; each is one specification for page, notebook and paper."""
+"""Figures: functions from frames to Altair charts; page, notebook and paper share one specification each."""
 
 from ettsweep.report.figures.curves import curves
 from ettsweep.report.figures.lattice_map import lattice

@@ -1,4 +1,4 @@
-"""What figures share: data as they stand in a specification, and the range of a scale."""
+"""Shared parts of figures: data sets of a specification, layers, legends, and the range of a scale."""
 
 import hashlib
 import json
@@ -11,22 +11,23 @@ import numpy as np
 import pandas as pd
 
 FILE_WIDTH = 640
-"""Pixels of a figure that is as wide as its page, where it is a file."""
+"""Pixels in a file of a figure that has the width of its container on the page."""
 
 LEAST_DIGITS, MOST_DIGITS = 5, 15
-"""Of numbers in a specification: as many as tell those of a column apart to a ten-thousandth of their range."""
+"""Significant digits of numbers in a specification: enough to resolve a ten-thousandth of a column's range."""
 
 
 class Data:
-    """The data sets of a figure: charts refer to them by name, so that no copy of a chart copies them."""
+    """The data sets of a figure; charts refer to them by name, so that copying a chart copies no data."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
     def of(self, frame: pd.DataFrame) -> alt.NamedData:
-        """Return a reference to a frame: rows with numbers to some digits, null where a value is missing.
+        """Add a frame and return a reference to it.
 
-        What is equal has one name, in all figures.
+        Its rows have rounded numbers, and null for missing values. The name is a hash of the content, so that equal
+        frames share one data set across all figures of the page.
         """
         columns = {str(name): _values(frame[name]) for name in frame.columns}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -35,7 +36,7 @@ class Data:
         return alt.NamedData(name=name)
 
     def complete(self, chart: alt.LayerChart) -> alt.LayerChart:
-        """Give a finished chart its data."""
+        """Attach the data sets to a finished chart."""
         chart.datasets = self._rows
         return chart
 
@@ -48,44 +49,49 @@ def _values(column: pd.Series) -> list[Any]:
 
 
 def digits_of(column: pd.Series) -> int:
-    """Return how many digits tell the numbers of a column apart."""
-    known = column[np.isfinite(column)]
-    largest, spread = float(known.abs().max()), float(known.max() - known.min())
-    apart = math.ceil(math.log10(largest / spread)) if spread > 0 else 0
-    return min(MOST_DIGITS, max(LEAST_DIGITS, apart + LEAST_DIGITS - 1))
+    """Return how many significant digits resolve the numbers of a column."""
+    finite = column[np.isfinite(column)]
+    largest, spread = float(finite.abs().max()), float(finite.max() - finite.min())
+    extra = math.ceil(math.log10(largest / spread)) if spread > 0 else 0
+    return min(MOST_DIGITS, max(LEAST_DIGITS, extra + LEAST_DIGITS - 1))
 
 
 def _rounded(value: Any, digits: int) -> float | int | None:
     if value is pd.NA or not math.isfinite(value):
         return None
     short = float(f"{value:.{digits}g}")
+    # 3 is shorter than 3.0; above 1e15 a float is not exact as an integer.
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
 def layered(*charts: alt.Chart) -> alt.LayerChart:
-    """Lay charts over each other, the first one below."""
+    """Layer charts, the first one at the bottom."""
     chart = alt.layer(*charts)
     assert isinstance(chart, alt.LayerChart), "none of them has facets"
     return chart
 
 
 def columns_from(second: int, third: int = 0) -> Any:
-    """Return how many columns a legend has: as many as the page has pixels for, where a file has them all.
+    """Return the number of legend columns: 1, 2 from `second` pixels on, 3 from `third` pixels on, if given.
 
-    The room around a figure decides, not its width: that depends on the legend in turn, and is not settled by it.
+    The expression measures the container, not the figure: the legend changes the figure's width, and the two would
+    oscillate. In a file, which has no container, it is `FILE_WIDTH`.
     """
-    room = f"(width && containerSize()[0] || {FILE_WIDTH})"
-    return alt.expr(f"{room} < {second} ? 1 : {room} < {third} ? 2 : 3" if third else f"{room} < {second} ? 1 : 2")
+    page_width = f"(width && containerSize()[0] || {FILE_WIDTH})"
+    return alt.expr(
+        f"{page_width} < {second} ? 1 : {page_width} < {third} ? 2 : 3" if third else f"{page_width} < {second} ? 1 : 2"
+    )
 
 
 def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float = 3.0) -> tuple[float, float]:
-    """Return the scores that the ends of a scale stand for: the best, and one not too bad.
+    """Return (low, high) for a colour or axis scale: from the best score to one not too bad.
 
-    A few awful points would leave one colour to all others, so the far end is at most `reach` times as far from
-    the best as the median is.
+    A few awful points would leave one colour to all others, so the worse end is at most `reach` times as far from the
+    best as the median is.
     """
     best, worst = (min(scores), max(scores)) if lower_is_better else (max(scores), min(scores))
     limit = best + reach * (float(np.median(scores)) - best)
     worst = min(worst, limit) if lower_is_better else max(worst, limit)
     low, high = min(best, worst), max(best, worst)
+    # Equal scores: any range around them, since a scale of width 0 divides by 0.
     return (low, high) if high > low else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)

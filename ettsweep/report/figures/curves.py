@@ -1,4 +1,4 @@
-"""Curves of a family: an explorer of steps, evaluations and spikes, by point and by run."""
+"""The explorer of a family's curves: steps, evaluations and spikes, by point and by run."""
 
 import json
 
@@ -12,97 +12,107 @@ from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.trainer.tasks.registry import evaluated
 
 NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
-"""Okabe and Ito's palette and a brown, for the neighbours of a candidate."""
+"""Okabe and Ito's colour-blind-safe palette and a brown, for the neighbours of a candidate."""
 
 MOST_OTHERS = 12
-"""Points drawn in grey beside a candidate and its neighbours, the best first."""
+"""Further points drawn in grey, the best first."""
 
 CHOSEN = "chosen"
-"""The parameter that says of which point the curves of all runs are drawn, by its name; of none where it is empty."""
+"""Vega parameter: the label of the point whose runs are drawn one by one; empty for none. The page sets it."""
 
 UNITS = {"loss": " (nats)", "grad_norm": "", "val_loss": " (nats)", "val_accuracy": " (%)"}
 
-LOG_TICKS = [round(exponent + part, 5) for exponent in range(-9, 10) for part in (0.0, 0.30103, 0.69897)]
+LOG_TICKS = [
+    round(exponent + log_mantissa, 5) for exponent in range(-9, 10) for log_mantissa in (0.0, 0.30103, 0.69897)
+]
 """log10 of 1, 2 and 5 times the powers of ten."""
 
 TRIANGLE = "M-1,-1L1,-1L0,0.8Z"
 
 
 def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
-    """Draw training loss, gradient norm, validation loss or accuracy of a family, whichever is asked for.
+    """Draw training loss, gradient norm, validation loss or accuracy of a family, as chosen by a control.
 
-    At first, that is what scores are of. Lines are means over the seeds that count, of the candidate, its neighbours
-    and, in grey, the best others; with `chosen` the curves of all runs of a point. Controls choose the quantity, the
-    width of the bins that smooth, and logarithmic axes; clicking an entry of the legend hides and shows it. Spikes are
-    marked, and told on hover.
+    It starts with the scored quantity. Lines are means over the seeds that count: of the candidate, its neighbours and,
+    in grey, the best other points; choosing a point adds the curves of all its runs. Controls set the quantity, the
+    width of the smoothing bins, and logarithmic axes; a click on a legend entry hides or shows its line. Spikes are
+    marked, with details on hover.
 
     Args:
-        curves: the rows of `curves_frame` of one family; there is one at least.
+        curves: the rows of `curves_frame` of one family; at least one.
         spikes: its rows of `spikes_frame`.
         points: its rows of `points_frame`.
     """
-    data, named = Data(), _named(points[points["point"].isin(curves["point"])])
+    data, labelled = Data(), _named(points[points["point"].isin(curves["point"])])
     quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
     scored = evaluated(str(points["metric"].iloc[0]))
-    shown = scored if scored in quantities else quantities[0]
+    quantity = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
-    runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(named, on="point", how="left")
+    runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(labelled, on="point", how="left")
     base = _values(data, percent[["run", "trained", *quantities]], runs)
-    layers = [_means(base, named, unit), *_runs(base, unit), _spikes(data, spikes, runs, unit)]
+    layers = [_means(base, labelled, unit), *_runs(base, unit), _spikes(data, spikes, runs, unit)]
     names = {name: NAMES[name] + UNITS[name] for name in quantities}
     controls = [
-        alt.param(name="quantity", value=shown, bind=_radio(names)),
+        alt.param(name="quantity", value=quantity, bind=_radio(names)),
         alt.param(name="smoothing", value=0, bind=_slider(f"smoothing, {unit}s ", longest)),
         alt.param(name="logx", value=False, bind=alt.binding_checkbox(name=f"log {unit}s ")),
         alt.param(name="logy", value=False, bind=alt.binding_checkbox(name="log scale ")),
         alt.param(name=CHOSEN, value=""),
     ]
     chart = layered(*layers).add_params(*controls)
-    told = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
-    return data.complete(chart.properties(width="container", height=320, title=told))
+    title = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
+    return data.complete(chart.properties(width="container", height=320, title=title))
 
 
 def _named(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points that are drawn, the candidate first, then its neighbours by score, then the best others.
+    """Select the points to draw: the candidate, then its neighbours by score, then the best others.
 
-    Columns: point, role; label, what the legend has of it; colour.
+    Columns: point, role, label (of the legend), colour.
     """
     lower = not str(points["metric"].iloc[0]).endswith("accuracy")
     ranked = points.sort_values("score", ascending=lower, na_position="last")
-    candidate, around = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour"))
-    others = ranked[ranked["role"] == "other"].head(MOST_OTHERS if len(around) else MOST_OTHERS + len(NAMED_COLOURS))
+    candidate, neighbours = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour"))
+    others = ranked[ranked["role"] == "other"].head(
+        MOST_OTHERS if len(neighbours) else MOST_OTHERS + len(NAMED_COLOURS)
+    )
     colour = strategy_colour(str(points["strategy"].iloc[0]))
     palette = [other for other in NAMED_COLOURS if other != colour]
-    colours = [*[colour] * len(candidate), *palette[: len(around)], *[GREY] * len(others)]
-    drawn = pd.concat([candidate, around, others])[["point", "role", "told", "state"]]
-    best = drawn["told"].where(drawn["told"] != "", drawn["state"])
-    label = (drawn["point"] + " [" + best + "]").where(drawn["role"] != "other", "other points")
-    return drawn.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
+    colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]
+    selected = pd.concat([candidate, neighbours, others])[["point", "role", "told", "state"]]
+    best = selected["told"].where(selected["told"] != "", selected["state"])
+    label = (selected["point"] + " [" + best + "]").where(selected["role"] != "other", "other points")
+    return selected.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
 
 
 def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
-    """Return a chart of the quantity that is asked for: `t`, the middle of its bin, and `value`, of each run."""
-    own = ["point", "seed", "counted", "label"]
+    """Return a chart of the chosen quantity of each run: `value` over `t`, the middle of its smoothing bin."""
+    fields = ["point", "seed", "counted", "label"]
     return (
         alt.Chart(data.of(curves))
         .transform_calculate(value="datum[quantity]")
+        # Rows of steps have no evaluations, and the reverse.
         .transform_filter("isValid(datum.value)")
-        .transform_lookup("run", from_=alt.LookupData(data=data.of(runs[["run", *own]]), key="run", fields=own))
+        # Looked up by run, since repeating them in each row would bloat the page.
+        .transform_lookup("run", from_=alt.LookupData(data=data.of(runs[["run", *fields]]), key="run", fields=fields))
         .transform_calculate(t="smoothing > 0 ? (floor(datum.trained / smoothing) + 0.5) * smoothing : datum.trained")
     )
 
 
-def _means(base: alt.Chart, named: pd.DataFrame, unit: str) -> alt.Chart:
-    """Draw the mean over seeds of each point, as far as all of them go; faintly, where a point is chosen."""
+def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
+    """Draw the mean over seeds of each point, up to where its shortest run ends; faint while a point is chosen."""
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
-    kinds, candidate = named.drop_duplicates("label"), next(iter(named.loc[named["role"] == "candidate", "point"]), "")
+    kinds, candidate = (
+        labelled.drop_duplicates("label"),
+        next(iter(labelled.loc[labelled["role"] == "candidate", "point"]), ""),
+    )
     scale = alt.Scale(domain=kinds["label"].tolist(), range=kinds["colour"].tolist())
     legend = alt.Legend(title="(lr, wd) [score]", orient="bottom", columns=columns_from(420, 620), symbolType="stroke")
     means = (
         base.transform_filter("datum.counted && isValid(datum.label)")
         .transform_aggregate(value="mean(value)", runs="distinct(run)", groupby=["point", "label", "t"])
         .transform_joinaggregate(seeds="max(runs)", groupby=["point"])
+        # Beyond the end of the shortest run, the mean would jump.
         .transform_filter("datum.runs == datum.seeds")
     )
     return (
@@ -124,7 +134,7 @@ def _means(base: alt.Chart, named: pd.DataFrame, unit: str) -> alt.Chart:
 
 
 def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
-    """Draw the runs of the chosen point, and their seeds where they end."""
+    """Draw the runs of the chosen point, labelled with their seeds at the right end."""
     chosen = base.transform_filter(f"{CHOSEN} != '' && datum.point == {CHOSEN}").transform_aggregate(
         value="mean(value)", groupby=["run", "point", "seed", "t"]
     )
@@ -132,39 +142,41 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
     last = (
         chosen.transform_joinaggregate(end="max(t)", groupby=["run"])
         .transform_filter("datum.t == datum.end")
+        # Runs end at the same step: their labels are stacked.
         .transform_window(row="row_number()", sort=[alt.SortField("value")])
     )
     names = _along(last.transform_calculate(name="'seed ' + datum.seed"), unit)
-    told = [alt.Tooltip(f"{name}:N") for name in ("run", "seed")]
+    tooltip = [alt.Tooltip(f"{name}:N") for name in ("run", "seed")]
     return [
-        lines.encode(detail="run:N", tooltip=[*told, *_place(unit)]),
+        lines.encode(detail="run:N", tooltip=[*tooltip, *_place(unit)]),
         names.mark_text(align="right", dy=alt.expr("4 - 11 * datum.row"), fontSize=10).encode(text="name:N"),
     ]
 
 
 def _spikes(data: Data, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> alt.Chart:
-    """Mark the spikes in the means of the candidate and its neighbours, or those of the chosen point."""
+    """Mark spikes in the means of the candidate and its neighbours, or those of the chosen point."""
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
     marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
-    drawn = marked.merge(runs[["run", "counted"]], on="run")
-    seen = f"{CHOSEN} == '' ? datum.counted && datum.role != 'other' : datum.point == {CHOSEN}"
-    marks = alt.Chart(data.of(drawn)).transform_filter(
-        f"datum.quantity == quantity && isValid(datum.value) && ({seen})"
+    rows = marked.merge(runs[["run", "counted"]], on="run")
+    is_visible = f"{CHOSEN} == '' ? datum.counted && datum.role != 'other' : datum.point == {CHOSEN}"
+    marks = alt.Chart(data.of(rows)).transform_filter(
+        f"datum.quantity == quantity && isValid(datum.value) && ({is_visible})"
     )
-    told = [alt.Tooltip("told:N", title="spike"), alt.Tooltip("point:N", title="(lr, wd)")]
+    tooltip = [alt.Tooltip("told:N", title="spike"), alt.Tooltip("point:N", title="(lr, wd)")]
     triangle = _along(marks, unit).mark_point(
         shape=TRIANGLE, size=60, yOffset=-7, opacity=1, fill=CANDIDATE, stroke="#fff"
     )
-    return triangle.encode(tooltip=[*told, alt.Tooltip("seed:Q"), alt.Tooltip("run:N")])
+    return triangle.encode(tooltip=[*tooltip, alt.Tooltip("seed:Q"), alt.Tooltip("run:N")])
 
 
 def _along(chart: alt.Chart, unit: str) -> alt.Chart:
-    """Place `value` over `t`, both on whichever axis is asked for."""
+    """Draw `value` over `t`, each axis linear or logarithmic as the controls say."""
 
     def axis(log: str) -> alt.Axis:
         labels = f"{log} ? format(pow(10, datum.value), '~g') : datum.label"
         return alt.Axis(labelExpr=labels, values=alt.expr(f"{log} ? {LOG_TICKS} : null"))
 
+    # A scale's type cannot depend on a parameter: logarithms are taken of the data, and undone in the labels.
     scale = alt.Scale(zero=False, nice=False)
     return (
         chart.transform_filter("(!logx || datum.t > 0) && (!logy || datum.value > 0)")

@@ -1,4 +1,4 @@
-"""The map of a family's (lr, wd) lattice: hexagons, of which the six that touch one are its neighbours."""
+"""The map of a family's (lr, wd) lattice: hexagons, each of which touches those of its six neighbours."""
 
 import math
 from collections.abc import Iterator
@@ -19,32 +19,32 @@ from ettsweep.report.formats import cell_text, error_text, is_accuracy, metric_n
 from ettsweep.report.theme import CANDIDATE, INK
 
 PIXELS, LARGEST = 600, 62
-"""Across a map without its labels, and between hexagons, at most."""
+"""Limits: width of a map without its labels, and distance between hexagons."""
 
 LEGIBLE, ROOMY, WORDY = 34, 48, 56
-"""Pixels between hexagons from which on they have their score in them, its error and seeds too, the word of a state."""
+"""Distance between hexagons from which on they show the score; error and seeds too; the word for a state."""
 
 PALE = 0.435
-"""Where on the scale of colours, from its dark end, black is read better than white: both have a contrast of 4.5."""
+"""Position on the colour scale, from its dark end, where black and white text have equal contrast, 4.5."""
 
 SIX = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
-"""Steps to the hexagons that touch one, counterclockwise: each 60 degrees on from the last, the first to the right."""
+"""Steps (lr, wd) to the six touching hexagons, counterclockwise by 60 degrees, the first to the right."""
 
 
 def lattice(
     points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None = None
 ) -> alt.LayerChart:
-    """Draw the map of one family: hexagons on two free axes, scores along a line on one.
+    """Draw the map of one family: hexagons if both axes are free, scores along a line if one is.
 
-    Hovering a point shows its mean with its error, seeds, state and runs; clicking picks it: the selection `picked`. A
-    switch shows the fitted surface, by contours where scores are worse than at its optimum by the margin, and twice,
-    four times, ... as much; its optimum has an ellipse of one standard error.
+    Hovering a point shows its mean and error, seeds, state and runs; a click selects it (`picked`). A switch shows the
+    fitted surface, as contours where scores are worse than at its optimum by 1, 2, 4, ... margins; the optimum has an
+    ellipse of one standard error.
 
     Args:
         points: the rows of `points_frame` of one family.
-        surface: its rows of `surface_frame`; none where there is no surface.
+        surface: its rows of `surface_frame`; none if there is no surface.
         optimum: its rows of `optimum_frame`.
-        ranges: `lr_steps` and `wd_steps` of two corners, between which proposers chose.
+        ranges: `lr_steps` and `wd_steps` of two corners of the ranges that samplers searched.
     """
     placed = points.dropna(subset=["lr_steps", "wd_steps"])
     if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
@@ -53,16 +53,16 @@ def lattice(
 
 
 def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
-    """Return the centre of the hexagon of a lattice position, counted in steps.
+    """Return x and y of the centre of the hexagon at a lattice position.
 
-    One step along each axis is a unit vector, 60 degrees apart, so that (+1, -1) is as long. The six neighbours of a
-    point are then the six hexagons that touch its own, and (+1, +1) does not.
+    The unit vectors of lr and wd are 60 degrees apart, so that (+1, -1) has length 1 too. The six neighbours of a point
+    are then the six hexagons that touch its own, and (+1, +1) does not touch it.
     """
     return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
 
 
 class _Hexagons:
-    """The layers of a map: the lattice, what is known of it, and what can be picked."""
+    """Builds the layers of a map: lattice, scores, surface, and what can be selected."""
 
     def __init__(
         self, placed: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
@@ -74,20 +74,26 @@ class _Hexagons:
         left, bottom = hexagon_xy(self.i0, self.j0)
         right, top = hexagon_xy(self.i1, self.j1)
         self.unit = min(LARGEST, PIXELS / (right - left + 1))
-        room = LARGEST / self.unit  # labels are as large on small hexagons
-        self.x, self.y = (left - 0.6 - 1.1 * room, right + 0.7), (bottom - 0.6 - 0.75 * room, top + 0.7 + 0.2 * room)
+        label_scale = LARGEST / self.unit  # text does not shrink with the hexagons
+        # The margins hold the labels; units are hexagon widths.
+        self.x, self.y = (
+            (left - 0.6 - 1.1 * label_scale, right + 0.7),
+            (bottom - 0.6 - 0.75 * label_scale, top + 0.7 + 0.2 * label_scale),
+        )
 
     def chart(self) -> alt.LayerChart:
         scored = self._scored()
+        # The first layer of `scored` is the hexagons; their texts come after, above the contours.
         layers = [self._empty(), next(scored), *self._unscored(), *self._outlines()]
         layers += [*self._contours(), *self._optimum(), *scored] if len(self.surface) else [*scored]
+        # The layer that takes clicks is on top, else others would catch them.
         layers += [*self._searched(), *self._labels(), picked(self._at(about(self.points)), self._hexagon(0.92))]
         chart = layered(*layers).resolve_scale(color="independent", shape="independent")
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
         return self.data.complete(fitted_switch(chart, self.surface).properties(width=width, height=height))
 
     def _at(self, frame: pd.DataFrame) -> alt.Chart:
-        """Return a chart of rows at their places on the lattice."""
+        """Return a chart of rows at their positions on the lattice."""
         x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
         return self._xy(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
 
@@ -98,19 +104,20 @@ class _Hexagons:
         )
 
     def _hexagon(self, share: float = 1.0) -> dict[str, Any]:
-        """Return what makes a mark as large as a hexagon of the lattice, or a share of it."""
+        """Return the mark of a hexagon, `share` times as large as that of the lattice."""
+        # Vega scales a path by half the root of its size; the circumradius is the width / √3.
         return {"shape": HEXAGON, "size": 4 * (share * self.unit) ** 2 / 3, "opacity": 1}
 
     # --- points ---
 
     def _empty(self) -> alt.Chart:
-        """Draw a hexagon for each position of the bounding box."""
+        # Every position of the bounding box, also those without a run.
         across = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
         base = self._at(pd.DataFrame(across, columns=["lr_steps", "wd_steps"]))
         return base.mark_point(**self._hexagon(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8)
 
     def _scored(self) -> Iterator[alt.Chart]:
-        """Draw hexagons in the colours of their scores, then what is written on them."""
+        """Draw hexagons in the colours of their scores, then the text on them."""
         lower, scored = not is_accuracy(self.metric), self.points.dropna(subset=["score"])
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
         share = ((scored["score"] - low) / (high - low)).clip(0, 1)
@@ -127,16 +134,16 @@ class _Hexagons:
         title = f"{metric_name(self.metric)} ({'lower' if lower else 'higher'} is better)"
         digits = digits_of(pd.Series([low, high])) - 1
         labels = f".{digits}~g" if lower else f".{digits - 1}~%"
-        bar = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
+        legend = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
         filled = base.mark_point(**self._hexagon(0.97), filled=True, stroke=None)
-        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=bar if len(scored) else None))
+        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=legend if len(scored) else None))
         texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ROOMY else [("mean", 0, 9.5)]
         ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
         for column, dy, size in texts if self.unit >= LEGIBLE else []:
             yield base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink)
 
     def _unscored(self) -> Iterator[alt.Chart]:
-        """Draw a sign and, where there is room, a word for what is not finished, or diverged."""
+        """Draw a sign and, if there is room, the state, for points that are unfinished or diverged."""
         others = self.points[self.points["score"].isna()]
         if others.empty:
             return
@@ -153,37 +160,39 @@ class _Hexagons:
             yield base.mark_text(fill=INK, fillOpacity=0.7, fontSize=9, dy=17).encode(text="state:N")
 
     def _outlines(self) -> Iterator[alt.Chart]:
-        """Draw the outlines of the neighbours and, above them, of the candidate."""
         for role, share, colour, width in (("neighbour", 0.93, INK, 1.5), ("candidate", 0.9, CANDIDATE, 3)):
             rows = self.points[self.points["role"] == role]
             if len(rows):
-                look = self._hexagon(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
-                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**look)
+                mark = self._hexagon(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
+                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**mark)
 
     # --- the surface ---
 
     def _contours(self) -> Iterator[alt.Chart]:
-        """Draw contours on the hexagons of the points that the surface is fitted to."""
+        """Draw contours within the hexagons of the points that the surface is fitted to."""
         mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
         lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
         x, y = hexagon_xy(lr, wd)
         fitted = self._fitted()
-        within = np.array([self._nearest(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]).reshape(lr.shape)
-        worse = np.where(within, mesh.to_numpy(float), np.nan)
-        margin, most = float(self.surface["margin"].iloc[0]), float(worse[within].max(initial=0))
+        is_fitted = np.array([self._nearest(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]).reshape(
+            lr.shape
+        )
+        worse_by = np.where(is_fitted, mesh.to_numpy(float), np.nan)
+        margin, largest = float(self.surface["margin"].iloc[0]), float(worse_by[is_fitted].max(initial=0))
         rows = [
-            (f"{k}/{n}", place, level, *xy)
-            for k, level in enumerate(levels(margin, most))
-            for n, line in enumerate(contours(x, y, worse, level))
-            for place, xy in enumerate(line.tolist())
+            (f"{k}/{n}", order, level, *xy)
+            for k, level in enumerate(levels(margin, largest))
+            for n, line in enumerate(contours(x, y, worse_by, level))
+            for order, xy in enumerate(line.tolist())
         ]
         base = self._xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
+        # White on a dark edge is visible on every colour of the scale.
         for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
             line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear")
             yield line.encode(detail="line:N", order="place:O", opacity=_shown())
 
     def _fitted(self) -> set[tuple[int, int]]:
-        """Positions that the surface is fitted to: those of finished points within its mesh."""
+        """Return the positions of the points that the surface is fitted to: finished ones within its mesh."""
         scored = self.points.dropna(subset=["score"])
         i, j = self.surface["lr_steps"], self.surface["wd_steps"]
         inside = scored[scored["lr_steps"].between(i.min(), i.max()) & scored["wd_steps"].between(j.min(), j.max())]
@@ -191,20 +200,21 @@ class _Hexagons:
 
     @staticmethod
     def _nearest(lr_steps: float, wd_steps: float) -> tuple[int, int]:
-        """Return the lattice position in whose hexagon a place lies."""
+        """Return the lattice position whose hexagon contains a point, both in steps."""
         x, y = hexagon_xy(lr_steps, wd_steps)
         beside_lr, beside_wd = ((math.floor(at), math.ceil(at)) for at in (lr_steps, wd_steps))
         around = product(beside_lr, beside_wd)
         return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
 
     def _optimum(self) -> Iterator[alt.Chart]:
-        """Draw the optimum of the surface: an ellipse of one standard error, a cross where that is not known."""
+        """Draw the optimum of the surface: a cross, and an ellipse of one standard error if its covariance is known."""
         best = self.optimum.iloc[0]
         centre = hexagon_xy(best["lr_steps"], best["wd_steps"])
-        if best["lr_variance"] == best["lr_variance"]:
+        if best["lr_variance"] == best["lr_variance"]:  # not NaN
             covariance = np.array(
                 [[best["lr_variance"], best["covariance"]], [best["covariance"], best["wd_variance"]]]
             )
+            # The Cholesky factor of the covariance maps the unit circle to the ellipse.
             turn = np.linspace(0, 2 * np.pi, 49)
             spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
             x, y = hexagon_xy(*spread)
@@ -217,10 +227,10 @@ class _Hexagons:
             cross = base.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=colour, strokeWidth=width, filled=False)
             yield cross.encode(opacity=_shown(), tooltip=alt.value("optimum of the fitted surface"))
 
-    # --- what was searched, and labels ---
+    # --- searched ranges, and labels ---
 
     def _searched(self) -> Iterator[alt.Chart]:
-        """Draw where the ranges end that proposers chose from, and the order of proposals, each on a disc."""
+        """Draw the edge of the ranges that samplers searched, and the order of suggestions, each on a disc."""
         if self.ranges is not None:
             sides = pd.DataFrame(self._sides(), columns=["x", "y", "x2", "y2"])
             rule = self._xy(sides).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6)
@@ -231,41 +241,41 @@ class _Hexagons:
             yield from numbers(self._xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]})))
 
     def _sides(self) -> list[tuple[float, ...]]:
-        """Return the sides of hexagons that part what was searched from what was not, as far as they are shown."""
+        """Return the visible sides between hexagons inside and outside of the searched ranges."""
         assert self.ranges is not None
         searched = _ends(self.ranges)
-        shown = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
+        positions = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
         return [
             _side(index, towards)
-            for index, (towards, (di, dj)) in product(shown, enumerate(SIX))
+            for index, (towards, (di, dj)) in product(positions, enumerate(SIX))
             if _within(index, searched) and not _within((index[0] + di, index[1] + dj), searched)
         ]
 
     def _labels(self) -> Iterator[alt.Chart]:
-        """Label rows with wd at their left end and columns with lr at their lower end."""
+        """Label rows with wd at their left end, and columns with lr at their lower end."""
         rows, columns = range(self.j0, self.j1 + 1), range(self.i0, self.i1 + 1)
-        some = max(1, math.ceil(20 / self.unit))  # of small hexagons, not every one
-        left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % some == 0]
+        every = max(1, math.ceil(20 / self.unit))  # small hexagons: label every other, third, ... row
+        left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % every == 0]
         _, below = hexagon_xy(self.i0, self.j0)
-        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._value("lr", i)) for i in columns if i % some == 0]
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._value("lr", i)) for i in columns if i % every == 0]
         left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
-        for places, angle in ((left, 0), (low, 300)):
-            base = self._xy(pd.DataFrame(places, columns=["x", "y", "label"]))
+        for labels, angle in ((left, 0), (low, 300)):
+            base = self._xy(pd.DataFrame(labels, columns=["x", "y", "label"]))
             text = base.mark_text(fill=INK, fillOpacity=0.7, align="right", baseline="middle", angle=angle, fontSize=11)
             yield text.encode(text="label:N")
         names = pd.DataFrame([(*left_end, "wd"), (*right_end, "lr")], columns=["x", "y", "label"])
         yield self._xy(names).mark_text(fontSize=13, fontWeight="bold").encode(text="label:N")
 
     def _value(self, axis: str, steps: int) -> str:
-        """Return the lr or wd of a position, counted from that of any point."""
-        one = self.points.iloc[0]
-        others = self.points[self.points[f"{axis}_steps"] != one[f"{axis}_steps"]].iloc[0]
-        step = (others[f"log2_{axis}"] - one[f"log2_{axis}"]) / (others[f"{axis}_steps"] - one[f"{axis}_steps"])
-        return power(2.0 ** (one[f"log2_{axis}"] + step * (steps - one[f"{axis}_steps"])), 3)
+        """Return the lr or wd of a position as text, extrapolated from two points that differ along the axis."""
+        origin = self.points.iloc[0]
+        others = self.points[self.points[f"{axis}_steps"] != origin[f"{axis}_steps"]].iloc[0]
+        step = (others[f"log2_{axis}"] - origin[f"log2_{axis}"]) / (others[f"{axis}_steps"] - origin[f"{axis}_steps"])
+        return power(2.0 ** (origin[f"log2_{axis}"] + step * (steps - origin[f"{axis}_steps"])), 3)
 
 
 Ends = tuple[tuple[int, int], tuple[int, int]]
-"""The first and the last position along lr, and along wd."""
+"""First and last position along lr, and along wd."""
 
 
 def _ends(frame: pd.DataFrame) -> Ends:
@@ -274,9 +284,9 @@ def _ends(frame: pd.DataFrame) -> Ends:
 
 
 def _part(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> Ends:
-    """Return the part of the lattice that a map shows: all that was searched too, where numbers can be read then."""
-    (i0, i1), (j0, j1) = both = _ends(placed if ranges is None else pd.concat([placed, ranges]))
-    return both if (i1 - i0 + (j1 - j0) / 2 + 1) * LEGIBLE <= PIXELS else _ends(placed)
+    """Return the visible part of the lattice: with the searched ranges, if hexagons then stay legible."""
+    (i0, i1), (j0, j1) = ranges_searched = _ends(placed if ranges is None else pd.concat([placed, ranges]))
+    return ranges_searched if (i1 - i0 + (j1 - j0) / 2 + 1) * LEGIBLE <= PIXELS else _ends(placed)
 
 
 def _within(index: tuple[int, int], ends: Ends) -> bool:
@@ -284,18 +294,19 @@ def _within(index: tuple[int, int], ends: Ends) -> bool:
 
 
 def _side(index: tuple[int, int], towards: int) -> tuple[float, ...]:
-    """Return both ends, x and y, of the side that a hexagon shares with the one in a direction of `SIX`."""
+    """Return x, y, x2, y2 of the side that a hexagon shares with its neighbour in a direction of `NEIGHBOUR_STEPS`."""
     x, y = hexagon_xy(*index)
     turns = [math.radians(60 * towards + half) for half in (-30, 30)]
     return tuple(xy for turn in turns for xy in (x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)))
 
 
-def levels(margin: float, most: float) -> list[float]:
-    """Return what contours stand for: the margin, and its doubles up to the most there is."""
-    first = margin or most / 32
-    return list(takewhile(lambda level: level < most, (first * 2.0**k for k in range(12)))) if most > 0 else []
+def levels(margin: float, largest: float) -> list[float]:
+    """Return the contour levels: the margin, doubled up to the largest value."""
+    # Without a margin, a 32nd of the largest value gives five contours.
+    first = margin or largest / 32
+    return list(takewhile(lambda level: level < largest, (first * 2.0**k for k in range(12)))) if largest > 0 else []
 
 
 def _shown() -> Any:
-    """Return the opacity of what the switch of the fitted surface shows."""
+    """Return the opacity of the surface: the switch turns it on and off."""
     return alt.condition(FITTED, alt.value(1), alt.value(0))

@@ -12,27 +12,28 @@ from ettsweep.report.formats import axis_of, is_accuracy, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
 REACH = 8
-"""How many times as far from the best as the median a score may be to be on the panel."""
+"""Scores farther from the best than this many times the median's distance are clamped to the worse edge."""
 
 
 def line_map(
     points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
 ) -> alt.LayerChart:
-    """Draw scores with their standard errors against the free axis; what has no score stands at the worse edge.
+    """Draw scores with standard errors against log2 of the free axis; points without a score are at the worse edge.
 
-    Arguments are those of `lattice`. Places are in log2 of lr, or of wd.
+    The arguments are those of `lattice`.
     """
     data = Data()
-    known = points if ranges is None else pd.concat([points, ranges])  # one point alone does not tell the axis
-    along = "wd" if known["wd_steps"].nunique() > known["lr_steps"].nunique() else "lr"
+    # A single point does not show which axis is free; the searched ranges may.
+    located = points if ranges is None else pd.concat([points, ranges])
+    along = "wd" if located["wd_steps"].nunique() > located["lr_steps"].nunique() else "lr"
     other = points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_of(metric)
     low, high = _range(points, is_accuracy(metric))
-    worse = factor * (low if is_accuracy(metric) else high)
+    worst_y = factor * (low if is_accuracy(metric) else high)
     at = points.assign(
         x=points[f"log2_{along}"],
-        y=(factor * points["score"]).fillna(worse),
+        y=(factor * points["score"]).fillna(worst_y),
         low=factor * (points["score"] - points["error"]),
         high=factor * (points["score"] + points["error"]),
     )
@@ -56,24 +57,24 @@ def line_map(
         layers.append(_signs(data, unscored, x, y))
     if ranges is not None:
         layers += _searched(data, at, ranges, along, factor * (high if is_accuracy(metric) else low), x, y)
-    told = about(at).assign(x=at["x"], y=at["y"])
-    layers.append(picked(alt.Chart(data.of(told)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
+    tooltip_rows = about(at).assign(x=at["x"], y=at["y"])
+    layers.append(picked(alt.Chart(data.of(tooltip_rows)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
     chart = layered(*layers)
     return data.complete(fitted_switch(chart, surface).properties(width="container", height=260))
 
 
 def _range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
-    """Return the scores at the ends of the panel, with some room."""
+    """Return the scores at both ends of the y axis."""
     scored = points.dropna(subset=["score"])
     error = scored["error"].fillna(0)
     ends = [*(scored["score"] - error), *(scored["score"] + error)]
     low, high = clipped_range(ends or [0.0], not accuracy, REACH)
-    room = 0.12 * (high - low)
-    return low - room, high + room
+    margin = 0.12 * (high - low)
+    return low - margin, high + margin
 
 
 def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
-    """Draw a sign for each point without a score, named in a legend."""
+    """Draw a sign for each point without a score, explained by a legend."""
     states = [state for state in STATES if state in set(unscored["state"])]
     scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
     base = alt.Chart(data.of(unscored[["x", "y", "state"]])).encode(x, y)
@@ -82,13 +83,13 @@ def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
 
 
 def _searched(
-    data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, better: float, x: alt.X, y: alt.Y
+    data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, best_y: float, x: alt.X, y: alt.Y
 ) -> list[alt.Chart]:
-    """Number proposals along the better edge and, where two points tell how long a step is, mark the range's ends."""
+    """Number the suggestions along the better edge, and mark the ends of the searched range."""
     numbered = at.dropna(subset=["proposal"])
-    layers = numbers(alt.Chart(data.of(numbered.assign(y=better)[["x", "y", "proposal"]])).encode(x, y))
+    layers = numbers(alt.Chart(data.of(numbered.assign(y=best_y)[["x", "y", "proposal"]])).encode(x, y))
     if at[f"{along}_steps"].nunique() < 2:
-        return layers
+        return layers  # one point does not show how long a step is
     origin, step = _origin(at, along)
     steps = ranges[f"{along}_steps"]
     ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
@@ -106,7 +107,7 @@ def _curve(
     x: alt.X,
     y: alt.Y,
 ) -> list[alt.Chart]:
-    """Draw the fitted curve with a band of its standard error, and its optimum; a line through the scores without."""
+    """Draw the fitted curve with a band of its standard error, and its optimum; without a fit, join the scores."""
     scored = points.dropna(subset=["score"]).sort_values(f"log2_{along}")
     if surface.empty:
         line = pd.DataFrame({"x": scored[f"log2_{along}"], "y": factor * scored["score"]})
@@ -114,23 +115,23 @@ def _curve(
     origin, step = _origin(points, along)
     mesh = surface.assign(x=origin + step * surface[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
-    shown = alt.condition(FITTED, alt.value(1), alt.value(0))
-    faint = alt.condition(FITTED, alt.value(0.2), alt.value(0))
+    opacity = alt.condition(FITTED, alt.value(1), alt.value(0))
+    band_opacity = alt.condition(FITTED, alt.value(0.2), alt.value(0))
     base = alt.Chart(data.of(mesh[["x", "y", "low", "high"]])).encode(x)
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
     error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
     best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
     cross = alt.Chart(data.of(best)).encode(x, y)
     return [
-        base.mark_area(fill=colour).encode(alt.Y("low:Q"), y2="high:Q", opacity=faint),
-        base.mark_line(stroke=colour, strokeWidth=1.4).encode(y, opacity=shown),
-        cross.mark_rule(stroke=CANDIDATE, strokeWidth=1.8).encode(alt.X("left:Q"), x2="right:Q", opacity=shown),
-        cross.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=CANDIDATE, strokeWidth=2).encode(opacity=shown),
+        base.mark_area(fill=colour).encode(alt.Y("low:Q"), y2="high:Q", opacity=band_opacity),
+        base.mark_line(stroke=colour, strokeWidth=1.4).encode(y, opacity=opacity),
+        cross.mark_rule(stroke=CANDIDATE, strokeWidth=1.8).encode(alt.X("left:Q"), x2="right:Q", opacity=opacity),
+        cross.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=CANDIDATE, strokeWidth=2).encode(opacity=opacity),
     ]
 
 
 def _origin(points: pd.DataFrame, along: str) -> tuple[float, float]:
-    """Return log2 of the value at step 0, and how much a step is."""
+    """Return log2 of the axis at step 0, and the length of a step."""
     ordered = points.sort_values(f"{along}_steps")
     first, last = ordered.iloc[0], ordered.iloc[-1]
     step = (last[f"log2_{along}"] - first[f"log2_{along}"]) / (last[f"{along}_steps"] - first[f"{along}_steps"])

@@ -1,4 +1,4 @@
-"""The paper's figure of optima, fig:seeds-ViT: those of all strategies over their seeds, on one axis."""
+"""The paper's figure of optima (fig:seeds-ViT): the best points of all strategies over their seeds, on one axis."""
 
 import altair as alt
 import pandas as pd
@@ -15,31 +15,31 @@ KINDS = ["search's seeds", "fresh seeds"]
 def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
     """Draw the evaluations of each strategy's candidate, a line for each run.
 
-    The legend has (lr, wd) and the mean ± standard deviation of the scores; clicking an entry hides and shows it.
+    The legend has (lr, wd) and the mean ± standard deviation of the scores; a click on an entry hides or shows it.
 
     Args:
-        curves: rows of `curves_frame` of families that differ only in strategy; there is an evaluation at least.
-        runs: rows of `optima_frame` of the same; of each strategy the fresh ones are drawn, the search's without any.
+        curves: rows of `curves_frame` of families that differ only in strategy; at least one is an evaluation.
+        runs: rows of `optima_frame` of the same; a strategy's fresh runs are drawn, or the search's if it has none.
     """
-    data, metric, shown = Data(), str(runs["metric"].iloc[0]), of_one_kind(runs)
+    data, metric, selected = Data(), str(runs["metric"].iloc[0]), of_one_kind(runs)
     quantity, accuracy = evaluated(metric), is_accuracy(metric)
-    drawn = curves[["run", "trained", quantity]].dropna().merge(shown[["run", "strategy", "seed"]], on="run")
-    drawn = seen(drawn.assign(value=(100 if accuracy else 1) * drawn[quantity]), accuracy)
-    labels = {str(strategy): _label(str(strategy), rows, metric) for strategy, rows in shown.groupby("strategy")}
-    drawn["label"] = drawn["strategy"].map(labels)
+    evaluations = curves[["run", "trained", quantity]].dropna().merge(selected[["run", "strategy", "seed"]], on="run")
+    evaluations = seen(evaluations.assign(value=(100 if accuracy else 1) * evaluations[quantity]), accuracy)
+    labels = {str(strategy): _label(str(strategy), rows, metric) for strategy, rows in selected.groupby("strategy")}
+    evaluations["label"] = evaluations["strategy"].map(labels)
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     lines = (
-        alt.Chart(data.of(drawn[["run", "strategy", "seed", "label", "trained", "value"]]))
+        alt.Chart(data.of(evaluations[["run", "strategy", "seed", "label", "trained", "value"]]))
         .mark_line(strokeWidth=1.6)
         .encode(
             alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
             alt.Y(
                 "value:Q",
                 title=NAMES[quantity] + (" (%)" if accuracy else " (nats)"),
-                scale=value_scale(drawn["value"], accuracy),
+                scale=value_scale(evaluations["value"], accuracy),
             ),
             detail="run:N",
-            color=_by_strategy("label", [labels[name] for name in _ordered(shown)], _ordered(shown)),
+            color=_by_strategy("label", [labels[name] for name in _ordered(selected)], _ordered(selected)),
             opacity=alt.condition(hidden, alt.value(0), alt.value(0.85)),
             tooltip=["strategy:N", "seed:Q", "run:N", "trained:Q", "value:Q"],
         )
@@ -52,32 +52,34 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
 def scores(runs: pd.DataFrame) -> alt.LayerChart:
     """Draw the score of each run of each candidate, with means and standard deviations where none diverged.
 
-    Open circles are the search's seeds, which chose the point and so flatter it; filled ones are fresh.
+    Open circles are the search's seeds, which chose the point, so their mean is optimistic; filled ones are fresh.
 
     Args:
         runs: rows of `optima_frame` of families that differ only in strategy.
     """
     name, factor = axis_of(str(runs["metric"].iloc[0]))
     data, order = Data(), _ordered(runs)
-    every = runs.assign(value=factor * runs["score"], kind=_kinds(runs), diverged=runs["score"].isna())
-    scored = every[~every["diverged"]]
-    groups = every.groupby(["strategy", "kind"], as_index=False)
-    found = groups.agg(mean=("value", "mean"), std=("value", "std"), runs=("run", "size"), diverged=("diverged", "sum"))
-    spread, others = found[found["diverged"] == 0], found[found["diverged"] > 0]
+    all_runs = runs.assign(value=factor * runs["score"], kind=_kinds(runs), diverged=runs["score"].isna())
+    scored = all_runs[~all_runs["diverged"]]
+    groups = all_runs.groupby(["strategy", "kind"], as_index=False)
+    statistics = groups.agg(
+        mean=("value", "mean"), std=("value", "std"), runs=("run", "size"), diverged=("diverged", "sum")
+    )
+    spread, others = statistics[statistics["diverged"] == 0], statistics[statistics["diverged"] > 0]
     spread = spread.assign(low=spread["mean"] - spread["std"], high=spread["mean"] + spread["std"])
     y = alt.Y("strategy:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(ticks=False, domain=False))
     apart = alt.YOffset("kind:N", scale=alt.Scale(domain=KINDS))
     x = alt.X("value:Q", title=name, scale=alt.Scale(zero=False, padding=12))
     colour = _by_strategy("strategy", order, order, legend=False)
     base = alt.Chart(data.of(spread)).encode(y, apart, color=colour)
-    told = [f"{n} of {runs} diverged" for n, runs in zip(others["diverged"], others["runs"], strict=True)]
-    words = alt.Chart(data.of(others.assign(told=told)[["strategy", "kind", "told"]])).encode(y, apart, color=colour)
+    texts = [f"{n} of {runs} diverged" for n, runs in zip(others["diverged"], others["runs"], strict=True)]
+    notes = alt.Chart(data.of(others.assign(told=texts)[["strategy", "kind", "told"]])).encode(y, apart, color=colour)
     dots = alt.Chart(data.of(scored[["strategy", "kind", "seed", "run", "value"]])).encode(x, y, apart, color=colour)
     hover = ["strategy:N", alt.Tooltip("kind:N", title="seeds"), "seed:Q", "run:N", "value:Q"]
     layers = [
         base.mark_rule(strokeWidth=1.2).encode(alt.X("low:Q", title=name), x2="high:Q"),
         base.mark_tick(thickness=2.4, size=16).encode(alt.X("mean:Q", title=name)),
-        words.mark_text(align="right", dx=-4, fontSize=10).encode(text="told:N", x=alt.value("width")),
+        notes.mark_text(align="right", dx=-4, fontSize=10).encode(text="told:N", x=alt.value("width")),
     ]
     for kind, filled in zip(KINDS, (False, True), strict=True):
         mark = dots.transform_filter(alt.datum.kind == kind).mark_point(
@@ -89,7 +91,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
 
 
 def of_one_kind(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return of each strategy the fresh runs, those that count where there are none."""
+    """Return the fresh runs of each strategy, or those of the search if it has none."""
     fresh = runs[~runs["counted"]]
     return pd.concat([fresh, runs[runs["counted"] & ~runs["strategy"].isin(fresh["strategy"])]])
 
@@ -103,15 +105,16 @@ def _ordered(runs: pd.DataFrame) -> list[str]:
 
 
 def _label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
+    # NaN, where a run diverged, differs from itself.
     scores = [None if score != score else score for score in runs["score"]]
-    which = "search" if bool(runs["counted"].iloc[0]) else "fresh"
-    told = plus_minus(*mean_std(scores), metric) or f"{sum(score is None for score in scores)} diverged"
-    return f"{strategy} {runs['point'].iloc[0]} [{told}, {len(runs)} {which}]"
+    kind = "search" if bool(runs["counted"].iloc[0]) else "fresh"
+    score_label = plus_minus(*mean_std(scores), metric) or f"{sum(score is None for score in scores)} diverged"
+    return f"{strategy} {runs['point'].iloc[0]} [{score_label}, {len(runs)} {kind}]"
 
 
 def _by_strategy(field: str, domain: list[str], strategies: list[str], legend: bool = True) -> alt.Color:
     scale = alt.Scale(domain=domain, range=[strategy_colour(name) for name in strategies])
-    look = alt.Legend(
+    legend_style = alt.Legend(
         title=None, orient="bottom", columns=columns_from(FILE_WIDTH), symbolType="stroke", symbolStrokeWidth=3
     )
-    return alt.Color(f"{field}:N", scale=scale, legend=look if legend else None)
+    return alt.Color(f"{field}:N", scale=scale, legend=legend_style if legend else None)

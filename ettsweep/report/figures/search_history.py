@@ -1,4 +1,4 @@
-"""The course of a search: the best score against the runs that it has taken."""
+"""The history of a search: the best score against the number of finished runs."""
 
 from typing import Any
 
@@ -11,41 +11,41 @@ from ettsweep.report.formats import axis_of, is_accuracy, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
 
-def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
-    """Draw each run where it ended, proposals filled, the best score so far, and the candidate's mean with its error.
+def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
+    """Draw each finished run, suggestions filled, the best score so far, and the candidate's mean with its error.
 
-    Runs that diverged, or are far worse, stand at the worse edge.
+    Runs that diverged, or are far worse than the others, are at the worse edge.
 
     Args:
-        spent: rows of `course_frame` of one family; there is one at least.
+        history: rows of `search_history_frame` of one family; at least one.
         points: its rows of `points_frame`.
     """
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_of(metric)
     data = Data()
     candidate = points[(points["role"] == "candidate") & points["score"].notna()]
-    known = [*spent["score"].dropna(), *candidate["score"]]
-    low, high = clipped_range(known or [0.0], not is_accuracy(metric), reach=5)
-    room = 0.08 * (high - low)
-    low, high = factor * (low - room), factor * (high + room)
+    finite = [*history["score"].dropna(), *candidate["score"]]
+    low, high = clipped_range(finite or [0.0], not is_accuracy(metric), reach=5)
+    margin = 0.08 * (high - low)
+    low, high = factor * (low - margin), factor * (high + margin)
     worst = low if is_accuracy(metric) else high
-    value = (factor * spent["score"]).fillna(worst)
-    drawn = spent.assign(
+    value = (factor * history["score"]).fillna(worst)
+    rows = history.assign(
         value=value.clip(low, high),
-        so_far=factor * spent["best"],
-        kind=spent["proposal"].notna().map({True: "proposal", False: "other run"}),
-        beyond=spent["score"].isna() | (value < low) | (value > high),
+        so_far=factor * history["best"],
+        kind=history["proposal"].notna().map({True: "suggestion", False: "other run"}),
+        beyond=history["score"].isna() | (value < low) | (value > high),
     )
-    base = alt.Chart(data.of(drawn)).encode(
+    base = alt.Chart(data.of(rows)).encode(
         alt.X(
             "number:Q",
             title="runs finished",
-            scale=alt.Scale(domain=[0.5, len(spent) + 0.5], nice=False),
+            scale=alt.Scale(domain=[0.5, len(history) + 0.5], nice=False),
             axis=alt.Axis(tickMinStep=1),
         ),
         alt.Y("value:Q", title=name, scale=alt.Scale(domain=[low, high], nice=False, zero=False)),
     )
-    told = [
+    tooltip = [
         "number:Q",
         alt.Tooltip("point:N", title="(lr, wd)"),
         "seed:Q",
@@ -62,29 +62,32 @@ def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         level.mark_rule(stroke=CANDIDATE, strokeDash=[5, 3], strokeWidth=1.2).encode(y="score:Q"),
         base.mark_line(interpolate="step-after", stroke=colour, strokeWidth=1.8).encode(y="so_far:Q"),
     ]
-    looks: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("!datum.beyond && datum.kind == 'proposal'", {"filled": True, "fill": colour}),
-        ("!datum.beyond && datum.kind != 'proposal'", {"filled": False, "stroke": colour}),
+    marks: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("!datum.beyond && datum.kind == 'suggestion'", {"filled": True, "fill": colour}),
+        ("!datum.beyond && datum.kind != 'suggestion'", {"filled": False, "stroke": colour}),
         ("datum.beyond", {"filled": False, "stroke": colour, "shape": STATES["diverged"]}),
     )
-    for test, look in looks:
-        layers.append(base.transform_filter(test).mark_point(size=36, opacity=1, **look).encode(tooltip=told))
-    chart = layered(*layers, *_parting(data, drawn, high))
+    for test, mark in marks:
+        layers.append(base.transform_filter(test).mark_point(size=36, opacity=1, **mark).encode(tooltip=tooltip))
+    chart = layered(*layers, *_parting(data, rows, high))
     return data.complete(chart.properties(width="container", height=260))
 
 
-def _parting(data: Data, drawn: pd.DataFrame, top: float) -> list[alt.Chart]:
-    """Part the proposals from the runs that came after them, for the verdict."""
-    end = drawn.loc[drawn["proposal"].notna(), "number"].max()
-    if not end < len(drawn):
+def _parting(data: Data, rows: pd.DataFrame, top: float) -> list[alt.Chart]:
+    """Separate the suggested points from the runs that the verdict needed after them."""
+    end = rows.loc[rows["proposal"].notna(), "number"].max()
+    if not end < len(rows):  # also if `end` is NaN, without any suggestion
         return []
-    named = pd.DataFrame({"number": end + 0.5, "top": top, "side": ["proposals", "for the verdict"]})
-    base = alt.Chart(data.of(named)).encode(alt.X("number:Q"))
+    labels = pd.DataFrame({"number": end + 0.5, "top": top, "side": ["suggestions", "for the verdict"]})
+    base = alt.Chart(data.of(labels)).encode(alt.X("number:Q"))
     rule = base.mark_rule(stroke=INK, strokeOpacity=0.4, strokeDash=[4, 3])
-    look: dict[str, Any] = {"fill": INK, "fillOpacity": 0.7, "fontSize": 10, "baseline": "bottom", "dy": -3}
+    text_style: dict[str, Any] = {"fill": INK, "fillOpacity": 0.7, "fontSize": 10, "baseline": "bottom", "dy": -3}
     sides: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("proposals", {"align": "right", "dx": -5}),
+        ("suggestions", {"align": "right", "dx": -5}),
         ("for the verdict", {"align": "left", "dx": 5}),
     )
-    texts = [base.transform_filter(f"datum.side == '{side}'").mark_text(**look, **place) for side, place in sides]
+    texts = [
+        base.transform_filter(f"datum.side == '{side}'").mark_text(**text_style, **alignment)
+        for side, alignment in sides
+    ]
     return [rule, *(text.encode(alt.Y("top:Q"), text="side:N") for text in texts)]

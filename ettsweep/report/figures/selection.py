@@ -1,4 +1,4 @@
-"""What one does with a map: hover a point, pick one, switch the fitted surface on and off."""
+"""Interaction with a map: tooltips, the selected point, and the switch of the fitted surface."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from ettsweep.report.formats import metric_name
 from ettsweep.report.theme import INK
 
 FITTED = "fitted"
-"""The switch of the fitted surface."""
+"""Vega parameter: `true` while the fitted surface is shown."""
 
 PICKED = "picked"
-"""The selection of a point, by its name: the column `point`."""
+"""Vega selection: the value of the column `point` of the selected point."""
 
 RUNS = 6
-"""Ids that a tooltip has room for."""
+"""Most run ids in a tooltip."""
 
 
 def about(points: pd.DataFrame) -> pd.DataFrame:
-    """Return points with all that a tooltip tells of them."""
-    good = points["as_good"].map({True: ", as good within the margin", False: ""})
+    """Return the points with the columns that tooltips show."""
+    plateau = points["as_good"].map({True: ", as good within the margin", False: ""})
     return points[["point", "lr_steps", "wd_steps"]].assign(
-        state=points["state"] + good,
+        state=points["state"] + plateau,
         mean=points["told"].where(points["score"].notna(), "none"),
         seeds=points["seeds"].fillna(0),
         metric=points["metric"].map(metric_name),
@@ -46,15 +46,16 @@ TOOLTIP = [
 
 
 def picked(base: alt.Chart, mark: dict[str, Any]) -> alt.Chart:
-    """Lay what can be hovered and picked over the points of a chart, a frame around the one that is."""
+    """Return an invisible layer that takes hovers and clicks, with a frame around the selected point."""
+    # By default, an empty selection contains all points.
     selection = alt.selection_point(name=PICKED, fields=["point"], on="click", clear="dblclick", empty=False)
     layer = base.mark_point(**mark, fill=INK, fillOpacity=0, stroke=INK, strokeWidth=2.5, cursor="pointer")
-    seen = alt.condition(selection, alt.value(1), alt.value(0))
-    return layer.encode(strokeOpacity=seen, tooltip=TOOLTIP).add_params(selection)
+    opacity = alt.condition(selection, alt.value(1), alt.value(0))
+    return layer.encode(strokeOpacity=opacity, tooltip=TOOLTIP).add_params(selection)
 
 
 def fitted_switch(chart: alt.LayerChart, surface: pd.DataFrame) -> alt.LayerChart:
-    """Give a map with a fitted surface its switch."""
+    """Add the switch of the fitted surface to a map, if there is one."""
     if surface.empty:
         return chart
     return chart.add_params(alt.param(name=FITTED, value=True, bind=alt.binding_checkbox(name="fitted surface ")))

@@ -1,4 +1,4 @@
-"""Marks: hexagons, a sign for each state, as SVG paths within -1 to 1, and the numbers of proposals."""
+"""Shapes of marks: hexagon, a sign for each state, as SVG paths within -1 to 1, and numbers of suggestions."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 
 HEXAGON = "M" + "L".join(f"{math.sin(k * math.pi / 3):.5f},{math.cos(k * math.pi / 3):.5f}" for k in range(6)) + "Z"
-"""One that stands on a corner; its sides towards left and right are vertical."""
+"""It stands on a corner: its left and right sides are vertical."""
 
 CIRCLE = "M-1,0A1,1,0,1,0,1,0A1,1,0,1,0,-1,0"
 
@@ -23,11 +23,11 @@ STATES = {
     "unknown": "M0,-1L1,0L0,1L-1,0Z",
     "done": CIRCLE,
 }
-"""What stands for a point without a score."""
+"""Signs of points without a score, by state; legends list them in this order."""
 
 
 def numbers(base: alt.Chart) -> list[alt.Chart]:
-    """Draw the number of each proposal, the column `proposal`, on a disc of its own: it is read on every colour."""
+    """Draw the column `proposal` on white discs, which are legible on every colour."""
     disc: dict[str, Any] = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
     number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e")
     return [base.mark_circle(**disc), number.encode(text="proposal:Q")]

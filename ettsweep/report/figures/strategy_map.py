@@ -1,4 +1,4 @@
-"""The optima of all strategies on one map of (lr, wd), each in its own coordinates, or all in those of `standard`."""
+"""The optima of all strategies on one map of (lr, wd), in their own or in common coordinates."""
 
 import altair as alt
 import pandas as pd
@@ -7,17 +7,17 @@ from ettsweep.report.figures.chart_data import Data, layered
 from ettsweep.report.formats import strategy_colour, strategy_rank
 
 MAPPED = "mapped"
-"""The switch to common coordinates."""
+"""Vega parameter: `true` while all strategies are in the coordinates of `standard`."""
 
 SYMBOLS = {"standard": "circle", "ntk": "square", "hybrid": "triangle-up", "mup": "diamond"}
-"""Of all others, a cross."""
+"""Symbols of strategies; any other is a cross."""
 
 
 def strategies(points: pd.DataFrame) -> alt.LayerChart:
-    """Draw the points of some families, what is as good as the candidate within the margin, and the candidates.
+    """Draw the points of some families, those as good as the candidate within the margin, and the candidates.
 
-    A switch maps all to the coordinates of the standard strategy, by powers of the width. There, strategies whose
-    optima agree lie on each other: a ring around a ring, and names above names.
+    A switch maps all points to the coordinates of the standard strategy, by powers of the width. Optima that agree
+    there coincide, so their rings grow and their labels stack upwards.
 
     Args:
         points: rows of `points_frame` of families that differ only in strategy, with wd above 0.
@@ -25,13 +25,13 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     data = Data()
     order = sorted(points["strategy"].unique(), key=strategy_rank)
     names = ["log2_lr", "log2_wd", "common_log2_lr", "common_log2_wd"]
-    shown = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", "lr", "wd", *names]]
+    rows = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", "lr", "wd", *names]]
     scale = alt.Scale(domain=order, range=[strategy_colour(name) for name in order])
     shapes = alt.Scale(domain=order, range=[SYMBOLS.get(name, "cross") for name in order])
     legend = alt.Legend(title=None, orient="bottom", symbolSize=110)
     shape = alt.Shape("strategy:N", scale=shapes, legend=legend)
     base = (
-        alt.Chart(data.of(shown))
+        alt.Chart(data.of(rows))
         .transform_calculate(
             x=f"{MAPPED} ? datum.common_log2_lr : datum.log2_lr", y=f"{MAPPED} ? datum.common_log2_wd : datum.log2_wd"
         )

@@ -1,4 +1,4 @@
-"""The paper's figure of a search, fig:hyper-ViT: the evaluations of all its points, with their best values."""
+"""The paper's figure of a search (fig:hyper-ViT): the evaluations of all points, with their best values."""
 
 import altair as alt
 import numpy as np
@@ -10,27 +10,27 @@ from ettsweep.report.run_histories import NAMES
 from ettsweep.trainer.tasks.registry import evaluated
 
 MOST_LISTED = 30
-"""Points that a legend has room for: the best; the others are grey."""
+"""Most points in a legend, the best ones; all others are grey."""
 
 
 def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     """Draw the evaluations of all points of a family, means over the seeds that count.
 
-    The legend has (lr, wd) and the best value of each point, the best first; clicking an entry hides and shows it. The
-    candidate is thick.
+    The legend has (lr, wd) and the best value of each point, the best first; a click on an entry hides or shows it. The
+    candidate's line is thick.
 
     Args:
-        curves: the rows of `curves_frame` of one family; there is an evaluation at least.
+        curves: the rows of `curves_frame` of one family; at least one is an evaluation.
         points: its rows of `points_frame`.
     """
     metric = str(points["metric"].iloc[0])
     quantity, accuracy = evaluated(metric), is_accuracy(metric)
     factor = 100 if accuracy else 1
-    data, listed = Data(), _listed(points, metric)
-    counted = curves[curves["counted"]].dropna(subset=[quantity])
-    means = mean_curves(counted, quantity, ["point"]).merge(listed, on="point")
+    data, legend_points = Data(), _listed(points, metric)
+    counted_curves = curves[curves["counted"]].dropna(subset=[quantity])
+    means = mean_curves(counted_curves, quantity, ["point"]).merge(legend_points, on="point")
     means = seen(means.assign(value=factor * means["value"]), accuracy)
-    labels = [label for label in dict.fromkeys(listed["label"]) if label in set(means["label"])]
+    labels = [label for label in dict.fromkeys(legend_points["label"]) if label in set(means["label"])]
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     legend = alt.Legend(
         title=f"(lr, wd) [{axis_of(metric)[0].replace('validation ', '')}]",
@@ -63,27 +63,31 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
 
 
 def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.DataFrame:
-    """Return the mean over runs at each place that all runs of a group got to: `trained` and `value`."""
+    """Return the mean over the runs of each group: `trained` and `value`.
+
+    Only where all runs of the group have an evaluation: a run that ends early would make the mean jump.
+    """
     groups = evaluated.groupby([*by, "trained"], as_index=False).agg(value=(quantity, "mean"), runs=("run", "nunique"))
     return groups[groups["runs"] == groups.groupby(by)["runs"].transform("max")].drop(columns="runs")
 
 
-def seen(drawn: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
-    """Return what of curves shows the differences where they end: of accuracies, the upper three quarters."""
-    return drawn[drawn["value"] >= drawn["value"].quantile(0.25)] if accuracy else drawn
+def seen(curves: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
+    """Drop the lowest quarter of accuracies, the steep beginning, so that the ends fill the axis; keep all losses."""
+    return curves[curves["value"] >= curves["value"].quantile(0.25)] if accuracy else curves
 
 
 def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
-    """Return a scale for all values, in log for losses that fall much."""
+    """Return the y scale of some values: logarithmic for losses that fall to less than a quarter."""
     low, high = float(values.min()), float(values.max())
     if not accuracy and low > 0 and high > 4 * low:
         return alt.Scale(type="log", nice=False, domain=[low / 1.1, high * 1.1])
-    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return alt.Scale(zero=False, nice=False, domain=[low - room, high + room])
+    # Equal values, or all 0, need a range too.
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return alt.Scale(zero=False, nice=False, domain=[low - margin, high + margin])
 
 
 def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return points with what the legend has of them, the best first, those that diverged last."""
+    """Return the points with their legend labels, the best first, diverged ones last."""
     ranked = points.sort_values("score", ascending=not is_accuracy(metric), na_position="last").reset_index(drop=True)
     best = [
         score_text(score, metric) if score == score else state
@@ -100,9 +104,9 @@ def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _shades(labels: list[str]) -> list[str]:
-    """Return a colour for each label, from blue for the best to red; grey for what is not listed."""
-    named = [label for label in labels if label != "other points"]
-    at = np.linspace(0, 1, max(2, len(named)))
+    """Return a colour per label, from blue for the best to red; grey for points that are not listed."""
+    listed_labels = [label for label in labels if label != "other points"]
+    at = np.linspace(0, 1, max(2, len(listed_labels)))
     stops = [
         (0.0, (37, 99, 190)),
         (0.25, (20, 150, 160)),
@@ -110,7 +114,7 @@ def _shades(labels: list[str]) -> list[str]:
         (0.75, (224, 150, 30)),
         (1.0, (205, 60, 40)),
     ]
-    places = [place for place, _ in stops]
-    channels = [np.interp(at, places, [rgb[k] for _, rgb in stops]).round().astype(int) for k in range(3)]
+    positions = [position for position, _ in stops]
+    channels = [np.interp(at, positions, [rgb[k] for _, rgb in stops]).round().astype(int) for k in range(3)]
     shades = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in zip(*channels, strict=True)]
-    return [GREY if label == "other points" else shades[named.index(label)] for label in labels]
+    return [GREY if label == "other points" else shades[listed_labels.index(label)] for label in labels]

@@ -55,7 +55,7 @@ def test_steps_are_the_best_loss_so_far_and_dots_the_runs(results: Path) -> None
     filled = {number: mark.fill != "transparent" for number, mark in told(found).items()}
     assert filled == {"1": True, "2": True, "3": True, "4": False}
     assert told(found)["2"].told["score"] == "1"
-    assert [told(found)[number].told["kind"] for number in "34"] == ["proposal", "other run"]
+    assert [told(found)[number].told["kind"] for number in "34"] == ["suggestion", "other run"]
 
 
 def test_accuracies_rise_and_are_in_percent(results: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_line_parts_proposals_from_what_came_for_the_verdict(results: Path) ->
     (at,) = {round(found.at(rule)[0][0], 6) for rule in found.of("rule") if rule.strokeDash == [4, 3]}
     assert at == 3.5
     sides = {str(mark.text): (mark.align, round(found.at(mark)[0][0], 6)) for mark in found.of("text")}
-    assert sides == {"proposals": ("right", 3.5), "for the verdict": ("left", 3.5)}
+    assert sides == {"suggestions": ("right", 3.5), "for the verdict": ("left", 3.5)}
 
 
 def test_no_line_where_all_runs_are_proposals(results: Path) -> None:

@@ -30,7 +30,7 @@ from pathlib import Path
 import ettsweep
 from bench.others import AT_ONCE, OTHERS, Row
 from bench.tables import facts
-from ettsweep.processes import beside
+from ettsweep.processes import background_thread
 from ettsweep.runs.folder import RunDir, runs_dir
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
@@ -100,7 +100,7 @@ def measure(words: Sequence[str], folder: Path, timeout_s: float) -> Row:
     """
     before, seen = children_s(), dict[tuple[str, str], int]()
     began_s = time.perf_counter()
-    with beside("look", lambda over: watch(over, seen)):
+    with background_thread("look", lambda over: watch(over, seen)):
         try:
             with (folder / "log.txt").open("wb") as log:  # a pipe would be open for as long as what is left behind
                 files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}

@@ -229,10 +229,10 @@ def head(folder: Path, small: bool) -> Rows:
                 loss = F.cross_entropy(F.linear(h_ND, w_VD).float(), targets_N, ignore_index=0, reduction="sum")
         return torch.autograd.grad(loss, (h_ND, w_VD))
 
-    multiple = dict(cross_entropy.MULTIPLE)
+    multiple = dict(cross_entropy.COLUMN_MULTIPLE)
     for way in ("ours", "ours, columns as they are", "all logits"):
-        cross_entropy.MULTIPLE.clear()
-        cross_entropy.MULTIPLE.update(multiple if way == "ours" else {})
+        cross_entropy.COLUMN_MULTIPLE.clear()
+        cross_entropy.COLUMN_MULTIPLE.update(multiple if way == "ours" else {})
         if DEVICE.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         step_s = seconds_of(partial(step, way != "all logits"), small)

@@ -33,9 +33,9 @@ from ettsweep.trainer.models.build import example_inputs
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, DigitsTask, ImageNetTask
-from ettsweep.trainer.tasks.task import Batch, Classification, SameBatch
-from ettsweep.trainer.training.distributed import ALONE
-from ettsweep.trainer.training.run import ClaimedRun, assembled, environment, prepare, training
+from ettsweep.trainer.tasks.task import Batch, Classification, FixedBatchTask
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS
+from ettsweep.trainer.training.run import ClaimedRun, build_trainer, environment, prepare, training_coroutine
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer
 from ettsweep.worker.devices import keep_freed_memory
@@ -76,9 +76,9 @@ def made(spec: RunSpec, device: torch.device) -> Trainer:
     """Return what trains a run; CIFAR's images are made, and the same in each step."""
     if spec.task.kind == "digits":
         return prepare(spec, device)
-    trainer = assembled(spec, device, RuntimeSettings(), ALONE)
+    trainer = build_trainer(spec, device, RuntimeSettings(), SINGLE_PROCESS)
     labels = torch.arange(spec.batch_size, device=device) % 10
-    trainer.task = SameBatch(
+    trainer.task = FixedBatchTask(
         Batch(example_inputs(spec.model, spec.batch_size, device), labels), Classification(0.0).loss
     )
     return trainer
@@ -100,7 +100,7 @@ def stacked(spec: RunSpec, members: int, device: torch.device) -> Callable[[], o
 
     def step() -> None:
         _, gradients = stack.gradients(batches)
-        stack.hand_out(gradients, stack.trainers)
+        stack.distribute_gradients(gradients, stack.trainers)
         for trainer in stack.trainers:
             trainer.update(0.001)
 
@@ -152,7 +152,9 @@ def loader(members: int, folder: Path) -> list[Row]:
             pack, some = Pack(cpu, size), runs[first : first + size]
             settings = RuntimeSettings(data=str(data))
             attempts = [(run, run.claim(environment(cpu), after=0)) for run in some]
-            pack.train([training(ClaimedRun(run, a, cpu, settings, lambda: None), pack) for run, a in attempts if a])
+            pack.train(
+                [training_coroutine(ClaimedRun(run, a, cpu, settings, lambda: None), pack) for run, a in attempts if a]
+            )
         each_s = (time.process_time() - began_s) / members
         results = [run.result() or {} for run in runs]
         rows.append(

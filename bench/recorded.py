@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.worlds import Place
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.files import loads
 from ettsweep.runs.spec import MAX_SEED
@@ -110,7 +110,7 @@ def _lattice(path: Path, metric: str, scores: Mapping[tuple[float, float, int], 
     whole = list(product(lrs, wds, seeds))
     if holes := [key for key in whole if key not in scores]:
         lr, wd, seed = holes[0]
-        told = f"{len(lrs)} x {len(wds)} points with {count(len(seeds), 'seed')} have {count(len(holes), 'hole')}"
+        told = f"{len(lrs)} x {len(wds)} points with {format_count(len(seeds), 'seed')} have {format_count(len(holes), 'hole')}"
         raise InputError(f"{path}: {told}; the first is log2_lr {lr:g}, log2_wd {wd:g}, seed {seed}")
     return Table(metric, lrs, wds, np.reshape([scores[key] for key in whole], (len(lrs), len(wds), len(seeds))))
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from bench.recorded import Recorded, Table, read_table
 from bench.worlds import SURFACES, Made, Place, World
-from ettsweep.config import parse_numbers
-from ettsweep.console import Format, Row, count, print_note, print_table, progress
+from ettsweep.config import parse_integers
+from ettsweep.console import Format, Row, format_count, print_note, print_table, progress
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.process_pool import Pool, open_pool
 from ettsweep.processes import cores
@@ -28,13 +28,13 @@ from ettsweep.runs.spec import MAX_SEED
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import validate
 from ettsweep.shipped_files import shipped
-from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve_criterion
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, Point, neighbours
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.run_index import Run, RunIndex
-from ettsweep.study.samplers import SAMPLERS, proposer, trials_for
-from ettsweep.study.seeds import in_turn
+from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
+from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import StartPoint, Suggester
 from ettsweep.study.verification import NO_BUDGET, Budget, Verification
@@ -97,7 +97,7 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
         told = ", ".join(map(str, seeds))
         raise InputError(f"--seeds: different whole numbers from 0 to {MAX_SEED} are expected, got {told}")
     grid = shipped("grids") / GRIDS[table.metric if table else "best_loss"]
-    base, lr, wd = load_request(grid, ["ntk"]).searches()[0].base, Axis(), Axis()
+    base, lr, wd = load_sweep_spec(grid, ["ntk"]).studies()[0].base, Axis(), Axis()
     if table:
         i, j = table.centre
         base = base.with_point(2.0 ** table.log2_lr[i], 2.0 ** table.log2_wd[j], seeds[0])
@@ -136,14 +136,14 @@ class Way:
         low, high = world.ends
         start = at(self.start or ((0, 0) if self.off is None else _beside(world.best, self.off, world)))
         if self.name == "climb":
-            return replace(study, points=(start,)), None
+            return replace(study, grid_points=(start,)), None
         if self.name == "factorial":
             box = product(range(low[0], high[0] + 1), range(low[1], high[1] + 1))
-            return replace(study, points=tuple(dict.fromkeys(map(at, box)))), None
-        trials = trials_for(self.name, self.trials)
+            return replace(study, grid_points=tuple(dict.fromkeys(map(at, box)))), None
+        trials = resolve_trials(self.name, self.trials)
         starts = {study.key: StartPoint(start)}
-        searching = Suggester(self.name, proposer(self.name, world.number), trials, starts)
-        return replace(study, points=(), box=(at(low), at(high))), searching
+        searching = Suggester(self.name, make_sampler(self.name, world.number), trials, starts)
+        return replace(study, grid_points=(), box=(at(low), at(high))), searching
 
 
 def _beside(best: Place, off: int, world: Made | Recorded) -> Place:
@@ -165,8 +165,8 @@ def simulate(
 
     Where it is searched, a proposer has named its points before.
     """
-    rank = {seed: number for number, seed in enumerate(in_turn(study))}
-    asking = Verification([study], budget=budget, at_once=slots, follows=True, searching=searching)
+    rank = {seed: number for number, seed in enumerate(seed_order(study))}
+    asking = Verification([study], budget=budget, capacity=slots, follows=True, suggester=searching)
     run_index, wall = RunIndex({}, {}), 0
     plan = asking.plan(run_index) if searching else make_plan(study.specs(), run_index)
     while plan.to_launch:
@@ -267,9 +267,9 @@ def _simulated(options: argparse.Namespace) -> None:
     if options.table and (options.noise is not None or options.tails):
         raise InputError("--noise and --tails are those of a made surface; a table has its own")
     if options.sampler in SAMPLERS:
-        proposer(options.sampler)  # the package that it needs may be missing
+        make_sampler(options.sampler)  # the package that it needs may be missing
     stated = _stated(rule=options.rule, confidence=options.confidence, margin=options.margin)
-    seeds = parse_numbers(options.seeds, "--seeds", "0,1,2")
+    seeds = parse_integers(options.seeds, "--seeds", "0,1,2")
     table = read_table(options.table) if options.table else None
     noise = 0.06 if options.noise is None else _stated(noise=options.noise).margin or 0.0
     world = (
@@ -279,26 +279,26 @@ def _simulated(options: argparse.Namespace) -> None:
     )
     most = table.seeds(options.max_seeds) if table else options.max_seeds
     way = Way(options.sampler, options.trials, options.off)
-    criterion, rows, found = resolve([stated]), list[Row](), list[Outcome]()
+    criterion, rows, found = resolve_criterion([stated]), list[Row](), list[Outcome]()
     rules: list[Rule] = [stated.rule] if stated.rule else ["bound", "paper"]
     try:
         with progress("simulating", len(rules) * options.sweeps) as advance, open_workers(options.workers) as pool:
             for rule in rules:
                 study = centre_alone(seeds, criterion.model_copy(update={"rule": rule}), table)
-                budget, found = Budget(options.max_runs, most).checked([study]), []
+                budget, found = Budget(options.max_runs, most).check([study]), []
                 for one in outcomes(pool, Series(study, world, budget, options.slots, way), options.sweeps):
                     found.append(one)
                     advance(1)
                 rows.append({"rule": rule, **summary(found)})
     except KeyboardInterrupt:
         if len(rows) < len(rules) and found:
-            rows.append({"rule": f"{rules[len(rows)]}, {count(len(found), 'sweep')} alone", **summary(found)})
+            rows.append({"rule": f"{rules[len(rows)]}, {format_count(len(found), 'sweep')} alone", **summary(found)})
         print_table(rows, Format(options.format))
         raise
     print_table(rows, Format(options.format))
     if options.format == Format.TABLE:
         margin = study.metric.format_share(criterion.margin_for(study.metric))
-        told = f"{count(options.sweeps, 'sweep')} a rule; {study.metric.metric}, margin {margin}"
+        told = f"{format_count(options.sweeps, 'sweep')} a rule; {study.metric.name}, margin {margin}"
         print_note(f"{told}, confidence {criterion.confidence:g}")
 
 

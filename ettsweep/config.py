@@ -10,7 +10,7 @@ import yaml
 
 from ettsweep.errors import InputError
 
-HIDDEN = "***"
+HIDDEN_VALUE = "***"
 """Replaces the value of an environment variable, which may be a secret, wherever it is shown or stored."""
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ _FAST = _with_rules(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 """The same on libyaml, if PyYAML was built with it: five times as fast, with poorer messages."""
 
 
-DEEPEST, MOST = 100, 1_000_000
+MAX_DEPTH, MAX_VALUES = 100, 1_000_000
 """Limits of a file: older versions of libyaml have none, and a deeply nested file crashes the process."""
 
 
@@ -68,7 +68,7 @@ def _check_extent(text: str, source: str, loader: type) -> None:
         at = f"{source}: line {event.start_mark.line + 1}" if event.start_mark else source
         if isinstance(event, yaml.CollectionStartEvent):
             open_collections.append((event.anchor, 1))
-            if len(open_collections) > DEEPEST:
+            if len(open_collections) > MAX_DEPTH:
                 raise InputError(f"{at}: nested too deeply")
             continue
         if isinstance(event, yaml.AliasEvent):
@@ -86,8 +86,8 @@ def _check_extent(text: str, source: str, loader: type) -> None:
         if open_collections:
             above, so_far = open_collections.pop()
             open_collections.append((above, so_far + values))
-        if values > MOST:
-            raise InputError(f"{at}: more than {MOST:,} values, aliases counted")
+        if values > MAX_VALUES:
+            raise InputError(f"{at}: more than {MAX_VALUES:,} values, aliases counted")
 
 
 def _load(text: str, source: str, loader: type) -> Any:
@@ -168,22 +168,22 @@ def split_override(
     """
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(keys, key):
-        raise InputError(f"{option} {hidden(override)}: key=value is expected, such as {example}")
-    return key, parse_yaml(text, f"{option} {hidden(override)}")
+        raise InputError(f"{option} {hide_secrets(override)}: key=value is expected, such as {example}")
+    return key, parse_yaml(text, f"{option} {hide_secrets(override)}")
 
 
-def hidden(override: str) -> str:
+def hide_secrets(override: str) -> str:
     """Return `key=value`, or an option with it, without the value of an environment variable."""
     match = re.match(r"\s*(--[a-z-]+=)?[\w.]*\benvironment\b[^\s:=]*", override)
-    return f"{match[0]}={HIDDEN}" if match and match.end() < len(override) else override
+    return f"{match[0]}={HIDDEN_VALUE}" if match and match.end() < len(override) else override
 
 
-def with_sets(source: str, overrides: Sequence[str], option: str = "--set") -> str:
+def source_with_overrides(source: str, overrides: Sequence[str], option: str = "--set") -> str:
     """Return the source of data for messages, with the overrides that were applied."""
-    return f"{source} with {option} {' '.join(map(hidden, overrides))}" if overrides else source
+    return f"{source} with {option} {' '.join(map(hide_secrets, overrides))}" if overrides else source
 
 
-def parse_numbers(text: str | None, option: str, example: str) -> list[int]:
+def parse_integers(text: str | None, option: str, example: str) -> list[int]:
     """Parse whole numbers separated by commas; None means none."""
     try:
         return [] if text is None else [int(field) for field in text.split(",")]

@@ -67,26 +67,26 @@ def escape_control(text: str) -> str:
 
     Lone surrogates, which stand for undecodable bytes of a path, are escaped as well: they cannot be printed.
     """
-    return _OBEYED.sub(lambda m: repr(m[0])[1:-1], text)
+    return _CONTROL.sub(lambda m: repr(m[0])[1:-1], text)
 
 
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def with_results(text: str, argv: Sequence[str]) -> str:
     """Add the `--results` of a command line to the `ettsweep` commands in a text."""
     folders = [b for a, b in pairwise(argv) if a == "--results"]
     folders += [a.partition("=")[2] for a in argv if a.startswith("--results=")]
-    return at_results(text, folders[-1]) if folders else text
+    return with_results_option(text, folders[-1]) if folders else text
 
 
-def at_results(text: str, results: str) -> str:
+def with_results_option(text: str, results: str) -> str:
     """Add `--results` to the `ettsweep` commands in a text."""
     return re.sub(r"`(ettsweep (?!data )[^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(results)}`", text)
 
 
 def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
-    cells = [[cell(row[n], n).replace("|", "\\|") for n in names] for row in rows]
+    cells = [[format_cell(row[n], n).replace("|", "\\|") for n in names] for row in rows]
     lines = [names, ["---"] * len(names), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -105,7 +105,7 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
     for name in names:
         table.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(row[name], name), style=_style(row[name])) for name in names))
+        table.add_row(*(Text(format_cell(row[name], name), style=_style(row[name])) for name in names))
     Console().print(table)
 
 
@@ -115,7 +115,7 @@ def _aligned(rows: Sequence[Row], names: Sequence[str], numeric: Collection[str]
 
     columns = []
     for name in names:
-        texts = [name, *(cell(row[name], name).strip() for row in rows)]
+        texts = [name, *(format_cell(row[name], name).strip() for row in rows)]
         lengths = [cell_len(text) for text in texts]
         width = max(lengths[0] + 2, *lengths)
         blanks = [" " * (width - length) for length in lengths]
@@ -152,12 +152,12 @@ STYLES = {
 }
 
 
-def count(number: int, what: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return `1 node` or `2 nodes`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def span(minutes: float) -> str:
+def format_minutes(minutes: float) -> str:
     """Return minutes as `90 min`, `4 h` or `2 days`."""
     for unit, size in (("days", 1440), ("h", 60)):
         if minutes >= 2 * size or (minutes >= size and minutes % size == 0):
@@ -165,7 +165,7 @@ def span(minutes: float) -> str:
     return f"{minutes:.4g} min"
 
 
-def cell(value: object, name: str = "") -> str:
+def format_cell(value: object, name: str = "") -> str:
     """Return a value as people read it; an lr or wd, known by the column's name, as `2^-6 (0.015625)`."""
     if value is None:
         return ""
@@ -174,14 +174,14 @@ def cell(value: object, name: str = "") -> str:
     if isinstance(value, float):
         return power_and_decimal(value) if name.rpartition(".")[2] in POWER_COLUMNS else f"{value:.4g}"
     if isinstance(value, list | tuple):
-        return " x ".join(cell(v) for v in value)
+        return " x ".join(format_cell(v) for v in value)
     return escape_control(str(value).replace("\n", " "))
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
-class Advance(Protocol):
+class AdvanceProgress(Protocol):
     """Advances a progress bar by an amount, and renames it if `what` is given."""
 
     def __call__(self, amount: float, what: str | None = None) -> None: ...
@@ -189,8 +189,8 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(
-    what: str, total: float | None, measure: Literal["count", "bytes", "share"] = "count"
-) -> Iterator[Advance]:
+    description: str, total: float | None, measure: Literal["count", "bytes", "share"] = "count"
+) -> Iterator[AdvanceProgress]:
     """Yield a function that advances a progress bar; it does nothing where standard error is no terminal.
 
     Args:
@@ -200,7 +200,7 @@ def progress(
             does not predict the time left.
     """
     if not sys.stderr.isatty():
-        yield lambda amount, what=None: None
+        yield lambda amount, description=None: None
         return
     from rich import progress as bars
     from rich.console import Console
@@ -212,11 +212,11 @@ def progress(
     }
     first = bars.Progress.get_default_columns()[:-1]
     with bars.Progress(*first, *columns[measure], console=Console(stderr=True), transient=True) as display:
-        bar = display.add_task(what, total=total)
-        yield lambda amount, what=None: display.update(bar, advance=amount, description=what)
+        bar = display.add_task(description, total=total)
+        yield lambda amount, description=None: display.update(bar, advance=amount, description=description)
 
 
-def device_hours(seconds: float) -> str:
+def format_device_hours(seconds: float) -> str:
     """Return 1440 s as `0.4 device hours`, with two digits."""
     hours = seconds / 3600
     number = f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"

@@ -52,9 +52,9 @@ class SweepNameTakenError(InputError):
 class TooFewPairsError(InputError):
     """A text has too few byte pairs for so many tokens; it has enough for `max_tokens`."""
 
-    def __init__(self, message: str, most: int = 0) -> None:  # the default is for unpickling, which sets it later
+    def __init__(self, message: str, max_tokens: int = 0) -> None:  # the default is for unpickling, which sets it later
         super().__init__(message)
-        self.most = most
+        self.max_tokens = max_tokens
 
 
 class StoppedError(EttsweepError):
@@ -112,12 +112,12 @@ class GitError(Exception):
 
 
 @contextmanager
-def located(where: str) -> Iterator[None]:
+def with_source(source: str) -> Iterator[None]:
     """Put the name of a file or an option before each line of an InputError that is raised within."""
     try:
         yield
     except InputError as error:
-        raise InputError.of(f"{where}: {line}" for line in str(error).splitlines()) from None
+        raise InputError.of(f"{source}: {line}" for line in str(error).splitlines()) from None
 
 
 def first_line(error: BaseException) -> str:

@@ -35,7 +35,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def chosen_by(option: str, folder: Path) -> Iterator[None]:
+def naming_option(option: str, folder: Path) -> Iterator[None]:
     """Name `option` as the remedy in a StorageError about `folder`, unless the disk is full."""
     try:
         yield

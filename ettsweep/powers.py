@@ -15,7 +15,7 @@ def log2(value: float) -> float | None:
     return round(math.log2(value), LOG2_DIGITS) + 0.0 if value > 0 else None
 
 
-def power(value: float, digits: int | None = None) -> str:
+def format_power(value: float, digits: int | None = None) -> str:
     """Return an lr or wd as a power of two where it is one, 2^-6 or 2^1.5, and else as a decimal.
 
     The decimal has some `digits`, or as many as `shortest_decimal` needs.
@@ -38,7 +38,7 @@ def shortest_decimal(value: float) -> str:
 
 def power_and_decimal(value: float) -> str:
     """Return an lr or wd for tables: `2^-6 (0.015625)`, or a decimal alone if it is no power of two."""
-    text, decimal = power(value), shortest_decimal(value)
+    text, decimal = format_power(value), shortest_decimal(value)
     return text if text == decimal else f"{text} ({decimal})"
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 
-from ettsweep.processes import blocked
+from ettsweep.processes import signals_blocked
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,12 +21,12 @@ class Pool(ProcessPoolExecutor):
 
     def submit(self, work: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
         """Submit work; a process may be started for it, which inherits the blocked signal."""
-        with blocked(signal.SIGINT):
+        with signals_blocked(signal.SIGINT):
             return super().submit(work, *arguments, **keywords)
 
     def end(self) -> None:
         """Terminate the processes, whatever they do."""
-        with blocked(signal.SIGINT):
+        with signals_blocked(signal.SIGINT):
             for process in active_children():  # one that waits for a disk would never notice a shutdown
                 process.terminate()
             self.shutdown(cancel_futures=True)

@@ -82,7 +82,7 @@ def start_time(pid: int) -> str | None:
     return ps.stdout.strip() or None
 
 
-def process(pid: int | None = None) -> Process:
+def process_identity(pid: int | None = None) -> Process:
     """Return the identity of a process of this machine, by default of the current one."""
     pid = os.getpid() if pid is None else pid
     return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone", pid_namespace())
@@ -105,7 +105,7 @@ def memory_bytes() -> int:
 
 
 @contextlib.contextmanager
-def blocked(*signals: signal.Signals) -> Iterator[None]:
+def signals_blocked(*signals: signal.Signals) -> Iterator[None]:
     """Block signals in the body; processes started in it inherit the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -115,7 +115,7 @@ def blocked(*signals: signal.Signals) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def beside(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
+def background_thread(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
     """Run `work` in a named thread during the body, and set the event that it is given at the end."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

@@ -9,20 +9,20 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.errors import InputError, unknown_name
-from ettsweep.launch.follow import read_ledger
+from ettsweep.launch.follow import read_run_index
 from ettsweep.report import family_charts
-from ettsweep.report.families import JudgedFamily, compare, judged, with_evidence
+from ettsweep.report.families import JudgedFamily, judged_families, strategy_comparisons, with_verdict_runs
 from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figures.chart_data import FILE_WIDTH
-from ettsweep.report.run_histories import RunHistories, rows_for
+from ettsweep.report.run_histories import RunHistories, rows_per_run
 from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.runs.folder import runs_dir, sweeps_dir
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.study.run_index import Run, count_states
-from ettsweep.study.sweep_store import Searches, belonging, load_sweep_store
+from ettsweep.study.sweep_store import StudiesByFamily, load_sweep_store, runs_of_sweeps
 from ettsweep.study.verification import judge
 
 
@@ -38,24 +38,24 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
         CorruptError: a sweep given by name cannot be read.
     """
     folder = Path(folder)
-    _check(folder)
-    store, run_index = load_sweep_store(folder), read_ledger(folder)
-    chosen = store.chosen(sweeps)
-    if store.named and not chosen:
-        names = ", ".join(map(repr, store.named))
+    _check_folder(folder)
+    store, run_index = load_sweep_store(folder), read_run_index(folder)
+    chosen = store.select(sweeps)
+    if store.sweeps and not chosen:
+        names = ", ".join(map(repr, store.sweeps))
         raise InputError(f"{folder}: all sweeps are archived; name the ones to load: {names}")
     verdicts = judge([study for sweep in chosen for study in sweep.studies], run_index)
-    runs = with_evidence(belonging(run_index.runs.values(), store, sweeps), verdicts)
+    runs = with_verdict_runs(runs_of_sweeps(run_index.runs.values(), store, sweeps), verdicts)
     # Sweeps given by name were read, or raised; damaged others do not matter then.
     unreadable = {**({} if sweeps else store.broken), **run_index.broken}
     for problem in unreadable.values():
         _warn(problem)
     histories = RunHistories(_warn)
-    frames = FamilyFrames(judged(runs, verdicts), histories, rows_for(len(runs)))
-    return Results(folder, runs, frames, store.searches, unreadable, histories)
+    frames = FamilyFrames(judged_families(runs, verdicts), histories, rows_per_run(len(runs)))
+    return Results(folder, runs, frames, store.studies_by_family, unreadable, histories)
 
 
-def _check(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; `load` takes the results folder of ettsweep's commands")
     # An empty folder is fine: no command has written to it yet.
@@ -78,7 +78,7 @@ class Results:
     folder: Path
     _runs: list[Run]
     _frames: FamilyFrames
-    _searches: Searches
+    _searches: StudiesByFamily
     _unreadable: dict[str, str]
     _histories: RunHistories
 
@@ -194,8 +194,8 @@ class Results:
     def __repr__(self) -> str:
         # Sweeps come from families, not from disk: an unreadable sweep counts as broken only.
         states = ", ".join(f"{n} {state}" for state, n in count_states(run.state for run in self._runs).items())
-        sweeps = _sweeps_of(self._frames.families)
-        text = f"{self.folder}: {count(len(sweeps), 'sweep')}, {count(len(self._runs), 'run')}"
+        sweeps = _sweep_names(self._frames.families)
+        text = f"{self.folder}: {format_count(len(sweeps), 'sweep')}, {format_count(len(self._runs), 'run')}"
         return text + (f" ({states})" if states else "") + (f", {len(self.broken)} broken" if self.broken else "")
 
 
@@ -209,7 +209,9 @@ class Figures:
 
     def __init__(self, folder: Path, frames: FamilyFrames) -> None:
         self._folder, self._frames = folder, frames
-        self._families = [family for comparison in compare(frames.families) for family in comparison.families]
+        self._families = [
+            family for comparison in strategy_comparisons(frames.families) for family in comparison.families
+        ]
 
     # --- all strategies of a sweep ---
 
@@ -219,7 +221,9 @@ class Figures:
         Raises:
             InputError: fewer than two strategies have a score, or there are several sweeps and none is given.
         """
-        return _shown(family_charts.strategies(self._of_all(sweep)), "fewer than two strategies have a score")
+        return _with_theme(
+            family_charts.strategies(self._comparison_frames(sweep)), "fewer than two strategies have a score"
+        )
 
     def seeds(self, sweep: str | None = None) -> alt.LayerChart:
         """Return the trajectories of all optima, one line per seed.
@@ -227,7 +231,7 @@ class Figures:
         Raises:
             InputError: no optimum has been evaluated yet, or there are several sweeps and none is given.
         """
-        return _shown(family_charts.seeds(self._of_all(sweep)), "no optimum has been evaluated yet")
+        return _with_theme(family_charts.seeds(self._comparison_frames(sweep)), "no optimum has been evaluated yet")
 
     def scores(self, sweep: str | None = None) -> alt.LayerChart:
         """Return the scores of all optima, over the search's seeds and fresh ones.
@@ -235,7 +239,7 @@ class Figures:
         Raises:
             InputError: no optimum has a score yet, or there are several sweeps and none is given.
         """
-        return _shown(family_charts.scores(self._of_all(sweep)), "no optimum has a score yet")
+        return _with_theme(family_charts.scores(self._comparison_frames(sweep)), "no optimum has a score yet")
 
     # --- one strategy ---
 
@@ -245,7 +249,9 @@ class Figures:
         Raises:
             InputError: it has no run yet, no such strategy, or several families match.
         """
-        return _shown(family_charts.lattice(self._of(strategy, sweep)), "no axis is searched, or there is no run yet")
+        return _with_theme(
+            family_charts.lattice(self._family_frames(strategy, sweep)), "no axis is searched, or there is no run yet"
+        )
 
     def trajectories(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
         """Return the evaluations of all points of a strategy, means over seeds.
@@ -253,7 +259,9 @@ class Figures:
         Raises:
             InputError: nothing has been evaluated yet, no such strategy, or several families match.
         """
-        return _shown(family_charts.trajectories(self._of(strategy, sweep)), "nothing has been evaluated yet")
+        return _with_theme(
+            family_charts.trajectories(self._family_frames(strategy, sweep)), "nothing has been evaluated yet"
+        )
 
     def curves(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
         """Return the explorer of a strategy's losses and gradient norms, with spikes.
@@ -261,7 +269,7 @@ class Figures:
         Raises:
             InputError: nothing has been recorded yet, no such strategy, or several families match.
         """
-        return _shown(family_charts.curves(self._of(strategy, sweep)), "nothing has been recorded yet")
+        return _with_theme(family_charts.curves(self._family_frames(strategy, sweep)), "nothing has been recorded yet")
 
     def course(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
         """Return the best score after each finished run of `ettsweep search`.
@@ -269,21 +277,21 @@ class Figures:
         Raises:
             InputError: no point was suggested, no such strategy, or several families match.
         """
-        return _shown(
-            family_charts.course(self._of(strategy, sweep)),
+        return _with_theme(
+            family_charts.course(self._family_frames(strategy, sweep)),
             "no points were suggested; only `ettsweep search` suggests points",
         )
 
     # --- selection ---
 
-    def _of_all(self, sweep: str | None) -> FamilyFrames:
-        families = self._in(sweep)
-        if len(names := _sweeps_of(families)) > 1:
+    def _comparison_frames(self, sweep: str | None) -> FamilyFrames:
+        families = self._families_in(sweep)
+        if len(names := _sweep_names(families)) > 1:
             raise InputError(f"there are several sweeps; choose one: {', '.join(map(repr, names))}")
-        return self._frames.of(families)
+        return self._frames.for_families(families)
 
-    def _of(self, strategy: str | None, sweep: str | None) -> FamilyFrames:
-        families = self._in(sweep)
+    def _family_frames(self, strategy: str | None, sweep: str | None) -> FamilyFrames:
+        families = self._families_in(sweep)
         if strategy is not None:
             name, available = strategy_name(parse_strategy(strategy)), {family.verdict.strategy for family in families}
             if name not in available:
@@ -292,21 +300,21 @@ class Figures:
         if len(families) > 1:
             choices = ", ".join(f"({f.verdict.strategy!r}, {f.verdict.study.sweep!r})" for f in families)
             raise InputError(f"several strategies match; choose one by strategy and sweep: {choices}")
-        return self._frames.of(families)
+        return self._frames.for_families(families)
 
-    def _in(self, sweep: str | None) -> list[JudgedFamily]:
+    def _families_in(self, sweep: str | None) -> list[JudgedFamily]:
         if not self._families:
             raise InputError(f"{self._folder}: no sweeps yet, so there is nothing to draw")
-        if sweep is not None and sweep not in (sweeps := _sweeps_of(self._families)):
+        if sweep is not None and sweep not in (sweeps := _sweep_names(self._families)):
             raise unknown_name("sweep", sweep, sweeps)
         return [family for family in self._families if sweep in (None, family.verdict.study.sweep)]
 
 
-def _sweeps_of(families: Sequence[JudgedFamily]) -> list[str]:
+def _sweep_names(families: Sequence[JudgedFamily]) -> list[str]:
     return list(dict.fromkeys(family.verdict.study.sweep for family in families))
 
 
-def _shown(chart: alt.LayerChart | None, reason: str) -> alt.LayerChart:
+def _with_theme(chart: alt.LayerChart | None, reason: str) -> alt.LayerChart:
     """Return the chart with the page's look and the width of the report's files."""
     if chart is None:
         raise InputError(f"nothing to draw: {reason}")

@@ -92,11 +92,11 @@ class Registered:
         raise ValidationError.from_exception_data("kind", wrong)
 
 
-def _listed(value: object) -> object:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
-ListOfOne = BeforeValidator(_listed)
+ListOfOne = BeforeValidator(_as_list)
 """Accept a single word or number where a list is expected."""
 
 
@@ -151,7 +151,7 @@ Key = tuple[str, ...]
 """A key and those that it lies under, the outermost first."""
 
 
-def validate(schema: type[Schema], data: object, where: str, extra_keys: Iterable[Key] = ()) -> Schema:
+def validate(schema: type[Schema], data: object, source: str, extra_keys: Iterable[Key] = ()) -> Schema:
     """Validate plain data from a file or the command line.
 
     Args:
@@ -167,11 +167,11 @@ def validate(schema: type[Schema], data: object, where: str, extra_keys: Iterabl
         return schema.model_validate(data)
     except ValidationError as error:
         raise InputError.of(
-            problems(error, where, list(dict.fromkeys([*keys_of(schema, data), *extra_keys])))
+            problems(error, source, list(dict.fromkeys([*keys_of(schema, data), *extra_keys])))
         ) from None
 
 
-def problems(error: ValidationError, where: str, known_keys: Sequence[Key] = ()) -> list[str]:
+def problems(error: ValidationError, source: str, known_keys: Sequence[Key] = ()) -> list[str]:
     """Return a line for each problem that pydantic found: unknown keys first, without the keys that they misspell."""
     errors = error.errors(include_url=False)
     # A collection without its refused items is too short as well: that second error would only confuse.
@@ -186,20 +186,20 @@ def problems(error: ValidationError, where: str, known_keys: Sequence[Key] = ())
             beside = dict.fromkeys(k[-1] for k in known_keys if k[:-1] == key[:-1])
             hint = f"; known: {', '.join(beside)}" if beside else ""
             if near:
-                hint = f"; did you mean {' or '.join(_told(k, dotted='.' in key[-1]) for k in near)}?"
+                hint = f"; did you mean {' or '.join(_format_key(k, dotted='.' in key[-1]) for k in near)}?"
             inner = {k[-1] for k in near} & set(e["input"] if isinstance(e["input"], dict) else ())
             path = (*key, *inner) if len(inner) == 1 else key  # the inner key is valid, only its parent is not
-            unknown.append(f"{where}: {'.'.join(path)}: unknown key{hint}")
+            unknown.append(f"{source}: {'.'.join(path)}: unknown key{hint}")
             intended += near
     remaining = [
         e
         for e in errors_shown
         if e["type"] != "extra_forbidden" and not (e["type"] == "missing" and e["loc"] in intended)
     ]
-    return [*unknown, *(f"{where}: {_problem(dict(e), known_keys)}" for e in remaining)]
+    return [*unknown, *(f"{source}: {_problem(dict(e), known_keys)}" for e in remaining)]
 
 
-def _told(key: Key, *, dotted: bool) -> str:
+def _format_key(key: Key, *, dotted: bool) -> str:
     """Return `model.width`, or `width under model` if the user wrote dots in a file, where YAML does not split them."""
     return f"{key[-1]} under {'.'.join(key[:-1])}" if dotted and key[1:] else ".".join(key)
 

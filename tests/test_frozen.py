@@ -25,7 +25,7 @@ from support.undrawn import leave_undrawn
 
 from ettsweep import cli
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 
 FROZEN = Path(__file__).with_name("frozen")
 GRIDS = Path(__file__).parent.parent / "grids"
@@ -101,14 +101,14 @@ def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
     for path in sorted(GRIDS.glob("*.yaml")):
         kinds = [[], ["optimizer=sgd"]] if "\ncentre_sgd:" in path.read_text() else [[]]
         for overrides in kinds:
-            sweep_spec = load_request(path, overrides=overrides)  # of text, no corpus: it depends on the Python
+            sweep_spec = load_sweep_spec(path, overrides=overrides)  # of text, no corpus: it depends on the Python
             found[" ".join([path.stem, *overrides])] = {
                 study.strategy: {
                     "family": study.family,
-                    "points": [[point.lr, point.wd] for point in study.points],
+                    "points": [[point.lr, point.wd] for point in study.grid_points],
                     "runs": [spec.run_id for spec in sweep_spec.specs() if spec.strategy == study.base.strategy],
                 }
-                for study in sweep_spec.searches()
+                for study in sweep_spec.studies()
             }
     assert_frozen("ids", found)
 
@@ -369,8 +369,8 @@ With the kernels of AVX2 in place of AVX-512, and with those that any CPU can ru
 @pytest.mark.parametrize("strategy", ["standard", "ntk", "hybrid", "mup"])
 def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str) -> None:
     record = recorded("demo")
-    (study,) = load_request(GRIDS / "vit-digits.yaml", [strategy]).searches()
-    run = undisturbed(study.run())
+    (study,) = load_sweep_spec(GRIDS / "vit-digits.yaml", [strategy]).studies()
+    run = undisturbed(study.spec_at())
     found, expected = lasting(run.result_path), dict(zip(record["fields"], record["runs"][run.id], strict=True))
     assert list(found) == list(expected)
     if machine() == record["machine"]:

@@ -16,11 +16,11 @@ from support.toy import ONES, TOY, ToySpec, ToyTask
 
 from ettsweep import cli
 from ettsweep.errors import InputError
-from ettsweep.launch.follow import read_ledger
+from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.runs.folder import read_spec
 from ettsweep.strategies.optimizers import OPTIMIZERS
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import ARCHITECTURES
 from ettsweep.trainer.tasks.registry import TASKS
 from ettsweep.worker.signals import SIGNALS
@@ -72,14 +72,14 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 def test_a_sweep_of_an_architecture_and_a_task_from_outside(tmp_path: Path, results: Path, call: Call) -> None:
     grid = tmp_path / "toy.yaml"
     grid.write_text(yaml.safe_dump(GRID))
-    sweep_spec = load_request(grid)
+    sweep_spec = load_sweep_spec(grid)
     keep(results, sweep_spec)
     specs = sweep_spec.specs()
     assert [spec.lr for spec in specs] == [0.5, 1.0, 2.0]
     assert (specs[0].model, specs[0].task) == (ToySpec(width=4), ToyTask())
     for spec in specs:
         assert train_in_foreground(results, spec, LocalProfile(devices="cpu", slots=1, threads=1))
-    run_index = read_ledger(results)
+    run_index = read_run_index(results)
     assert all(read_spec(run.dir.spec_path) == run.spec for run in run_index.runs.values())
     assert {run.spec.run_id for run in run_index.runs.values()} == {spec.run_id for spec in specs}
 
@@ -109,7 +109,7 @@ def test_what_does_not_fit_or_is_not_known_is_told(tmp_path: Path) -> None:
     ]:
         path.write_text(yaml.safe_dump(GRID | changes))
         with pytest.raises(InputError) as error:
-            load_request(path)
+            load_sweep_spec(path)
         assert words in str(error.value)
 
 

@@ -10,9 +10,9 @@ from support.commandline import ettsweep
 
 from ettsweep.files import read_lines
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
-from ettsweep.study.sweep_spec import with_corpus
-from ettsweep.trainer.models.parameter_scales import factors
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep_spec import with_corpus_digest
+from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.tasks.text.pydoc import documents
 
 GRIDS = Path(__file__).parent.parent / "grids"
@@ -95,21 +95,23 @@ def test_embedded_text_needs_no_data(results: Path, tmp_path: Path) -> None:
 
 
 def test_bart_large_is_the_papers() -> None:
-    sweep_spec = load_request(GRIDS / "bart-large.yaml")
-    standard, ntk = sweep_spec.searches()
-    assert [p.lr for p in standard.points] == [5e-4, 1e-3, 2e-3]
-    assert {p.wd for p in standard.points} == {0.01}
-    assert [p.lr for p in ntk.points] == pytest.approx([16.384, 32.768, 65.536])
-    assert [p.wd for p in ntk.points] == pytest.approx([3.05e-7] * 3, rel=1e-2)
-    paper_recipe(standard.run(), None)
+    sweep_spec = load_sweep_spec(GRIDS / "bart-large.yaml")
+    standard, ntk = sweep_spec.studies()
+    assert [p.lr for p in standard.grid_points] == [5e-4, 1e-3, 2e-3]
+    assert {p.wd for p in standard.grid_points} == {0.01}
+    assert [p.lr for p in ntk.grid_points] == pytest.approx([16.384, 32.768, 65.536])
+    assert [p.wd for p in ntk.grid_points] == pytest.approx([3.05e-7] * 3, rel=1e-2)
+    paper_recipe(standard.spec_at(), None)
 
 
 def test_r2c2_is_the_papers_zero_shot_pair() -> None:
-    sweep_spec = load_request(GRIDS / "r2c2.yaml")
-    standard, ntk = sweep_spec.searches()
-    assert [(p.lr, p.wd) for p in standard.points] == [(7e-4, 0.01)]
-    assert [(p.lr, p.wd) for p in ntk.points] == [(pytest.approx(64.88, rel=1e-4), pytest.approx(1.08e-7, rel=1e-2))]
-    paper_recipe(standard.run(), 15_000)
+    sweep_spec = load_sweep_spec(GRIDS / "r2c2.yaml")
+    standard, ntk = sweep_spec.studies()
+    assert [(p.lr, p.wd) for p in standard.grid_points] == [(7e-4, 0.01)]
+    assert [(p.lr, p.wd) for p in ntk.grid_points] == [
+        (pytest.approx(64.88, rel=1e-4), pytest.approx(1.08e-7, rel=1e-2))
+    ]
+    paper_recipe(standard.spec_at(), 15_000)
 
 
 def paper_recipe(spec: RunSpec, stop_step: int | None) -> None:
@@ -124,8 +126,8 @@ def paper_recipe(spec: RunSpec, stop_step: int | None) -> None:
 
 def test_embeddings_gain_the_width_on_all_else_under_ntk() -> None:
     """The paper: the neural-tangent scalings boil down to that."""
-    spec = load_request(GRIDS / "bart-large.yaml", ["ntk"]).searches()[0].run()
-    by_name = factors(spec.model, spec.strategy, spec.optimizer)
+    spec = load_sweep_spec(GRIDS / "bart-large.yaml", ["ntk"]).studies()[0].spec_at()
+    by_name = parameter_factors(spec.model, spec.strategy, spec.optimizer)
     embeddings = {"we", "encoder_pe", "decoder_pe"}
     (rest,) = {factor for name, (factor, _) in by_name.items() if name not in embeddings}
     assert [by_name[name][0] / rest for name in embeddings] == pytest.approx([1024] * 3)
@@ -142,7 +144,7 @@ def test_other_text_makes_other_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ids = set()
     for folder in ("tokens", "tokens-2", "tokens"):
         monkeypatch.setenv("ETTSWEEP_TEXT", str(tmp_path / folder))
-        ids.add(with_corpus(load_request(GRIDS / "bart-large.yaml")).specs()[0].run_id)
+        ids.add(with_corpus_digest(load_sweep_spec(GRIDS / "bart-large.yaml")).specs()[0].run_id)
     assert len(ids) == 2
 
 
@@ -182,7 +184,7 @@ def test_shards_that_change_after_tokenisation_end_a_run_with_their_name(tmp_pat
 
 
 def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, results: Path) -> None:
-    spec = with_corpus(load_request(GRIDS / "encdec-pydoc.yaml")).specs()[0].model_dump(mode="json")
+    spec = with_corpus_digest(load_sweep_spec(GRIDS / "encdec-pydoc.yaml")).specs()[0].model_dump(mode="json")
     digits, spec["task"]["corpus"] = spec["task"]["corpus"], None
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     done = ettsweep("train", "--spec", tmp_path / "spec.json", "--results", results, code=1, cwd=tmp_path)

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from ettsweep.console import cell
-from ettsweep.powers import parse_number, power, power_and_decimal, shortest_decimal
+from ettsweep.console import format_cell
+from ettsweep.powers import format_power, parse_number, power_and_decimal, shortest_decimal
 from ettsweep.runs.spec import point_identity
 from ettsweep.strategies.strategy import map_point
 
@@ -27,7 +27,7 @@ from ettsweep.strategies.strategy import map_point
     ],
 )
 def test_an_lr_is_a_power_of_two_where_it_is_one(value: float, text: str) -> None:
-    assert power(value) == text
+    assert format_power(value) == text
     if value >= 0:
         assert parse_number(text) == pytest.approx(value, rel=1e-9)
 
@@ -50,9 +50,9 @@ def test_what_is_no_number_is_no_power(text: str) -> None:
     ],
 )
 def test_tables_have_the_power_and_the_decimal(value: float, text: str) -> None:
-    assert power_and_decimal(value) == cell(value, "lr") == cell(value, "spec.wd") == text
+    assert power_and_decimal(value) == format_cell(value, "lr") == format_cell(value, "spec.wd") == text
     assert parse_number(text) == pytest.approx(value, rel=1e-9)
-    assert "^" not in cell(value, "best_loss")
+    assert "^" not in format_cell(value, "best_loss")
 
 
 def test_a_decimal_that_is_shown_means_the_same_run_and_none_shorter_does() -> None:

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 from ettsweep.files import dumps
-from ettsweep.processes import Process, process, start_time
+from ettsweep.processes import Process, process_identity, start_time
 
 
 def test_this_process_is_alive_and_survives_json() -> None:
-    me = process()
+    me = process_identity()
     assert me.pid == os.getpid()
     assert me.liveness() == "alive"
     assert Process.from_json(json.loads(dumps(me.to_json()))) == me
@@ -23,7 +23,7 @@ def test_this_process_is_alive_and_survives_json() -> None:
 
 def test_running_and_ended_and_unreaped_children() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    owner = process(child.pid)
+    owner = process_identity(child.pid)
     assert owner.liveness() == "alive"
     child.kill()
     deadline_s = time.monotonic() + 10
@@ -36,19 +36,19 @@ def test_running_and_ended_and_unreaped_children() -> None:
 
 
 def test_reused_pid_is_another_process() -> None:
-    me = process()
+    me = process_identity()
     assert Process(me.host, me.boot_id, me.pid, f"{me.start_time}0").liveness() == "dead"
 
 
 def test_processes_of_other_boots_and_machines() -> None:
-    me = process()
+    me = process_identity()
     assert Process(me.host, "another boot", me.pid, me.start_time).liveness() == "dead"
     assert Process("elsewhere", "another boot", me.pid, me.start_time).liveness() == "unknown"
     assert Process("renamed", me.boot_id, me.pid, me.start_time).liveness() == "alive"
 
 
 def test_a_process_number_of_another_namespace_says_nothing() -> None:
-    me = process()
+    me = process_identity()
     assert replace(me, namespace="pid:[1]").liveness() == "unknown"
     gone = replace(me, namespace="pid:[1]", boot_id="another boot")
     assert gone.liveness() == "dead", "no container outlives its machine"
@@ -60,5 +60,5 @@ def test_a_process_number_of_another_namespace_says_nothing() -> None:
 
 @pytest.mark.parametrize("pid", [math.inf, math.nan, 1e308, 10**400, None, "seven"])
 def test_a_number_that_no_process_has_names_none_that_lives(pid: object) -> None:
-    named = Process.from_json(process().to_json() | {"pid": pid})
+    named = Process.from_json(process_identity().to_json() | {"pid": pid})
     assert named is None or named.liveness() == "dead"

@@ -17,8 +17,8 @@ from support.made_sweep import loss_at
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.report.theme import CONFIG
 from ettsweep.results import Results, load
-from ettsweep.study.grid_file import load_request
-from ettsweep.study.sweep_updates import extend
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep_updates import extend_sweep
 
 FRAMES = ("runs", "verdicts", "points", "curves", "spikes", "surface")
 SEEDS, FRESH = (0, 1), 10
@@ -29,9 +29,9 @@ def make(folder: Path, name: str, **changes: Any) -> None:
     """Make a sweep of nine points under two strategies, lowest at the centre, each with two finished runs."""
     asked = {"wd": {"range": [-1, 1]}, "strategies": ["standard", "ntk"], "seeds": list(SEEDS), "criterion": {}}
     recipe = {"recipe": {"batch_size": 32, "schedule": SCHEDULE}}
-    sweep_spec = load_request(write_grid(folder / f"{name}.yaml", **(asked | recipe | changes)))
-    extend(folder / "results", name, sweep_spec)
-    for study in sweep_spec.searches(name):
+    sweep_spec = load_sweep_spec(write_grid(folder / f"{name}.yaml", **(asked | recipe | changes)))
+    extend_sweep(folder / "results", name, sweep_spec)
+    for study in sweep_spec.studies(name):
         for spec in study.specs():
             steps = (round(math.log2(a / b)) for a, b in zip((spec.lr, spec.wd), study.centre, strict=True))
             made_sweep.finish(folder / "results", spec, loss_at(*steps, spec.seed))
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a results folder of the sweep w8; the centre of standard was rerun with a fresh seed."""
     made = tmp_path_factory.mktemp("made")
     make(made, "w8")
-    base = next(study.base for study in load_request(made / "w8.yaml").searches() if study.strategy == "standard")
+    base = next(study.base for study in load_sweep_spec(made / "w8.yaml").studies() if study.strategy == "standard")
     made_sweep.finish(made / "results", base.with_point(base.lr, base.wd, FRESH), 0.125)
     return made / "results"
 

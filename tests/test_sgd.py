@@ -16,10 +16,10 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.strategies.strategy import map_point, parse_strategy
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import parameter_shapes
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.coroutine import Stop
+from ettsweep.trainer.training.coroutine import StopReason
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
@@ -97,7 +97,7 @@ def test_what_needs_no_centre_asks_for_none(folder: Path) -> None:
 
 def test_the_embedded_images_have_a_centre_for_sgd_and_keep_that_of_adamw() -> None:
     path = shipped("grids") / "vit-digits.yaml"
-    adamw, sgd = load_request(path), load_request(path, overrides=["optimizer=sgd"])
+    adamw, sgd = load_sweep_spec(path), load_sweep_spec(path, overrides=["optimizer=sgd"])
     assert adamw.centres["standard"].lr == 2.0**-7
     assert sgd.centres["standard"].lr > 16 * adamw.centres["standard"].lr, "gradients are small, steps of AdamW are not"
     assert list(sgd.centres) == ["standard", "ntk", "hybrid", "mup"]
@@ -105,7 +105,7 @@ def test_the_embedded_images_have_a_centre_for_sgd_and_keep_that_of_adamw() -> N
 
 def test_the_ids_of_the_shipped_runs_of_adamw_are_as_ever() -> None:
     """Results that people have keep their names: first run of the grid, of each strategy."""
-    studies = load_request(shipped("grids") / "vit-digits.yaml").searches()
+    studies = load_sweep_spec(shipped("grids") / "vit-digits.yaml").studies()
     assert [study.base.run_id for study in studies] == IDS
 
 
@@ -179,8 +179,8 @@ def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, to
     run = RunDir.create(results, spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    polled = iter([None, Stop.TERMINATED])
-    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: next(polled)) is Stop.TERMINATED
+    polled = iter([None, StopReason.TERMINATED])
+    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: next(polled)) is StopReason.TERMINATED
     saved = checkpoint.load(attempt)
     assert saved.step == 1
     before = {name: tensor.detach() for name, tensor in initial_network(spec, CPU).named_parameters()}

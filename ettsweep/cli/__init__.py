@@ -25,7 +25,7 @@ from ettsweep.cli import (
     sweep_commands,
     theory_commands,
 )
-from ettsweep.cli.options import spread
+from ettsweep.cli.options import expand_option_groups
 from ettsweep.console import escape_control, print_note
 from ettsweep.errors import EttsweepError
 
@@ -75,7 +75,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 """Commands by name, in the order of `--help`."""
 
 for name, command in COMMANDS.items():
-    app.command(name)(spread(command))
+    app.command(name)(expand_option_groups(command))
 app.add_typer(named_sweeps.app)
 app.add_typer(data_text.app)
 
@@ -85,8 +85,8 @@ def main() -> None:
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `ettsweep status | head` ends quietly
     # The shell waits for an answer at each press of the tab key.
-    if completion.VARIABLE in os.environ:
-        completion.quicken()
+    if completion.COMPLETE_VARIABLE in os.environ:
+        completion.skip_slow_imports()
     try:
         app()
     except SystemExit as end:

@@ -10,10 +10,10 @@ import typer
 
 from ettsweep.shipped_files import shipped
 
-VARIABLE = "_ETTSWEEP_COMPLETE"
+COMPLETE_VARIABLE = "_ETTSWEEP_COMPLETE"
 """Environment variable that the shell's completion script sets, with the name of the shell."""
 
-_RUN = re.compile(r"[0-9a-f]{12}")
+_RUN_ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Names that need no quotes in a shell; all sweep names are like this."""
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODEL = re.compile(r"""^model:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
 
 
-def quicken() -> None:
+def skip_slow_imports() -> None:
     """Keep typer from importing rich, for markup in help texts, and from checking values, which imports pydantic."""
     from typer.core import TyperArgument, TyperOption
 
@@ -38,7 +38,7 @@ def sweeps(context: typer.Context) -> list[str]:
 
 def runs(context: typer.Context) -> list[str]:
     """Return the ids of the runs in the results folder."""
-    return _names(context, "runs", _RUN)
+    return _names(context, "runs", _RUN_ID)
 
 
 def _names(context: typer.Context, kind: str, pattern: re.Pattern[str]) -> list[str]:
@@ -105,7 +105,7 @@ def states() -> list[str]:
     return [state.value for state in State]
 
 
-def sinks() -> list[str]:
+def metric_loggers() -> list[str]:
     """Return the names of the metric loggers."""
     from ettsweep.trainer.training.loggers import METRIC_LOGGERS
 

@@ -46,14 +46,14 @@ def data_text(
 
     You are asked before an existing corpus is replaced by a different one.
     """
-    from ettsweep.trainer.tasks.text.corpus_folder import corpus_there
+    from ettsweep.trainer.tasks.text.corpus_folder import existing_manifest
     from ettsweep.trainer.tasks.text.corpus_manifest import Manifest
     from ettsweep.trainer.tasks.text.preparation import (
         CorpusRequest,
         check_request,
         corpus_rows,
         corpus_summary,
-        made_otherwise,
+        differing_options,
         tokenise,
     )
 
@@ -75,7 +75,7 @@ def data_text(
             confirmed_digests.append(existing.digest)
 
     # Ask now if the options already differ; changed text shows only after tokenising, which may take hours.
-    if (existing := corpus_there(out)) and (difference := made_otherwise(request, existing)):
+    if (existing := existing_manifest(out)) and (difference := differing_options(request, existing)):
         confirm_replacement(existing, f"made with {difference}")
     outcome = tokenise(request, confirm_replacement)
     rows = corpus_rows(outcome.manifest)

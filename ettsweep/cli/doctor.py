@@ -38,24 +38,24 @@ def doctor(
     and --fit, find the largest micro-batch; with --model and a SLURM profile, check that a job has time to save a
     checkpoint.
     """
-    from ettsweep.doctor.data_check import examine_data, subject
-    from ettsweep.doctor.image_check import shorten
+    from ettsweep.doctor.data_check import examine_data, resolve_requirement
+    from ettsweep.doctor.image_check import shorten_rows
     from ettsweep.doctor.machine import examine, examine_fit, examine_saving
-    from ettsweep.launch.resolve import data_of, located
-    from ettsweep.study.grid_file import find_grid, load_request
-    from ettsweep.study.lattice import ANYWHERE
+    from ettsweep.launch.resolve import absolute_data_path, data_path
+    from ettsweep.study.grid_file import find_grid, load_sweep_spec
+    from ettsweep.study.lattice import PLACEHOLDER_CENTRE
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: select one with --model NAME or --grid FILE")
     sweep_spec, data_subject, data_paths = None, None, {}
     if grid or model:
         # A check of data and memory needs no starting point: any will do.
-        sweep_spec = load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE)
+        sweep_spec = load_sweep_spec(grid or find_grid(str(model)), overrides=set_ or [], start=PLACEHOLDER_CENTRE)
         # --fit by itself does not read the data set.
-        data = data_of(sweep_spec) if data is None and not fit else data
+        data = data_path(sweep_spec) if data is None and not fit else data
     if data is not None:
-        data_subject = subject(data, sweep_spec, set_ or [], task)
-        data_paths[data_subject.task.kind] = data = located(data, data_subject.task.kind)
+        data_subject = resolve_requirement(data, sweep_spec, set_ or [], task)
+        data_paths[data_subject.task.kind] = data = absolute_data_path(data, data_subject.task.kind)
     profile = launch or "local", launch_set or []
     checks = examine(results, *profile, data_paths)
     if data_subject is not None and data is not None:
@@ -65,6 +65,6 @@ def doctor(
     if fit and sweep_spec is not None:
         checks += examine_fit(sweep_spec, *profile)
     # Thousands of unreadable images fill a screen; CSV and JSON list them all.
-    checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
-    print_table([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
+    checks = shorten_rows(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
+    print_table([{"check": c.name, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)

@@ -35,9 +35,9 @@ class GridOptions:
             autocompletion=completion.sweeps,
         ),
     ] = None
-    words: Annotated[str | None, typer.Option("--note", help="Note to store with the sweep.", metavar="TEXT")] = None
+    note: Annotated[str | None, typer.Option("--note", help="Note to store with the sweep.", metavar="TEXT")] = None
 
-    def request(self, judging: "VerdictOptions", otherwise: str) -> "tuple[str, SweepSpec, str]":
+    def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":
         """Return the sweep's name, its spec, and a note if --seeds N may have been meant as a number of seeds.
 
         Without --grid and --model, the error has the text `missing_message`.
@@ -45,20 +45,20 @@ class GridOptions:
         Raises:
             InputError: The grid file, an option, the name or the note is not valid.
         """
-        from ettsweep.config import parse_numbers
-        from ettsweep.study.grid_file import load_request, seed_alone, which_grid
+        from ettsweep.config import parse_integers
+        from ettsweep.study.grid_file import choose_grid_path, load_sweep_spec, single_seed_hint
         from ettsweep.study.sweep_updates import check_name, check_note
 
-        path = which_grid(self.grid, self.model, otherwise)
-        seeds = parse_numbers(self.seeds, "--seeds", "0,1,2")
-        sweep_spec = load_request(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
+        path = choose_grid_path(self.grid, self.model, missing_message)
+        seeds = parse_integers(self.seeds, "--seeds", "0,1,2")
+        sweep_spec = load_sweep_spec(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
         name = check_name(path.stem if self.name is None else self.name)
-        if self.words is not None:
+        if self.note is not None:
             # Before anything is recorded.
-            check_note(self.words)
-        return name, judging.of(sweep_spec), seed_alone(path, seeds)
+            check_note(self.note)
+        return name, verdict_options.apply_to(sweep_spec), single_seed_hint(path, seeds)
 
-    def refuse_beside(self, option: str) -> None:
+    def reject_with(self, option: str) -> None:
         """Check that only --strategy and --note are given beside `option`, which selects an existing sweep.
 
         Raises:

@@ -8,9 +8,9 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import Data, Strategies
-from ettsweep.console import count, print_note
+from ettsweep.console import format_count, print_note
 from ettsweep.errors import InputError
-from ettsweep.files import chosen_by, write_atomic
+from ettsweep.files import naming_option, write_atomic
 
 
 def init(
@@ -31,12 +31,12 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented grid file for a first sweep; with --data, its model and recipe fit the data set."""
-    from ettsweep.study.grid_template import parse_axis, propose, write_template
+    from ettsweep.study.grid_template import parse_axis, propose_grid, render_template
     from ettsweep.study.sweep_updates import check_name
-    from ettsweep.trainer.tasks.data_location import said
+    from ettsweep.trainer.tasks.data_location import configured_data
     from ettsweep.trainer.tasks.registry import TASKS
 
-    name, grid = propose(model, task, data)
+    name, grid = propose_grid(model, task, data)
     for axis, text in (("lr", lr_range), ("wd", wd_range)):
         if text is not None:
             grid[axis] = parse_axis(text, f"--{axis}-range")
@@ -47,17 +47,17 @@ def init(
         raise InputError(f"--out: {path} is a folder; name a file in it, such as {path / name}.yaml")
     for filename in (path.stem, path.name):  # the stem becomes the default name of the sweep
         check_name(filename, "--out")
-    text, sweep_spec = write_template(grid, path)
-    with chosen_by("--out", path.parent):
+    text, sweep_spec = render_template(grid, path)
+    with naming_option("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):
             raise InputError(f"{path} exists already: --force overwrites it, --out FILE writes another file")
     runs, steps = len(sweep_spec.specs()), sweep_spec.recipe.schedule.last_step
-    print_note(f"wrote {path}: {count(runs, 'run')} of {count(steps, 'step')} to begin with")
+    print_note(f"wrote {path}: {format_count(runs, 'run')} of {format_count(steps, 'step')} to begin with")
     # The printed commands can be pasted: quote the path.
     options, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
     # Tasks whose data set ships with the package need no --data.
-    if not TASKS[kind].packaged:
-        options += "" if said(kind, sweep_spec.data) else " --data PATH"
+    if not TASKS[kind].comes_with_package:
+        options += "" if configured_data(kind, sweep_spec.data) else " --data PATH"
         not_read = ": init has not read them" if data and not Path(data).exists() else ""
         print_note(f"`ettsweep doctor {options}` checks the data{not_read}")
     print_note(f"`ettsweep grid {options} --dry-run` prints the plan, `ettsweep grid {options}` trains it")

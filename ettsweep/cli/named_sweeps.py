@@ -7,7 +7,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
-from ettsweep.console import Format, count, print_note, print_table
+from ettsweep.console import Format, format_count, print_note, print_table
 from ettsweep.errors import CorruptError, InputError
 
 app = typer.Typer(
@@ -42,26 +42,26 @@ def list_sweeps(
                 raise InputError(f"put the options of `sweeps {context.invoked_subcommand}` after its name")
         return
     from ettsweep.cli.verdict_tables import sweep_row
-    from ettsweep.launch.follow import read_ledger
+    from ettsweep.launch.follow import read_run_index
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.verification import judge
 
-    sweep_store, run_index = load_sweep_store(results), read_ledger(results)
-    listed_sweeps = [sweep for sweep in sweep_store.named.values() if all_ or not sweep.archived]
+    sweep_store, run_index = load_sweep_store(results), read_run_index(results)
+    listed_sweeps = [sweep for sweep in sweep_store.sweeps.values() if all_ or not sweep.is_archived]
     rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in listed_sweeps]
     # CSV keeps all columns, so that scripts can rely on them.
     omitted = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
     print_table(rows, form, [name for name in rows[0] if form is Format.CSV or not omitted.get(name)] if rows else None)
     for name, problem in sweep_store.broken.items():
         print_note(f"sweep {name} is left out: {problem}")
-    hidden = len(sweep_store.named) - len(listed_sweeps)
+    hidden = len(sweep_store.sweeps) - len(listed_sweeps)
     print_note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
     # With nothing readable the command fails; with something, problems are only noted.
-    if sweep_store.broken and not sweep_store.named:
+    if sweep_store.broken and not sweep_store.sweeps:
         raise CorruptError(
-            f"{results}: {count(len(sweep_store.broken), 'sweep')} cannot be read, and there are no others"
+            f"{results}: {format_count(len(sweep_store.broken), 'sweep')} cannot be read, and there are no others"
         )
-    print_note("" if sweep_store.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
+    print_note("" if sweep_store.sweeps else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
 
 
 @app.command("rename")
@@ -85,9 +85,9 @@ def set_note(
 ) -> None:
     """Set the note of a sweep; an empty one removes it."""
     from ettsweep.study.sweep import SweepVersion
-    from ettsweep.study.sweep_updates import add, check_note
+    from ettsweep.study.sweep_updates import append_version, check_note
 
-    add(results, name, SweepVersion(note=check_note(text)))
+    append_version(results, name, SweepVersion(note=check_note(text)))
 
 
 @app.command("archive")
@@ -105,9 +105,9 @@ def unarchive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
 def _archive(results: Path, names: list[str], archived: bool) -> None:
     from ettsweep.study.sweep import SweepVersion
     from ettsweep.study.sweep_store import load_sweep_store
-    from ettsweep.study.sweep_updates import add
+    from ettsweep.study.sweep_updates import append_version
 
-    for sweep in load_sweep_store(results).chosen(names):  # raises before any change if a name is wrong
-        if sweep.archived != archived:
-            add(results, sweep.name, SweepVersion(archived=archived))
+    for sweep in load_sweep_store(results).select(names):  # raises before any change if a name is wrong
+        if sweep.is_archived != archived:
+            append_version(results, sweep.name, SweepVersion(archived=archived))
         print_note(f"sweep {sweep.name} is {'archived; nothing is deleted' if archived else 'shown again'}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.prompts import repeated
+from ettsweep.cli.prompts import repeat_option
 from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
 from ettsweep.console import Format, print_note
 from ettsweep.errors import CorruptError, InputError, unknown_name
@@ -80,7 +80,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 
-def spread(command: Callable[..., None]) -> Callable[..., None]:
+def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command that typer can register, with each option group replaced by its options.
 
     A parameter annotated with a dataclass is a group: each field becomes an option, and the wrapped command gets an
@@ -135,7 +135,9 @@ class FamilyOptions:
             "--strategy": self.strategy,
             "--family": self.family,
         }
-        return [argument for option, values in values_by_option.items() for argument in repeated(option, values or [])]
+        return [
+            argument for option, values in values_by_option.items() for argument in repeat_option(option, values or [])
+        ]
 
     def load(self, results: Path) -> "SweepStore":
         """Read all sweeps. Unless --sweep is given, print a note for each sweep that cannot be read."""
@@ -154,9 +156,9 @@ class FamilyOptions:
             InputError: No sweep has a given name.
             CorruptError: A named sweep cannot be read.
         """
-        return sweep_store.chosen(self.sweep or [])
+        return sweep_store.select(self.sweep or [])
 
-    def searches(self, sweep_store: "SweepStore") -> "list[Study]":
+    def studies(self, sweep_store: "SweepStore") -> "list[Study]":
         """Return the selected studies, at least one.
 
         Raises:
@@ -166,23 +168,23 @@ class FamilyOptions:
         studies = [study for sweep in self.sweeps(sweep_store) for study in sweep.studies]
         if not studies:
             # Three reasons for no studies, each with its own remedy.
-            if sweep_store.named:
-                raise InputError(f"all sweeps are archived: {', '.join(sweep_store.named)}; select one with --sweep")
+            if sweep_store.sweeps:
+                raise InputError(f"all sweeps are archived: {', '.join(sweep_store.sweeps)}; select one with --sweep")
             if sweep_store.broken:
                 raise CorruptError("no sweep can be read")
             raise InputError(f"{sweep_store.results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
         # First each option by itself: "no study has model X" says more than "no study matches all options".
-        self._check("study", chain.from_iterable(sweep_store.searches.values()))
-        selected = self.any_searches(sweep_store)
+        self._check_filters("study", chain.from_iterable(sweep_store.studies_by_family.values()))
+        selected = self.matching_studies(sweep_store)
         if not selected:
             available = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in studies)
-            filters = " ".join(f"{option} {name}" for option, _, names in self._narrowing() for name in names)
+            filters = " ".join(f"{option} {name}" for option, _, names in self._filters() for name in names)
             raise InputError(f"{filters}: no study matches all of these; available: {available}")
         return selected
 
-    def any_searches(self, sweep_store: "SweepStore") -> "list[Study]":
+    def matching_studies(self, sweep_store: "SweepStore") -> "list[Study]":
         """Return the selected studies; the list may be empty."""
-        return self._among([study for sweep in self.sweeps(sweep_store) for study in sweep.studies])
+        return self._select([study for sweep in self.sweeps(sweep_store) for study in sweep.studies])
 
     def runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> "list[Run]":
         """Return the selected runs; without --sweep, runs that belong to no sweep are among them.
@@ -190,22 +192,22 @@ class FamilyOptions:
         Raises:
             InputError: A sweep does not exist, or no run or study has a given model, strategy or family.
         """
-        from ettsweep.study.sweep_store import belonging
+        from ettsweep.study.sweep_store import runs_of_sweeps
 
-        runs = belonging(run_index.runs.values(), sweep_store, self.sweep or ())
-        self._check_runs(run_index, sweep_store)
-        return self._among(runs)
+        runs = runs_of_sweeps(run_index.runs.values(), sweep_store, self.sweep or ())
+        self._check_run_filters(run_index, sweep_store)
+        return self._select(runs)
 
-    def holding(self, runs: "Sequence[Run]", sweep_store: "SweepStore") -> "list[Study]":
+    def studies_of_runs(self, runs: "Sequence[Run]", sweep_store: "SweepStore") -> "list[Study]":
         """Return the studies that contain any of `runs`: those of --sweep, by default of all sweeps."""
-        sweeps = self.sweeps(sweep_store) if self.sweep else sweep_store.named.values()
+        sweeps = self.sweeps(sweep_store) if self.sweep else sweep_store.sweeps.values()
         return [
             study
             for study in chain.from_iterable(sweep.studies for sweep in sweeps)
-            if any(run.family == study.family and study.holds(run.point) for run in runs)
+            if any(run.family == study.family and study.is_on_lattice(run.point) for run in runs)
         ]
 
-    def _narrowing(self) -> list[tuple[str, str, list[str]]]:
+    def _filters(self) -> list[tuple[str, str, list[str]]]:
         """Return (option, attribute of a run or study, accepted values) for each given filter."""
         from ettsweep.strategies.strategy import parse_strategy, strategy_name
 
@@ -214,29 +216,29 @@ class FamilyOptions:
         options = [("model", self.model), ("strategy", strategies), ("family", self.family)]
         return [(f"--{attribute}", attribute, names) for attribute, names in options if names]
 
-    def _check_runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> None:
-        self._check("run or study", chain(run_index.runs.values(), *sweep_store.searches.values()))
+    def _check_run_filters(self, run_index: "RunIndex", sweep_store: "SweepStore") -> None:
+        self._check_filters("run or study", chain(run_index.runs.values(), *sweep_store.studies_by_family.values()))
 
-    def _check(self, kind: str, items: "Iterable[Run | Study]") -> None:
+    def _check_filters(self, kind: str, items: "Iterable[Run | Study]") -> None:
         """Check that each value of each filter occurs in `items`, in any sweep; `kind` names them in the message."""
         items = list(items)
-        for option, attribute, names in self._narrowing():
+        for option, attribute, names in self._filters():
             available = sorted({getattr(member, attribute) for member in items})
             for name in names:
-                if not any(_fits(value, attribute, [name]) for value in available):
+                if not any(_matches(value, attribute, [name]) for value in available):
                     hint = f"available: {', '.join(available)}" if available else "there is none yet"
                     raise InputError(f"{option} {name}: no {kind} matches; {hint}")
 
-    def _among(self, runs: Sequence[RunOrStudy]) -> list[RunOrStudy]:
-        filters = self._narrowing()
+    def _select(self, runs: Sequence[RunOrStudy]) -> list[RunOrStudy]:
+        filters = self._filters()
         return [
             run
             for run in runs
-            if all(_fits(getattr(run, attribute), attribute, names) for _, attribute, names in filters)
+            if all(_matches(getattr(run, attribute), attribute, names) for _, attribute, names in filters)
         ]
 
 
-def _fits(value: str, attribute: str, names: Sequence[str]) -> bool:
+def _matches(value: str, attribute: str, names: Sequence[str]) -> bool:
     # Family ids are long hashes: a prefix is enough.
     return value.startswith(tuple(names)) if attribute == "family" else value in names
 
@@ -266,22 +268,22 @@ class RunOptions(FamilyOptions):
             InputError: A run, sweep or state does not exist, or no run or study has a given model, strategy or family.
         """
         from ettsweep.runs.state import State
-        from ettsweep.study.run_index import find_run
+        from ettsweep.study.run_index import find_run_id
 
         for name in self.state or []:
             if name not in list(State):
                 raise unknown_name("state", name, [s.value for s in State])
         # A set, since two prefixes may be of one run.
-        ids = {find_run(run_index, prefix) for prefix in self.run or []}
+        ids = {find_run_id(run_index, prefix) for prefix in self.run or []}
         # Ids select among all runs, those of archived sweeps too; broken folders have an id, but no run.
         if ids and not self.sweep:
-            self._check_runs(run_index, sweep_store)
-            runs = self._among([run_index.runs[run] for run in ids if run in run_index.runs])
+            self._check_run_filters(run_index, sweep_store)
+            runs = self._select([run_index.runs[run] for run in ids if run in run_index.runs])
         else:
             runs = [run for run in super().runs(run_index, sweep_store) if not ids or run.id in ids]
         return [run for run in runs if not self.state or run.state in self.state]
 
-    def need_some(self, all_: bool) -> None:
+    def require_selection(self, all_: bool) -> None:
         """Raise InputError if nothing is selected and --all is not given."""
         if not self and not all_:
             raise InputError("select runs: by id, --sweep, --family, --strategy, --model or --state, or with --all")
@@ -298,12 +300,12 @@ class TrainingOptions:
         typer.Option(
             help="Log metrics to tensorboard or wandb too; repeatable.",
             metavar="LOGGER",
-            autocompletion=completion.sinks,
+            autocompletion=completion.metric_loggers,
         ),
     ] = None
     data: Data = None
 
-    def place(self) -> "LaunchOptions":
+    def launch_options(self) -> "LaunchOptions":
         """Return these options as `LaunchOptions`.
 
         Raises:
@@ -340,7 +342,7 @@ class BudgetOptions:
         """
         from ettsweep.study.verification import Budget
 
-        return Budget(self.max_runs, self.max_seeds, self.max_hours).checked(studies)
+        return Budget(self.max_runs, self.max_seeds, self.max_hours).check(studies)
 
 
 @dataclass(frozen=True)
@@ -364,7 +366,7 @@ class VerdictOptions:
         ),
     ] = None
 
-    def stated(self) -> "CriterionOptions":
+    def criterion_options(self) -> "CriterionOptions":
         """Return these options as `CriterionOptions`.
 
         Raises:
@@ -379,10 +381,12 @@ class VerdictOptions:
             # "criterion: margin" is the key in a grid file; here the user typed an option, --margin.
             raise InputError(str(error).replace("criterion: ", "--")) from None
 
-    def of(self, sweep_spec: "SweepSpec") -> "SweepSpec":
+    def apply_to(self, sweep_spec: "SweepSpec") -> "SweepSpec":
         """Return a copy of `sweep_spec` whose criterion has these options in place of the grid file's."""
         from ettsweep.study.criterion import CriterionOptions
 
         return sweep_spec.model_copy(
-            update={"criterion": self.stated().over(sweep_spec.criterion or CriterionOptions()) or None}
+            update={
+                "criterion": self.criterion_options().applied_to(sweep_spec.criterion or CriterionOptions()) or None
+            }
         )

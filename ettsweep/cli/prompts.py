@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def console() -> "Console":
+def progress_console() -> "Console":
     """Return a console on standard error for progress; standard output is for results."""
     from rich.console import Console
 
     return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # do not break lines in a log file
 
 
-def has_screen() -> bool:
+def can_show_screen() -> bool:
     """`True` if the user sits at a terminal that can show a full-screen application."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     # A "dumb" terminal, such as the shell of an editor, cannot move the cursor.
@@ -35,18 +35,18 @@ def shell_command(*arguments: str) -> str:
     return f"`{shlex.join(['ettsweep', *arguments])}`"
 
 
-def repeated(option: str, values: Iterable[str]) -> list[str]:
+def repeat_option(option: str, values: Iterable[str]) -> list[str]:
     """Return the arguments that give an option several values: `--state a --state b`."""
     return [argument for value in values for argument in (option, value)]
 
 
-def detached(selection: Sequence[str]) -> str:
+def detach_message(selection: Sequence[str]) -> str:
     """Return the message for a user who leaves a command while its runs go on."""
     return f"detached; the runs go on: {shell_command('watch', *selection)} shows them"
 
 
 @contextlib.contextmanager
-def detaching(follows: bool = True, code: int = 1, meant: Sequence[str] = ()) -> Iterator[None]:
+def detach_on_interrupt(follows: bool = True, code: int = 1, selection: Sequence[str] = ()) -> Iterator[None]:
     """On Ctrl-C, leave a command that follows runs with exit code `code`; the submitted runs go on.
 
     If the command does not follow runs, Ctrl-C interrupts it as usual. The message suggests `watch` with the options
@@ -57,19 +57,19 @@ def detaching(follows: bool = True, code: int = 1, meant: Sequence[str] = ()) ->
     except KeyboardInterrupt:
         if not follows:
             raise
-        print_note(detached(meant))
+        print_note(detach_message(selection))
         raise typer.Exit(code) from None
 
 
 @contextlib.contextmanager
-def retyped_with(option: str) -> Iterator[None]:
+def suggest_free_name(option: str) -> Iterator[None]:
     """If the sweep's name is taken, add to the error the same command with a free name for `option`."""
     try:
         yield
     except SweepNameTakenError as error:
-        from ettsweep.config import hidden
+        from ettsweep.config import hide_secrets
 
-        arguments = [hidden(argument) for argument in sys.argv[1:]]  # without secrets of --launch-set
+        arguments = [hide_secrets(argument) for argument in sys.argv[1:]]  # without secrets of --launch-set
         for index, argument in enumerate(arguments):
             if argument == option or argument.startswith(f"{option}="):
                 # "--name x" takes two arguments, "--name=x" one.
@@ -80,7 +80,7 @@ def retyped_with(option: str) -> Iterator[None]:
         ) from None
 
 
-def go_on(cost: str) -> bool:
+def confirm_continue(cost: str) -> bool:
     """Ask whether to continue at this cost; `False` without a terminal, since nobody could answer."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

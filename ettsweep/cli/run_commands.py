@@ -22,8 +22,16 @@ from ettsweep.cli.options import (
     Yes,
 )
 from ettsweep.cli.power_options import power_option
-from ettsweep.cli.prompts import confirm, console, detached, detaching, has_screen, repeated, shell_command
-from ettsweep.console import Format, cell, count, escape_control, print_note, print_table
+from ettsweep.cli.prompts import (
+    can_show_screen,
+    confirm,
+    detach_message,
+    detach_on_interrupt,
+    progress_console,
+    repeat_option,
+    shell_command,
+)
+from ettsweep.console import Format, escape_control, format_cell, format_count, print_note, print_table
 from ettsweep.errors import EttsweepError, InputError
 
 if TYPE_CHECKING:
@@ -43,24 +51,27 @@ STATUS_KEYS = (
 
 def status(
     *,
-    chosen: RunOptions,
+    run_options: RunOptions,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """List runs with their states."""
-    from ettsweep.cli.run_tables import in_order, state_note, status_row, why_idle
-    from ettsweep.launch.follow import read_ledger
+    from ettsweep.cli.run_tables import idle_reason, run_sort_key, state_note, status_row
+    from ettsweep.launch.follow import read_run_index
     from ettsweep.launch.liveness import SchedulerLiveness
-    from ettsweep.launch.running_packs import pack_sizes, told_states
+    from ettsweep.launch.running_packs import describe_states, pack_sizes
     from ettsweep.runs.state import State
-    from ettsweep.study.sweep_store import held_by
+    from ettsweep.study.sweep_store import run_sweeps_text
 
-    run_index, sweep_store = read_ledger(results), chosen.load(results)
+    run_index, sweep_store = read_run_index(results), run_options.load(results)
     # Packs are counted over all runs: a selected run may train with others.
-    runs, packs = chosen.runs(run_index, sweep_store), pack_sizes({r.id: r.status for r in run_index.runs.values()})
+    runs, packs = (
+        run_options.runs(run_index, sweep_store),
+        pack_sizes({r.id: r.status for r in run_index.runs.values()}),
+    )
     rows = [
-        status_row(r, held_by(sweep_store.searches, r.family, r.spec), packs.get(r.id))
-        for r in sorted(runs, key=in_order)
+        status_row(r, run_sweeps_text(sweep_store.studies_by_family, r.family, r.spec), packs.get(r.id))
+        for r in sorted(runs, key=run_sort_key)
     ]
     if form in (Format.TABLE, Format.MARKDOWN):
         # A column with one value in all rows tells nothing; CSV and JSON always have the same columns.
@@ -70,27 +81,27 @@ def status(
     else:
         print_table(rows, form, STATUS_KEYS)
     if form is Format.TABLE:
-        states = ", ".join(told_states({r.id: r.status for r in runs})) or "none"
-        print_note(f"{count(len(runs), 'run')} in {results}: {states}")
+        states = ", ".join(describe_states({r.id: r.status for r in runs})) or "none"
+        print_note(f"{format_count(len(runs), 'run')} in {results}: {states}")
         if not results.is_dir():
             print_note(f"{results.resolve()} is not a folder; --results DIR selects another one")
-        vacant = SchedulerLiveness(results).vacancies([r.id for r in runs if r.state is State.QUEUED])
+        vacant = SchedulerLiveness(results).vacant_slots([r.id for r in runs if r.state is State.QUEUED])
         if slots := ", ".join(v.slot for v in vacant if v.died):
             print_note(f"no worker in {slots}: it died; a command that follows or requests the runs starts another")
         idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
         if idle:
-            waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
+            waiting = f"{format_count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
             print_note(f"{waiting} for a worker: the command that requested them starts one, and so does")
             states_present = sorted({r.state.value for r in idle})
-            retry_command = shell_command("retry", *chosen.as_arguments, *repeated("--state", states_present))
-            print_note(retry_command + why_idle(results, idle))
+            retry_command = shell_command("retry", *run_options.as_arguments, *repeat_option("--state", states_present))
+            print_note(retry_command + idle_reason(results, idle))
     for name, problem in run_index.broken.items():
         print_note(f"run folder {name} is broken: {problem}")
 
 
 def watch(
     *,
-    families: FamilyOptions,
+    family_options: FamilyOptions,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Show live progress, verdicts and events; q or Ctrl-C leaves, and the runs go on.
@@ -98,35 +109,35 @@ def watch(
     In a terminal this is a full screen; `?` lists its keys. Elsewhere a line of progress is printed now and then, until
     all runs have ended.
     """
-    sweep_store = families.load(results)
+    sweep_store = family_options.load(results)
 
     # The screen calls this again whenever runs or sweeps have changed.
     def choose(run_index: "RunIndex", sweep_store: "SweepStore") -> "tuple[list[Run], list[Study]]":
-        if not (runs := families.runs(run_index, sweep_store)):
+        if not (runs := family_options.runs(run_index, sweep_store)):
             raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` starts some")
-        return runs, families.any_searches(sweep_store)
+        return runs, family_options.matching_studies(sweep_store)
 
-    if has_screen():
+    if can_show_screen():
         from ettsweep.watch.app import show_screen
 
-        families.sweeps(sweep_store)  # report a wrong name before the screen opens
+        family_options.sweeps(sweep_store)  # report a wrong name before the screen opens
         sweep_status = show_screen(results, choose)
     else:
-        from ettsweep.launch.follow import read_ledger
-        from ettsweep.launch.progress import ProgressMonitor, follow
+        from ettsweep.launch.follow import read_run_index
+        from ettsweep.launch.progress import ProgressMonitor, follow_progress
 
-        runs, _ = choose(read_ledger(results), sweep_store)
-        monitor = ProgressMonitor(results, [r.spec for r in runs], sweep_store.searches)
-        with detaching(code=0, meant=families.as_arguments):
+        runs, _ = choose(read_run_index(results), sweep_store)
+        monitor = ProgressMonitor(results, [r.spec for r in runs], sweep_store.studies_by_family)
+        with detach_on_interrupt(code=0, selection=family_options.as_arguments):
             # relaunch=False: watching never starts or submits anything.
-            sweep_status = follow(monitor, str(results), console(), relaunch=False)
-    if sweep_status is None or not sweep_status.settled:
-        print_note(detached(families.as_arguments))
+            sweep_status = follow_progress(monitor, str(results), progress_console(), relaunch=False)
+    if sweep_status is None or not sweep_status.is_over:
+        print_note(detach_message(family_options.as_arguments))
         return
     if sys.stderr.isatty():  # elsewhere the summary was the last line of progress already
         print_note(sweep_status.summary())
-    if sweep_status.left:
-        print_note(f"{shell_command('status', *families.as_arguments)} lists the runs that have not finished")
+    if sweep_status.unfinished_count:
+        print_note(f"{shell_command('status', *family_options.as_arguments)} lists the runs that have not finished")
         raise typer.Exit(1)
 
 
@@ -140,30 +151,30 @@ def logs(
 
     With --follow, the exit code is 0 if the run has finished, else 1.
     """
-    from ettsweep.launch.follow import read_ledger
+    from ettsweep.launch.follow import read_run_index
     from ettsweep.runs.folder import RunDir, runs_dir
-    from ettsweep.study.run_index import find_run, intact
+    from ettsweep.study.run_index import find_intact_run, find_run_id
 
     if follow:
         if attempt is not None:
             raise InputError("--follow prints all new attempts: leave out --attempt")
-        _follow_log(results, intact(read_ledger(results), run))
+        _follow_log(results, find_intact_run(read_run_index(results), run))
         return
     # A broken run folder has logs too, so only the id is needed.
-    folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
-    numbers = [n for n in folder.numbers() if attempt in (None, n)]
+    folder = RunDir(runs_dir(results) / find_run_id(read_run_index(results), run))
+    numbers = [n for n in folder.attempt_numbers() if attempt in (None, n)]
     if not numbers:
         raise EttsweepError(f"run {folder.id} has no attempt{f' {attempt}' if attempt else ' yet'}")
     for number in numbers:
         print(f"== attempt {number}")
-        print(escape_control(folder.attempt(number).log()), end="")
+        print(escape_control(folder.attempt(number).log_text()), end="")
 
 
 def _follow_log(results: Path, run: "Run") -> None:
     from ettsweep.launch.log_follow import follow_log
     from ettsweep.launch.progress import ProgressMonitor
 
-    with detaching(code=0):
+    with detach_on_interrupt(code=0):
         monitor = ProgressMonitor(results, [run.spec])
         status = follow_log(monitor, run.dir, lambda text: print(escape_control(text), end="", flush=True), print_note)
     print_note(f"run {run.id} is {status.state}{f': {status.reason}' if status.reason else ''}")
@@ -179,30 +190,30 @@ def show_run(
 ) -> None:
     """Show one run: losses, score, spikes, speed and attempts. Formats other than table have all fields."""
     from ettsweep.cli.run_overview import show_overview
-    from ettsweep.cli.run_tables import describe, flat, show_reproduction
-    from ettsweep.launch.follow import read_ledger
-    from ettsweep.study.run_index import find_run, intact
+    from ettsweep.cli.run_tables import describe_run, flatten, show_reproduction
+    from ettsweep.launch.follow import read_run_index
+    from ettsweep.study.run_index import find_intact_run, find_run_id
     from ettsweep.study.sweep_store import load_sweep_store
 
-    run_index = read_ledger(results)
+    run_index = read_run_index(results)
     if reproduce:
-        show_reproduction(intact(run_index, run), form)
+        show_reproduction(find_intact_run(run_index, run), form)
         return
-    run_id = find_run(run_index, run)
-    data = describe(run_index, run_id, load_sweep_store(results).searches)
+    run_id = find_run_id(run_index, run)
+    data = describe_run(run_index, run_id, load_sweep_store(results).studies_by_family)
     if form is Format.TABLE:
         show_overview(data, run_index.runs.get(run_id))
         if not all_:
             print_note(f"`ettsweep show {run_id} --all` prints all fields")
             return
         print()
-    rows = [{"key": key, "value": cell(value, key)} for key, value in flat(data)]
+    rows = [{"key": key, "value": format_cell(value, key)} for key, value in flatten(data)]
     print_table(rows, form, data=data)
 
 
 def cancel(
     *,
-    chosen: RunOptions,
+    run_options: RunOptions,
     all_: Annotated[bool, typer.Option("--all", help="Cancel all queued, running and interrupted runs.")] = False,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
@@ -210,57 +221,60 @@ def cancel(
     """Stop runs after their current step; `retry` resumes them from there."""
     from ettsweep.launch.cancellation import cancel as cancel_runs
     from ettsweep.launch.cancellation import cancellable
-    from ettsweep.launch.follow import read_ledger
+    from ettsweep.launch.follow import read_run_index
 
-    chosen.need_some(all_)
-    sweep_store = chosen.load(results)
-    selected = chosen.runs(read_ledger(results), sweep_store)
+    run_options.require_selection(all_)
+    sweep_store = run_options.load(results)
+    selected = run_options.runs(read_run_index(results), sweep_store)
     # With --sweep, runs that other sweeps need too are skipped.
-    runs, skipped = cancellable(selected, [] if chosen.run else chosen.sweep or [], sweep_store)
+    runs, skipped = cancellable(selected, [] if run_options.run else run_options.sweep or [], sweep_store)
     for message in skipped:
         print_note(message)
     # A single run needs no confirmation: `retry` resumes it.
     confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
     for message in cancel_runs(results, runs):
         print_note(message)
-    _note_others(selected if chosen.run else [], {run.id for run in runs}, "nothing to cancel")
+    _note_skipped(selected if run_options.run else [], {run.id for run in runs}, "nothing to cancel")
 
 
 def retry(
     *,
-    chosen: RunOptions,
+    run_options: RunOptions,
     all_: Annotated[
         bool, typer.Option("--all", help="Retry all runs that failed, were cancelled, or wait for a worker.")
     ] = False,
-    training: TrainingOptions,
+    training_options: TrainingOptions,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Retry failed, cancelled, pruned or corrupt runs, from their last checkpoint if there is one."""
-    from ettsweep.cli.run_tables import show_outcome
-    from ettsweep.launch.follow import CommandContext, carry_out, read_ledger
-    from ettsweep.launch.resolve import ask_again, retryable
-    from ettsweep.study.run_index import intact
+    from ettsweep.cli.run_tables import show_submit_result
+    from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
+    from ettsweep.launch.resolve import plan_retries, retryable
+    from ettsweep.study.run_index import find_intact_run
 
-    chosen.need_some(all_)
-    run_index, sweep_store = read_ledger(results), chosen.load(results)
-    for prefix in chosen.run or []:
-        intact(run_index, prefix)  # raises for a broken run folder, which cannot be trained
-    selected = chosen.runs(run_index, sweep_store)
+    run_options.require_selection(all_)
+    run_index, sweep_store = read_run_index(results), run_options.load(results)
+    for prefix in run_options.run or []:
+        find_intact_run(run_index, prefix)  # raises for a broken run folder, which cannot be trained
+    selected = run_options.runs(run_index, sweep_store)
     # Pruned runs were stopped on purpose: only ids or --state pruned select them.
-    runs = retryable(selected, named=bool(chosen.run), states=chosen.state or ())
+    runs = retryable(selected, by_id=bool(run_options.run), states=run_options.state or ())
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
     # Unless options say otherwise, runs train where their sweeps do, on the same data.
-    studies = chosen.holding(runs, sweep_store)
+    studies = run_options.studies_of_runs(runs, sweep_store)
     context = CommandContext(
-        results, *training.place().of_searches(studies, sweep_store), studies=studies, tell=print_note
+        results,
+        *training_options.launch_options().resolve_studies(studies, sweep_store),
+        studies=studies,
+        notify=print_note,
     )
-    plan, alive = ask_again(runs, context, tell=print_note)
-    show_outcome(carry_out(plan, context), Format.TABLE)
+    plan, alive = plan_retries(runs, context, notify=print_note)
+    show_submit_result(execute_plan(plan, context), Format.TABLE)
     for run in alive:
-        print_note(f"run {run.id} is still training on {run.status.where}; `ettsweep cancel {run.id}` stops it")
-    handled = {p.id for p in plan.wanted} | {run.id for run in alive}
-    _note_others(selected if chosen.run else [], handled, "nothing to retry")
+        print_note(f"run {run.id} is still training on {run.status.host}; `ettsweep cancel {run.id}` stops it")
+    handled = {p.id for p in plan.all_runs} | {run.id for run in alive}
+    _note_skipped(selected if run_options.run else [], handled, "nothing to retry")
 
 
 def clean(
@@ -280,7 +294,9 @@ def clean(
     if dry_run or form is not Format.TABLE:
         print_table(rows, form, ("path", "bytes", "reason"))
     total = sum(w.size for w in waste)
-    print_note(f"{count(len(waste), 'item')}, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
+    print_note(
+        f"{format_count(len(waste), 'item')}, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}"
+    )
 
 
 def train(
@@ -302,21 +318,21 @@ def train(
     wd: Annotated[float | None, power_option("Weight decay; the grid's centre by default.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
     set_: Sets = None,
-    training: TrainingOptions,
+    training_options: TrainingOptions,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train one run in the foreground. Ctrl-C saves a checkpoint; the same command resumes from it."""
     from ettsweep.launch.cost import CostEstimator
-    from ettsweep.launch.follow import read_ledger
-    from ettsweep.launch.resolve import ask_one
+    from ettsweep.launch.follow import read_run_index
+    from ettsweep.launch.resolve import resolve_run
     from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.state import State
-    from ettsweep.study.grid_file import which_grid
+    from ettsweep.study.grid_file import choose_grid_path
     from ettsweep.study.plan import make_plan
-    from ettsweep.study.run_index import intact
+    from ettsweep.study.run_index import find_intact_run
     from ettsweep.worker.worker import train_in_foreground
 
-    launch_options = training.place()
+    launch_options = training_options.launch_options()
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
         conflicting = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
@@ -324,24 +340,26 @@ def train(
             raise InputError(f"--spec FILE describes the whole run: leave out {' and '.join(conflicting)}")
         spec = read_spec(spec_file)
     elif run is not None:
-        spec = intact(read_ledger(results), run).spec
+        spec = find_intact_run(read_run_index(results), run).spec
     else:
-        path = which_grid(grid, model, "select what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
-        spec, launch_options = ask_one(path, strategy, set_ or [], lr, wd, seed, launch_options)
-    profile, data = launch_options.here(spec)
+        path = choose_grid_path(
+            grid, model, "select what to train: a run id, --model NAME, --grid FILE, or --spec FILE"
+        )
+        spec, launch_options = resolve_run(path, strategy, set_ or [], lr, wd, seed, launch_options)
+    profile, data = launch_options.resolve_local(spec)
     folder, account = RunDir.create(results, spec), CostEstimator(profile)
     # insist: a run that failed or was cancelled is blocked otherwise.
-    print_note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
+    print_note(account.describe_estimate(make_plan([spec], read_run_index(results), force_ids={spec.run_id})))
     finished = train_in_foreground(results, spec, profile, data)
-    print_note(account.after(read_ledger(results)))
-    status(chosen=RunOptions(run=[spec.run_id]), results=results)
+    print_note(account.describe_cost(read_run_index(results)))
+    status(run_options=RunOptions(run=[spec.run_id]), results=results)
     # Ctrl-C is the usual way to stop: the run is interrupted, not failed.
     if folder.status().state is State.INTERRUPTED:
         print_note("stopped: the same command resumes from the last checkpoint")
     raise typer.Exit(0 if finished else 1)
 
 
-def _note_others(requested: "list[Run]", handled: Collection[str], outcome: str) -> None:
+def _note_skipped(requested: "list[Run]", handled: Collection[str], outcome: str) -> None:
     """Print, for each run given by id that was not handled, its state and why."""
     from ettsweep.runs.state import State
 

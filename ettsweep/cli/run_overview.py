@@ -5,18 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ettsweep.cli.run_tables import state_note
-from ettsweep.console import STYLES, cell, count, escape_control
+from ettsweep.console import STYLES, escape_control, format_cell, format_count
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, last_line, number
 from ettsweep.launch.progress import format_duration
-from ettsweep.powers import power
+from ettsweep.powers import format_power
 from ettsweep.study.run_index import Run
-from ettsweep.trainer.tasks.registry import evaluated, task_kind
+from ettsweep.trainer.tasks.registry import evaluation_column, task_kind
 
-LABELS = 11
+LABEL_WIDTH = 11
 """Width of the column of labels, in characters."""
 
-SPIKES = 5
+MAX_SPIKES = 5
 """Spikes that are listed one by one."""
 
 Line = tuple[str, str]
@@ -28,7 +28,7 @@ def show_overview(data: Json, run: Run | None) -> None:
     lines = list(_lines(data, run))
     # In a pipe: plain text, and no import of rich.
     if not sys.stdout.isatty():
-        print("\n".join(f"{label:<{LABELS}}{text}".rstrip() for label, text in lines))
+        print("\n".join(f"{label:<{LABEL_WIDTH}}{text}".rstrip() for label, text in lines))
         return
     from rich.console import Console
     from rich.text import Text
@@ -37,38 +37,41 @@ def show_overview(data: Json, run: Run | None) -> None:
     for label, text in lines:
         # The text of the state begins with its name: "failed: out of memory".
         style = STYLES.get(text.partition(" ")[0].rstrip(":"), "") if label == "state" else ""
-        console.print(Text.assemble((f"{label:<{LABELS}}", "bold"), (text, style)), soft_wrap=True)
+        console.print(Text.assemble((f"{label:<{LABEL_WIDTH}}", "bold"), (text, style)), soft_wrap=True)
 
 
 def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     """Yield the lines of the overview, the most important first."""
     yield "run", str(data["run"])
     if run is None:
-        yield "state", f"{data['state']}: {cell(data['reason'])}"
+        yield "state", f"{data['state']}: {format_cell(data['reason'])}"
         return
     spec = run.spec
-    yield "sweep", cell(data["sweep"]) or "none"
-    yield "model", f"{cell(run.model)} on {spec.task.kind}"
-    yield "point", f"{cell(run.strategy)}, lr {power(spec.lr)}, wd {power(spec.wd)}, seed {spec.seed}"
-    note = cell(state_note(data))
+    yield "sweep", format_cell(data["sweep"]) or "none"
+    yield "model", f"{format_cell(run.model)} on {spec.task.kind}"
+    yield (
+        "point",
+        f"{format_cell(run.strategy)}, lr {format_power(spec.lr)}, wd {format_power(spec.wd)}, seed {spec.seed}",
+    )
+    note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value
     last = spec.schedule.last_step
-    yield "progress", f"{round(data['progress'] * last)} of {count(last, 'step')}"
+    yield "progress", f"{round(data['progress'] * last)} of {format_count(last, 'step')}"
     yield from _metrics(run)
     yield from _speed(run)
     for attempt in data["attempts"]:
-        yield f"attempt {attempt['attempt']}", cell(_attempt(attempt))
-    yield "folder", cell(data["folder"])
+        yield f"attempt {attempt['attempt']}", format_cell(_describe_attempt(attempt))
+    yield "folder", format_cell(data["folder"])
 
 
 def _metrics(run: Run) -> Iterator[Line]:
     """Yield summaries of loss and score, and the spikes; or the problem if the metrics cannot be read."""
     try:
-        history = history_of(run)
+        history = read_history(run)
     except CorruptError as error:
-        yield "metrics", cell(error)
+        yield "metrics", format_cell(error)
         return
-    column = evaluated(task_kind(run.spec.task).score.metric)
+    column = evaluation_column(task_kind(run.spec.task).metric.name)
     curves = {name: {line["step"]: number(line[name]) for line in history if name in line} for name in ("loss", column)}
     if not any(curves.values()):
         yield "metrics", "none yet"
@@ -77,17 +80,17 @@ def _metrics(run: Run) -> Iterator[Line]:
         if curve:
             yield name, _summary(name, curve)
     yield from _best(run, history)
-    if (events := spikes_of(run, history)) is not None:
-        yield "spikes", _told_spikes(events)
+    if (events := spike_events(run, history)) is not None:
+        yield "spikes", _describe_spikes(events)
 
 
-def history_of(run: Run) -> list[Json]:
+def read_history(run: Run) -> list[Json]:
     """Return the metrics of a run so far, one record per logged step.
 
     Raises:
         CorruptError: The metrics cannot be read or do not have the format that a run writes.
     """
-    latest = run.dir.latest()
+    latest = run.dir.latest_attempt()
     try:
         lines = run.dir.history() if run.result is not None else latest.history() if latest else []
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -110,12 +113,12 @@ def _summary(name: str, curve: Mapping[int, float | None]) -> str:
     pick, extreme = (min, "lowest") if name.endswith("loss") else (max, "highest")
     best_step = pick(finite, key=lambda step: finite[step])
     not_finite = len(curve) - len(finite)
-    ends = f"{cell(finite[first])} at step {first}, {cell(finite[last])} at {last}"
-    gaps = f"; {not_finite} of {count(len(curve), 'value')} not finite" if not_finite else ""
-    return f"{ends}, {extreme} {cell(finite[best_step])} at {best_step}{gaps}"
+    ends = f"{format_cell(finite[first])} at step {first}, {format_cell(finite[last])} at {last}"
+    gaps = f"; {not_finite} of {format_count(len(curve), 'value')} not finite" if not_finite else ""
+    return f"{ends}, {extreme} {format_cell(finite[best_step])} at {best_step}{gaps}"
 
 
-def spikes_of(run: Run, history: Sequence[Json]) -> list[Json] | None:
+def spike_events(run: Run, history: Sequence[Json]) -> list[Json] | None:
     """Return the spikes of a run, from its result or, before that, its metrics; None if these are not valid."""
     if run.result is not None:
         events = run.result.get("spike_events")
@@ -130,34 +133,34 @@ def spikes_of(run: Run, history: Sequence[Json]) -> list[Json] | None:
     return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else None
 
 
-def _told_spikes(events: Sequence[Json]) -> str:
-    descriptions = [_told_spike(event) for event in events[:SPIKES]]
-    remainder = [f"and {len(events) - SPIKES} more"] if len(events) > SPIKES else []
+def _describe_spikes(events: Sequence[Json]) -> str:
+    descriptions = [_describe_spike(event) for event in events[:MAX_SPIKES]]
+    remainder = [f"and {len(events) - MAX_SPIKES} more"] if len(events) > MAX_SPIKES else []
     return f"{len(events)}: {'; '.join(descriptions + remainder)}" if events else "none"
 
 
-def _told_spike(event: Json) -> str:
+def _describe_spike(event: Json) -> str:
     # Kinds of spike events, as the columns of metrics.jsonl are called.
     metric_names = {"grad": "gradient norm", "eval_loss": "val_loss", "accuracy": "val_accuracy"}
-    location = f"{cell(metric_names.get(str(event.get('kind')), event.get('kind')))} at step {cell(event.get('step'))}"
+    location = f"{format_cell(metric_names.get(str(event.get('kind')), event.get('kind')))} at step {format_cell(event.get('step'))}"
     if (sigmas := number(event.get("sigmas"))) is not None:
         return f"{location}, {sigmas:.1f} sigmas"
     return location if event.get("recovered") else f"{location}, not recovered"
 
 
 def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
-    score = task_kind(run.spec.task).score
+    score = task_kind(run.spec.task).metric
     if best_by_step := score.best_so_far(history):
         best = best_by_step[max(best_by_step)]
         reached = min(step for step, so_far in best_by_step.items() if so_far == best)
-        yield "best", f"{score.metric} {cell(best)} at step {reached}"
+        yield "best", f"{score.name} {format_cell(best)} at step {reached}"
     if run.result is not None and run.score is None:
         yield "best", "no score: it ranks below all runs that have one"
 
 
 def _speed(run: Run) -> Iterator[Line]:
     """Yield the training time of a run and its speed."""
-    latest = run.dir.latest()
+    latest = run.dir.latest_attempt()
     timings: Mapping[str, Any] = run.result or (last_line(latest.timings_path) if latest else None) or {}
     texts = []
     if (wall_s := number(timings.get("wall_s"))) is not None and wall_s >= 0:
@@ -169,7 +172,7 @@ def _speed(run: Run) -> Iterator[Line]:
         yield "time", ", ".join(texts)
 
 
-def _attempt(attempt: Json) -> str:
+def _describe_attempt(attempt: Json) -> str:
     """Return where an attempt trained, the step it started from, and how it ended."""
     location = " ".join(str(attempt[key]) for key in ("host", "slot", "device_name") if attempt.get(key))
     job = attempt.get("job")

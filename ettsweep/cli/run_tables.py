@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ettsweep.cli.prompts import repeated, shell_command
-from ettsweep.console import Format, count, escape_control, print_note, print_table
+from ettsweep.cli.prompts import repeat_option, shell_command
+from ettsweep.console import Format, escape_control, format_count, print_note, print_table
 from ettsweep.files import Json
 from ettsweep.files import number as as_number
 from ettsweep.launch.follow import SubmitResult, VerificationResult
@@ -22,7 +22,7 @@ from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan
 from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import Searches, SweepStore, by_family, held_by
+from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, group_by_family, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import task_kind
@@ -30,13 +30,13 @@ from ettsweep.trainer.tasks.registry import task_kind
 
 def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
     """Return a row for each run of a plan, with the action that the plan takes."""
-    families = by_family(studies)
+    families = group_by_family(studies)
     actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
     return [
         {
             "run": p.id,
             "action": action,
-            "sweep": held_by(families, p.spec.family_id, p.spec),
+            "sweep": run_sweeps_text(families, p.spec.family_id, p.spec),
             "model": model_name(p.spec.model),
             "strategy": strategy_name(p.spec.strategy.s),
             "lr": p.spec.lr,
@@ -56,7 +56,7 @@ def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
     """
     phrases = []
     if plan.submit:
-        phrases.append(f"{count(len(plan.submit), 'run')} {tense} submitted")
+        phrases.append(f"{format_count(len(plan.submit), 'run')} {tense} submitted")
     if plan.retry:
         phrases.append(f"{len(plan.retry)} {tense} resumed")
     phrases = [", ".join(phrases) + destination] if phrases else []
@@ -69,30 +69,30 @@ def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
     return " ".join((", ".join(phrases) or "nothing to do").split())
 
 
-def show_outcome(submit_result: SubmitResult, form: Format) -> None:
+def show_submit_result(submit_result: SubmitResult, form: Format) -> None:
     """Print the plan of a dry run, the numbers of submitted runs or, after --follow, of finished ones."""
     if submit_result.context.dry_run:
         show_plan(submit_result, form)
     elif submit_result.context.follows:
         finished = sum(p.state.finished for p in submit_result.plan.keep)
-        print_note(f"{finished} of {count(len(submit_result.plan.wanted), 'run')} finished")
+        print_note(f"{finished} of {format_count(len(submit_result.plan.all_runs), 'run')} finished")
     else:
-        print_note(plan_summary(submit_result.plan, "", where_to(submit_result.folders)))
+        print_note(plan_summary(submit_result.plan, "", describe_destination(submit_result.folders)))
 
 
-def show_plan(submit_result: SubmitResult, form: Format, *, below: bool = False) -> None:
+def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = False) -> None:
     """Print what a dry run would do; in table format, also the scripts that it would pass to sbatch.
 
     With `below_table`, another table was printed before, which is the command's result: other formats print no second
     one.
     """
     table = form is Format.TABLE
-    if not below or (table and submit_result.plan.to_launch):
-        print("\n" if below else "", end="")
+    if not below_table or (table and submit_result.plan.to_launch):
+        print("\n" if below_table else "", end="")
         rows = plan_rows(submit_result.plan, submit_result.context.studies)
         one_sweep = table and len({study.sweep for study in submit_result.context.studies}) < 2
         print_table(rows, form, [key for key in rows[0] if not (one_sweep and key == "sweep")] if rows else None)
-    for script in submit_result.scripts if table else []:
+    for script in submit_result.batch_scripts if table else []:
         print(f"\n{escape_control(script)}", end="")
     print_note(plan_summary(submit_result.plan, "would be"))
 
@@ -102,20 +102,20 @@ def note_submitted(result: VerificationResult) -> None:
     planned, submit_result = result.verification.planned, result.submit_result
     if planned and not result.problem:
         if not submit_result.context.follows:
-            submitted = f"{count(planned, 'run')} submitted{where_to(submit_result.folders)}"
+            submitted = f"{format_count(planned, 'run')} submitted{describe_destination(submit_result.folders)}"
             print_note(f"{submitted}; run this command again when they have finished, or use --follow")
-        note_ended(submit_result.context.results, submit_result.plan)
+        note_failed_starts(submit_result.context.results, submit_result.plan)
 
 
-def where_to(folders: Sequence[Path]) -> str:
+def describe_destination(folders: Sequence[Path]) -> str:
     """Return where submissions went, such as " to SLURM as job 7"; "" if there are none."""
-    arrays = [array for folder in folders if (array := read_submission(folder).array())]
+    arrays = [array for folder in folders if (array := read_submission(folder).array_id())]
     if arrays:
         return f" to SLURM as job {', '.join(arrays)}"
     return " to workers on this machine" if folders else ""
 
 
-def note_ended(results: Path, plan: Plan) -> None:
+def note_failed_starts(results: Path, plan: Plan) -> None:
     """Print why runs of the plan that were submitted before never started."""
     never_started = [p for p in plan.to_launch if p.state is State.MISSING and p.reason]
     if never_started:
@@ -123,28 +123,28 @@ def note_ended(results: Path, plan: Plan) -> None:
         ids = {p.id for p in never_started}
         earlier = [s for s in submissions(results) if ids & set(s.runs)]
         # The submission just made is among them: a single one has no earlier workers.
-        print_note(f"the workers' last output: {earlier[0].last_words()}" if len(earlier) > 1 else "")
+        print_note(f"the workers' last output: {earlier[0].last_output()}" if len(earlier) > 1 else "")
 
 
-def note_left(sweep_store: SweepStore, name: str, plan: Plan) -> None:
+def note_unsubmitted(sweep_store: SweepStore, name: str, plan: Plan) -> None:
     """Print how many runs of a sweep have no run folder yet: a command may request only a part of its sweep."""
-    planned = {p.id for p in plan.wanted}
-    unplanned = {spec.run_id for spec in sweep_store.named[name].specs()} - planned
+    planned = {p.id for p in plan.all_runs}
+    unplanned = {spec.run_id for spec in sweep_store.sweeps[name].specs()} - planned
     missing = sum(not (runs_dir(sweep_store.results) / run).is_dir() for run in unplanned)
     if missing:
-        subject = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
+        subject = f"{format_count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
         print_note(
             f"{subject}: {shell_command('verify-optimum', '--sweep', name)} submits {'it' if missing == 1 else 'them'}"
         )
 
 
-def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[str] = ()) -> None:
+def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequence[str] = ()) -> None:
     """Print the blocked runs, which need a decision, with the command to type unless a verdict's reason has one.
 
     `selection` are the command's own options that select runs, for a suggested `status`.
     """
     # The reasons of these verdicts already have a command for the run.
-    advised = {run for v in verdicts for run in v.stuck}
+    advised = {run for v in verdicts for run in v.blocked_run_ids}
     ids_by_reason: dict[tuple[State, str], list[str]] = {}
     to_retry = []
     # A full disk may block thousands of runs for one reason: five examples are enough.
@@ -159,7 +159,7 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[s
         print_note(f"{subject}{f': {reason}' if reason else ''}{hint}")
     if len(plan.blocked) > 5:
         states = dict.fromkeys(p.state.value for p in plan.blocked)
-        status_command = shell_command("status", *meant, *repeated("--state", states))
+        status_command = shell_command("status", *selection, *repeat_option("--state", states))
         print_note(f"... and {len(plan.blocked) - 5} more; {status_command} lists them")
     print_note(
         f"`ettsweep retry {' '.join(to_retry)}` trains {'it' if len(to_retry) == 1 else 'them'} again"
@@ -171,7 +171,7 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[s
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def in_order(run: Run) -> tuple[object, ...]:
+def run_sort_key(run: Run) -> tuple[object, ...]:
     """Return the key for sorting runs in tables: model, strategy, lr, wd, seed."""
     spec = run.spec
     # The standard parametrisation has no exponent; it comes first.
@@ -198,19 +198,19 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
         "log2_wd": log2(spec.wd),
         "seed": spec.seed,
         "state": run.state.value,
-        "progress": trained(run),
+        "progress": trained_fraction(run),
         "best_score": best_score(run),
         "reason": run.status.reason,
         # Empty texts become null in JSON.
-        "where": run.status.where or None,
+        "where": run.status.host or None,
         "job": run.status.job or None,
         "slot": run.status.slot or None,
         "pack": pack,
-        "left_s": run.status.left_s,
+        "left_s": run.status.remaining_s,
     }
 
 
-def trained(run: Run) -> float:
+def trained_fraction(run: Run) -> float:
     """Return the fraction of its steps that a run has trained: for a diverged run, the steps before it diverged."""
     step = as_number(run.result.get("diverged_step")) if run.result else None
     return run.status.progress if step is None else step / run.spec.schedule.last_step
@@ -220,12 +220,12 @@ def best_score(run: Run) -> float | None:
     """Return the best score: of the result, or of the evaluations so far if the run has not finished."""
     if run.result is not None:
         return run.score
-    attempt = run.dir.latest()
-    best_by_step = task_kind(run.spec.task).score.best_so_far(attempt.evaluations()) if attempt else {}
+    attempt = run.dir.latest_attempt()
+    best_by_step = task_kind(run.spec.task).metric.best_so_far(attempt.evaluations()) if attempt else {}
     return best_by_step[max(best_by_step)] if best_by_step else None
 
 
-def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
+def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByFamily) -> Json:
     """Return all fields of a run as JSON data: its row in `status`, folder, spec, attempts and result.
 
     A broken run folder yields its id, state and reason.
@@ -235,9 +235,9 @@ def describe(run_index: RunIndex, run_id: str, searches: Searches) -> Json:
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": run_index.broken[run_id]}
     packs = pack_sizes({r.id: r.status for r in run_index.runs.values()})
-    row = status_row(run, held_by(searches, run.family, run.spec), packs.get(run_id))
+    row = status_row(run, run_sweeps_text(studies_by_family, run.family, run.spec), packs.get(run_id))
     attempts = []
-    for number in run.dir.numbers():
+    for number in run.dir.attempt_numbers():
         attempt = run.dir.attempt(number)
         parent, step = attempt.resumed_from()
         claim = attempt.claim()
@@ -270,39 +270,39 @@ def state_note(row: dict[str, Any]) -> str:
     return ", ".join(filter(None, [location, job, pack, left, row["reason"]]))
 
 
-def why_idle(results: Path, idle: Sequence[Run]) -> str:
+def idle_reason(results: Path, idle: Sequence[Run]) -> str:
     """Return the last output of the workers that should have started `idle` runs; "" if there were none."""
     never_started = {run.id for run in idle if run.state is State.MISSING}
     for submission in reversed(submissions(results)):
         if never_started & set(submission.runs):
-            return f"; the last workers' output: {submission.last_words()}"
+            return f"; the last workers' output: {submission.last_output()}"
     return ""
 
 
 def show_reproduction(run: Run, form: Format) -> None:
     """Print the command that trains a run again, and notes on what could make its result differ in bits here."""
     reproduction = reproduce(run.dir, run.spec, run.result)
-    data = {"command": reproduction.command, "commit": reproduction.commit, "differs": reproduction.differs}
+    data = {"command": reproduction.command, "commit": reproduction.commit, "differs": reproduction.differences}
     if form is Format.TABLE:
         print(escape_control(reproduction.command))
     else:
-        print_table([{**data, "differs": "; ".join(reproduction.differs)}], form, data=data)
-    for line in (*reproduction.notes, *(f"differs here: {line}" for line in reproduction.differs)):
+        print_table([{**data, "differs": "; ".join(reproduction.differences)}], form, data=data)
+    for line in (*reproduction.notes, *(f"differs here: {line}" for line in reproduction.differences)):
         print_note(line)
     # Without attempts there is nothing to compare with.
-    if not reproduction.differs and run.dir.numbers():
+    if not reproduction.differences and run.dir.attempt_numbers():
         print_note("no difference found between this environment and the one that trained the run")
 
 
-def flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def flatten(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Return nested data as (dotted key, value) pairs; members of lists of objects are numbered from 1."""
     rows: list[tuple[str, Any]] = []
     for key, value in data.items():
         if isinstance(value, dict):
-            rows += flat(value, f"{prefix}{key}.")
+            rows += flatten(value, f"{prefix}{key}.")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for number, item in enumerate(value, 1):
-                rows += flat(item, f"{prefix}{key}.{number}.")
+                rows += flatten(item, f"{prefix}{key}.{number}.")
         else:
             rows.append((f"{prefix}{key}", value))
     return rows

@@ -9,7 +9,13 @@ import typer
 from ettsweep.cli import completion
 from ettsweep.cli.grid_options import GridOptions
 from ettsweep.cli.options import DEFAULT_RESULTS, BudgetOptions, DryRun, Form, Results, TrainingOptions, VerdictOptions
-from ettsweep.cli.prompts import console, detaching, go_on, repeated, retyped_with
+from ettsweep.cli.prompts import (
+    confirm_continue,
+    detach_on_interrupt,
+    progress_console,
+    repeat_option,
+    suggest_free_name,
+)
 from ettsweep.console import Format, print_note
 from ettsweep.errors import InputError
 
@@ -54,9 +60,9 @@ def search(
     unverified: Annotated[
         bool, typer.Option("--unverified", help="With --from, start from the best point even if it is not verified.")
     ] = False,
-    limits: BudgetOptions,
-    judging: VerdictOptions,
-    training: TrainingOptions,
+    budget_options: BudgetOptions,
+    verdict_options: VerdictOptions,
+    training_options: TrainingOptions,
     dry_run: DryRun = False,
     follow: Annotated[
         bool, typer.Option(help="Show progress until the optimum is verified; Ctrl-C only detaches.")
@@ -68,55 +74,57 @@ def search(
 
     The same command resumes a search that was interrupted.
     """
-    from ettsweep.cli.search_history import show_course
-    from ettsweep.cli.verification_summary import show_verified
-    from ettsweep.launch.follow import CommandContext, read_ledger
-    from ettsweep.launch.resolve import plan_grid, trained_by
+    from ettsweep.cli.search_history import show_history
+    from ettsweep.cli.verification_summary import show_verification
+    from ettsweep.launch.follow import CommandContext, read_run_index
+    from ettsweep.launch.resolve import load_launch, plan_grid
     from ettsweep.launch.search_rounds import SearchTarget, search_rounds
     from ettsweep.study.pruning import check_pruner
-    from ettsweep.study.samplers import proposer, trials_for
+    from ettsweep.study.samplers import make_sampler, resolve_trials
     from ettsweep.study.sweep_store import load_sweep_store
-    from ettsweep.study.sweep_updates import followed
-    from ettsweep.study.warm_start import starts
+    from ettsweep.study.sweep_updates import mark_followed
+    from ettsweep.study.warm_start import find_starts
 
-    propose = proposer(sampler)  # raises for an unknown sampler before anything is read
-    name, requested_spec, seed_note = _asked(grid_options, sweep, judging, results)
+    propose = make_sampler(sampler)  # raises for an unknown sampler before anything is read
+    name, requested_spec, seed_note = _load_spec(grid_options, sweep, verdict_options, results)
     # Also before anything is read or written.
     check_pruner(pruner, requested_spec.recipe.schedule)
-    with retyped_with("--name"):
-        sweep_spec = training.place().settle(requested_spec, results, name)
+    with suggest_free_name("--name"):
+        sweep_spec = training_options.launch_options().resolve_grid(requested_spec, results, name)
     context = CommandContext(
-        results, *trained_by(sweep_spec), dry_run, console() if follow else None, "search", tell=print_note
+        results, *load_launch(sweep_spec), dry_run, progress_console() if follow else None, "search", notify=print_note
     )
     sweep_store = load_sweep_store(results)
-    target = SearchTarget.of(name, sweep_spec, sweep_store)
-    budget = limits.budget(target.studies)
-    start_points = starts(target.studies, target.sweep_store, read_ledger(results), source, unverified=unverified)
-    new = [study for study in target.studies if not study.proposed]
+    target = SearchTarget.create(name, sweep_spec, sweep_store)
+    budget = budget_options.budget(target.studies)
+    start_points = find_starts(
+        target.studies, target.sweep_store, read_run_index(results), source, unverified=unverified
+    )
+    new = [study for study in target.studies if not study.suggested_points]
     # Starting points matter only before the first suggestion.
     print_note("" if new or source is None else f"--from {source} is ignored: the search has already started")
     # Creates or extends the sweep; which runs to train is decided round by round.
-    _, obstacle = plan_grid(sweep_spec, context, name, grid_options.words, print_note)
+    _, obstacle = plan_grid(sweep_spec, context, name, grid_options.note, print_note)
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
     print_note(seed_note)
-    print_note(_other_ranges(sweep_store.named[name].studies if name in sweep_store.named else [], target.studies))
-    selection = ["--sweep", name, *repeated("--strategy", grid_options.strategy or [])]
-    with detaching(meant=selection):
+    print_note(_changed_ranges(sweep_store.sweeps[name].studies if name in sweep_store.sweeps else [], target.studies))
+    selection = ["--sweep", name, *repeat_option("--strategy", grid_options.strategy or [])]
+    with detach_on_interrupt(selection=selection):
         for study in target.studies:
             print_note(f"{study.title} starts {start_points[study.key].reason}" if study.key in start_points else "")
-        with followed(results, [name] if context.follows else ()):
+        with mark_followed(results, [name] if context.follows else ()):
             result = search_rounds(
                 target,
                 context,
                 start_points,
                 budget,
                 sampler=sampler,
-                propose=propose,
-                trials=trials_for(sampler, trials),
+                suggest=propose,
+                trials=resolve_trials(sampler, trials),
                 pruner=pruner,
-                agree=go_on if follow else None,
+                confirm=confirm_continue if follow else None,
             )
-    show_course(result.verification.studies, result.submit_result.plan.run_index, form)
+    show_history(result.verification.studies, result.submit_result.plan.run_index, form)
     search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
     # Options at their defaults are left out, to keep the suggested command short.
     option_arguments = [
@@ -125,16 +133,16 @@ def search(
         if value != default
         for argument in (option, str(value))
     ]
-    raise typer.Exit(show_verified(result, budget, form, ["search", *selection, *option_arguments], selection))
+    raise typer.Exit(show_verification(result, budget, form, ["search", *selection, *option_arguments], selection))
 
 
-def _other_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
+def _changed_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     """Return a line for each study whose ranges differ from those of the search so far."""
-    from ettsweep.powers import power
+    from ettsweep.powers import format_power
 
     def describe_box(study: "Study") -> str:
         (low_lr, low_wd), (high_lr, high_wd) = study.box
-        return f"lr from {power(low_lr)} to {power(high_lr)}, wd from {power(low_wd)} to {power(high_wd)}"
+        return f"lr from {format_power(low_lr)} to {format_power(high_lr)}, wd from {format_power(low_wd)} to {format_power(high_wd)}"
 
     studies_before = {study.key: study for study in before if study.box}
     return "\n".join(
@@ -144,8 +152,8 @@ def _other_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     )
 
 
-def _asked(
-    grid_options: GridOptions, sweep: str | None, judging: VerdictOptions, results: Path
+def _load_spec(
+    grid_options: GridOptions, sweep: str | None, verdict_options: VerdictOptions, results: Path
 ) -> "tuple[str, SweepSpec, str]":
     """Return the name of the sweep to search, its spec, and a note on --seeds or "".
 
@@ -155,13 +163,17 @@ def _asked(
     from ettsweep.study.sweep_store import load_sweep_store
 
     if sweep is None:
-        name, sweep_spec, seed_note = grid_options.request(
-            judging, "select what to search with --model NAME, --grid FILE or --sweep NAME"
+        name, sweep_spec, seed_note = grid_options.load_spec(
+            verdict_options, "select what to search with --model NAME, --grid FILE or --sweep NAME"
         )
     else:
-        grid_options.refuse_beside("--sweep")
-        (existing,) = load_sweep_store(results).chosen([sweep])
-        name, sweep_spec, seed_note = sweep, judging.of(existing.asked_again(grid_options.strategy or [])), ""
+        grid_options.reject_with("--sweep")
+        (existing,) = load_sweep_store(results).select([sweep])
+        name, sweep_spec, seed_note = (
+            sweep,
+            verdict_options.apply_to(existing.latest_spec(grid_options.strategy or [])),
+            "",
+        )
     if sweep_spec.lr.fixed and sweep_spec.wd.fixed:
         raise InputError("lr and wd are both fixed: there is nothing to search; set --lr-range or --wd-range")
     # In a searched sweep, the sampler chooses points: the lattice is not trained as a whole.

@@ -11,7 +11,7 @@ from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
 from ettsweep.cli.power_options import power_option
 from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
-from ettsweep.files import chosen_by
+from ettsweep.files import naming_option
 
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
 ModelName = Annotated[str, typer.Option(help="Model name.", autocompletion=completion.models)]
@@ -65,7 +65,7 @@ def scales(
     """Print a model's parameter groups: shape, initial std, factors of learning rate and weight decay."""
     from ettsweep.trainer.models.parameter_scales import describe_scales
 
-    _need_positive(lr)
+    _check_lr(lr)
     data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
     print_table(data["groups"], form, columns, data=data)
@@ -75,7 +75,7 @@ def scales(
         print_note(f"{data['model']} under {data['strategy']}: {about}")
 
 
-def _need_positive(lr: float | None) -> None:
+def _check_lr(lr: float | None) -> None:
     if lr is not None and not 0 < lr <= 1e30:
         raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
 
@@ -111,24 +111,24 @@ def check_scaling(
     the change of the outputs by this group's steps alone, of its initial std and learning-rate factor; its decay
     divided by lr wd. The exit code is 0 if all rows are ok.
     """
-    from ettsweep.processes import blocked
+    from ettsweep.processes import signals_blocked
 
-    with blocked(signal.SIGINT):  # a Ctrl-C during the import of torch would be lost
+    with signals_blocked(signal.SIGINT):  # a Ctrl-C during the import of torch would be lost
         from ettsweep.theory.check_plan import CheckRequest, make_plan
-        from ettsweep.theory.check_tables import leaving_nothing, make_folder, show_check, write_check
+        from ettsweep.theory.check_tables import make_folder, remove_folder_on_error, show_check, write_check
         from ettsweep.theory.measure import CPU
         from ettsweep.theory.scaling_check import check_scaling as run_check
-    from ettsweep.config import parse_numbers
+    from ettsweep.config import parse_integers
     from ettsweep.trainer.training.memory import available_bytes
 
-    _need_positive(lr)
-    requested_widths = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
+    _check_lr(lr)
+    requested_widths = tuple(parse_integers(widths, "--widths", "96,192,384,768"))
     request = CheckRequest(model, strategy, optimizer, mlp_factor, requested_widths or None, steps, seeds, lr, depth)
     plan = make_plan(request, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
-    with chosen_by("--out", folder):
+    with naming_option("--out", folder):
         # Made before the check, which takes minutes: a folder that cannot be written fails at once.
-        with leaving_nothing(folder):
+        with remove_folder_on_error(folder):
             make_folder(folder)
             check = run_check(plan)
         show_check(check, form)

@@ -5,25 +5,25 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ettsweep.console import Format, Row, cell, count, print_note, print_table
-from ettsweep.launch.cost import saved_by_racing
-from ettsweep.launch.reproduce import mixture, versions
+from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
+from ettsweep.launch.cost import runs_saved_by_racing
+from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Difference
-from ettsweep.study.run_index import RunIndex, cost_s, count_states
-from ettsweep.study.study import Study, titles
+from ettsweep.study.run_index import RunIndex, count_states, spent_device_s
+from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep import Sweep
-from ettsweep.study.sweep_store import SweepStore, holders
-from ettsweep.study.verdict import Verdict, side_by_side
+from ettsweep.study.sweep_store import SweepStore, run_sweeps
+from ettsweep.study.verdict import Verdict, conflicting_verdicts
 from ettsweep.trainer.tasks.registry import Metric
 
 if TYPE_CHECKING:
     from ettsweep.report.families import JudgedFamily
 
 
-NAMED = 4
+MAX_POINTS = 4
 """Points that a note lists one by one."""
 
 
@@ -39,8 +39,8 @@ def score_note(studies: Sequence[Study]) -> str:
     lines = []
     for metric, models in models_by_metric.items():
         prefix = f"{', '.join(models)}: " if len(models_by_metric) > 1 else ""
-        description = f"{descriptions[metric.metric]} along the trajectory, the mean over seeds"
-        lines.append(f"{prefix}{metric.metric}: {description}; {metric.mode} is best")
+        description = f"{descriptions[metric.name]} along the trajectory, the mean over seeds"
+        lines.append(f"{prefix}{metric.name}: {description}; {metric.mode} is best")
     return "\n".join(lines)
 
 
@@ -49,23 +49,23 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
     _show_families([verdict_row(v) for v in verdicts], [v.study for v in verdicts], form, data)
     note_reasons(verdicts)
-    names = titles([v.study for v in verdicts])
-    mixed = {v.key: mix for v in verdicts if (mix := mixture(v.runs))}
+    names = study_titles([v.study for v in verdicts])
+    mixed = {v.key: mix for v in verdicts if (mix := find_mixed_versions(v.runs))}
     for key, (note, _) in mixed.items():
         print_note(f"{names[key]}: {note}")
     # One example is enough, however many families are mixed.
     for _, run in list(mixed.values())[:1]:
         print_note(f"`ettsweep show {run} --reproduce` lists how one version differs from this environment")
     several_models = len({v.study.model for v in verdicts}) > 1
-    for verdict, other, reasons in side_by_side(verdicts):
-        first, second = (f"{v.verdict}{_at(v.point)} in {v.study.sweep}" for v in (verdict, other))
+    for verdict, other, reasons in conflicting_verdicts(verdicts):
+        first, second = (f"{v.verdict}{_at_point(v.point)} in {v.study.sweep}" for v in (verdict, other))
         subject = f"{verdict.study.model} {verdict.strategy}" if several_models else verdict.strategy
         print_note(f"{subject} is {first}, {second}: {'; '.join(reasons)}")
 
 
 def note_reasons(verdicts: Sequence[Verdict]) -> None:
     """Print why verdicts are not "optimal", once for all families with the same reason, and caveats on bounds."""
-    names = titles([v.study for v in verdicts])
+    names = study_titles([v.study for v in verdicts])
     # Many families often lack the same: one note for all of them.
     families_by_reason: dict[str, list[str]] = {}
     for v in verdicts:
@@ -75,10 +75,10 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
         print_note(f"{', '.join(families)}: {reason}")
     for v in verdicts:
         if v.bound and v.bound.caveat:
-            smooth = v.bound.posterior is None or v.bound.posterior.surface.smooth
+            smooth = v.bound.posterior is None or v.bound.posterior.surface.is_smooth
             pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
             print_note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
-        if v.bound and v.bound.noise.known == "inferred":
+        if v.bound and v.bound.noise.source == "inferred":
             print_note(f"{names[v.key]}: one seed per point: the noise is estimated from the surface's residuals")
         if v.bound and v.bound.plateau:
             as_good = ", ".join(map(str, v.bound.plateau))
@@ -104,22 +104,22 @@ def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, 
 
 def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     """Print the numbers and rates of spikes in the runs of each candidate, over all its seeds."""
-    from ettsweep.report.spike_rates import occurring, spikes_of
+    from ettsweep.report.spike_rates import nonzero_counts, sum_spikes
 
-    spikes_by_verdict = [(family.verdict, spikes_of(family.optimum)) for family in families]
+    spikes_by_verdict = [(family.verdict, sum_spikes(family.optimum)) for family in families]
     runs, diverged, steps = (
         sum(getattr(s, attribute) for _, s in spikes_by_verdict) for attribute in ("runs", "diverged", "steps")
     )
-    kinds = occurring(spikes for _, spikes in spikes_by_verdict)
+    kinds = nonzero_counts(spikes for _, spikes in spikes_by_verdict)
     if not kinds:
         suffix = f", of which {diverged} diverged" if diverged else ""
-        print_note(f"no spikes at the candidates: {count(runs, 'run')}{suffix}, {steps:,} steps" if runs else "")
+        print_note(f"no spikes at the candidates: {format_count(runs, 'run')}{suffix}, {steps:,} steps" if runs else "")
         return
     rows = []
     for verdict, spikes in spikes_by_verdict:
-        row = {**_family(verdict), "runs": spikes.runs, "steps": spikes.steps}
+        row = {**_family_columns(verdict), "runs": spikes.runs, "steps": spikes.steps}
         for kind in kinds:
-            total, per_run, per_1000_steps = map(cell, spikes.rates(kind))
+            total, per_run, per_1000_steps = map(format_cell, spikes.rates(kind))
             row[kind.replace("_", " ")] = (
                 f"{total} ({per_run} a run, {per_1000_steps} per 1,000 steps)" if total else ""
             )
@@ -128,7 +128,7 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     _show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
 
 
-def note_saved(verdicts: Sequence[Verdict], extra_specs: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
+def note_saved_runs(verdicts: Sequence[Verdict], extra_specs: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
     """Print how many runs racing has saved, compared to as many seeds at all points as the point with most seeds has.
 
     `extra_specs` are the runs that were added to the requested ones, by sweep and family. Those at points that are not
@@ -138,30 +138,32 @@ def note_saved(verdicts: Sequence[Verdict], extra_specs: Mapping[tuple[str, str]
     for v in verdicts:
         # Without extra runs there was no race.
         if v.bound and v.candidate and extra_specs.get(v.key):
-            compared_points = [scored_point.point for scored_point in v.compared]
+            compared_points = [scored_point.point for scored_point in v.compared_points]
             not_compared = [
                 spec
                 for spec in extra_specs.get(v.key, ())
                 if Point(spec.lr, spec.wd) not in {*compared_points, *v.outside}
             ]
-            saved += saved_by_racing(v.counted, compared_points) - len(not_compared)
-    print_note(f"racing saved {count(saved, 'run')} compared to equal seeds at all points" if saved > 0 else "")
+            saved += runs_saved_by_racing(v.run_counts, compared_points) - len(not_compared)
+    print_note(f"racing saved {format_count(saved, 'run')} compared to equal seeds at all points" if saved > 0 else "")
 
 
-def note_outside(verdicts: Sequence[Verdict]) -> None:
+def note_outside_points(verdicts: Sequence[Verdict]) -> None:
     """Print the points outside the ranges of the grid that the search for an optimum has reached."""
-    names = titles([v.study for v in verdicts])
+    names = study_titles([v.study for v in verdicts])
     for v in verdicts:
         if v.outside:
-            points = ", ".join(map(str, v.outside[:NAMED])) + (", ..." if len(v.outside) > NAMED else "")
-            print_note(f"{names[v.key]}: {count(len(v.outside), 'point')} outside the requested ranges: {points}")
+            points = ", ".join(map(str, v.outside[:MAX_POINTS])) + (", ..." if len(v.outside) > MAX_POINTS else "")
+            print_note(
+                f"{names[v.key]}: {format_count(len(v.outside), 'point')} outside the requested ranges: {points}"
+            )
 
 
-def _at(point: Point | None) -> str:
+def _at_point(point: Point | None) -> str:
     return f" at {point}" if point else ""
 
 
-def _family(v: Verdict) -> dict[str, Any]:
+def _family_columns(v: Verdict) -> dict[str, Any]:
     return {
         "sweep": v.study.sweep,
         "family": v.family,
@@ -171,35 +173,35 @@ def _family(v: Verdict) -> dict[str, Any]:
     }
 
 
-def _headline(v: Verdict) -> dict[str, Any]:
-    return {**_family(v), "verdict": v.verdict, "lr": v.lr, "wd": v.wd}
+def _verdict_columns(v: Verdict) -> dict[str, Any]:
+    return {**_family_columns(v), "verdict": v.verdict, "lr": v.lr, "wd": v.wd}
 
 
 def verdict_row(v: Verdict) -> dict[str, Any]:
     """Return the row of a verdict; `neighbours` is filled only if some of them have no score yet."""
-    fresh = [score for score in v.fresh.values() if score is not None]
-    neighbours = f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}"
+    fresh = [score for score in v.fresh_scores.values() if score is not None]
+    neighbours = f"{len(v.neighbours) - len(v.missing_points)}/{len(v.neighbours)}"
     return {
-        **_headline(v),
+        **_verdict_columns(v),
         "verdict": v.statement,
-        v.study.metric.metric: v.score,
+        v.study.metric.name: v.score,
         "seeds": v.candidate and v.candidate.runs,
-        **_compared(v),
-        "neighbours": neighbours if v.missing or not v.neighbours else None,
+        **_nearest_neighbour(v),
+        "neighbours": neighbours if v.missing_points or not v.neighbours else None,
         "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
     }
 
 
-def _compared(v: Verdict) -> dict[str, Any]:
+def _nearest_neighbour(v: Verdict) -> dict[str, Any]:
     """Return the column on the best of the neighbours: its score, or its difference to the candidate with an error."""
     # The paper's rule compares means, and has no errors.
     if v.study.criterion.rule == "paper":
-        return {"best neighbour": v.rival and v.rival.score}
+        return {"best neighbour": v.best_neighbour and v.best_neighbour.score}
     nearest = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
     if nearest is None or v.bound is None:
         return {"nearest neighbour": None}
     format_share, direction = v.study.metric.format_share, "behind" if nearest.mean >= 0 else "ahead"
-    error = "" if v.bound.noise.known == "unknown" else f" ± {format_share(nearest.error)}"
+    error = "" if v.bound.noise.source == "unknown" else f" ± {format_share(nearest.error)}"
     return {"nearest neighbour": f"{format_share(abs(nearest.mean))}{error} {direction}"}
 
 
@@ -213,23 +215,23 @@ def bound_json(v: Verdict) -> dict[str, Any] | None:
     return {
         "bound": b.value,
         "margin": b.margin,
-        "beats_all": b.best,
-        "noise": {"sd": b.noise.sd, "dof": b.noise.dof, "known": b.noise.known},
+        "beats_all": b.best_probability,
+        "noise": {"sd": b.noise.sd, "dof": b.noise.dof, "known": b.noise.source},
         "caveat": b.caveat,
-        "as_good": [_point(point) for point in b.plateau],
-        "recommended": _point(b.recommended),
+        "as_good": [_point_json(point) for point in b.plateau],
+        "recommended": _point_json(b.recommended),
         "paper": b.paper,
-        "more_runs": b.more,
+        "more_runs": b.further_runs,
     }
 
 
 def verdict_json(v: Verdict) -> dict[str, Any]:
     """Return a verdict as JSON data."""
     return {
-        **_headline(v),
+        **_verdict_columns(v),
         "score": v.score,
         "runs": v.candidate.runs if v.candidate else 0,
-        "metric": v.study.metric.metric,
+        "metric": v.study.metric.name,
         "mode": v.study.metric.mode,
         "rule": v.study.criterion.rule,
         "confidence": v.study.criterion.confidence,
@@ -237,25 +239,27 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         # Keys are an interface for scripts: add to them, never rename.
         "evidence": bound_json(v),
         "neighbours": [
-            {**_point(n.point), "score": n.score, "state": n.state.value, "runs": n.runs, **_worse(d)}
+            {**_point_json(n.point), "score": n.score, "state": n.state.value, "runs": n.runs, **_difference_json(d)}
             # Without a bound there is no difference for any neighbour.
             for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
         ],
-        "missing": [_point(point) for point in v.missing],
+        "missing": [_point_json(point) for point in v.missing_points],
         "seeds": list(v.study.seeds),
-        "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh.items()],
-        "outside": [_point(point) for point in v.outside],
-        "path": [_point(point) for point in v.path],
-        "versions": [{"version": name, "runs": [run.id for run in runs]} for name, runs in versions(v.runs).items()],
+        "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh_scores.items()],
+        "outside": [_point_json(point) for point in v.outside],
+        "path": [_point_json(point) for point in v.path],
+        "versions": [
+            {"version": name, "runs": [run.id for run in runs]} for name, runs in group_by_version(v.runs).items()
+        ],
         "reason": v.reason,
     }
 
 
-def _worse(difference: Difference | None) -> dict[str, float | None]:
+def _difference_json(difference: Difference | None) -> dict[str, float | None]:
     return {"worse_by": difference.mean if difference else None, "error": difference.error if difference else None}
 
 
-def _point(point: Point) -> dict[str, float]:
+def _point_json(point: Point) -> dict[str, float]:
     return {"lr": point.lr, "wd": point.wd}
 
 
@@ -269,13 +273,13 @@ def sweep_row(
     runs = [
         run
         for study in sweep.studies
-        for run in run_index.family(study.family)
-        if sweep.name in holders(sweep_store.searches, run.family, run.spec)
+        for run in run_index.family_runs(study.family)
+        if sweep.name in run_sweeps(sweep_store.studies_by_family, run.family, run.spec)
     ]
     # Requested runs without a folder count too, as missing.
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
-    states = [run_index.state(run).state for run in ids]
-    seconds = sum(map(cost_s, runs))
+    states = [run_index.status_of(run).state for run in ids]
+    seconds = sum(map(spent_device_s, runs))
     paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
     changed_s = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
     return {
@@ -287,5 +291,5 @@ def sweep_row(
         "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
         "criterion": sweep.criterion.describe(sweep.metric),
         "last change": changed_s and datetime.fromtimestamp(changed_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "archived": sweep.archived,
+        "archived": sweep.is_archived,
     }

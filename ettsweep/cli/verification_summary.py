@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from ettsweep.cli.prompts import shell_command
 from ettsweep.cli.run_tables import note_blocked, note_submitted, show_plan
-from ettsweep.cli.verdict_tables import note_outside, note_saved, score_note, show_verdicts
-from ettsweep.console import Format, count, print_note
+from ettsweep.cli.verdict_tables import note_outside_points, note_saved_runs, score_note, show_verdicts
+from ettsweep.console import Format, format_count, print_note
 from ettsweep.launch.follow import VerificationResult
 from ettsweep.study.verification import Budget
 
 
-def show_verified(
+def show_verification(
     result: VerificationResult, budget: Budget, form: Format, command: Sequence[str], selection: Sequence[str] = ()
 ) -> int:
     """Print verdicts, what was submitted for them, and why training stopped; return the exit code.
@@ -23,25 +23,23 @@ def show_verified(
     """
     verification, context = result.verification, result.submit_result.context
     show_verdicts(verification.verdicts, form)
-    note_outside(verification.verdicts)
+    note_outside_points(verification.verdicts)
     if context.follows:
-        note_saved(verification.verdicts, verification.beyond)
+        note_saved_runs(verification.verdicts, verification.extra_specs)
     if context.dry_run:
-        show_plan(result.submit_result, form, below=True)
+        show_plan(result.submit_result, form, below_table=True)
     else:
         note_submitted(result)
-    if verification.held_back:
-        needed_runs = (
-            f"{count(verification.held_back, 'more run')} {'is' if verification.held_back == 1 else 'are'} needed"
-        )
+    if verification.runs_over_budget:
+        needed_runs = f"{format_count(verification.runs_over_budget, 'more run')} {'is' if verification.runs_over_budget == 1 else 'are'} needed"
         print_note(f"{needed_runs} than {budget} allows")
-    for reason in verification.stopped:
+    for reason in verification.stop_reasons:
         print_note(f"{reason}: stopped")
-    is_cut_short = context.follows and verification.unproposed
+    is_cut_short = context.follows and verification.search_over_budget
     print_note(
-        f"the search is not complete: {budget} allows no further point" if is_cut_short and budget.stated else ""
+        f"the search is not complete: {budget} allows no further point" if is_cut_short and budget.is_limited else ""
     )
-    is_limited = verification.stopped or is_cut_short
+    is_limited = verification.stop_reasons or is_cut_short
     print_note(f"{shell_command(*command, '--max-runs', 'N')} allows N more" if is_limited else "")
     # Without --follow, unresolved verdicts need another command.
     if context.console is None and any(v.verdict == "unresolved" and v.bound for v in verification.verdicts):

@@ -25,17 +25,17 @@ class DoctorCheck:
         detail: facts if it works, else the reason.
     """
 
-    what: str
+    name: str
     state: CheckState
     detail: str
 
 
-def check(what: str, look: Callable[[], str], otherwise: CheckState = "failed") -> DoctorCheck:
+def run_check(name: str, probe: Callable[[], str], failure_state: CheckState = "failed") -> DoctorCheck:
     """Run a probe and return its text as an `ok` row, or its error as a row with state `failure_state`."""
     try:
-        return DoctorCheck(what, "ok", look())
+        return DoctorCheck(name, "ok", probe())
     except Exception as error:  # any error is a finding: the other checks must still run
-        return DoctorCheck(what, otherwise, first_line(error))
+        return DoctorCheck(name, failure_state, first_line(error))
 
 
 @cache  # importing torch takes seconds, and several checks need it
@@ -50,12 +50,12 @@ def torch_facts() -> dict[str, str]:
         "print(json.dumps({'version': torch.__version__, 'devices': ', '.join(g),"
         " 'cpu': torch.backends.cpu.get_cpu_capability(), 'gpu': torch.version.cuda or torch.version.hip or ''}))"
     )
-    facts = json.loads(_said_by(code, "cannot be imported"))
+    facts = json.loads(_run_python(code, "cannot be imported"))
     assert isinstance(facts, dict)
     return facts
 
 
-def compiler(device: str) -> str:
+def try_compiler(device: str) -> str:
     """Compile a toy block for a device and return how long it took, in words.
 
     Raises:
@@ -65,20 +65,20 @@ def compiler(device: str) -> str:
         "import time, torch; from ettsweep.trainer.models.compiler import obstacle; began_s = time.perf_counter();"
         f"why = obstacle(torch.device({device!r})); print(why or f'{{time.perf_counter() - began_s:.1f}} s', bool(why))"
     )
-    result, _, failed = _said_by(code, "cannot be started").rpartition(" ")
+    result, _, failed = _run_python(code, "cannot be started").rpartition(" ")
     if failed == "True":
         raise RuntimeError(result)
     return f"compiles a toy block for {device} in {result}"
 
 
-def _said_by(code: str, otherwise: str) -> str:
+def _run_python(code: str, fallback: str) -> str:
     """Run Python code in a new process, where a broken torch does no harm, and return its last line of output."""
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if process.returncode:
-        raise RuntimeError(process.stderr.strip().splitlines()[-1] if process.stderr.strip() else otherwise)
+        raise RuntimeError(process.stderr.strip().splitlines()[-1] if process.stderr.strip() else fallback)
     return process.stdout.splitlines()[-1]
 
 
-def existing(results: Path) -> Path:
+def existing_folder(results: Path) -> Path:
     """Return the results folder, or its parent if it does not exist yet."""
     return results if results.exists() else results.resolve().parent

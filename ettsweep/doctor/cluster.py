@@ -8,23 +8,23 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ettsweep.console import count, span
+from ettsweep.console import format_count, format_minutes
 from ettsweep.doctor import inventory
-from ettsweep.doctor.checks import DoctorCheck, check, existing, torch_facts
+from ettsweep.doctor.checks import DoctorCheck, existing_folder, run_check, torch_facts
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm
 from ettsweep.launch.liveness import NO_ANSWER
 from ettsweep.launch.profile import SlurmProfile
 
 
-def job(profile: SlurmProfile) -> str:
+def describe_job(profile: SlurmProfile) -> str:
     """Return what a job of a profile requests, in words."""
-    per_node = [count(profile.workers * profile.cpus, "CPU")]
+    per_node = [format_count(profile.workers * profile.cpus, "CPU")]
     if profile.gpus:
-        per_node.append(count(profile.gpus, "GPU"))
+        per_node.append(format_count(profile.gpus, "GPU"))
     per_node.append("the site's memory" if profile.mem_gb is None else f"{profile.mem_gb:g} GiB")
     facts = [
-        f"a job: {count(profile.nodes, 'node')} with {', '.join(per_node)}; {span(profile.time_min)}",
+        f"a job: {format_count(profile.nodes, 'node')} with {', '.join(per_node)}; {format_minutes(profile.time_min)}",
         f"runs a job: {profile.runs_per_job}",
         f"starts {profile.python or sys.executable}, which must exist on the nodes (only a job can check that)",
     ]
@@ -41,16 +41,18 @@ def examine_cluster(results: Path, profile: SlurmProfile) -> list[DoctorCheck]:
         f"{config.get('ClusterName', '?')}, SLURM {config.get('SLURM_VERSION', '?')}, {config.get('SLURM_CONF', '')}"
     )
     rows = [DoctorCheck("cluster", "ok", cluster)]
-    rows += [_partition(partition, partitions, nodes, config) for partition in partitions]
-    rows += [_limits(config), _preemption(config)]
-    rows += _accounting(config)
-    sbatch_row = check("sbatch --test-only", lambda: _would_start(results, profile))
-    rows += _unsaid(profile, partitions, nodes, promised=" to start at " in sbatch_row.detail)
-    rows += [row for row in (_warning(profile, config), _gpu_torch(profile), _shared(results)) if row]
+    rows += [_partition_row(partition, partitions, nodes, config) for partition in partitions]
+    rows += [_limits_row(config), _preemption_row(config)]
+    rows += _accounting_rows(config)
+    sbatch_row = run_check("sbatch --test-only", lambda: _test_submission(results, profile))
+    rows += _profile_rows(profile, partitions, nodes, has_start_time=" to start at " in sbatch_row.detail)
+    rows += [
+        row for row in (_warning_time_row(profile, config), _gpu_torch_row(profile), _shared_folder_row(results)) if row
+    ]
     return [*rows, sbatch_row]
 
 
-def _partition(
+def _partition_row(
     partition: inventory.Partition,
     partitions: Sequence[inventory.Partition],
     nodes: Sequence[inventory.Node],
@@ -64,27 +66,29 @@ def _partition(
         other.name for other in partitions if other.tier > partition.tier and other.name in sharing_partitions
     ]
     kinds = Counter(
-        f"{count(node.cpus, 'CPU')}, {node.mem_mb / 1024:.1f} GiB"
-        + (f", {count(node.gpus, 'GPU')}" if node.gpus else "")
+        f"{format_count(node.cpus, 'CPU')}, {node.mem_mb / 1024:.1f} GiB"
+        + (f", {format_count(node.gpus, 'GPU')}" if node.gpus else "")
         for node in partition_nodes
     )
-    broken = sum(node.broken for node in partition_nodes)
-    max_limit = "no time limit" if partition.longest_min is None else f"at most {span(partition.longest_min)}"
-    default_limit = "" if partition.default_min is None else f", {span(partition.default_min)} if none is asked for"
+    broken = sum(node.is_broken for node in partition_nodes)
+    max_limit = "no time limit" if partition.max_min is None else f"at most {format_minutes(partition.max_min)}"
+    default_limit = (
+        "" if partition.default_min is None else f", {format_minutes(partition.default_min)} if none is asked for"
+    )
     state = partition.state.lower()
     facts = [
         state + (": jobs wait until that changes" if state == "down" else ""),
-        " + ".join(f"{count(number, 'node')} with {kind}" for kind, number in kinds.items()) or "no nodes",
+        " + ".join(f"{format_count(number, 'node')} with {kind}" for kind, number in kinds.items()) or "no nodes",
         f"{broken} of them down or drained" if broken else "",
         max_limit + default_limit,
-        _preempted_by(partition, preempting, config),
+        _describe_preemption(partition, preempting, config),
     ]
-    name = f"partition {partition.name}" + (" (default)" if partition.default else "")
+    name = f"partition {partition.name}" + (" (default)" if partition.is_default else "")
     is_usable = partition.state == "UP" and broken < len(partition_nodes)
     return DoctorCheck(name, "ok" if is_usable else "warning", "; ".join(filter(None, facts)))
 
 
-def _preempted_by(partition: inventory.Partition, preempting: Sequence[str], config: dict[str, str]) -> str:
+def _describe_preemption(partition: inventory.Partition, preempting: Sequence[str], config: dict[str, str]) -> str:
     """Return what preempts the jobs of a partition, and what happens to them.
 
     Args:
@@ -103,7 +107,7 @@ def _preempted_by(partition: inventory.Partition, preempting: Sequence[str], con
     return f"preempted by {', '.join(preempting)}, {fate}" if preempting else "never preempted"
 
 
-def _limits(config: dict[str, str]) -> DoctorCheck:
+def _limits_row(config: dict[str, str]) -> DoctorCheck:
     facts = [
         f"{config.get('MaxArraySize', '?')} tasks an array (MaxArraySize; more runs become several arrays)",
         f"{config.get('MaxJobCount', '?')} jobs in all (MaxJobCount)",
@@ -113,7 +117,7 @@ def _limits(config: dict[str, str]) -> DoctorCheck:
     return DoctorCheck("limits", "ok", "; ".join(facts))
 
 
-def _preemption(config: dict[str, str]) -> DoctorCheck:
+def _preemption_row(config: dict[str, str]) -> DoctorCheck:
     kind = config.get("PreemptType", "preempt/none").removeprefix("preempt/")
     if kind == "none":
         return DoctorCheck("preemption", "ok", "none on this cluster")
@@ -128,7 +132,7 @@ ACCOUNT_FIELDS = ("account", "partition", "qos", "defaultqos", "maxjobs", "maxsu
 QOS_FIELDS = ("name", "maxjobspu", "maxsubmitpu", "maxwall", "gracetime", "preempt")
 
 
-def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
+def _accounting_rows(config: dict[str, str]) -> list[DoctorCheck]:
     """Return whether accounting answers, and the limits of the user's accounts and QOS."""
     age = config.get("MinJobAge", "300 sec")
     consequence = f"why a job ended is not known once SLURM forgets it (MinJobAge, {age}); everything else works"
@@ -136,7 +140,7 @@ def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
         return [DoctorCheck("accounting", "absent", f"off: {consequence}")]
     user = _user()
     try:
-        slurm.ask("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
+        slurm.run_command("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
         accounts = inventory.accounting("assoc", "where", f"user={user}", fields=ACCOUNT_FIELDS)
         qualities = inventory.accounting("qos", fields=QOS_FIELDS)
     except SlurmUnavailableError as error:
@@ -144,7 +148,9 @@ def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
     rows = [DoctorCheck("accounting", "ok", "sacct answers")]
     for account in accounts:
         partition = f" in partition {account['partition']}" if account.get("partition") else ""
-        limits = _given(account, {"maxjobs": "jobs at a time", "maxsubmit": "jobs submitted", "maxwall": "a job"})
+        limits = _describe_limits(
+            account, {"maxjobs": "jobs at a time", "maxsubmit": "jobs submitted", "maxwall": "a job"}
+        )
         default = f" (default {account['defaultqos']})" if account.get("defaultqos") else ""
         detail = f"of {user}{partition}; QOS {account.get('qos') or 'none'}{default}; {limits}"
         rows.append(DoctorCheck(f"account {account['account']}", "ok", detail))
@@ -152,13 +158,15 @@ def _accounting(config: dict[str, str]) -> list[DoctorCheck]:
     for quality in qualities:
         if user_qualities and quality["name"] not in user_qualities:
             continue
-        limits = _given(quality, {"maxjobspu": "jobs at a time", "maxsubmitpu": "jobs submitted", "maxwall": "a job"})
+        limits = _describe_limits(
+            quality, {"maxjobspu": "jobs at a time", "maxsubmitpu": "jobs submitted", "maxwall": "a job"}
+        )
         preempts = f"; preempts QOS {quality['preempt']}" if quality.get("preempt") else ""
         rows.append(DoctorCheck(f"qos {quality['name']}", "ok", limits + preempts))
     return rows
 
 
-def _given(row: dict[str, str], labels: dict[str, str]) -> str:
+def _describe_limits(row: dict[str, str], labels: dict[str, str]) -> str:
     """Return the limits of an account or QOS, in words; `labels` gives the unit of each limit."""
     limits = ", ".join(f"{row[key]} {label}" for key, label in labels.items() if row.get(key))
     return f"at most {limits}" if limits else "no limits of its own"
@@ -171,46 +179,50 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _would_start(results: Path, profile: SlurmProfile) -> str:
+def _test_submission(results: Path, profile: SlurmProfile) -> str:
     """Return the answer of `sbatch --test-only` to an array of one run."""
     from ettsweep.launch.executors import ArrayExecutor
-    from ettsweep.launch.submit import unnamed, would_start
+    from ettsweep.launch.submit import expected_start, placeholder_folder
 
-    return would_start(ArrayExecutor(unnamed(results), profile, "ettsweep-doctor", 1, 1).script())
+    return expected_start(ArrayExecutor(placeholder_folder(results), profile, "ettsweep-doctor", 1, 1).script())
 
 
 # --- what a profile would get ---------------------------------------------------------------------------------------
 
 
-def _unsaid(
-    profile: SlurmProfile, partitions: Sequence[inventory.Partition], nodes: Sequence[inventory.Node], *, promised: bool
+def _profile_rows(
+    profile: SlurmProfile,
+    partitions: Sequence[inventory.Partition],
+    nodes: Sequence[inventory.Node],
+    *,
+    has_start_time: bool,
 ) -> list[DoctorCheck]:
     """Return what `sbatch --test-only` does not say: limits that it does not check, and why it gives no start time."""
     requested = profile.partition or os.environ.get("SBATCH_PARTITION")
-    names = requested.split(",") if requested else [p.name for p in partitions if p.default]
-    rows = _time(profile, [p for p in partitions if p.name in names])
+    names = requested.split(",") if requested else [p.name for p in partitions if p.is_default]
+    rows = _time_limit_rows(profile, [p for p in partitions if p.name in names])
     nodes_by_name = {node.name: node for node in nodes if node.partition in names}
-    if promised or not nodes_by_name:  # a start time means that the nodes can meet all requests
+    if has_start_time or not nodes_by_name:  # a start time means that the nodes can meet all requests
         return rows
-    return rows + _why_not(profile, list(nodes_by_name.values()), ", ".join(names))
+    return rows + _unmet_requests(profile, list(nodes_by_name.values()), ", ".join(names))
 
 
-def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[DoctorCheck]:
+def _time_limit_rows(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[DoctorCheck]:
     """Return a row if no partition allows the time limit.
 
     Without EnforcePartLimits, SLURM accepts a job above the limit of its partition and never starts it.
     """
-    limits = {p.name: p.longest_min for p in chosen if p.longest_min is not None and p.longest_min < profile.time_min}
+    limits = {p.name: p.max_min for p in chosen if p.max_min is not None and p.max_min < profile.time_min}
     if len(limits) < len(chosen) or not limits:  # one partition that allows it is enough
         return []
-    limit_text = ", ".join(f"partition {name} allows {span(limit)}" for name, limit in limits.items())
+    limit_text = ", ".join(f"partition {name} allows {format_minutes(limit)}" for name, limit in limits.items())
     max_min = max(limits.values())
     hint = f"time_min={int(max_min)}" if max_min >= 1 else "another partition"
     detail = f"{profile.time_min}: {limit_text}; SLURM accepts such a job and never starts it; what would work: {hint}"
     return [DoctorCheck("time_min", "warning" if profile.qos else "failed", detail)]  # a QOS may lift the limit
 
 
-def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_names: str) -> list[DoctorCheck]:
+def _unmet_requests(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_names: str) -> list[DoctorCheck]:
     """Return which requests of a job no node can meet: sbatch has the same message for all of them."""
     cpus, mem_mb = profile.workers * profile.cpus, round(1024 * (profile.mem_gb or 0))
     max_cpus, max_mb, max_gpus = (max(getattr(node, field) for node in nodes) for field in ("cpus", "mem_mb", "gpus"))
@@ -235,7 +247,7 @@ def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_n
         )
         return [DoctorCheck("nodes", "failed", detail)]
     # Broken nodes come back: the job waits for them, which is no failure.
-    if sum(not n.broken for n in fitting_nodes) < profile.nodes:
+    if sum(not n.is_broken for n in fitting_nodes) < profile.nodes:
         return [
             DoctorCheck(
                 "nodes", "warning", f"those of {partition_names} that are large enough are down or drained: jobs wait"
@@ -244,7 +256,7 @@ def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_n
     return []
 
 
-def _warning(profile: SlurmProfile, config: dict[str, str]) -> DoctorCheck | None:
+def _warning_time_row(profile: SlurmProfile, config: dict[str, str]) -> DoctorCheck | None:
     # KillWait reads `30 sec`: the time from SIGTERM to SIGKILL that each job gets without a warning.
     kill_wait = config.get("KillWait", "").split()
     wait_s = int(kill_wait[0]) if kill_wait and kill_wait[0].isdigit() else 0
@@ -254,7 +266,7 @@ def _warning(profile: SlurmProfile, config: dict[str, str]) -> DoctorCheck | Non
     return DoctorCheck("warn_s", "warning", f"{comparison}: a checkpoint may not be written in time; 120 is usual")
 
 
-def _gpu_torch(profile: SlurmProfile) -> DoctorCheck | None:
+def _gpu_torch_row(profile: SlurmProfile) -> DoctorCheck | None:
     if not profile.gpus or profile.python:
         return None
     try:
@@ -267,24 +279,24 @@ def _gpu_torch(profile: SlurmProfile) -> DoctorCheck | None:
     return DoctorCheck("gpus", "warning", detail)
 
 
-OF_ONE_MACHINE = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "squashfs"}
+LOCAL_FILE_SYSTEMS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "squashfs"}
 """File systems of local disks, which other nodes do not see unless they are exported."""
 
-OF_EACH_NODE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
+NODE_LOCAL_FOLDERS = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 """Folders that are usually local to each node, whatever their file system."""
 
 
-def _shared(results: Path) -> DoctorCheck | None:
+def _shared_folder_row(results: Path) -> DoctorCheck | None:
     """Return a row on the file system of the results folder, which nodes must see under the same path."""
-    folder = existing(results).resolve()
+    folder = existing_folder(results).resolve()
     kind, mount = file_system(folder)
     if not kind:
         return None
     # Each node has its own such folders under the same path, so the path alone looks right.
-    if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(path) for path in OF_EACH_NODE):
+    if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(path) for path in NODE_LOCAL_FOLDERS):
         detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
         return DoctorCheck("shared folder", "warning", detail)
-    if kind in OF_ONE_MACHINE:
+    if kind in LOCAL_FILE_SYSTEMS:
         detail = f"{folder} ({kind} at {mount}) is a local disk of this machine: do the nodes see it under this path?"
         return DoctorCheck("shared folder", "warning", detail)
     return DoctorCheck("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")

@@ -9,8 +9,8 @@ from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import ModelSpec, TaskSpec
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.trainer.tasks.data_location import resolve
-from ettsweep.trainer.tasks.images.image_data import guess
+from ettsweep.trainer.tasks.data_location import resolve_data
+from ettsweep.trainer.tasks.images.image_data import guess_task
 from ettsweep.trainer.tasks.registry import task_kind, task_spec
 from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus
 
@@ -22,7 +22,7 @@ class DataRequirement(NamedTuple):
     model: ModelSpec | None
 
 
-def subject(data: str, grid: SweepSpec | None, sets: Sequence[str], task: str | None) -> DataRequirement:
+def resolve_requirement(data: str, grid: SweepSpec | None, sets: Sequence[str], task: str | None) -> DataRequirement:
     """Return the task and model that a data set is checked against: of a grid, else a task by name, else a guess.
 
     Raises:
@@ -36,9 +36,9 @@ def subject(data: str, grid: SweepSpec | None, sets: Sequence[str], task: str | 
         raise InputError("--set changes a grid: choose one with --model NAME or --grid FILE")
     else:
         requirement = DataRequirement(
-            task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data))), None
+            task_spec(task or ("text" if is_corpus(Path(resolve_data(data))) else guess_task(data))), None
         )
-    if task_kind(requirement.task).packaged:
+    if task_kind(requirement.task).comes_with_package:
         raise InputError(f"--data: task {requirement.task.kind} comes with a package and has no other data")
     return requirement
 

@@ -6,7 +6,7 @@ from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NamedTuple
 
-from ettsweep.console import count as counted
+from ettsweep.console import format_count as counted
 from ettsweep.console import progress
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import DataMissingError, UndecodableError
@@ -19,16 +19,16 @@ from ettsweep.trainer.tasks.images.image_task import ImageTask
 if TYPE_CHECKING:
     from ettsweep.trainer.tasks.images.sources import ImageSource
 
-AT_ONCE = 64
+IMAGES_PER_TASK = 64
 """Images per task of the process pool: a compromise between overhead and progress."""
 
 TABLE_ROWS = 20
 """Unreadable images that the table lists; JSON and CSV list all."""
 
-UNREAD = "cannot be read"
+UNREAD_REASON = "cannot be read"
 """Start of the reason if an image's bytes cannot be read at all, as opposed to decoded."""
 
-IMAGE = "image"
+IMAGE_ROW = "image"
 """Name of the rows of unreadable images."""
 
 
@@ -67,19 +67,19 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
         return [DoctorCheck("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
     except DataMissingError as error:
         return [DoctorCheck("form", "failed", str(error))]
-    rows = [DoctorCheck("form", "ok", _form(sides))]
+    rows = [DoctorCheck("form", "ok", _describe_form(sides))]
     wrong = mismatches(task, classes, train, val)
     rows += [DoctorCheck("contents", "failed", line) for line in wrong]
     # Mismatches with the task are listed one by one above; classes and sizes are facts, and always shown.
-    rows.append(DoctorCheck("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))
+    rows.append(DoctorCheck("classes", "ok", f"{len(train.classes)}: {_abbreviate(train.classes)}"))
     rows += [
         DoctorCheck(f"{name} images", "ok", str(len(source)))
         for name, source in (("training", train), ("validation", val))
     ]
-    return rows + _readable([train, val], images)
+    return rows + _decoding_rows([train, val], images)
 
 
-def _form(sides: Sequence[StoredSide]) -> str:
+def _describe_form(sides: Sequence[StoredSide]) -> str:
     descriptions = []
     for side in sides:
         other_paths = f" and {len(side.paths) - 1} more" if len(side.paths) > 1 else ""
@@ -87,14 +87,14 @@ def _form(sides: Sequence[StoredSide]) -> str:
     return "; ".join(dict.fromkeys(descriptions))
 
 
-def _some(names: Sequence[str]) -> str:
+def _abbreviate(names: Sequence[str]) -> str:
     return ", ".join([*names[:3], "..."] if len(names) > 3 else names)
 
 
-def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[DoctorCheck]:
+def _decoding_rows(sources: "Sequence[ImageSource]", images: int | None) -> list[DoctorCheck]:
     total = sum(len(source) for source in sources)
     chosen = list(range(total)) if images is None or images >= total else [k * total // images for k in range(images)]
-    reading = read_all(sources, chosen)
+    reading = decode_all(sources, chosen)
     rate = (
         f"; {reading.images / reading.wall_s:.0f} images/s on {counted(cores(), 'core')}"
         if reading.images > 999
@@ -112,7 +112,7 @@ def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Doct
         )
     if reading.unreadable:
         is_too_many = len(reading.unreadable) > max(10, reading.images // 100)
-        n_unread = sum(reason.startswith(UNREAD) for _, reason in reading.unreadable)
+        n_unread = sum(reason.startswith(UNREAD_REASON) for _, reason in reading.unreadable)
         consequence = "left out of training, unless --launch-set corrupt_images=fail"
         if is_too_many:
             consequence = "too many to train without"
@@ -122,17 +122,17 @@ def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Doct
         detail = f"{len(reading.unreadable)} of {reading.images} cannot be: {consequence}{rate}"
         rows.append(DoctorCheck("unreadable", "failed" if is_too_many or n_unread else "warning", detail))
     for number, reason in sorted(reading.unreadable):
-        source, index = _place(sources, number)
-        rows.append(DoctorCheck(IMAGE, "warning", f"{source.name(index)}: {reason}"))
+        source, index = _locate_image(sources, number)
+        rows.append(DoctorCheck(IMAGE_ROW, "warning", f"{source.name(index)}: {reason}"))
     return rows
 
 
-def shorten(rows: list[DoctorCheck]) -> list[DoctorCheck]:
+def shorten_rows(rows: list[DoctorCheck]) -> list[DoctorCheck]:
     """Return the rows that a table shows: only the first unreadable images, and how many more there are."""
-    images = [row for row in rows if row.what == IMAGE]
+    images = [row for row in rows if row.name == IMAGE_ROW]
     if len(images) <= TABLE_ROWS:
         return rows
-    shown_rows = [row for row in rows if row.what != IMAGE] + images[:TABLE_ROWS]
+    shown_rows = [row for row in rows if row.name != IMAGE_ROW] + images[:TABLE_ROWS]
     return [
         *shown_rows,
         DoctorCheck("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all"),
@@ -142,7 +142,7 @@ def shorten(rows: list[DoctorCheck]) -> list[DoctorCheck]:
 # --- decoding on all cores --------------------------------------------------------------------------------------------
 
 
-def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageReading:
+def decode_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageReading:
     """Decode images on all cores; after Ctrl-C, return the result so far.
 
     Args:
@@ -151,11 +151,11 @@ def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> ImageRe
     """
     unreadable, images, stopped = list[tuple[int, str]](), 0, ""
     start_s = time.monotonic()
-    batches = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
+    batches = [chosen[k : k + IMAGES_PER_TASK] for k in range(0, len(chosen), IMAGES_PER_TASK)]
     try:
         # Forked, since sending a million file names to each process takes long.
         with open_pool(cores(), "fork", _sources.extend, sources) as pool:
-            size = {pool.submit(_unreadable, batch): len(batch) for batch in batches}
+            size = {pool.submit(_find_unreadable, batch): len(batch) for batch in batches}
             with progress("decoding", len(chosen)) as advance:
                 for future in as_completed(size):
                     unreadable += future.result()
@@ -172,23 +172,23 @@ _sources: "list[ImageSource]" = []
 """Sources of a process of the pool, set by its initialiser."""
 
 
-def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
+def _find_unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     """Return the numbers of images that cannot be decoded, with reasons; runs in a process of the pool."""
-    from ettsweep.trainer.tasks.images.sources import decode, small
+    from ettsweep.trainer.tasks.images.sources import decode, decode_reduced
 
     unreadable = []
     for number in chosen:
-        source, index = _place(_sources, number)
+        source, index = _locate_image(_sources, number)
         try:
-            decode(source.read(index), small)
+            decode(source.read(index), decode_reduced)
         except UndecodableError as error:
             unreadable.append((number, f"cannot be decoded ({error})"))
         except OSError as error:  # the file itself cannot be read
-            unreadable.append((number, f"{UNREAD} ({error.strerror or error})"))
+            unreadable.append((number, f"{UNREAD_REASON} ({error.strerror or error})"))
     return unreadable
 
 
-def _place(sources: "Sequence[ImageSource]", number: int) -> "tuple[ImageSource, int]":
+def _locate_image(sources: "Sequence[ImageSource]", number: int) -> "tuple[ImageSource, int]":
     for source in sources:
         if number < len(source):
             return source, number

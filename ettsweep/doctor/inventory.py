@@ -22,9 +22,9 @@ class Partition:
     """
 
     name: str
-    default: bool
+    is_default: bool
     state: str
-    longest_min: float | None
+    max_min: float | None
     default_min: float | None
     preempt_mode: str
     grace_s: int
@@ -40,10 +40,10 @@ class Node:
     cpus: int
     mem_mb: int
     gpus: int
-    broken: bool
+    is_broken: bool
 
 
-def minutes(text: str) -> float | None:
+def parse_minutes(text: str) -> float | None:
     """Return a time limit of SLURM, such as 1-12:00:00 or 5:00, in minutes; None if unlimited or not a time."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if not match:
@@ -57,7 +57,7 @@ def minutes(text: str) -> float | None:
     return 1440 * int(days or 0) + 60 * hours + mins + seconds / 60
 
 
-def _number(text: str) -> int:
+def _parse_int(text: str) -> int:
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
 
@@ -68,18 +68,18 @@ def partitions() -> list[Partition]:
     Raises:
         SlurmUnavailableError: the controller does not answer.
     """
-    lines = slurm.ask("scontrol", "--oneliner", "show", "partition").splitlines()
+    lines = slurm.run_command("scontrol", "--oneliner", "show", "partition").splitlines()
     records = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in lines]
     return [
         Partition(
             name=fields["PartitionName"],
-            default=fields.get("Default") == "YES",
+            is_default=fields.get("Default") == "YES",
             state=fields.get("State", "UP"),
-            longest_min=minutes(fields.get("MaxTime", "")),
-            default_min=minutes(fields.get("DefaultTime", "")),
+            max_min=parse_minutes(fields.get("MaxTime", "")),
+            default_min=parse_minutes(fields.get("DefaultTime", "")),
             preempt_mode=fields.get("PreemptMode", "OFF").upper(),
-            grace_s=_number(fields.get("GraceTime", "")),
-            tier=_number(fields.get("PriorityTier", "")),
+            grace_s=_parse_int(fields.get("GraceTime", "")),
+            tier=_parse_int(fields.get("PriorityTier", "")),
         )
         for fields in records
         if "PartitionName" in fields
@@ -93,7 +93,7 @@ def nodes() -> list[Node]:
         SlurmUnavailableError: the controller does not answer.
     """
     rows = []
-    for line in slurm.ask("sinfo", "-h", "-N", "-o", "%N|%R|%c|%m|%G|%T").splitlines():
+    for line in slurm.run_command("sinfo", "-h", "-N", "-o", "%N|%R|%c|%m|%G|%T").splitlines():
         columns = [column.strip() for column in line.split("|")]
         if len(columns) < 6:  # a message between the rows
             continue
@@ -101,7 +101,7 @@ def nodes() -> list[Node]:
         # GRES such as gpu:a100:4(S:0-1),gpu:2: the last number before a bracket or comma is the count.
         gpus = sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,()]+)*?:(\d+)(?=[,(]|$)", gres))
         broken = state.lower().startswith(("down", "drain", "fail", "error", "unknown"))
-        rows.append(Node(name, partition, _number(cpus), _number(mem_mb), gpus, broken))
+        rows.append(Node(name, partition, _parse_int(cpus), _parse_int(mem_mb), gpus, broken))
     return rows
 
 
@@ -115,5 +115,5 @@ def accounting(*query: str, fields: Sequence[str]) -> list[dict[str, str]]:
     Raises:
         SlurmUnavailableError: accounting is off, or its daemon does not answer.
     """
-    lines = slurm.ask("sacctmgr", "-n", "-P", "show", *query, f"format={','.join(fields)}").splitlines()
+    lines = slurm.run_command("sacctmgr", "-n", "-P", "show", *query, f"format={','.join(fields)}").splitlines()
     return [dict(zip(fields, line.split("|"), strict=False)) for line in lines if "|" in line]

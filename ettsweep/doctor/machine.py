@@ -14,22 +14,22 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from ettsweep.console import count
-from ettsweep.doctor.checks import DoctorCheck, check, compiler, existing, torch_facts
-from ettsweep.doctor.cluster import examine_cluster, job
+from ettsweep.console import format_count
+from ettsweep.doctor.checks import DoctorCheck, existing_folder, run_check, torch_facts, try_compiler
+from ettsweep.doctor.cluster import describe_job, examine_cluster
 from ettsweep.errors import EttsweepError, StorageError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch import slurm
-from ettsweep.launch.gpus import TURNS, mps_runs
+from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
-from ettsweep.launch.slots import held, lock_paths, slots_path
+from ettsweep.launch.slots import held_slots, lock_dir, lock_paths
 from ettsweep.processes import GIB
 from ettsweep.shipped_files import shipped
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.trainer.models.model_cost import saved_bytes
+from ettsweep.trainer.models.model_cost import checkpoint_bytes
 from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.data_location import said
+from ettsweep.trainer.tasks.data_location import configured_data
 from ettsweep.trainer.tasks.registry import TASKS, check_data, task_kind, task_spec
 from ettsweep.worker.devices import prepare_device
 
@@ -43,22 +43,24 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         launch_set: `KEY=VALUE` changes to the profile.
         data: locations of data sets that must exist, by kind of task; others are reported as absent if missing.
     """
-    loaded, row = _profile(profile, launch_set)
+    loaded, row = _load_profile(profile, launch_set)
     on_slurm = isinstance(loaded, SlurmProfile)
     rows = [
-        check("python", lambda: sys.version.split()[0]),
-        check("torch", _torch),
+        run_check("python", lambda: sys.version.split()[0]),
+        run_check("torch", _describe_torch),
         row,
-        *_compiler(loaded),
-        check(f"results {results}", lambda: _writable(results)),
-        check("grids", _grids),
-        check("timm", lambda: version("timm"), "absent"),
+        *_compiler_rows(loaded),
+        run_check(f"results {results}", lambda: _check_writable(results)),
+        run_check("grids", _check_grids),
+        run_check("timm", lambda: version("timm"), "absent"),
     ]
     for name, entry in TASKS.items():
         # Packaged data must always be there; other data are only needed by those who train on them.
-        is_required = entry.packaged or name in data
-        rows.append(check(f"data {name}", partial(_data, name, data.get(name)), "failed" if is_required else "absent"))
-    rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
+        is_required = entry.comes_with_package or name in data
+        rows.append(
+            run_check(f"data {name}", partial(_check_data, name, data.get(name)), "failed" if is_required else "absent")
+        )
+    rows.append(run_check("slurm", _slurm_version, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:
             rows += examine_cluster(results, loaded)
@@ -67,12 +69,12 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
     return rows
 
 
-def _torch() -> str:
+def _describe_torch() -> str:
     facts = torch_facts()
     return "; ".join([facts["version"], facts["devices"] or "CPU only", facts["cpu"]])
 
 
-def _compiler(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
+def _compiler_rows(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
     """Yield a check of `torch.compile`, if runs use it here: on a GPU, or because the profile says so."""
     try:
         gpu = bool(torch_facts()["devices"])
@@ -80,35 +82,37 @@ def _compiler(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
         return  # the row `torch` reports it
     is_requested = profile is not None and profile.compile is True
     if gpu and not (isinstance(profile, LocalProfile) and profile.devices == "cpu"):
-        yield check("compiler", partial(compiler, "cuda"), "failed" if is_requested else "warning")
+        yield run_check("compiler", partial(try_compiler, "cuda"), "failed" if is_requested else "warning")
     elif is_requested:
-        yield check("compiler", partial(compiler, "cpu"))
+        yield run_check("compiler", partial(try_compiler, "cpu"))
 
 
-def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, DoctorCheck]:
+def _load_profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, DoctorCheck]:
     """Return the profile, None if it is invalid, and a row on what it requests."""
     row_name = f"profile {name}"
     try:
         loaded = load_profile(name, launch_set)
     except EttsweepError as error:
         return None, DoctorCheck(row_name, "failed", "; ".join(str(error).splitlines()))
-    return loaded, check(row_name, lambda: _slots(loaded) if isinstance(loaded, LocalProfile) else job(loaded))
+    return loaded, run_check(
+        row_name, lambda: _describe_slots(loaded) if isinstance(loaded, LocalProfile) else describe_job(loaded)
+    )
 
 
-def _slots(profile: LocalProfile) -> str:
-    slots = profile.resolve()
-    locks = [lock for slot in slots for lock in held(lock_paths(slot))]
+def _describe_slots(profile: LocalProfile) -> str:
+    slots = profile.resolve_slots()
+    locks = [lock for slot in slots for lock in held_slots(lock_paths(slot))]
     facts = [
-        f"{count(len(slots), 'slot')}: {', '.join(slot.name for slot in slots)}",
-        f"{count(slots[0].threads, 'thread')} each",
+        f"{format_count(len(slots), 'slot')}: {', '.join(slot.name for slot in slots)}",
+        f"{format_count(slots[0].threads, 'thread')} each",
     ]
     if (sharers := max(slot.sharers for slot in slots)) > 1:
-        facts.append(f"{sharers} workers share a GPU {'by MPS' if mps_runs() else TURNS}")
-    return "; ".join([*facts, *map(str, locks), f"locks in {slots_path()}"])
+        facts.append(f"{sharers} workers share a GPU {'by MPS' if mps_is_running() else NO_MPS_NOTE}")
+    return "; ".join([*facts, *map(str, locks), f"locks in {lock_dir()}"])
 
 
-def _writable(results: Path) -> str:
-    folder = existing(results)
+def _check_writable(results: Path) -> str:
+    folder = existing_folder(results)
     with storage_errors(folder):
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
@@ -125,23 +129,23 @@ def _writable(results: Path) -> str:
     return f"writable, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free"
 
 
-def _grids() -> str:
+def _check_grids() -> str:
     paths = sorted({*Path("grids").glob("*.yaml"), *shipped("grids").glob("*.yaml")})
     for path in paths:
-        load_request(path)
+        load_sweep_spec(path)
     return f"{len(paths)} valid: {', '.join(dict.fromkeys(path.stem for path in paths))}"
 
 
-def _data(name: str, data: str | None) -> str:
+def _check_data(name: str, data: str | None) -> str:
     task = task_spec(name)
     check_data(task, data=data)
-    return TASKS[name].found(task, said(name, data))
+    return TASKS[name].describe_data(task, configured_data(name, data))
 
 
-def _slurm() -> str:
+def _slurm_version() -> str:
     if shutil.which("sbatch") is None:
         raise EttsweepError("sbatch is not on the PATH")
-    return slurm.ask("sinfo", "--version").strip()
+    return slurm.run_command("sinfo", "--version").strip()
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -149,16 +153,16 @@ def _slurm() -> str:
 
 def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
     """Yield a check whether a SLURM job has time to save a grid's model after its warning; none for small models."""
-    spec = sweep_spec.searches()[0].base
+    spec = sweep_spec.studies()[0].base
     try:
         profile = load_profile(name, launch_set)
     except EttsweepError:
         return  # `examine` reports it
-    if not isinstance(profile, SlurmProfile) or (n_bytes := saved_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
+    if not isinstance(profile, SlurmProfile) or (n_bytes := checkpoint_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
         return
     row_name = f"checkpoint {model_name(spec.model)}"
     try:
-        bytes_per_s = _written_bytes_per_s(existing(results))
+        bytes_per_s = _write_bytes_per_s(existing_folder(results))
     except EttsweepError as error:
         yield DoctorCheck(row_name, "warning", f"the time to write it cannot be measured: {error}")
         return
@@ -179,7 +183,7 @@ SMALL_BYTES = 2**28
 """Checkpoints below this size take a second or so, and are not checked."""
 
 
-def _written_bytes_per_s(folder: Path) -> float:
+def _write_bytes_per_s(folder: Path) -> float:
     """Return the speed at which a file is written and synced in a folder."""
     probe, data = folder / f".ettsweep-doctor-{os.getpid()}", os.urandom(2**26)
     try:
@@ -199,22 +203,22 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
 
     A SLURM profile is tried on the first device of this machine; from a login node, run it with srun.
     """
-    spec = sweep_spec.searches()[0].base
+    spec = sweep_spec.studies()[0].base
     profile = load_profile(name, launch_set)
     local_profile = profile if isinstance(profile, LocalProfile) else LocalProfile()
-    slot = local_profile.resolve()[0]
+    slot = local_profile.resolve_slots()[0]
     device, facts = prepare_device(slot)
     from ettsweep.trainer.training.distributed import ProcessGroup  # imports torch: only after the device is set
     from ettsweep.trainer.training.memory import largest_step
-    from ettsweep.trainer.training.runtime_settings import RuntimeSettings, sized
+    from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve_by_size
 
-    group = ProcessGroup(world=profile.devices_per_run)
+    group = ProcessGroup(world_size=profile.devices_per_run)
     requested = None if profile.sharded == "auto" else profile.sharded
-    sharded = bool(sized(spec.model, RuntimeSettings(sharded=requested), group).sharded)
+    sharded = bool(resolve_by_size(spec.model, RuntimeSettings(sharded=requested), group).sharded)
     device_name = facts["device_name"] if device.type == "cuda" else "this machine"
-    local_batch = -(-spec.batch_size // group.world)  # rounded up: the largest share of a device
+    local_batch = -(-spec.batch_size // group.world_size)  # rounded up: the largest share of a device
     sample, row_name = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
-    row_name += f", sharded over {group.world} devices" if sharded else ""
+    row_name += f", sharded over {group.world_size} devices" if sharded else ""
     for recompute in (False, True):
         option = " with activation_checkpointing=true" if recompute else ""
         step = largest_step(

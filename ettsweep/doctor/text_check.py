@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from ettsweep.console import count, progress
-from ettsweep.doctor.checks import DoctorCheck, check
+from ettsweep.console import format_count, progress
+from ettsweep.doctor.checks import DoctorCheck, run_check
 from ettsweep.errors import EttsweepError
 from ettsweep.runs.spec import ModelSpec, TextModel
-from ettsweep.trainer.tasks.text.corpus_manifest import LONG, Counts, Manifest, read_manifest
+from ettsweep.trainer.tasks.text.corpus_manifest import BLOCK_TOKENS, Counts, Manifest, read_manifest
 from ettsweep.trainer.tasks.text.text_task import TextTask
 
 
@@ -26,28 +26,32 @@ def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: in
         return [DoctorCheck("form", "failed", str(error))]
     return [
         DoctorCheck("form", "ok", f"tokenised text, {folder}"),
-        _text(task, manifest),
-        DoctorCheck("training text", "ok", _told(manifest.train)),
-        DoctorCheck("validation text", "ok", _told(manifest.val)),
-        _vocabulary(model.vocabulary if isinstance(model, TextModel) else None, manifest),
-        check("tokenizer", lambda: _tokenizer(folder, manifest)),
-        check("shards", lambda: _shards(folder, manifest)),
+        _text_row(task, manifest),
+        DoctorCheck("training text", "ok", _describe_counts(manifest.train)),
+        DoctorCheck("validation text", "ok", _describe_counts(manifest.val)),
+        _vocabulary_row(model.vocabulary if isinstance(model, TextModel) else None, manifest),
+        run_check("tokenizer", lambda: _check_tokenizer(folder, manifest)),
+        run_check("shards", lambda: _check_shards(folder, manifest)),
     ]
 
 
-def _text(task: TextTask, manifest: Manifest) -> DoctorCheck:
+def _text_row(task: TextTask, manifest: Manifest) -> DoctorCheck:
     if task.corpus in (None, manifest.digest):
         return DoctorCheck("text", "ok", manifest.digest)
     return DoctorCheck("text", "failed", f"the grid is for the text {task.corpus}, this is {manifest.digest}")
 
 
-def _told(counts: Counts) -> str:
-    long_sentences = f", {counts.long_sentences} of them longer than {LONG} tokens" if counts.long_sentences else ""
-    documents = f"{count(counts.documents, 'document')}, {count(counts.sentences, 'sentence')}{long_sentences}"
-    return f"{documents}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
+def _describe_counts(counts: Counts) -> str:
+    long_sentences = (
+        f", {counts.long_sentences} of them longer than {BLOCK_TOKENS} tokens" if counts.long_sentences else ""
+    )
+    documents = (
+        f"{format_count(counts.documents, 'document')}, {format_count(counts.sentences, 'sentence')}{long_sentences}"
+    )
+    return f"{documents}, {format_count(counts.tokens, 'token')}, {format_count(counts.blocks, 'block')} of up to {BLOCK_TOKENS}"
 
 
-def _vocabulary(model_vocabulary: int | None, manifest: Manifest) -> DoctorCheck:
+def _vocabulary_row(model_vocabulary: int | None, manifest: Manifest) -> DoctorCheck:
     if model_vocabulary in (None, manifest.n_vocab):
         return DoctorCheck("vocabulary", "ok", str(manifest.n_vocab))
     remedy = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
@@ -56,17 +60,17 @@ def _vocabulary(model_vocabulary: int | None, manifest: Manifest) -> DoctorCheck
     )
 
 
-def _tokenizer(folder: Path, manifest: Manifest) -> str:
-    from ettsweep.trainer.tasks.text.corpus import read_own_tokenizer
+def _check_tokenizer(folder: Path, manifest: Manifest) -> str:
+    from ettsweep.trainer.tasks.text.corpus import read_corpus_tokenizer
 
-    tokenizer = read_own_tokenizer(folder, manifest)
+    tokenizer = read_corpus_tokenizer(folder, manifest)
     return f"byte-level BPE with {tokenizer.bpe_tokens} tokens, the one that the shards were made with"
 
 
-def _shards(folder: Path, manifest: Manifest) -> str:
-    from ettsweep.trainer.tasks.text.corpus import verify
+def _check_shards(folder: Path, manifest: Manifest) -> str:
+    from ettsweep.trainer.tasks.text.corpus import verify_shards
 
     size = sum(shard.size for shard in manifest.shards)
     with progress("reading shards", size, "bytes") as advance:
-        verify(folder, manifest, anew=True, tell=advance)
-    return f"{count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all, with the checksums of the manifest"
+        verify_shards(folder, manifest, force=True, on_bytes_read=advance)
+    return f"{format_count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all, with the checksums of the manifest"

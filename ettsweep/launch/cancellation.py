@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ettsweep.console import count
-from ettsweep.launch.liveness import withdraw
+from ettsweep.console import format_count
+from ettsweep.launch.liveness import withdraw_jobs
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run
-from ettsweep.study.sweep_store import SweepStore, spared
+from ettsweep.study.sweep_store import SweepStore, split_exclusive_runs
 
-OVER = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
+ENDED_STATES = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
 """States of runs that have nothing to cancel."""
 
 
@@ -21,13 +21,13 @@ def cancellable(runs: Sequence[Run], names: Sequence[str], sweep_store: SweepSto
         names: names of the sweeps to cancel; only their runs that no other sweep needs are cancelled. Empty for all.
         sweep_store: all sweeps.
     """
-    unfinished = [run for run in runs if run.state not in OVER]
+    unfinished = [run for run in runs if run.state not in ENDED_STATES]
     if not names:
         return unfinished, []
-    free, shared = spared(unfinished, names, sweep_store)
+    free, shared = split_exclusive_runs(unfinished, names, sweep_store)
     notes = []
     for name, number in shared.items():
-        sentence = f"{count(number, 'run')} {'is' if number == 1 else 'are'} kept"
+        sentence = f"{format_count(number, 'run')} {'is' if number == 1 else 'are'} kept"
         notes.append(f"{sentence}: sweep {name} needs {'it' if number == 1 else 'them'} too")
     return free, notes
 
@@ -41,9 +41,9 @@ def cancel(results: Path, runs: Sequence[Run]) -> Iterator[str]:
     """
     for run in runs:
         run.dir.cancel()
-    yield f"{count(len(runs), 'run')} cancelled"
+    yield f"{format_count(len(runs), 'run')} cancelled"
     if running := sum(run.state is State.RUNNING for run in runs):
         yield f"{running} of them {'stops at its' if running == 1 else 'stop at their'} next step, with a checkpoint"
     # Last: without an answer of SLURM the runs must be cancelled all the same.
-    if jobs := withdraw(results, {run.id for run in runs}):
-        yield f"{count(len(jobs), 'waiting job')} withdrawn from SLURM"
+    if jobs := withdraw_jobs(results, {run.id for run in runs}):
+        yield f"{format_count(len(jobs), 'waiting job')} withdrawn from SLURM"

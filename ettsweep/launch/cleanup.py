@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ettsweep.files import json_or_empty, storage_errors
-from ettsweep.launch.code_snapshot import unused
+from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness
-from ettsweep.launch.submissions import readable, submission_folders, submissions
+from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
 from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
@@ -33,35 +33,37 @@ class Waste:
 def find_waste(results: Path) -> list[Waste]:
     """Return what `clean` removes; it contains nothing that a live worker could touch."""
     liveness = SchedulerLiveness(results)
-    folders = {folder: readable(folder) for folder in submission_folders(results)}
-    live_folders = {folder for folder, submission in folders.items() if submission and liveness.live(submission)}
+    folders = {folder: try_read_submission(folder) for folder in submission_folders(results)}
+    live_folders = {folder for folder, submission in folders.items() if submission and liveness.is_live(submission)}
     waste = []
     for path in sorted(runs_dir(results).glob("*")):
         # Only folders that ettsweep names so: users may keep their own beside them.
         if path.is_dir() and is_run_id(path.name):
-            waste += list(_of_run(RunDir(path), liveness, bool(live_folders)))
+            waste += list(_run_waste(RunDir(path), liveness, bool(live_folders)))
     for folder, submission in folders.items():
         # An ended submission with unfinished runs is still needed to ask SLURM why its jobs ended.
-        if folder not in live_folders and not (submission and submission.kind == "slurm" and submission.unfinished()):
-            waste.append(_waste(folder, "submission that has ended"))
+        if folder not in live_folders and not (
+            submission and submission.kind == "slurm" and submission.has_unfinished_runs()
+        ):
+            waste.append(_measure_waste(folder, "submission that has ended"))
     for path in sorted(sweeps_dir(results).glob("*/follower-*.json")):
         follower = Process.from_json(json_or_empty(path))
         if follower and follower.liveness() == "dead":
-            waste.append(_waste(path, "note of a command that has ended"))
+            waste.append(_measure_waste(path, "note of a command that has ended"))
     # Temporary files may belong to a live worker, and cannot be told apart.
     if not live_folders:
-        waste += [_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
-    return waste + [_waste(path, reason) for path, reason in _unused_code(results, liveness).items()]
+        waste += [_measure_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
+    return waste + [_measure_waste(path, reason) for path, reason in _unused_snapshots(results, liveness).items()]
 
 
-def _unused_code(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
-    return unused(results, {Path(s.code).name for s in submissions(results) if s.code and liveness.live(s)})
+def _unused_snapshots(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
+    return find_unused(results, {Path(s.code).name for s in submissions(results) if s.code and liveness.is_live(s)})
 
 
-def _of_run(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iterator[Waste]:
+def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iterator[Waste]:
     status = run.status(liveness)
-    if not any_live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
-        yield _waste(run.path, "no run: neither spec.json nor attempts")
+    if not any_live and not run.spec_path.exists() and not run.attempt_numbers() and not run.result_path.exists():
+        yield _measure_waste(run.path, "no run: neither spec.json nor attempts")
         return
     if status.state in (State.RUNNING, State.UNKNOWN):
         return
@@ -69,21 +71,21 @@ def _of_run(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iterato
         for temporary in sorted(
             [*run.path.glob(".*.tmp"), *run.path.glob("attempts/.*.tmp"), *run.path.glob("attempts/*/.*.tmp")]
         ):
-            yield _waste(temporary, "left by a kill")
-    attempts = [run.attempt(number) for number in run.numbers()]
+            yield _measure_waste(temporary, "left by a kill")
+    attempts = [run.attempt(number) for number in run.attempt_numbers()]
     if status.state is State.PRUNED:
         for attempt in attempts:
             if attempt.has_checkpoint():
-                yield _waste(attempt.checkpoint_path, "checkpoint of a pruned run")
+                yield _measure_waste(attempt.checkpoint_path, "checkpoint of a pruned run")
     if status.state.finished:
         # The last attempt has the metrics and logs of the result.
         for attempt in attempts[:-1]:
-            yield _waste(attempt.path, "attempt of a finished run that another one finished")
+            yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
         if attempts and attempts[-1].has_checkpoint():
-            yield _waste(attempts[-1].checkpoint_path, "checkpoint of a finished run")
+            yield _measure_waste(attempts[-1].checkpoint_path, "checkpoint of a finished run")
 
 
-def _waste(path: Path, reason: str) -> Waste:
+def _measure_waste(path: Path, reason: str) -> Waste:
     members = [path] if path.is_file() else path.rglob("*")
     size = 0
     for member in members:
@@ -101,11 +103,13 @@ def remove(waste: list[Waste]) -> None:
     """
     for item in waste:
         # Time has passed since `find_waste`, perhaps for the user's answer: check again.
-        submission = readable(item.path)
-        if submission and SchedulerLiveness(submission.results).live(submission):
+        submission = try_read_submission(item.path)
+        if submission and SchedulerLiveness(submission.results).is_live(submission):
             continue
         results = item.path.parent.parent
-        if item.path.parent == code_dir(results) and item.path not in _unused_code(results, SchedulerLiveness(results)):
+        if item.path.parent == code_dir(results) and item.path not in _unused_snapshots(
+            results, SchedulerLiveness(results)
+        ):
             continue  # a submission uses it again
         with storage_errors(item.path):
             if item.path.is_dir() and not item.path.is_symlink():

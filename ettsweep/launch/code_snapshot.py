@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError, LaunchError
 from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_atomic
-from ettsweep.processes import Process, process
+from ettsweep.processes import Process, process_identity
 from ettsweep.provenance import PROVENANCE_FILE, code_files, digest, package_dir, provenance
 from ettsweep.runs.folder import code_dir
 from ettsweep.shipped_files import shipped
@@ -37,16 +37,18 @@ def take_snapshot(results: Path) -> Path:
     files = snapshot_files(package_dir())
     name = digest(files)
     code = code_dir(results.resolve())
-    owner_id = hashlib.sha256(dumps(process().to_json()).encode()).hexdigest()[:16]
+    owner_id = hashlib.sha256(dumps(process_identity().to_json()).encode()).hexdigest()[:16]
     with storage_errors(code):
         code.mkdir(parents=True, exist_ok=True)
     # Before the copy: from here on `clean` in another process leaves the snapshot alone.
-    write_atomic(code / f".{name}.{owner_id}.json", dumps({"process": process().to_json()}))
+    write_atomic(code / f".{name}.{owner_id}.json", dumps({"process": process_identity().to_json()}))
     folder = code / name
     if folder.is_dir():
-        _mend(folder, files)
+        _repair(folder, files)
     else:
-        _write(code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name})
+        _write_snapshot(
+            code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name}
+        )
     return folder
 
 
@@ -70,7 +72,7 @@ def snapshot_files(package: Path) -> dict[str, bytes]:
     return files
 
 
-def _write(temporary: Path, folder: Path, files: Mapping[str, bytes], origin: Json) -> None:
+def _write_snapshot(temporary: Path, folder: Path, files: Mapping[str, bytes], origin: Json) -> None:
     """Write a snapshot and move it into place in one rename; if another process was faster, keep its equal copy."""
     package = temporary / "ettsweep"
     with storage_errors(folder):
@@ -90,7 +92,7 @@ def _write(temporary: Path, folder: Path, files: Mapping[str, bytes], origin: Js
                 raise
 
 
-def _mend(folder: Path, files: Mapping[str, bytes]) -> None:
+def _repair(folder: Path, files: Mapping[str, bytes]) -> None:
     """Rewrite files of a snapshot that were edited or purged: some sites delete files that were not read for weeks."""
     for name, content in files.items():
         path = folder / "ettsweep" / name
@@ -107,7 +109,7 @@ def _mend(folder: Path, files: Mapping[str, bytes]) -> None:
 # --- what nobody needs any more ---------------------------------------------------------------------------------------
 
 
-def unused(results: Path, submitted: Collection[str]) -> dict[Path, str]:
+def find_unused(results: Path, submitted: Collection[str]) -> dict[Path, str]:
     """Return the files and folders that can be removed, with the reason for each.
 
     Args:
@@ -115,7 +117,7 @@ def unused(results: Path, submitted: Collection[str]) -> dict[Path, str]:
         submitted: names of the snapshots from which live submissions train.
     """
     owner_notes = sorted(code_dir(results).glob(".*.json"))
-    live = [path.name for path in owner_notes if _may_live(path)]
+    live = [path.name for path in owner_notes if _may_be_alive(path)]
     paths = {}
     for snapshot in snapshots(results):
         if snapshot.name not in submitted and not any(name.startswith(f".{snapshot.name}.") for name in live):
@@ -127,7 +129,7 @@ def unused(results: Path, submitted: Collection[str]) -> dict[Path, str]:
     return paths
 
 
-def _may_live(note: Path) -> bool:
+def _may_be_alive(note: Path) -> bool:
     """`True` if the process of a note is alive, or may be on a host that cannot be seen from here."""
     try:
         owner = Process.from_json(read_json(note).get("process"))

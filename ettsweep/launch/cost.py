@@ -5,20 +5,20 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ettsweep.console import count, device_hours
+from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
 from ettsweep.files import Json, number
 from ettsweep.launch.gpus import gpu_names
 from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.launch.progress import format_duration
-from ettsweep.launch.time_left import until_free
+from ettsweep.launch.time_left import makespan_s
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Point
 from ettsweep.study.plan import Plan, PlannedRun
-from ettsweep.study.run_index import Run, RunIndex, cost_s, count_states
-from ettsweep.study.sweep_store import Searches
+from ettsweep.study.run_index import Run, RunIndex, count_states, spent_device_s
+from ettsweep.study.sweep_store import StudiesByFamily
 
 # --- measured -------------------------------------------------------------------------------------------------------
 
@@ -37,14 +37,14 @@ class Devices:
     """
 
     kind: str
-    each: int
+    per_run: int
     threads: int
-    names: frozenset[str] = frozenset()
+    gpu_models: frozenset[str] = frozenset()
     slots: int = 0
-    fewer: bool = False
+    allow_fewer_threads: bool = False
 
     @classmethod
-    def of(cls, profile: AnyProfile) -> "Devices":
+    def from_profile(cls, profile: AnyProfile) -> "Devices":
         """Return the devices on which a profile trains a run.
 
         Raises:
@@ -52,23 +52,32 @@ class Devices:
         """
         if not isinstance(profile, LocalProfile):
             # The scheduler may place jobs on any GPU model, so none is required.
-            return cls("cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus, fewer=True)
-        slots = profile.resolve()
+            return cls(
+                "cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus, allow_fewer_threads=True
+            )
+        slots = profile.resolve_slots()
         names_by_uuid = gpu_names() if slots[0].device == "cuda" else {}
         names = frozenset(names_by_uuid.get(slot.gpu or "", "") for slot in slots)
         first_fields = slots[0].device, profile.devices_per_run, slots[0].threads
-        return cls(*first_fields, names if all(names) else frozenset(), len(slots), fewer=profile.threads == "auto")
+        return cls(
+            *first_fields,
+            names if all(names) else frozenset(),
+            len(slots),
+            allow_fewer_threads=profile.threads == "auto",
+        )
 
-    def trained(self, result: Json) -> bool:
+    def match(self, result: Json) -> bool:
         """`True` if a result was computed on such devices."""
         environment, execution = result.get("environment") or {}, result.get("execution") or {}
-        if str(environment.get("device")).partition(":")[0] != self.kind or execution.get("processes") != self.each:
+        if str(environment.get("device")).partition(":")[0] != self.kind or execution.get("processes") != self.per_run:
             return False
         if self.kind == "cpu":
             threads = environment.get("threads")  # `auto` gives small models fewer threads
-            return threads == self.threads or (self.fewer and isinstance(threads, int) and threads < self.threads)
+            return threads == self.threads or (
+                self.allow_fewer_threads and isinstance(threads, int) and threads < self.threads
+            )
         # Unknown GPU models match all: a rough estimate is better than none.
-        return not self.names or environment.get("device_name") in self.names
+        return not self.gpu_models or environment.get("device_name") in self.gpu_models
 
 
 @dataclass
@@ -77,11 +86,11 @@ class MeasuredTime:
 
     runs: int = 0
     device_s: float = 0.0
-    shares: float = 0.0
+    fractions: float = 0.0
 
     def add(self, device_s: float, fraction: float) -> None:
         """Add a run."""
-        self.runs, self.device_s, self.shares = self.runs + 1, self.device_s + device_s, self.shares + fraction
+        self.runs, self.device_s, self.fractions = self.runs + 1, self.device_s + device_s, self.fractions + fraction
 
 
 class TrainingTimes:
@@ -93,27 +102,27 @@ class TrainingTimes:
     def __init__(self, run_index: RunIndex, devices: Devices | None = None) -> None:
         self._timed: dict[Hashable, MeasuredTime] = defaultdict(MeasuredTime)
         for run in run_index.runs.values():
-            device_s, fraction = cost_s(run), _share_trained(run)
-            if run.result and device_s and fraction and (devices is None or devices.trained(run.result)):
+            device_s, fraction = spent_device_s(run), _fraction_trained(run)
+            if run.result and device_s and fraction and (devices is None or devices.match(run.result)):
                 self._timed[run.spec.recipe_key].add(device_s, fraction)
 
-    def of(self, planned: PlannedRun, fraction: float = 1.0) -> float | None:
+    def estimate_s(self, planned: PlannedRun, fraction: float = 1.0) -> float | None:
         """Return the device seconds of a fraction of a run's steps; None if no run of its recipe was timed."""
         timed = self._timed.get(planned.spec.recipe_key)
         # Diverged runs ended early: dividing by the trained fractions gives the seconds of a full run.
-        return None if timed is None else fraction * timed.device_s / timed.shares
+        return None if timed is None else fraction * timed.device_s / timed.fractions
 
     def total_s(self, planned: Iterable[PlannedRun]) -> float | None:
         """Return the device seconds of complete runs; None if the recipe of one of them was not timed."""
-        device_seconds = [self.of(p) for p in planned]
+        device_seconds = [self.estimate_s(p) for p in planned]
         return None if None in device_seconds else sum(seconds or 0.0 for seconds in device_seconds)
 
-    def runs(self, planned: Iterable[PlannedRun]) -> int:
+    def count_runs(self, planned: Iterable[PlannedRun]) -> int:
         """Return the number of timed runs that share a recipe with the planned ones."""
         return sum(self._timed[kind].runs for kind in {p.spec.recipe_key for p in planned})
 
 
-def _share_trained(run: Run) -> float:
+def _fraction_trained(run: Run) -> float:
     """Return the fraction of its steps that a finished run trained; a diverged run ends early."""
     if run.state is State.DONE:
         return 1.0
@@ -121,7 +130,7 @@ def _share_trained(run: Run) -> float:
     return (steps or 0) / run.spec.schedule.last_step
 
 
-def share_left(run: RunDir) -> float:
+def fraction_left(run: RunDir) -> float:
     """Return the fraction of its steps that a run still has to train after its last checkpoint."""
     saved = _last_saved(run)
     return 1 - saved.progress() if saved else 1.0
@@ -130,15 +139,15 @@ def share_left(run: RunDir) -> float:
 def _last_saved(run: RunDir) -> Attempt | None:
     """Return the attempt from which a run would resume."""
     # The latest attempt may have died before its first checkpoint: then an earlier one is resumed.
-    attempts = map(run.attempt, reversed(run.numbers()))
+    attempts = map(run.attempt, reversed(run.attempt_numbers()))
     return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
 
 
-TRAINED = (State.DONE, State.DIVERGED)
-STOPPED = (State.PRUNED, State.FAILED, State.CANCELLED)
+TRAINED_STATES = (State.DONE, State.DIVERGED)
+STOPPED_STATES = (State.PRUNED, State.FAILED, State.CANCELLED)
 """States of runs that used device time and will not continue by themselves."""
 
-MIXED = (
+MIXED_MODES_NOTE = (
     "began with pack_mode=exact and may resume in fast packs, which round differently; pack_mode=exact keeps them exact"
 )
 """Ends the note on runs that would resume in another pack mode; their logs say at which step they did."""
@@ -157,102 +166,110 @@ class CostEstimator:
     """
 
     profile: AnyProfile
-    rounds: bool = False
+    in_rounds: bool = False
     clock: Callable[[], float] = time.monotonic
-    _left: dict[str, float] = field(default_factory=dict)  # by run id: fraction of its steps to train
-    _there: tuple[Run, ...] | None = None
+    _fraction_left: dict[str, float] = field(default_factory=dict)  # by run id: fraction of its steps to train
+    _already_finished: tuple[Run, ...] | None = None
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
 
-    def _cost_s(self, run: Run) -> float:
+    def _device_s_since_planned(self, run: Run) -> float:
         """Return the device seconds that an unfinished run has used since it was planned."""
-        latest = run.dir.latest()
-        progress, fraction_before = run.status.progress, 1 - self._left[run.id]
+        latest = run.dir.latest_attempt()
+        progress, fraction_before = run.status.progress, 1 - self._fraction_left[run.id]
         # Progress counts from step 0: the part before the plan was paid by an earlier command.
-        return latest.spent().device_s * max(0.0, 1 - fraction_before / progress) if latest and progress else 0.0
+        return latest.time_spent().device_s * max(0.0, 1 - fraction_before / progress) if latest and progress else 0.0
 
-    def before(self, plan: Plan) -> str:
+    def describe_estimate(self, plan: Plan) -> str:
         """Return a line on the cost of a plan's runs that no earlier plan launched; empty if there are none."""
         runs = plan.run_index.runs
-        is_first = self._there is None
+        is_first = self._already_finished is None
         # Only the first plan counts: what later ones keep was trained by this command.
-        if self._there is None:
-            self._there = tuple(runs[p.id] for p in plan.keep if p.state.finished)
-        new = [p for p in plan.to_launch if p.id not in self._left]
+        if self._already_finished is None:
+            self._already_finished = tuple(runs[p.id] for p in plan.keep if p.state.finished)
+        new = [p for p in plan.to_launch if p.id not in self._fraction_left]
         if not new:
             return ""
         # Recorded before training: afterwards the checkpoint no longer says where the run began.
-        self._left |= {p.id: share_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
-        head = f"{count(len(new), 'run')} to train"
-        if self.rounds:
-            head = f"{'this round' if is_first else 'the next'} trains {count(len(new), 'run')}"
-        line = ": ".join(filter(None, [head, self._price(new, plan.run_index, tersely=not is_first)]))
-        switching = [p for p in new if p.id in runs and self._mixes(runs[p.id].dir)]
-        return f"{line}; {len(switching)} of them {MIXED}" if switching else line
+        self._fraction_left |= {p.id: fraction_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
+        head = f"{format_count(len(new), 'run')} to train"
+        if self.in_rounds:
+            head = f"{'this round' if is_first else 'the next'} trains {format_count(len(new), 'run')}"
+        line = ": ".join(filter(None, [head, self._describe_device_hours(new, plan.run_index, terse=not is_first)]))
+        switching = [p for p in new if p.id in runs and self._would_mix_modes(runs[p.id].dir)]
+        return f"{line}; {len(switching)} of them {MIXED_MODES_NOTE}" if switching else line
 
-    def _mixes(self, run: RunDir) -> bool:
+    def _would_mix_modes(self, run: RunDir) -> bool:
         """`True` if a run has an exact checkpoint and may continue in a fast pack."""
         saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
         return saved is not None and saved.execution().get("pack_mode") != "fast"
 
-    def _price(self, planned: Sequence[PlannedRun], run_index: RunIndex, *, tersely: bool) -> str:
+    def _describe_device_hours(self, planned: Sequence[PlannedRun], run_index: RunIndex, *, terse: bool) -> str:
         """Return the device hours of runs, their wall time if known, and on how many runs the estimate is based."""
         try:
-            devices = Devices.of(self.profile)
+            devices = Devices.from_profile(self.profile)
         except InputError:
             return ""  # a local profile of another machine
         training_times = TrainingTimes(run_index, devices)
-        estimates = {p.id: s for p in planned if (s := training_times.of(p, self._left[p.id])) is not None}
+        estimates = {
+            p.id: s for p in planned if (s := training_times.estimate_s(p, self._fraction_left[p.id])) is not None
+        }
         if not estimates:
             return ""
-        text = f"about {device_hours(sum(estimates.values()))}"
+        text = f"about {format_device_hours(sum(estimates.values()))}"
         if len(estimates) < len(planned):
             text += f" for {len(estimates)} of them"
         else:
-            text += self._wall(list(estimates.values()), devices)
-        if tersely:
+            text += self._describe_wall_time(list(estimates.values()), devices)
+        if terse:
             return text
-        timed = training_times.runs(planned)
-        return f"{text} (measured on {count(timed, 'run')} of the same kind)"
+        timed = training_times.count_runs(planned)
+        return f"{text} (measured on {format_count(timed, 'run')} of the same kind)"
 
-    def _wall(self, device_s: Sequence[float], devices: Devices) -> str:
+    def _describe_wall_time(self, device_s: Sequence[float], devices: Devices) -> str:
         """Return the wall time of runs that train in parallel; empty if only the scheduler decides how many do."""
         profile = self.profile
         if isinstance(profile, LocalProfile):
             at_once = min(len(device_s), devices.slots)
-            placement = f"on {count(at_once, 'slot')}"
+            placement = f"on {format_count(at_once, 'slot')}"
         elif profile.max_parallel:
             jobs = min(profile.max_parallel, -(-len(device_s) // profile.runs_per_job))
             at_once = jobs * profile.runs_at_once
-            placement = f"with {count(jobs, 'job')} at a time"
+            placement = f"with {format_count(jobs, 'job')} at a time"
         else:
             return ""
         # Device seconds are summed over the devices of a run, which work in parallel.
-        wall_s = until_free([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
+        wall_s = makespan_s([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
         return f", {format_duration(wall_s)} {placement}"
 
-    def after(self, run_index: RunIndex) -> str:
+    def describe_cost(self, run_index: RunIndex) -> str:
         """Return a line on what the launched runs have cost, and what runs that were finished before have saved."""
-        ended = [run for run_id in self._left if (run := run_index.runs.get(run_id))]
-        trained, stopped = ([run for run in ended if run.state in states] for states in (TRAINED, STOPPED))
+        ended = [run for run_id in self._fraction_left if (run := run_index.runs.get(run_id))]
+        trained, stopped = (
+            [run for run in ended if run.state in states] for states in (TRAINED_STATES, STOPPED_STATES)
+        )
         sentences = []
         if trained or stopped:
-            device_s = sum(self._left[run.id] * cost_s(run) for run in trained) + sum(map(self._cost_s, stopped))
-            label = count(len(self._left), "run")
-            label = label if len(trained) == len(self._left) else f"{len(trained)} of {label}"
+            device_s = sum(self._fraction_left[run.id] * spent_device_s(run) for run in trained) + sum(
+                map(self._device_s_since_planned, stopped)
+            )
+            label = format_count(len(self._fraction_left), "run")
+            label = label if len(trained) == len(self._fraction_left) else f"{len(trained)} of {label}"
             states = count_states(run.state for run in stopped)
             label = ", ".join([f"{label} trained", *(f"{number} {state}" for state, number in states.items())])
-            label += _packed(trained)
-            sentences.append(f"{label}: {device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}")
+            label += _describe_packs(trained)
+            sentences.append(
+                f"{label}: {format_device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}"
+            )
         # A round always keeps the runs of its candidate: that is no saving.
-        if (reused := self._there) and not self.rounds:
-            subject = f"{count(len(reused), 'run')} {'was' if len(reused) == 1 else 'were'} finished already"
-            sentences.append(f"{subject}: {device_hours(sum(map(cost_s, reused)))} saved")
+        if (reused := self._already_finished) and not self.in_rounds:
+            subject = f"{format_count(len(reused), 'run')} {'was' if len(reused) == 1 else 'were'} finished already"
+            sentences.append(f"{subject}: {format_device_hours(sum(map(spent_device_s, reused)))} saved")
         return "; ".join(sentences)
 
 
-def _packed(trained: Iterable[Run]) -> str:
+def _describe_packs(trained: Iterable[Run]) -> str:
     """Return how many finished runs were trained in packs, and the largest size; empty if none was."""
     executions = [run.result.get("execution") or {} for run in trained if run.result]
     packs = [size for execution in executions if (size := execution.get("pack") or 1) > 1]
@@ -263,7 +280,7 @@ def _packed(trained: Iterable[Run]) -> str:
 # --- saved ----------------------------------------------------------------------------------------------------------
 
 
-def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
+def cost_so_far(runs: Iterable[Run], searches: StudiesByFamily) -> str:
     """Return a line on what finished runs have cost, and what sharing runs between sweeps has saved.
 
     A run that several sweeps requested would otherwise have been trained once for each.
@@ -275,27 +292,27 @@ def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
     trained = [run for run in runs if run.result or run.state is State.PRUNED]
     finished = [run for run in trained if run.result]
     pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
-    line = f"{count(len(finished), 'finished run')}{pruned}: {device_hours(sum(map(cost_s, trained)))}"
-    shared = [(run, sweeps) for run in finished if (sweeps := asking(run, searches)) > 1]
+    line = f"{format_count(len(finished), 'finished run')}{pruned}: {format_device_hours(sum(map(spent_device_s, trained)))}"
+    shared = [(run, sweeps) for run in finished if (sweeps := count_sweeps(run, searches)) > 1]
     if shared:
-        saved_s = sum((sweeps - 1) * cost_s(run) for run, sweeps in shared)
-        line += f"; {len(shared)} of them for several sweeps: {device_hours(saved_s)} saved"
+        saved_s = sum((sweeps - 1) * spent_device_s(run) for run, sweeps in shared)
+        line += f"; {len(shared)} of them for several sweeps: {format_device_hours(saved_s)} saved"
     return line
 
 
-def asking(run: Run, searches: Searches) -> int:
+def count_sweeps(run: Run, searches: StudiesByFamily) -> int:
     """Return the number of sweeps that requested a run."""
-    return len({s.sweep for s in searches.get(run.family, ()) if s.asks(run.point, run.spec.seed)})
+    return len({s.sweep for s in searches.get(run.family, ()) if s.requests(run.point, run.spec.seed)})
 
 
-def saved_by_racing(counted: Mapping[Point, int], compared: Iterable[Point]) -> int:
+def runs_saved_by_racing(run_counts: Mapping[Point, int], compared: Iterable[Point]) -> int:
     """Return how many more runs a family would have needed with the same number of seeds at all points.
 
     That number is the maximum over the compared points; if other points have more seeds, the result may be negative.
 
     Args:
-        counted: number of counted runs at each point.
+        run_counts: number of counted runs at each point.
         compared: the candidate and its neighbours.
     """
-    seeds = max((counted.get(point, 0) for point in compared), default=0)
-    return seeds * len(counted) - sum(counted.values())
+    seeds = max((run_counts.get(point, 0) for point in compared), default=0)
+    return seeds * len(run_counts) - sum(run_counts.values())

@@ -11,13 +11,13 @@ from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
 from ettsweep.files import write_atomic
-from ettsweep.launch.job_environment import exports
-from ettsweep.launch.profile import OURS, SlurmProfile
+from ettsweep.launch.job_environment import export_lines
+from ettsweep.launch.profile import RESERVED_OPTIONS, SlurmProfile
 
-HOLD = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
+BLOCK_WARNING = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
 """Shell command that blocks SIGUSR2 until the worker handles it; a warning before that would kill the job."""
 
-AFTERWARDS = """code=$?
+REQUEUE_SCRIPT = """code=$?
 # A worker that could not ask SLURM to start this job again has left a note.
 notes={folder}
 job=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID life=$SLURM_ARRAY_TASK_ID-${{SLURM_RESTART_COUNT:-0}}
@@ -105,8 +105,8 @@ class ArrayExecutor(SlurmExecutor):
             stderr_to_stdout=True,
             wckey=None,
             setup=[
-                HOLD,
-                *self._sourced(),
+                BLOCK_WARNING,
+                *self._source_variables(),
                 # A failed setup command ends the job, instead of training without the module or data.
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
@@ -122,7 +122,7 @@ class ArrayExecutor(SlurmExecutor):
         )
         self.parameters["map_count"] = tasks
 
-    def _sourced(self) -> list[str]:
+    def _source_variables(self) -> list[str]:
         """Return the shell line that reads the variables; the script itself is shown, and SLURM may archive it."""
         source = f". {shlex.quote(str(self._variables_path))} || exit"
         return [f"{source}  # {', '.join(self._variables)}"] if self._variables else []
@@ -133,7 +133,7 @@ class ArrayExecutor(SlurmExecutor):
         return 2
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
-        return super()._make_submission_file_text(command, uid) + AFTERWARDS.format(
+        return super()._make_submission_file_text(command, uid) + REQUEUE_SCRIPT.format(
             folder=shlex.quote(str(self.folder))
         )
 
@@ -153,16 +153,16 @@ class ArrayExecutor(SlurmExecutor):
             StorageError: the variables cannot be written.
             submitit.core.utils.FailedJobError: sbatch refuses; the message has its own.
         """
-        self.keep_variables()
+        self.write_variables()
         return str(self._submit_command(self.command).job_id)
 
-    def keep_variables(self) -> None:
+    def write_variables(self) -> None:
         """Write the variables to a file that only its owner can read."""
         if self._variables:
-            write_atomic(self._variables_path, exports(self._variables), private=True)
+            write_atomic(self._variables_path, export_lines(self._variables), private=True)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return [*sbatch(self.script()), str(submission_file_path)]
+        return [*sbatch_command(self.script()), str(submission_file_path)]
 
 
 def worker_command(python: str, folder: Path) -> str:
@@ -171,7 +171,7 @@ def worker_command(python: str, folder: Path) -> str:
     return f"{python} -u -P -m ettsweep.worker {shlex.quote(str(folder))}"
 
 
-def sbatch(script: str) -> list[str]:
+def sbatch_command(script: str) -> list[str]:
     """Return the command that submits a script so that the script's own options apply.
 
     sbatch prefers SBATCH_* variables to the script's options, and passes variables of a surrounding job to the new one.
@@ -179,8 +179,8 @@ def sbatch(script: str) -> list[str]:
     options = {
         line.removeprefix("#SBATCH --").partition("=")[0] for line in script.splitlines() if "#SBATCH --" in line
     }
-    options |= OURS  # the script has --requeue, and SBATCH_NO_REQUEUE would win
-    variables = {_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in options}
+    options |= RESERVED_OPTIONS  # the script has --requeue, and SBATCH_NO_REQUEUE would win
+    variables = {_SBATCH_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in options}
     inherited = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_", "PMI_")
     # Without these sbatch would not find or not authenticate to its controller.
     exempt = {"SLURM_CONF", "SLURM_JWT"}
@@ -188,7 +188,7 @@ def sbatch(script: str) -> list[str]:
     return ["env", *(f"--unset={name}" for name in sorted(hidden)), "sbatch"]
 
 
-_VARIABLES = {"array": "SBATCH_ARRAY_INX", "time": "SBATCH_TIMELIMIT", "mem": "SBATCH_MEM_PER_NODE"}
+_SBATCH_VARIABLES = {"array": "SBATCH_ARRAY_INX", "time": "SBATCH_TIMELIMIT", "mem": "SBATCH_MEM_PER_NODE"}
 """Input variables of sbatch whose names differ from their options."""
 
 

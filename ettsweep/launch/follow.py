@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.console import count, escape_control
+from ettsweep.console import escape_control, format_count
 from ettsweep.errors import LaunchError, SlurmNotInstalledError, SlurmUnavailableError, SubmissionUnknownError
 from ettsweep.launch.cost import CostEstimator, TrainingTimes
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
-from ettsweep.launch.local_workers import WorkerRespawner, fill_all
+from ettsweep.launch.local_workers import WorkerRespawner, respawn_workers
 from ettsweep.launch.profile import AnyProfile, LocalProfile
-from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, SweepStatus, follow
+from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, SweepStatus, follow_progress
 from ettsweep.launch.submissions import read_submission
-from ettsweep.launch.submit import scripts, submit
+from ettsweep.launch.submit import batch_scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.runs.state import State
@@ -24,7 +24,7 @@ from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.pruning import Pruner
 from ettsweep.study.run_index import RunIndex, load_run_index
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import by_family
+from ettsweep.study.sweep_store import group_by_family
 from ettsweep.study.verification import NO_BUDGET, Budget, SuggestionSource, Verification
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 """Shortest and longest wait between attempts to submit while the scheduler does not answer; doubled each time."""
 
-ARRAY = 16
+DEFAULT_PARALLEL_RUNS = 16
 """Runs that racing submits to a scheduler at once if the profile does not limit how many train in parallel."""
 
-LOCAL_TRIES, SLURM_TRIES = 1, 3
+MAX_LOCAL_SUBMISSIONS, MAX_SLURM_SUBMISSIONS = 1, 3
 """Submissions of a run that never starts before a command gives up; more on a cluster, which may have a bad node."""
 
 
@@ -63,7 +63,7 @@ class CommandContext:
     console: "Console | None" = None
     title: str = ""
     studies: Sequence[Study] = ()
-    tell: Callable[[str], None] = lambda text: None
+    notify: Callable[[str], None] = lambda text: None
     pruner: Pruner | None = None
 
     @property
@@ -86,22 +86,22 @@ class SubmitResult:
     plan: Plan
     context: CommandContext
     folders: Sequence[Path] = ()
-    scripts: Sequence[str] = ()
+    batch_scripts: Sequence[str] = ()
 
     @property
-    def sound(self) -> bool:
+    def succeeded(self) -> bool:
         """`True` if all followed runs are finished; if they were not followed, if no run's state is unknown."""
         if self.context.follows:
             return not (self.plan.blocked or self.plan.to_launch)
         return self.context.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
 
 
-def read_ledger(results: Path) -> RunIndex:
+def read_run_index(results: Path) -> RunIndex:
     """Read all runs on disk, with the states that their owners and submissions imply."""
     return load_run_index(results, SchedulerLiveness(results))
 
 
-def carry_out(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
+def execute_plan(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
     """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
 
     Args:
@@ -113,18 +113,18 @@ def carry_out(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], 
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers ended without starting a run.
     """
-    cost_estimator = CostEstimator(context.profile, rounds=replan is not None)
-    context.tell(cost_estimator.before(plan))
+    cost_estimator = CostEstimator(context.profile, in_rounds=replan is not None)
+    context.notify(cost_estimator.describe_estimate(plan))
     # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
-    vacancies = SchedulerLiveness(context.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
+    vacancies = SchedulerLiveness(context.results).vacant_slots([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
-        context.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
-        return SubmitResult(plan, context, scripts=scripts(context.results, plan, context.profile))
-    context.tell(fill_all(vacancies))
+        context.notify(f"{format_count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
+        return SubmitResult(plan, context, batch_scripts=batch_scripts(context.results, plan, context.profile))
+    context.notify(respawn_workers(vacancies))
     if context.console is None:
         return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
     last_plan = _follow_rounds(plan, context, context.console, replan, cost_estimator)
-    context.tell(cost_estimator.after(last_plan.run_index))
+    context.notify(cost_estimator.describe_cost(last_plan.run_index))
     return SubmitResult(last_plan, context)
 
 
@@ -139,39 +139,44 @@ def _follow_rounds(
 
     This ends: a dead worker is replaced, but a run whose attempts keep dying fails, and no run is pruned twice.
     """
-    if not plan.wanted:
+    if not plan.all_runs:
         return plan
     # Of all requested runs: one that is blocked now may become startable later.
-    all_specs = [p.spec for p in plan.wanted]
-    monitor = ProgressMonitor(context.results, searches=by_family(context.studies))
-    max_submissions = LOCAL_TRIES if isinstance(context.profile, LocalProfile) else SLURM_TRIES
+    all_specs = [p.spec for p in plan.all_runs]
+    monitor = ProgressMonitor(context.results, searches=group_by_family(context.studies))
+    max_submissions = MAX_LOCAL_SUBMISSIONS if isinstance(context.profile, LocalProfile) else MAX_SLURM_SUBMISSIONS
     submission_counts: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
-    respawner = WorkerRespawner(RELAUNCH_S, context.tell)
+    respawner = WorkerRespawner(RELAUNCH_S, context.notify)
     while True:
         # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
         watched = [p.spec for p in plan.to_launch + plan.keep] if replan else all_specs
         monitor.watch(watched)
-        attempts = _attempts(context.results, plan)
+        attempts = _launch_attempts(context.results, plan)
         if submitted := _submit_patiently(plan, context, console):
             folders = submitted
             # Counted per attempt number: a run that did start has a new number, and so a new budget.
             submission_counts.update(attempts)
-        follow(monitor, context.title, console, heed=_heed(context.pruner, respawner, monitor, plan.run_index))
-        run_index = read_ledger(context.results)
+        follow_progress(
+            monitor,
+            context.title,
+            console,
+            on_poll=_make_poll_callback(context.pruner, respawner, monitor, plan.run_index),
+        )
+        run_index = read_run_index(context.results)
         # A pruned run counts as ended here: launching it again would undo the pruning.
-        startable = [spec for spec in watched if run_index.state(spec.run_id).state is not State.PRUNED]
-        startable_attempts = _attempts(context.results, make_plan(startable, run_index))
+        startable = [spec for spec in watched if run_index.status_of(spec.run_id).state is not State.PRUNED]
+        startable_attempts = _launch_attempts(context.results, make_plan(startable, run_index))
         if startable_attempts and all(submission_counts[run] >= max_submissions for run in startable_attempts):
-            last_output = read_submission(folders[0]).last_words()
+            last_output = read_submission(folders[0]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
         plan = replan(run_index) if replan else make_plan(all_specs, run_index)
-        if not plan.under_way:
+        if not plan.is_unfinished:
             return plan
-        context.tell(cost_estimator.before(plan))
+        context.notify(cost_estimator.describe_estimate(plan))
 
 
-def _heed(
+def _make_poll_callback(
     pruner: Pruner | None, respawner: WorkerRespawner, monitor: ProgressMonitor, run_index: RunIndex
 ) -> Callable[[SweepStatus], None]:
     """Return a callback that prunes hopeless runs and replaces dead workers at each poll of a round."""
@@ -179,14 +184,14 @@ def _heed(
     def on_poll(sweep_status: SweepStatus) -> None:
         if pruner:
             pruner.prune(monitor.specs, sweep_status.statuses, run_index)
-        respawner.look(sweep_status.vacancies)
+        respawner.poll(sweep_status.vacant_slots)
 
     return on_poll
 
 
-def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
+def _launch_attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
     """Return each run to launch, with the number of its attempts so far."""
-    return [(p.id, len(RunDir(runs_dir(results) / p.id).numbers())) for p in plan.to_launch]
+    return [(p.id, len(RunDir(runs_dir(results) / p.id).attempt_numbers())) for p in plan.to_launch]
 
 
 def _submit_patiently(plan: Plan, context: CommandContext, console: "Console") -> Sequence[Path]:
@@ -230,10 +235,10 @@ def verify_rounds(
     *,
     at: Point | None = None,
     budget: Budget = NO_BUDGET,
-    tell: Callable[[str], None] | None = None,
-    agree: Callable[[str], bool] | None = None,
-    searching: SuggestionSource | None = None,
-    prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
+    notify: Callable[[str], None] | None = None,
+    confirm: Callable[[str], bool] | None = None,
+    suggester: SuggestionSource | None = None,
+    make_pruner: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
 ) -> VerificationResult:
     """Judge each study and submit the runs that its verdict lacks: one round, or all rounds if the context follows.
 
@@ -242,10 +247,10 @@ def verify_rounds(
         context: how to carry out the plans.
         at: judge this point instead of each study's best; followed, the climb starts there.
         budget: limits the runs of a climb.
-        tell: receives a line for each step of a climb.
-        agree: asks the user whether a climb may continue, given what the next round would cost.
-        searching: suggests points.
-        prune: makes the pruner, given a function that returns the ids of runs that were only suggested.
+        notify: receives a line for each step of a climb.
+        confirm: asks the user whether a climb may continue, given what the next round would cost.
+        suggester: suggests points.
+        make_pruner: makes the pruner, given a function that returns the ids of runs that were only suggested.
 
     Raises:
         InputError: `at` differs from the study on a fixed axis.
@@ -254,17 +259,19 @@ def verify_rounds(
     def estimate_device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
         return TrainingTimes(run_index).total_s(planned)
 
-    parallel_runs = 1 if context.dry_run else at_once(context.profile, [study.base.task for study in studies])
-    verification = Verification(
-        studies, at, budget, tell, agree, estimate_device_s, parallel_runs, context.follows, searching
+    parallel_runs = (
+        1 if context.dry_run else count_parallel_runs(context.profile, [study.base.task for study in studies])
     )
-    if prune:
-        context = replace(context, pruner=prune(verification.proposals))
-    plan = verification.plan(read_ledger(context.results))
-    if not plan.under_way and context.follows:
+    verification = Verification(
+        studies, at, budget, notify, confirm, estimate_device_s, parallel_runs, context.follows, suggester
+    )
+    if make_pruner:
+        context = replace(context, pruner=make_pruner(verification.prunable_ids))
+    plan = verification.plan(read_run_index(context.results))
+    if not plan.is_unfinished and context.follows:
         return VerificationResult(verification, SubmitResult(plan, context))
     try:
-        return VerificationResult(verification, carry_out(plan, context, verification.plan))
+        return VerificationResult(verification, execute_plan(plan, context, verification.plan))
     except LaunchError as problem:
         if context.follows:
             raise
@@ -272,8 +279,8 @@ def verify_rounds(
         return VerificationResult(verification, SubmitResult(plan, context), problem)
 
 
-def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
+def count_parallel_runs(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
     """Return how many runs a profile trains in parallel; a default if only the scheduler decides."""
     if isinstance(profile, LocalProfile):
-        return len(profile.resolve()) * min((profile.together(task) for task in tasks), default=1)
-    return (profile.max_parallel or ARRAY) * profile.runs_per_job
+        return len(profile.resolve_slots()) * min((profile.max_pack(task) for task in tasks), default=1)
+    return (profile.max_parallel or DEFAULT_PARALLEL_RUNS) * profile.runs_per_job

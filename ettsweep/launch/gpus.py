@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-TURNS = "in turn, since no daemon of NVIDIA's MPS runs (nvidia-cuda-mps-control -d starts one)"
+NO_MPS_NOTE = "in turn, since no daemon of NVIDIA's MPS runs (nvidia-cuda-mps-control -d starts one)"
 
 
 def gpu_bytes() -> int:
@@ -44,6 +44,6 @@ def visible_gpus() -> list[str]:
     return list(dict.fromkeys(visible))  # CUDA rejects duplicates, and a worker would wait for its own lock
 
 
-def mps_runs() -> bool:
+def mps_is_running() -> bool:
     """`True` if NVIDIA's MPS daemon runs, which lets processes compute on a GPU in parallel, not in turn."""
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps", "control").exists()

@@ -7,19 +7,19 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from ettsweep.config import HIDDEN
+from ettsweep.config import HIDDEN_VALUE
 
 
-def _check(value: object) -> object:
+def _check_variables(value: object) -> object:
     """Reject invalid variables, with messages that do not contain their values."""
     if not isinstance(value, dict):
         raise ValueError("names with their values are expected, such as {OMP_PLACES: cores}")
-    if problems := [problem for name, entry in value.items() if (problem := _wrong(name, entry))]:
+    if problems := [problem for name, entry in value.items() if (problem := _find_problem(name, entry))]:
         raise ValueError("; ".join(problems))
     return value
 
 
-def _wrong(name: object, value: object) -> str:
+def _find_problem(name: object, value: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         return f"{str(name).partition('=')[0]!r} is not a variable name"
     # 1.10 would become 1.1, and 1e3 become 1000.0.
@@ -32,14 +32,14 @@ def _wrong(name: object, value: object) -> str:
 
 Variables = Annotated[
     dict[str, str | int | bool],
-    BeforeValidator(_check),
-    PlainSerializer(lambda variables: dict.fromkeys(variables, HIDDEN)),
+    BeforeValidator(_check_variables),
+    PlainSerializer(lambda variables: dict.fromkeys(variables, HIDDEN_VALUE)),
     Field(repr=False),
 ]
 """Values by name; serialised or printed, it shows the names only."""
 
 
-def exports(variables: Mapping[str, str | int]) -> str:
+def export_lines(variables: Mapping[str, str | int]) -> str:
     """Return shell lines that export variables."""
     # YAML's `true` must not become Python's `True`.
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in variables.items()}

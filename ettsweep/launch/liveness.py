@@ -28,19 +28,19 @@ class SchedulerLiveness:
         self._slurm_cache = slurm_cache or SlurmCache()
         self._submissions = submissions(results)
         self._slurm = [s for s in self._submissions if s.kind == "slurm"]
-        self._listed: dict[str, list[Submission]] = {}
+        self._submissions_by_run: dict[str, list[Submission]] = {}
         for submission in self._submissions:
             for run in submission.runs:
-                self._listed.setdefault(run, []).append(submission)
-        self._by_folder = {s.path.name: s for s in self._slurm}
-        self._asked = False
-        self._alive: dict[Path, bool] = {}
-        self._waits: dict[Path, str] = {}
+                self._submissions_by_run.setdefault(run, []).append(submission)
+        self._slurm_by_folder = {s.path.name: s for s in self._slurm}
+        self._slurm_queried = False
+        self._workers_alive: dict[Path, bool] = {}
+        self._wait_reasons: dict[Path, str] = {}
 
     @property
     def slurm_error(self) -> str:
         """Why SLURM does not answer, if unfinished runs depend on it; otherwise empty."""
-        return self._slurm_cache.silence if self._asked else ""
+        return self._slurm_cache.slurm_error if self._slurm_queried else ""
 
     # --- owners -----------------------------------------------------------------------------------------------------
 
@@ -58,14 +58,16 @@ class SchedulerLiveness:
         if life != "unknown":
             return Owner(life, host)
         if job:
-            submission = self._by_folder.get(str(attempt.claim().get("submission")))
+            submission = self._slurm_by_folder.get(str(attempt.claim().get("submission")))
             return self._owner_by_slurm(attempt, job, submission, host)
-        return Owner(self._slurm_cache.pulse(attempt), host, f"claimed on {host}, which cannot be asked from here")
+        return Owner(
+            self._slurm_cache.heartbeat_life(attempt), host, f"claimed on {host}, which cannot be asked from here"
+        )
 
     def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, host: str) -> Owner:
-        if problem := self._problem(str(job.get("cluster", "")), submission.user if submission else None):
+        if problem := self._slurm_problem(str(job.get("cluster", "")), submission.user if submission else None):
             # A heartbeat proves life; its absence proves nothing, as SLURM may know better.
-            is_beating = self._slurm_cache.pulse(attempt) == "alive"
+            is_beating = self._slurm_cache.heartbeat_life(attempt) == "alive"
             return Owner("alive" if is_beating else "unknown", host, "" if is_beating else problem)
         task = self._slurm_cache.tasks.get(str(job.get("id")))
         if task is None or (submission and submission.name != task.name):  # SLURM reuses ids; names are unique
@@ -75,24 +77,24 @@ class SchedulerLiveness:
         # A later start of the job exists, or this answer is older than the claim.
         if claimed_restart != task.restarts:
             return Owner("dead" if claimed_restart < task.restarts else "alive", host)
-        if task.over:
+        if task.is_over:
             return Owner("dead", host)
         # A waiting task with the same restart count: squeue was asked before it started.
-        is_listed = task.active or task.waiting
+        is_listed = task.is_active or task.is_waiting
         return Owner("alive" if is_listed else "unknown", host, f"SLURM says that job {task.id} is {task.state}")
 
-    def _problem(self, cluster: str, user: str | None) -> str:
+    def _slurm_problem(self, cluster: str, user: str | None) -> str:
         """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
-        if not self._asked:
+        if not self._slurm_queried:
             # Asked at most once per instance, so that all runs are judged by the same answer.
-            self._slurm_cache.ask(self._slurm)
-            self._asked = True
-        if self._slurm_cache.silence:
-            return f"{NO_ANSWER}: {self._slurm_cache.silence}"
+            self._slurm_cache.refresh(self._slurm)
+            self._slurm_queried = True
+        if self._slurm_cache.slurm_error:
+            return f"{NO_ANSWER}: {self._slurm_cache.slurm_error}"
         try:
-            local_cluster = slurm.cluster()
+            local_cluster = slurm.cluster_name()
         except SlurmUnavailableError as error:
-            self._slurm_cache.silence = str(error)
+            self._slurm_cache.slurm_error = str(error)
             return f"{NO_ANSWER}: {error}"
         if cluster != local_cluster:
             return f"cluster {cluster} cannot be asked from here, which is {local_cluster}"
@@ -109,47 +111,54 @@ class SchedulerLiveness:
 
         A job that will take the run takes precedence, then the newest submission.
         """
-        statuses = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
+        statuses = [
+            self._submission_status(submission, run_id)
+            for submission in reversed(self._submissions_by_run.get(run_id, []))
+        ]
         # `min` keeps the first of equal rank, which is the newest submission.
         rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
         return min(statuses, key=lambda status: rank.get(status.state, 3) if status else 3, default=None)
 
-    def _of(self, submission: Submission, run_id: str) -> Status | None:
+    def _submission_status(self, submission: Submission, run_id: str) -> Status | None:
         if submission.kind == "local":
-            if submission.path not in self._alive:
-                self._alive[submission.path] = alive = self._has_workers(submission)
-                self._waits[submission.path] = submission.waits_for() if alive else ""
-            return Status(State.QUEUED, self._waits[submission.path]) if self._alive[submission.path] else None
-        if problem := self._problem(submission.cluster, submission.user):
+            if submission.path not in self._workers_alive:
+                self._workers_alive[submission.path] = alive = self._has_workers(submission)
+                self._wait_reasons[submission.path] = submission.wait_reason() if alive else ""
+            return (
+                Status(State.QUEUED, self._wait_reasons[submission.path])
+                if self._workers_alive[submission.path]
+                else None
+            )
+        if problem := self._slurm_problem(submission.cluster, submission.user):
             return Status(State.UNKNOWN, problem)
-        slurm_cache, index = self._slurm_cache, submission.task_of(run_id)
+        slurm_cache, index = self._slurm_cache, submission.task_index(run_id)
         # None if neither recorded nor in squeue: sbatch still runs, or the submitter died before it ran.
         array = slurm_cache.arrays.get(submission.name)
         if array is None:
-            if submission.being_submitted() == "alive" or submission.array():  # or recorded after squeue was asked
+            if submission.submitter_life() == "alive" or submission.array_id():  # or recorded after squeue was asked
                 return Status(State.QUEUED, "being submitted")
             return Status(State.INTERRUPTED, "its submission was cut short")
         id_ = f"{array}_{index}"
         task = slurm_cache.tasks.get(id_) or slurm_cache.history(id_, self._slurm)
         if task is None or task.name != submission.name:  # SLURM reuses ids; names are unique
-            return self._forgotten(submission, index, id_)
-        if task.held:
+            return self._forgotten_status(submission, index, id_)
+        if task.is_held:
             reason = task.reason or task.state
             by = " by an administrator" if reason == "JobHeldAdmin" else ""
             return Status(State.HELD, f"{reason}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
-        if task.waiting:
+        if task.is_waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
             # Such a job exceeds a limit of its partition or QOS, and waits for ever.
             if re.search(r"TimeLimit|WallDuration", task.reason):
                 start = "can never start: `cancel` it, lower time_min, then `retry`"
             return Status(State.QUEUED, ", ".join(filter(None, [task.reason, start])), job=id_)
-        if task.active:
+        if task.is_active:
             # Its workers take no more runs, so this job is no reason to wait.
             if submission.all_leaving(index, task.restarts):
                 return Status(State.INTERRUPTED, f"job {id_} is ending", job=id_)
             activity = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
             return Status(State.QUEUED, f"its job {activity}", job=id_)
-        return _ended(task) if task.over else Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
+        return _ended_status(task) if task.is_over else Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
 
     def _has_workers(self, submission: Submission) -> bool:
         """`True` if a local submission has workers, or may have some on a host that cannot be seen from here.
@@ -159,25 +168,25 @@ class SchedulerLiveness:
         workers = submission.live_workers()
         if not workers or any(worker.liveness() != "unknown" for worker in workers):
             return bool(workers)
-        attempts = (run.latest() for run in submission.run_dirs(submission.runs))
-        given_up = [attempt.owner() for attempt in attempts if attempt and attempt.retried()]
+        attempts = (run.latest_attempt() for run in submission.run_dirs(submission.runs))
+        given_up = [attempt.owner() for attempt in attempts if attempt and attempt.is_retried()]
         return any(worker not in given_up for worker in workers)
 
-    def _forgotten(self, submission: Submission, index: int, id_: str) -> Status:
+    def _forgotten_status(self, submission: Submission, index: int, id_: str) -> Status:
         """Return the status of a task that neither the controller nor the accounting database knows.
 
         SLURM keeps nothing about a single task that is cancelled while it waits. A task that has started is in the
         accounting database, and its worker has left a report.
         """
-        if self._slurm_cache.no_history:
-            return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.no_history}", job=id_)
-        tasks = (*self._slurm_cache.ended.values(), *self._slurm_cache.tasks.values())
+        if self._slurm_cache.history_error:
+            return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.history_error}", job=id_)
+        tasks = (*self._slurm_cache.ended_tasks.values(), *self._slurm_cache.tasks.values())
         siblings = any(task.name == submission.name for task in tasks)
-        if siblings and not submission.said_by(f"{index}-0"):
+        if siblings and not submission.worker_report(f"{index}-0"):
             return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
         return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
 
-    def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
+    def withdrawable_jobs(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
         """Return the ids of jobs that wait in SLURM only for cancelled or finished runs.
 
         Also return the reasons why SLURM could not be asked about other jobs.
@@ -186,56 +195,57 @@ class SchedulerLiveness:
         for submission in self._slurm:
             if not set(cancelled) & set(submission.runs):
                 continue
-            if problem := self._problem(submission.cluster, submission.user):
+            if problem := self._slurm_problem(submission.cluster, submission.user):
                 problems.append(problem)
                 continue
             array = self._slurm_cache.arrays.get(submission.name)
-            for index in dict.fromkeys(map(submission.task_of, submission.runs)):
+            for index in dict.fromkeys(map(submission.task_index, submission.runs)):
                 task = self._slurm_cache.tasks.get(f"{array}_{index}")
-                runs = submission.run_dirs(submission.runs_of(index))
+                runs = submission.run_dirs(submission.task_runs(index))
                 # A job that still has an unfinished run of another sweep stays.
-                is_waiting_job = task and task.name == submission.name and task.waiting
+                is_waiting_job = task and task.name == submission.name and task.is_waiting
                 if is_waiting_job and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
                     job_ids.append(f"{array}_{index}")
         return job_ids, problems
 
-    def at_once(self, runs: Collection[str]) -> int:
+    def count_active_workers(self, runs: Collection[str]) -> int:
         """Return how many workers (with a slot here, or in a running job) can train some of these runs now."""
         workers, run_ids = 0, set(runs)
         for submission in self._submissions:
             if run_ids.isdisjoint(submission.runs):
                 continue
             if submission.kind == "local":
-                workers += submission.at_work()
-            elif not self._problem(submission.cluster, submission.user):
+                workers += submission.count_active_workers()
+            elif not self._slurm_problem(submission.cluster, submission.user):
                 jobs = [
                     t for t in self._slurm_cache.tasks.values() if t.name == submission.name and t.state == "RUNNING"
                 ]
                 workers += len(jobs) * submission.runs_at_once
         return workers
 
-    def vacancies(self, queued: Collection[str]) -> list[VacantSlot]:
+    def vacant_slots(self, queued: Collection[str]) -> list[VacantSlot]:
         """Return this machine's slots whose workers died while others live, at most one for each queued run."""
         slots, waiting = [], set(queued)
         for submission in self._submissions:
             if submission.kind == "local" and (waiting_count := len(waiting.intersection(submission.runs))):
-                slots += sorted(submission.vacancies(), key=lambda vacancy: not vacancy.died)[:waiting_count]
+                slots += sorted(submission.vacant_slots(), key=lambda vacancy: not vacancy.died)[:waiting_count]
         return slots
 
-    def live(self, submission: Submission) -> bool:
+    def is_live(self, submission: Submission) -> bool:
         """`True` if a submission has workers, will have, or may have: then nothing of it may be deleted."""
         if submission.kind == "local":
             return self._has_workers(submission)
-        if self._problem(submission.cluster, submission.user):
+        if self._slurm_problem(submission.cluster, submission.user):
             return True
-        if submission.being_submitted() != "dead":
+        if submission.submitter_life() != "dead":
             return True
         return any(
-            task.name == submission.name and (task.waiting or task.active) for task in self._slurm_cache.tasks.values()
+            task.name == submission.name and (task.is_waiting or task.is_active)
+            for task in self._slurm_cache.tasks.values()
         )
 
 
-def _ended(task: slurm.ArrayTask) -> Status:
+def _ended_status(task: slurm.ArrayTask) -> Status:
     if task.state == "CANCELLED":
         return Status(State.CANCELLED, f"job {task.id} was cancelled in SLURM", job=task.id)
     if task.state == "OUT_OF_MEMORY":
@@ -244,10 +254,12 @@ def _ended(task: slurm.ArrayTask) -> Status:
         return Status(State.INTERRUPTED, job=task.id)
     if task.state == "FAILED":
         return Status(State.INTERRUPTED, f"job {task.id} failed ({task.reason})", job=task.id)
-    return Status(State.INTERRUPTED, f"job {task.id}: {slurm.ENDS.get(task.state, task.state.lower())}", job=task.id)
+    return Status(
+        State.INTERRUPTED, f"job {task.id}: {slurm.END_REASONS.get(task.state, task.state.lower())}", job=task.id
+    )
 
 
-def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
+def withdraw_jobs(results: Path, cancelled: Collection[str]) -> list[str]:
     """Cancel the SLURM jobs that have not started and would find only cancelled or finished runs; return their ids.
 
     Running jobs are left to their workers, which see the cancellation and save first.
@@ -255,7 +267,7 @@ def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
     Raises:
         SlurmUnavailableError: SLURM does not answer; the runs are cancelled all the same.
     """
-    jobs, problems = SchedulerLiveness(results).waiting(cancelled)
+    jobs, problems = SchedulerLiveness(results).withdrawable_jobs(cancelled)
     if jobs:
         slurm.cancel(jobs)
     if problems:

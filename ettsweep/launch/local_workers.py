@@ -12,18 +12,18 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.errors import LaunchError, StorageError
 from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
 from ettsweep.launch.executors import SlotExecutor
 from ettsweep.launch.submissions import VacantSlot
-from ettsweep.processes import Process, process
+from ettsweep.processes import Process, process_identity
 
-MOST = 2
+MAX_RESPAWNS = 2
 """Most new workers that a following command starts in a slot."""
 
 
-def fill(vacancy: VacantSlot) -> bool:
+def respawn_worker(vacancy: VacantSlot) -> bool:
     """Start a worker in the slot of a dead one; return False if another command was faster.
 
     Raises:
@@ -31,7 +31,7 @@ def fill(vacancy: VacantSlot) -> bool:
         StorageError: the submission cannot be written.
     """
     submission, slot = vacancy.submission, vacancy.slot
-    path = submission.words_path(slot)
+    path = submission.report_path(slot)
     moved_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
         try:
@@ -43,7 +43,7 @@ def fill(vacancy: VacantSlot) -> bool:
             last_worker = Process.from_json(json_or_empty(moved_path).get("process"))
             if last_worker and last_worker.liveness() != "dead":  # another command has started it already
                 return False
-            new_worker = process(SlotExecutor(submission.path, submission.code).start(slot))
+            new_worker = process_identity(SlotExecutor(submission.path, submission.code).start(slot))
             # Only now: the new worker writes a report of its own.
             moved_path.unlink(missing_ok=True)
         except OSError as error:
@@ -61,11 +61,11 @@ def fill(vacancy: VacantSlot) -> bool:
     return True
 
 
-def fill_all(vacancies: Collection[VacantSlot]) -> str:
+def respawn_workers(vacancies: Collection[VacantSlot]) -> str:
     """Start a worker in each slot; return a line on how many were started, empty for none."""
-    worker_count = sum(map(fill, vacancies))
+    worker_count = sum(map(respawn_worker, vacancies))
     return (
-        f"{count(worker_count, 'idle slot')} {'has' if worker_count == 1 else 'have'} a new worker"
+        f"{format_count(worker_count, 'idle slot')} {'has' if worker_count == 1 else 'have'} a new worker"
         if worker_count
         else ""
     )
@@ -85,21 +85,25 @@ class WorkerRespawner:
     """
 
     after_s: float
-    tell: Callable[[str], None] = lambda text: None
+    notify: Callable[[str], None] = lambda text: None
     clock: Callable[[], float] = time.monotonic
-    _since: Mapping[tuple[Path, str], float] = field(default_factory=dict)
-    _filled: Counter[tuple[Path, str]] = field(default_factory=Counter)
+    _vacant_since_s: Mapping[tuple[Path, str], float] = field(default_factory=dict)
+    _respawn_counts: Counter[tuple[Path, str]] = field(default_factory=Counter)
 
-    def look(self, vacancies: Collection[VacantSlot]) -> None:
+    def poll(self, vacancies: Collection[VacantSlot]) -> None:
         """Start workers in those of the vacant slots that have been vacant for long enough."""
         now_s = self.clock()
         vacant = {(v.submission.path, v.slot): v for v in vacancies if v.died}
         # A slot that has a worker again loses its time, so it starts afresh if that one dies.
-        self._since = {key: self._since.get(key, now_s) for key in vacant}
-        due = [key for key in vacant if now_s - self._since[key] >= self.after_s and self._filled[key] < MOST]
+        self._vacant_since_s = {key: self._vacant_since_s.get(key, now_s) for key in vacant}
+        due = [
+            key
+            for key in vacant
+            if now_s - self._vacant_since_s[key] >= self.after_s and self._respawn_counts[key] < MAX_RESPAWNS
+        ]
         # Counted before the start: a slot whose worker cannot be started must not be tried for ever.
-        self._filled.update(due)
+        self._respawn_counts.update(due)
         try:
-            self.tell(fill_all([vacant[key] for key in due]))
+            self.notify(respawn_workers([vacant[key] for key in due]))
         except (LaunchError, StorageError) as error:  # the other workers continue
-            self.tell(str(error))
+            self.notify(str(error))

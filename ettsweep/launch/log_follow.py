@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
-from ettsweep.launch.progress import LOOK_SHARE, POLL_S, ProgressMonitor
+from ettsweep.launch.progress import POLL_REST_FACTOR, POLL_S, ProgressMonitor
 from ettsweep.runs.attempt import NOTHING_LOGGED
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, Status
 
-LAST_WORDS_S = 2.0
+FINAL_LINES_S = 2.0
 """Most seconds to wait for the last log lines of a run that is over: its owner may live on to train others."""
 
 
@@ -20,31 +20,31 @@ class LogFollower:
         self._number = 0
         self._offset = 0
 
-    def more(self) -> str:
+    def read_new_lines(self) -> str:
         """Return the new complete lines, with a heading for each new attempt."""
         text = ""
-        for number in [number for number in self._run.numbers() if number >= self._number]:
+        for number in [number for number in self._run.attempt_numbers() if number >= self._number]:
             if number > self._number:
                 # A new attempt: the previous one has ended, so nothing more comes.
-                text += self.rest() + f"== attempt {number}\n"
+                text += self.read_ending() + f"== attempt {number}\n"
                 self._number, self._offset = number, 0
-            data = self._unread()
+            data = self._read_bytes()
             # A line still being written waits for the next read, as it may end within a UTF-8 character.
             lines = data[: data.rfind(b"\n") + 1]
             self._offset += len(lines)
             text += lines.decode(errors="replace")
         return text
 
-    def rest(self) -> str:
+    def read_ending(self) -> str:
         """Return the unread rest of an ended attempt's log, and why the attempt failed if it did."""
         if not self._number:
             return ""
-        text = self._unread().decode(errors="replace")
+        text = self._read_bytes().decode(errors="replace")
         attempt = self._run.attempt(self._number)
         nothing = "" if self._offset or text else NOTHING_LOGGED
-        return nothing + text + attempt.ending()
+        return nothing + text + attempt.log_footer()
 
-    def _unread(self) -> bytes:
+    def _read_bytes(self) -> bytes:
         try:
             with self._run.attempt(self._number).log_path.open("rb") as file:
                 # By bytes, not characters: decoding starts anew with each read.
@@ -55,43 +55,43 @@ class LogFollower:
 
 
 def follow_log(
-    monitor: ProgressMonitor, run: RunDir, say: Callable[[str], None], tell: Callable[[str], None]
+    monitor: ProgressMonitor, run: RunDir, write: Callable[[str], None], notify: Callable[[str], None]
 ) -> Status:
     """Pass on a run's log until the run is finished, failed or stopped; return its status.
 
     Args:
         monitor: polls the run.
         run: folder of the run.
-        say: receives new log text.
-        tell: receives a line on what the run waits for, whenever that changes.
+        write: receives new log text.
+        notify: receives a line on what the run waits for, whenever that changes.
     """
     follower, last_wait_message = LogFollower(run), ""
     while True:
         began_s = time.monotonic()
-        status = monitor.look().statuses[run.id]
+        status = monitor.poll().statuses[run.id]
         polled_s = time.monotonic() - began_s
-        say(follower.more())  # after the poll: if the run is over, its log is complete
+        write(follower.read_new_lines())  # after the poll: if the run is over, its log is complete
         if status.state.over:
-            _hear_out(run, follower, say)
-            say(follower.rest())
+            _drain(run, follower, write)
+            write(follower.read_ending())
             return status
-        wait_message = "" if status.state is State.RUNNING else _waits(run.id, status)
+        wait_message = "" if status.state is State.RUNNING else _describe_wait(run.id, status)
         if wait_message != last_wait_message:
-            tell(wait_message)
+            notify(wait_message)
             last_wait_message = wait_message
-        time.sleep(max(POLL_S, LOOK_SHARE * polled_s))
+        time.sleep(max(POLL_S, POLL_REST_FACTOR * polled_s))
 
 
-def _hear_out(run: RunDir, follower: LogFollower, say: Callable[[str], None]) -> None:
+def _drain(run: RunDir, follower: LogFollower, write: Callable[[str], None]) -> None:
     """Pass on what the owner of an ended run still logs, until the owner is dead or `FINAL_LINES_S` have passed."""
-    attempt, deadline_s = run.latest(), time.monotonic() + LAST_WORDS_S
+    attempt, deadline_s = run.latest_attempt(), time.monotonic() + FINAL_LINES_S
     while attempt and attempt.liveness() != "dead" and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-        say(follower.more())
-    say(follower.more())
+        write(follower.read_new_lines())
+    write(follower.read_new_lines())
 
 
-def _waits(run_id: str, status: Status) -> str:
+def _describe_wait(run_id: str, status: Status) -> str:
     """Return a line on what a run that is not in training waits for."""
     reason = f": {status.reason}" if status.reason else ""
     if status.state in (State.INTERRUPTED, State.MISSING):

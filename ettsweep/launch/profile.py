@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.config import HIDDEN, NAME, hidden, read_yaml, split_override, with_sets
-from ettsweep.console import count
-from ettsweep.errors import InputError, located, unknown_name
+from ettsweep.config import HIDDEN_VALUE, NAME, hide_secrets, read_yaml, source_with_overrides, split_override
+from ettsweep.console import format_count
+from ettsweep.errors import InputError, unknown_name, with_source
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
 from ettsweep.launch.job_environment import Variables
-from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, Scalar, Switch, Word
+from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, Scalar, SingleLine, Switch
 from ettsweep.processes import GIB, cores, memory_bytes
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.schema import NonNegative, Positive, PositiveFloat, StrictModel, is_whole, validate
@@ -47,7 +47,7 @@ class Slot:
         return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
 
 
-LOCKSTEP = 8
+DEFAULT_PACK = 8
 """Most runs that `pack: auto` trains together. Eight share one loader, so that loading costs an eighth of what it would
 per run. Larger packs save little more, lose more work at a kill and delay the first result."""
 
@@ -97,7 +97,7 @@ class Profile(StrictModel):
     log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
     peak_tflops: PositiveFloat | None = None
 
-    def together(self, task: TaskSpec) -> int:
+    def max_pack(self, task: TaskSpec) -> int:
         """Return the most runs of a task that a worker trains at once."""
         # Runs on several devices are never packed: the devices already work on one run together.
         if self.devices_per_run > 1:
@@ -105,13 +105,13 @@ class Profile(StrictModel):
         if self.pack != "auto":
             return self.pack
         # Packaged data are in memory, so there is no loading to share.
-        return 1 if task_kind(task).packaged else LOCKSTEP
+        return 1 if task_kind(task).comes_with_package else DEFAULT_PACK
 
-    def names(self, variable: str) -> bool:
+    def sets_variable(self, variable: str) -> bool:
         """`True` if the profile itself sets an environment variable."""
         return False
 
-    def room(self) -> tuple[int, str]:
+    def memory_limit(self) -> tuple[int, str]:
         """Return the memory in bytes that a run can have at most, and a label of what provides it."""
         raise NotImplementedError
 
@@ -134,7 +134,7 @@ class LocalProfile(Profile):
     threads: Count = "auto"
 
     @model_validator(mode="after")
-    def _sound(self) -> Self:
+    def _check_fields(self) -> Self:
         if isinstance(self.devices, list) and (repeated := [n for n in self.devices if self.devices.count(n) > 1]):
             raise ValueError(
                 f"devices: GPU {repeated[0]} is named twice; workers_per_device=2 has two workers share each GPU"
@@ -145,14 +145,14 @@ class LocalProfile(Profile):
             raise ValueError("workers_per_device: must be 1 with devices_per_run > 1: each device has its own worker")
         return self
 
-    def resolve(self) -> list[Slot]:
+    def resolve_slots(self) -> list[Slot]:
         """Return this machine's slots, grouped so that each lists the others that train its runs with it.
 
         Raises:
             InputError: fewer devices than `devices_per_run`, or a GPU of `devices` does not exist.
         """
         # Left-over slots that do not fill a group stay unused.
-        singles, devices_per_run = self._devices(), self.devices_per_run
+        singles, devices_per_run = self._single_device_slots(), self.devices_per_run
         if len(singles) < devices_per_run:
             hint = "" if self.slots == "auto" else f" (slots={self.slots}; {devices_per_run} are needed)"
             hint = hint if singles[0].device == "cuda" else f" (on the CPU: slots={devices_per_run})"
@@ -163,12 +163,12 @@ class LocalProfile(Profile):
         ]
         return [replace(first, others=tuple(others)) for first, *others in groups]
 
-    def room(self) -> tuple[int, str]:
+    def memory_limit(self) -> tuple[int, str]:
         """Return the memory in bytes that a run can have on this machine, and a label of what provides it."""
         k = self.devices_per_run
         # A generous bound: the largest GPU, even if `devices` names smaller ones.
         if self.devices != "cpu" and visible_gpus() and (largest := gpu_bytes()):
-            return k * largest, f"{count(k, 'GPU')} of this machine" if k > 1 else "a GPU of this machine"
+            return k * largest, f"{format_count(k, 'GPU')} of this machine" if k > 1 else "a GPU of this machine"
         return memory_bytes(), "this machine"
 
     def check_counts(self) -> None:
@@ -178,18 +178,18 @@ class LocalProfile(Profile):
             InputError: a count is above its limit.
         """
         core_count, memory = cores(), memory_bytes()
-        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), core_count * CROWD)
+        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), core_count * MAX_PER_CORE)
         # Each worker imports torch, so memory limits their number before the cores do.
         limits["slots"] = min(limits["slots"], max(core_count, memory // WORKER_BYTES))
         exceeded = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
         if exceeded:
-            machine = f"this machine has {count(core_count, 'core')} and {memory / GIB:.0f} GiB"
+            machine = f"this machine has {format_count(core_count, 'core')} and {memory / GIB:.0f} GiB"
             raise InputError.of(
                 f"{name}: {getattr(self, name)} are too many: {machine}; {limit} at most"
                 for name, limit in exceeded.items()
             )
 
-    def _devices(self) -> list[Slot]:
+    def _single_device_slots(self) -> list[Slot]:
         """Return one slot per worker, before they are grouped by `devices_per_run`."""
         core_count = cores()
         gpus = [] if self.devices == "cpu" else visible_gpus()
@@ -210,12 +210,12 @@ class LocalProfile(Profile):
             return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(worker_count)]
         # Ranks of one run on the same GPU would fight for its memory, and NCCL refuses them.
         if self.devices_per_run > 1 and worker_count > len(gpus):
-            shared = f"{worker_count} workers cannot share {count(len(gpus), 'GPU')}"
+            shared = f"{worker_count} workers cannot share {format_count(len(gpus), 'GPU')}"
             raise InputError(f"slots: {shared} where devices_per_run is {self.devices_per_run}")
-        return [_on_gpu(gpus, k, worker_count, threads) for k in range(worker_count)]
+        return [_gpu_slot(gpus, k, worker_count, threads) for k in range(worker_count)]
 
 
-def _on_gpu(gpus: Sequence[str], worker: int, worker_count: int, threads: int) -> Slot:
+def _gpu_slot(gpus: Sequence[str], worker: int, worker_count: int, threads: int) -> Slot:
     """Return the slot of one of `worker_count` workers, which are dealt to the GPUs in turn."""
     gpu, rank_on_gpu = gpus[worker % len(gpus)], worker // len(gpus)
     sharers = len(range(worker % len(gpus), worker_count, len(gpus)))
@@ -224,21 +224,21 @@ def _on_gpu(gpus: Sequence[str], worker: int, worker_count: int, threads: int) -
     return Slot(name, "cuda", gpu, threads, sharers)
 
 
-CROWD = 64
+MAX_PER_CORE = 64
 """Most workers or threads per core; more can only be a typing error."""
 
 WORKER_BYTES = 2**28
 """Lower bound on the memory of a worker: what importing torch takes."""
 
 
-OWN_FIELDS = {
+FIELD_BY_OPTION = {
     **{option: option.replace("-", "_") for option in ("partition", "account", "qos", "constraint", "nodes")},
     **{"time": "time_min", "mem": "mem_gb", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gpus": "gpus"},
     **{"ntasks-per-node": "gpus", "ntasks": "gpus"},
 }
 """The profile's field for each sbatch option that has one; `sbatch:` must not set these."""
 
-OURS = {
+RESERVED_OPTIONS = {
     *("array", "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "wrap", "test-only"),
     *("wait", "parsable", "quiet", "clusters", "help", "usage", "version"),
 }
@@ -268,10 +268,10 @@ class SlurmProfile(Profile):
     """
 
     kind: Literal["slurm"]
-    partition: Word | None = None
-    account: Word | None = None
-    qos: Word | None = None
-    constraint: Word | None = None
+    partition: SingleLine | None = None
+    account: SingleLine | None = None
+    qos: SingleLine | None = None
+    constraint: SingleLine | None = None
     time_min: Positive = 240
     nodes: Positive = 1
     gpus: Annotated[int, Field(ge=0)] = 1
@@ -279,14 +279,14 @@ class SlurmProfile(Profile):
     mem_gb: PositiveFloat | None = None
     max_parallel: Positive | None = None
     runs_per_job: Positive = 1
-    setup: Annotated[tuple[Word, ...], Field(strict=False)] = ()
+    setup: Annotated[tuple[SingleLine, ...], Field(strict=False)] = ()
     environment: Variables = Field(default_factory=dict)
     sbatch: dict[str, Scalar] = Field(default_factory=dict)
-    python: Word | None = None
+    python: SingleLine | None = None
     warn_s: Positive = 120
 
     @model_validator(mode="after")
-    def _sound(self) -> Self:
+    def _check_fields(self) -> Self:
         # srun starts all workers of a job alike, so they form either one group or none.
         if self.devices_per_run not in (1, self.nodes * self.workers):
             raise ValueError(
@@ -305,23 +305,27 @@ class SlurmProfile(Profile):
         for option in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
                 raise ValueError(f"sbatch: {option!r} is not a long option of sbatch, such as mail-type")
-            if fields := [field for sbatch_option, field in OWN_FIELDS.items() if sbatch_option.startswith(option)]:
+            if fields := [
+                field for sbatch_option, field in FIELD_BY_OPTION.items() if sbatch_option.startswith(option)
+            ]:
                 raise ValueError(f"sbatch: {option} is set by the profile's field {fields[0]}")
             # sbatch accepts any unique prefix of an option.
-            if any(sbatch_option.startswith(option) for sbatch_option in OURS):
+            if any(sbatch_option.startswith(option) for sbatch_option in RESERVED_OPTIONS):
                 raise ValueError(f"sbatch: {option} is set by ettsweep itself")
         return self
 
-    def names(self, variable: str) -> bool:
+    def sets_variable(self, variable: str) -> bool:
         """`True` if the profile itself sets an environment variable, for example to a copy of the data on the node."""
         return variable in self.environment or any(variable in command for command in self.setup)
 
-    def room(self) -> tuple[int, str]:
+    def memory_limit(self) -> tuple[int, str]:
         """Return the memory in bytes that a run can have in a job, and a label of what provides it."""
         if self.gpus:
-            return self.devices_per_run * LARGEST_GPU_BYTES, count(self.devices_per_run, "GPU")
+            return self.devices_per_run * LARGEST_GPU_BYTES, format_count(self.devices_per_run, "GPU")
         node_bytes = LARGEST_NODE_BYTES if self.mem_gb is None else int(self.mem_gb * GIB)
-        return self.nodes * node_bytes, count(self.nodes, "node") + ("" if self.mem_gb is None else " with that mem_gb")
+        return self.nodes * node_bytes, format_count(self.nodes, "node") + (
+            "" if self.mem_gb is None else " with that mem_gb"
+        )
 
     @property
     def workers(self) -> int:
@@ -352,8 +356,8 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     path = find_profile(name)
     data = read_yaml(path)
     for override in overrides:
-        _set(data, override)
-    source = with_sets(str(path), overrides, "--launch-set")
+        _apply_override(data, override)
+    source = source_with_overrides(str(path), overrides, "--launch-set")
     kind = data.get("kind", "local")
     # Without `kind` the profile counts as local, and each SLURM field would be reported as an unknown key.
     slurm_only = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
@@ -366,14 +370,14 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
             raise InputError(f"{source}: {', '.join(misplaced)}: unknown key of kind {kind}; `kind: {other}` has it")
     profile = validate(PROFILES[kind], data, source)
     if isinstance(profile, LocalProfile):
-        with located(source):
+        with with_source(source):
             profile.check_counts()
     return profile
 
 
-def _set(data: dict[str, Any], override: str) -> None:
+def _apply_override(data: dict[str, Any], override: str) -> None:
     # Sweeps store overrides with masked values; the mask must not become the value.
-    if override.startswith("environment") and override.endswith(f"={HIDDEN}"):
+    if override.startswith("environment") and override.endswith(f"={HIDDEN_VALUE}"):
         raise InputError(
             f"--launch-set {override}: the value is not kept with a sweep, as it may be a secret; give it again, or "
             f"name a profile that has it with --launch"
@@ -385,7 +389,7 @@ def _set(data: dict[str, Any], override: str) -> None:
         return
     inner = data.setdefault(first, {})
     if not isinstance(inner, dict):
-        raise InputError(f"--launch-set {hidden(override)}: {first} has no parts; {first}=value sets it")
+        raise InputError(f"--launch-set {hide_secrets(override)}: {first} has no parts; {first}=value sets it")
     inner[subkey] = value
 
 

@@ -35,7 +35,7 @@ def _one_line(value: str) -> str:
     return value
 
 
-Word = Annotated[str, AfterValidator(_one_line)]
+SingleLine = Annotated[str, AfterValidator(_one_line)]
 Scalar = Annotated[
     str | int | float | bool,
     expect("a word or a number", lambda v: isinstance(v, str | int | float) and (v == "" or str(v).isprintable())),

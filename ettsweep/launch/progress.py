@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.console import STYLES, cell, count
+from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
-from ettsweep.launch.running_packs import pack_of, pack_sizes, told_states
+from ettsweep.launch.running_packs import describe_pack, describe_states, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import VacantSlot
 from ettsweep.launch.time_left import TimeLeftEstimator
-from ettsweep.powers import power
+from ettsweep.powers import format_power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.sweep_store import Searches, held_by
+from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
 from ettsweep.trainer.models.registry import model_name
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 POLL_S = 0.4
 """Seconds between polls at least."""
-LOOK_SHARE = 5
+POLL_REST_FACTOR = 5
 """After a poll, wait at least this many times as long as it took, to spare a slow file system."""
 
 RELAUNCH_S = 20.0
 """Seconds that a run without a job or worker waits, while others train, before it is submitted again."""
 
-SHOWN = 16
+MAX_ROWS = 16
 """Most runs in the table."""
 
 LINE_EVERY_S = 10.0
@@ -53,32 +53,32 @@ class SweepStatus:
     statuses: dict[str, Status]
     remaining_s: float | None
     slurm_error: str = ""
-    vacancies: Sequence[VacantSlot] = ()
+    vacant_slots: Sequence[VacantSlot] = ()
 
     @property
-    def settled(self) -> bool:
+    def is_over(self) -> bool:
         """`True` if certainly no run is queued or running."""
         # While SLURM is silent an unknown run may still be training.
         active_states = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if self.slurm_error else []))
         return not any(s.state in active_states for s in self.statuses.values())
 
     @property
-    def idle(self) -> bool:
+    def needs_worker(self) -> bool:
         """`True` if a run waits for a worker, and none will come."""
         return any(s.state in (State.INTERRUPTED, State.MISSING) for s in self.statuses.values())
 
     @property
-    def done(self) -> int:
+    def finished_count(self) -> int:
         """Number of finished runs."""
         return sum(s.state.finished for s in self.statuses.values())
 
     @property
-    def left(self) -> int:
+    def unfinished_count(self) -> int:
         """Number of runs that are neither finished nor pruned."""
         return sum(not (s.state.finished or s.state is State.PRUNED) for s in self.statuses.values())
 
     @property
-    def waits(self) -> str:
+    def wait_reason(self) -> str:
         """Why no run trains; empty if one does, or none is queued."""
         states = [s.state for s in self.statuses.values()]
         if State.RUNNING in states:
@@ -88,18 +88,18 @@ class SweepStatus:
         return " ".join([*reasons[:1], *([f"(and {len(reasons) - 1} more reasons)"] if len(reasons) > 1 else [])])
 
     @property
-    def idles(self) -> str:
+    def idle_slots(self) -> str:
         """Which slots are idle because their workers died; empty if none is."""
-        slots = ", ".join(v.slot for v in self.vacancies if v.died)
+        slots = ", ".join(v.slot for v in self.vacant_slots if v.died)
         return f"no worker in {slots}: it died" if slots else ""
 
     def summary(self) -> str:
         """Return a line with the number of finished runs, the states, and the remaining time."""
-        states = ", ".join(told_states(self.statuses))
+        states = ", ".join(describe_states(self.statuses))
         left = f"; about {format_duration(self.remaining_s)} left" if self.remaining_s else ""
-        wait_reasons = "".join(f"; {reason}" for reason in (self.waits, self.idles) if reason)
+        wait_reasons = "".join(f"; {reason}" for reason in (self.wait_reason, self.idle_slots) if reason)
         slurm_note = f"; {NO_ANSWER}: {self.slurm_error}" if self.slurm_error else ""
-        finished = f"{self.done}/{count(len(self.statuses), 'run')} finished ({states})"
+        finished = f"{self.finished_count}/{format_count(len(self.statuses), 'run')} finished ({states})"
         return f"{finished}{left}{wait_reasons}{slurm_note}"
 
 
@@ -122,20 +122,20 @@ class ProgressMonitor:
         searches: studies by family, which name the sweeps of each run.
     """
 
-    def __init__(self, results: Path, specs: Sequence[RunSpec] = (), searches: Searches | None = None) -> None:
+    def __init__(self, results: Path, specs: Sequence[RunSpec] = (), searches: StudiesByFamily | None = None) -> None:
         self._results = results
         self._searches = searches or {}
-        self.several = len({study.sweep for studies in self._searches.values() for study in studies}) > 1
+        self.has_several_sweeps = len({study.sweep for studies in self._searches.values() for study in studies}) > 1
         self._finished: dict[str, Status] = {}
         self._slurm_cache = SlurmCache()
-        self._pace = TimeLeftEstimator()
+        self._time_left = TimeLeftEstimator()
         self.watch(specs)
 
     def watch(self, specs: Sequence[RunSpec]) -> None:
         """Watch these runs from now on."""
         self.specs = {spec.run_id: spec for spec in specs}
 
-    def look(self) -> SweepStatus:
+    def poll(self) -> SweepStatus:
         """Return the present status."""
         liveness = SchedulerLiveness(self._results, self._slurm_cache)
         statuses = {}
@@ -145,22 +145,22 @@ class ProgressMonitor:
             status = self._finished.get(run_id) or run.status(liveness)
             if status.state.finished and run_id not in self._finished:
                 self._finished[run_id] = status
-                self._pace.learn(self.specs[run_id], run.result() or {})
+                self._time_left.add_result(self.specs[run_id], run.result() or {})
             statuses[run_id] = status
         unfinished = statuses.keys() - self._finished.keys()
         remaining_s = None
         # Without SLURM the number of workers is unknown, and so is the remaining time.
         if unfinished and not liveness.slurm_error:
-            remaining_s = self._pace.left_s(self.specs, statuses, liveness.at_once(unfinished))
+            remaining_s = self._time_left.remaining_s(self.specs, statuses, liveness.count_active_workers(unfinished))
         queued = [run_id for run_id, s in statuses.items() if s.state is State.QUEUED]
-        return SweepStatus(statuses, remaining_s, liveness.slurm_error, liveness.vacancies(queued))
+        return SweepStatus(statuses, remaining_s, liveness.slurm_error, liveness.vacant_slots(queued))
 
-    def sweeps(self, spec: RunSpec) -> str:
+    def sweep_names(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that contain a run."""
-        return held_by(self._searches, spec.family_id, spec)
+        return run_sweeps_text(self._searches, spec.family_id, spec)
 
 
-def picture(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> "RenderableType":
+def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> "RenderableType":
     """Return what `--follow` and `watch` show: a progress bar with the remaining time, and a table of runs."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -173,17 +173,17 @@ def picture(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> 
     left = f"about {format_duration(sweep_status.remaining_s)} left" if sweep_status.remaining_s else ""
     progress_bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
     header.add_row(
-        Text(cell(title), style="bold"),
+        Text(format_cell(title), style="bold"),
         progress_bar,
-        f"{sweep_status.done}/{count(len(statuses), 'run')}",
+        f"{sweep_status.finished_count}/{format_count(len(statuses), 'run')}",
         Text(left, style="cyan"),
     )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    name_columns = ["sweep"] if monitor.several else []
+    name_columns = ["sweep"] if monitor.has_several_sweeps else []
     has_several_models = len({model_name(spec.model) for spec in monitor.specs.values()}) > 1
     name_columns += ["model"] if has_several_models else []
     sizes = pack_sizes(statuses)
-    packs = {run: pack_of(statuses[run], size) for run, size in sizes.items()}
+    packs = {run: describe_pack(statuses[run], size) for run, size in sizes.items()}
     pack_column = ["pack"] if any(packs.values()) else []
     for column in (
         "run",
@@ -201,40 +201,44 @@ def picture(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> 
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     row_ids = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
     row_ids += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
-    if len(row_ids) < SHOWN:  # room for what the next runs wait for
+    if len(row_ids) < MAX_ROWS:  # room for what the next runs wait for
         # One row per reason, for the first run that has it: `reversed` lets the first win.
         queued = {s.reason: run_id for run_id, s in reversed(statuses.items()) if s.state is State.QUEUED and s.reason}
         row_ids += reversed(queued.values())
-    for run_id in row_ids[:SHOWN]:
+    for run_id in row_ids[:MAX_ROWS]:
         spec, status = monitor.specs[run_id], statuses[run_id]
         last_step = spec.schedule.last_step
         state = Text(status.state, style=STYLES.get(status.state, "dim"))
-        point = (power(spec.lr), power(spec.wd), str(spec.seed))
+        point = (format_power(spec.lr), format_power(spec.wd), str(spec.seed))
         step = f"{round(status.progress * last_step)}/{last_step}"
-        left = format_duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
-        location = " ".join(filter(None, [status.where, status.job, status.reason]))
-        names = [monitor.sweeps(spec)] if monitor.several else []
+        left = (
+            format_duration(status.remaining_s)
+            if status.remaining_s is not None and status.state is State.RUNNING
+            else ""
+        )
+        location = " ".join(filter(None, [status.host, status.job, status.reason]))
+        names = [monitor.sweep_names(spec)] if monitor.has_several_sweeps else []
         names += [model_name(spec.model)] if has_several_models else []
         names = [run_id, *names, strategy_name(spec.strategy.s)]
         # Such a reason may be cut off in the table.
-        is_in_footer = status.reason == sweep_status.waits
-        location_cell = Text(cell(location), overflow="ellipsis", no_wrap=is_in_footer)
-        pack_cell = [Text(cell(packs.get(run_id, "")))] if pack_column else []
-        table.add_row(*map(Text, map(cell, names)), *point, state, step, left, *pack_cell, location_cell)
-    footer = Text("  ".join(told_states(statuses)), style="dim")
-    for reason in filter(None, (sweep_status.waits, sweep_status.idles)):
-        footer.append(f"  {cell(reason)}", style="yellow")
+        is_in_footer = status.reason == sweep_status.wait_reason
+        location_cell = Text(format_cell(location), overflow="ellipsis", no_wrap=is_in_footer)
+        pack_cell = [Text(format_cell(packs.get(run_id, "")))] if pack_column else []
+        table.add_row(*map(Text, map(format_cell, names)), *point, state, step, left, *pack_cell, location_cell)
+    footer = Text("  ".join(describe_states(statuses)), style="dim")
+    for reason in filter(None, (sweep_status.wait_reason, sweep_status.idle_slots)):
+        footer.append(f"  {format_cell(reason)}", style="yellow")
     if sweep_status.slurm_error:
-        footer.append(f"  {NO_ANSWER}: {cell(sweep_status.slurm_error)}", style="magenta")
+        footer.append(f"  {NO_ANSWER}: {format_cell(sweep_status.slurm_error)}", style="magenta")
     return Group(header, table, footer) if row_ids else Group(header, footer)
 
 
-def follow(
+def follow_progress(
     monitor: ProgressMonitor,
     title: str,
     console: "Console",
     relaunch: bool = True,
-    heed: Callable[[SweepStatus], None] = lambda sweep_status: None,
+    on_poll: Callable[[SweepStatus], None] = lambda sweep_status: None,
 ) -> SweepStatus:
     """Show the progress of runs until none is queued or running: live on a terminal, else as a line now and then.
 
@@ -243,7 +247,7 @@ def follow(
         title: shown before the progress.
         console: where to show it.
         relaunch: return early if a run has waited for a worker for `RELAUNCH_S`, so that it can be submitted again.
-        heed: called with each status; may stop runs or start workers.
+        on_poll: called with each status; may stop runs or start workers.
 
     Returns:
         The last status.
@@ -256,19 +260,19 @@ def follow(
     with screen or contextlib.nullcontext():
         while True:
             began_s = time.monotonic()
-            sweep_status = monitor.look()
+            sweep_status = monitor.poll()
             poll_s = time.monotonic() - began_s
             if screen:
-                screen.update(picture(monitor, sweep_status, title), refresh=True)
-            elif sweep_status.settled or time.monotonic() - printed_s >= LINE_EVERY_S:
-                console.out(cell(f"{title}: {sweep_status.summary()}"), highlight=False)
+                screen.update(render_progress(monitor, sweep_status, title), refresh=True)
+            elif sweep_status.is_over or time.monotonic() - printed_s >= LINE_EVERY_S:
+                console.out(format_cell(f"{title}: {sweep_status.summary()}"), highlight=False)
                 printed_s = time.monotonic()
-            if sweep_status.settled:
+            if sweep_status.is_over:
                 return sweep_status
-            heed(sweep_status)
-            if not sweep_status.idle:
+            on_poll(sweep_status)
+            if not sweep_status.needs_worker:
                 busy_s = time.monotonic()
             # Not at once: another worker may still take the waiting run.
             elif relaunch and time.monotonic() - busy_s >= RELAUNCH_S:
                 return sweep_status
-            time.sleep(max(POLL_S, LOOK_SHARE * poll_s))
+            time.sleep(max(POLL_S, POLL_REST_FACTOR * poll_s))

@@ -17,7 +17,7 @@ from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.data_location import data_env
 from ettsweep.trainer.tasks.registry import task_kind
 
-FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
+CLAIM_FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
 """Keys of claim.json that can change bits; threads and device are in the command."""
 
 WRITE_DIFF = 'import json, sys; sys.stdout.write(json.load(open(sys.argv[1]))["git"]["diff"])'
@@ -37,7 +37,7 @@ class Reproduction:
 
     command: str
     commit: str | None
-    differs: list[str]
+    differences: list[str]
     notes: list[str]
 
 
@@ -49,12 +49,12 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         spec: its spec.
         result: its result; None if it is not finished, then the latest attempt is reproduced.
     """
-    attempt = _trainer(run, result)
+    attempt = _finishing_attempt(run, result)
     claim = attempt.claim() if attempt else {}
     notes = []
     if result is None:
         notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
-    if not task_kind(spec.task).packaged:
+    if not task_kind(spec.task).comes_with_package:
         notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {data_env(spec.task.kind)}")
     command = _command(run, claim, attempt.execution() if attempt else {})
     if attempt is None:
@@ -63,34 +63,36 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     device = str(claim.get("device", "cpu"))
     if device != "cpu":
         notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")
-    notes += [*_code_notes(attempt), *_resumed(attempt)]
+    notes += [*_code_notes(attempt), *_resume_notes(attempt)]
     git = attempt.provenance().get("git") or {}
-    return Reproduction(command, git.get("commit"), differences(facts(attempt), facts_here(device)), notes)
+    return Reproduction(command, git.get("commit"), compare_facts(attempt_facts(attempt), local_facts(device)), notes)
 
 
-def versions(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Group finished runs by the version and code of ettsweep that trained them, as recorded in their attempts."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        attempt = _trainer(run.dir, run.result)
-        recorded = facts(attempt) if attempt else {}
+        attempt = _finishing_attempt(run.dir, run.result)
+        recorded = attempt_facts(attempt) if attempt else {}
         code = f", code {recorded['code'][:8]}" if recorded.get("code") else ""
         groups.setdefault(f"ettsweep {recorded.get('ettsweep', 'of an unrecorded version')}{code}", []).append(run)
     return groups
 
 
-def mixture(runs: Iterable[Run]) -> tuple[str, str] | None:
+def find_mixed_versions(runs: Iterable[Run]) -> tuple[str, str] | None:
     """Return a warning if finished runs were trained by different versions of ettsweep, else None.
 
     The warning names the runs that another version than the most frequent one trained, and what else could change bits
     between the two. With it comes the id of one of these runs.
     """
     # The most frequent version is the reference: its members need no listing.
-    (majority, majority_runs), *others = sorted(versions(runs).items(), key=lambda group: -len(group[1])) or [("", [])]
+    (majority, majority_runs), *others = sorted(group_by_version(runs).items(), key=lambda group: -len(group[1])) or [
+        ("", [])
+    ]
     descriptions = []
     for name, members in others:
         ids = ", ".join(run.id for run in members[:3]) + (f" and {len(members) - 3} more" if len(members) > 3 else "")
-        differs = "; ".join(differences(_circumstances(majority_runs[0]), _circumstances(members[0])))
+        differs = "; ".join(compare_facts(_facts_without_code(majority_runs[0]), _facts_without_code(members[0])))
         descriptions.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
     if not descriptions:
         return None
@@ -99,16 +101,16 @@ def mixture(runs: Iterable[Run]) -> tuple[str, str] | None:
     return warning, others[0][1][0].id
 
 
-def _circumstances(run: Run) -> Json:
+def _facts_without_code(run: Run) -> Json:
     """Return the recorded facts about a finished run, without its code."""
-    attempt = _trainer(run.dir, run.result)
-    recorded = facts(attempt) if attempt else {}
+    attempt = _finishing_attempt(run.dir, run.result)
+    recorded = attempt_facts(attempt) if attempt else {}
     return {key: value for key, value in recorded.items() if key not in ("ettsweep", "code")}
 
 
-def _trainer(run: RunDir, result: Json | None) -> Attempt | None:
+def _finishing_attempt(run: RunDir, result: Json | None) -> Attempt | None:
     """Return the attempt that finished a run, or else the latest."""
-    return run.attempt(result["attempts"]) if result and result.get("attempts") else run.latest()
+    return run.attempt(result["attempts"]) if result and result.get("attempts") else run.latest_attempt()
 
 
 def _command(run: RunDir, claim: Json, execution: Json) -> str:
@@ -131,14 +133,14 @@ def _command(run: RunDir, claim: Json, execution: Json) -> str:
     return shlex.join(command)
 
 
-def facts(attempt: Attempt) -> Json:
+def attempt_facts(attempt: Attempt) -> Json:
     """Return the facts about an attempt that could change its bits: versions, code, processor or GPU."""
     claim, origin = attempt.claim(), attempt.provenance()
     code = {"code": origin["code"]} if origin.get("code") else {}
-    return {**(origin.get("packages") or {}), **{key: claim[key] for key in FACTS if key in claim}, **code}
+    return {**(origin.get("packages") or {}), **{key: claim[key] for key in CLAIM_FACTS if key in claim}, **code}
 
 
-def facts_here(device: str) -> Json:
+def local_facts(device: str) -> Json:
     """Return the same facts about this machine for a device: cpu, or a GPU, of which the first is taken."""
     # In a subprocess, as `doctor` does: a broken torch is a difference, and must not end this command.
     code = (
@@ -150,14 +152,14 @@ def facts_here(device: str) -> Json:
     completed = subprocess.run(
         [sys.executable, "-c", code, device], env=env, capture_output=True, text=True, check=False
     )
-    environment: Json = dict.fromkeys(FACTS, "unknown: torch cannot be imported")
+    environment: Json = dict.fromkeys(CLAIM_FACTS, "unknown: torch cannot be imported")
     if completed.returncode == 0:
         environment = json.loads(completed.stdout.splitlines()[-1])
     origin = provenance()
-    return {**origin["packages"], **{key: environment.get(key) for key in FACTS}, "code": origin["code"]}
+    return {**origin["packages"], **{key: environment.get(key) for key in CLAIM_FACTS}, "code": origin["code"]}
 
 
-def differences(recorded: Json, current: Json) -> list[str]:
+def compare_facts(recorded: Json, current: Json) -> list[str]:
     """Return a line for each fact that has changed."""
     return [
         f"{key} was {recorded_value}, is {current.get(key) or 'absent'}"
@@ -186,13 +188,13 @@ def _code_notes(attempt: Attempt) -> Iterator[str]:
             yield "  the recorded changes are incomplete: binary files, or more than 1 MiB"
 
 
-def _resumed(attempt: Attempt) -> Iterator[str]:
+def _resume_notes(attempt: Attempt) -> Iterator[str]:
     """Yield where a resumed run continued under other conditions, which no run from the start can reproduce."""
     previous, (_, step) = attempt.parent(), attempt.resumed_from()
     if previous and previous.claim():
         # Oldest first: each resumed attempt is compared with the one that it continues.
-        yield from _resumed(previous)
-        previous_facts = {**facts(previous), "threads": previous.claim().get("threads"), **previous.execution()}
-        resumed_facts = {**facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
-        for line in differences(previous_facts, resumed_facts):
+        yield from _resume_notes(previous)
+        previous_facts = {**attempt_facts(previous), "threads": previous.claim().get("threads"), **previous.execution()}
+        resumed_facts = {**attempt_facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
+        for line in compare_facts(previous_facts, resumed_facts):
             yield f"attempt {attempt.number} resumed at step {step} where {line}: no run from the start reproduces that"

@@ -4,28 +4,28 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ettsweep.config import hidden
+from ettsweep.config import hide_secrets
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
-from ettsweep.launch.follow import CommandContext, read_ledger
+from ettsweep.launch.follow import CommandContext, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile
-from ettsweep.launch.slurm_cache import watch_pulses
-from ettsweep.launch.submit import check, check_room
+from ettsweep.launch.slurm_cache import watch_heartbeats
+from ettsweep.launch.submit import check_memory, check_plan
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Centre
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.run_index import Run
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_spec import SweepSpec, with_corpus
+from ettsweep.study.sweep_spec import SweepSpec, with_corpus_digest
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
-from ettsweep.study.sweep_updates import agreeing, extend
+from ettsweep.study.sweep_updates import extend_sweep, find_compatible
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate_all
 from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.data_location import resolve, said
+from ettsweep.trainer.tasks.data_location import configured_data, resolve_data
 from ettsweep.trainer.tasks.registry import TASKS, check_data
 
 
@@ -43,7 +43,7 @@ class LaunchOptions:
     launch_set: tuple[str, ...] = ()
     data: str | None = None
 
-    def of(self, sweep_spec: SweepSpec) -> SweepSpec:
+    def apply_to(self, sweep_spec: SweepSpec) -> SweepSpec:
         """Return a sweep spec with these options applied to its launch profile and data path."""
         launch, sets = sweep_spec.launch, sweep_spec.launch_set
         if self.launch is not None:
@@ -51,12 +51,12 @@ class LaunchOptions:
             sets = ()  # overrides of the old profile do not apply to the new one
         last_by_key = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # the last of a key wins
         data = self.data or sweep_spec.data
-        data_path = located(data, sweep_spec.recipe.task.kind) if data else None
+        data_path = absolute_data_path(data, sweep_spec.recipe.task.kind) if data else None
         return sweep_spec.model_copy(
             update={"launch": launch, "launch_set": tuple(last_by_key.values()), "data": data_path}
         )
 
-    def settle(self, sweep_spec: SweepSpec, results: Path, name: str) -> SweepSpec:
+    def resolve_grid(self, sweep_spec: SweepSpec, results: Path, name: str) -> SweepSpec:
         """Return a grid's spec with its corpus and its launch profile resolved.
 
         The profile is the one in these options, else the one with which the sweep was launched before. A new sweep uses
@@ -68,25 +68,25 @@ class LaunchOptions:
             DataMissingError: its runs depend on data that are missing.
         """
         sweep_store = load_sweep_store(results)
-        sweeps = [sweep_store.named[name]] if name in sweep_store.named else sweep_store.chosen()
+        sweeps = [sweep_store.sweeps[name]] if name in sweep_store.sweeps else sweep_store.select()
         # Only the latest spec of a sweep counts: it may have moved to another profile.
         profiles = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in sweeps)}
         if len(profiles) == 1:
             launch, sets = profiles.pop()
             sweep_spec = sweep_spec.model_copy(update={"launch": launch, "launch_set": sets})
-        if name in sweep_store.named and sweep_spec.data is None:
+        if name in sweep_store.sweeps and sweep_spec.data is None:
             sweep_spec = sweep_spec.model_copy(update={"data": sweeps[0].sweep_specs[-1].data})
-        resolved = with_corpus(self.of(sweep_spec))
+        resolved = with_corpus_digest(self.apply_to(sweep_spec))
         try:
-            agreeing(sweep_store, name, resolved)
+            find_compatible(sweep_store, name, resolved)
         except SweepNameTakenError:
-            profile, _ = trained_by(resolved)
+            profile, _ = load_launch(resolved)
             # Otherwise the user would choose another name only to meet this error.
-            check_room([study.base for study in resolved.searches()], profile)
+            check_memory([study.base for study in resolved.studies()], profile)
             raise
         return resolved
 
-    def of_searches(
+    def resolve_studies(
         self, studies: Sequence[Study], sweep_store: SweepStore, *, dry_run: bool = False
     ) -> tuple[AnyProfile, dict[str, str]]:
         """Return the profile and the data paths, by kind of task, for more runs of studies.
@@ -98,8 +98,8 @@ class LaunchOptions:
         sweep_by_profile: dict[tuple[str, tuple[str, ...]], str] = {}
         data: dict[str, str] = {}
         missing: dict[str, list[str]] = {}
-        for sweep in sweep_store.chosen(list({study.sweep for study in studies})) if studies else ():
-            resolved = self.of(sweep.sweep_specs[-1])
+        for sweep in sweep_store.select(list({study.sweep for study in studies})) if studies else ():
+            resolved = self.apply_to(sweep.sweep_specs[-1])
             sweep_by_profile.setdefault((resolved.launch, resolved.launch_set), sweep.name)
             if resolved.data:
                 data[resolved.recipe.task.kind] = resolved.data
@@ -115,7 +115,9 @@ class LaunchOptions:
                 "\n".join(f"sweep {', '.join(names)}: {problem}" for problem, names in missing.items())
             )
         if len(sweep_by_profile) > 1:
-            choices = [(sweep, "with", name, *map(hidden, sets)) for (name, sets), sweep in sweep_by_profile.items()]
+            choices = [
+                (sweep, "with", name, *map(hide_secrets, sets)) for (name, sets), sweep in sweep_by_profile.items()
+            ]
             listing = "; ".join(map(" ".join, choices))
             raise InputError(
                 f"these sweeps were launched differently ({listing}); choose with --launch, or narrow them with --sweep"
@@ -124,43 +126,43 @@ class LaunchOptions:
         name, sets = next(iter(sweep_by_profile), (self.launch or "local", self.launch_set))
         return load_profile(name, sets), data
 
-    def here(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
+    def resolve_local(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
         """Return the profile and the data path, if given, for training a run in this process.
 
         Raises:
             DataMissingError: the data set is missing.
             InputError: the profile is for SLURM, or the model does not fit into memory.
         """
-        data = located(self.data, spec.task.kind) if self.data else None
+        data = absolute_data_path(self.data, spec.task.kind) if self.data else None
         check_data(spec.task, spec.model, data)
         profile = load_profile(self.launch or "local", self.launch_set)
         if not isinstance(profile, LocalProfile):
             raise InputError(
                 f"--launch {self.launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM"
             )
-        check_room([spec], profile)
+        check_memory([spec], profile)
         return profile, data
 
 
-def located(data: str, task: str) -> str:
+def absolute_data_path(data: str, task: str) -> str:
     """Return the absolute path of the data of a kind of task.
 
     Raises:
         InputError: the data of this task come with a package.
     """
-    if TASKS[task].packaged:
+    if TASKS[task].comes_with_package:
         hint = "; for your own text: --set task=text" if task == "pydoc" else ""
         raise InputError(f"--data: task {task} has its data from a package, and reads no other{hint}")
-    return resolve(data)
+    return resolve_data(data)
 
 
-def data_of(sweep_spec: SweepSpec) -> str | None:
+def data_path(sweep_spec: SweepSpec) -> str | None:
     """Return the data path of a grid: its own, or the one in the user's environment; None if neither is set."""
     kind = sweep_spec.recipe.task.kind
-    return None if TASKS[kind].packaged else said(kind, sweep_spec.data)
+    return None if TASKS[kind].comes_with_package else configured_data(kind, sweep_spec.data)
 
 
-def trained_by(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
+def load_launch(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
     """Return the profile of a resolved sweep spec, and its data path by kind of task."""
     data = {sweep_spec.recipe.task.kind: sweep_spec.data} if sweep_spec.data else {}
     return load_profile(sweep_spec.launch, sweep_spec.launch_set), data
@@ -168,10 +170,10 @@ def trained_by(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
 
 # --- plans ----------------------------------------------------------------------------------------------------------
 
-WAITING = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
+RETRY_STATES = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
 """States of runs that `retry` selects by default."""
 
-BY_NAME = (*WAITING, State.PRUNED, State.UNKNOWN, State.DONE, State.DIVERGED)
+RETRY_NAMED_STATES = (*RETRY_STATES, State.PRUNED, State.UNKNOWN, State.DONE, State.DIVERGED)
 """States of runs that `retry` accepts by run id: unknown owners are given up only on demand, a finished run may have
 lost its metrics, and a pruned run was stopped on purpose."""
 
@@ -180,8 +182,8 @@ def plan_grid(
     sweep_spec: SweepSpec,
     context: CommandContext,
     name: str,
-    words: str | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    note: str | None = None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> tuple[Plan, str]:
     """Return the plan for the runs of a grid, and record the grid in its sweep unless it is a dry run.
 
@@ -192,40 +194,40 @@ def plan_grid(
         sweep_spec: the resolved grid.
         context: how the command carries out the plan.
         name: name of the sweep.
-        words: the user's note on the sweep.
-        tell: receives a line on how the sweep changed.
+        note: the user's note on the sweep.
+        notify: receives a line on how the sweep changed.
 
     Raises:
         InputError: a run cannot be trained with these settings.
         DataMissingError: the data are missing, or are not those that the runs need.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
-    specs = sweep_spec.specs() or [study.base for study in sweep_spec.searches()]
-    plan = make_plan(specs, read_ledger(context.results))
+    specs = sweep_spec.specs() or [study.base for study in sweep_spec.studies()]
+    plan = make_plan(specs, read_run_index(context.results))
     task, model = sweep_spec.recipe.task, sweep_spec.recipe.model
-    check_room([planned.spec for planned in plan.to_launch], context.profile)
+    check_memory([planned.spec for planned in plan.to_launch], context.profile)
     try:
         # A SLURM profile is not checked in a dry run: the machine may have no SLURM.
         if not context.dry_run or isinstance(context.profile, LocalProfile):
             # What cannot be submitted must fail before anything is recorded.
-            check(context.results, plan, context.profile)
+            check_plan(context.results, plan, context.profile)
         # A plan with nothing to launch can be shown without the data.
         if plan.to_launch or not context.dry_run:
             check_data(task, model, sweep_spec.data)
         if plan.to_launch:
-            TASKS[task.kind].check_counts(task, model, data_of(sweep_spec))
+            TASKS[task.kind].check_counts(task, model, data_path(sweep_spec))
     except EttsweepError as error:
         if not context.dry_run:
             raise
         return plan, str(error)
     if not context.dry_run:
-        tell(extend(context.results, name, sweep_spec, words))
+        notify(extend_sweep(context.results, name, sweep_spec, note))
     return plan, ""
 
 
-def ask_seeds(studies: Sequence[Study], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
+def plan_seeds(studies: Sequence[Study], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
     """Return the plan that reruns each verified optimum over fresh seeds, and the verdicts without an optimum."""
-    run_index = read_ledger(results)
+    run_index = read_run_index(results)
     specs: list[RunSpec] = []
     unverified: list[Verdict] = []
     for study_state in evaluate_all(studies, run_index):
@@ -237,13 +239,13 @@ def ask_seeds(studies: Sequence[Study], results: Path, count: int) -> tuple[Plan
     return make_plan(specs, run_index), unverified
 
 
-def retryable(runs: Sequence[Run], *, named: bool, states: Collection[str] = ()) -> list[Run]:
+def retryable(runs: Sequence[Run], *, by_id: bool, states: Collection[str] = ()) -> list[Run]:
     """Return the runs that `retry` may train again: more states if the user gave run ids, or asked for pruned runs."""
-    states_to_retry = BY_NAME if named else (*WAITING, *({State.PRUNED} & set(states)))
+    states_to_retry = RETRY_NAMED_STATES if by_id else (*RETRY_STATES, *({State.PRUNED} & set(states)))
     return [run for run in runs if run.state in states_to_retry]
 
 
-def ask_again(runs: Sequence[Run], context: CommandContext, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
+def plan_retries(runs: Sequence[Run], context: CommandContext, notify: Callable[[str], None]) -> tuple[Plan, list[Run]]:
     """Retry runs that failed or whose owner shows no sign of life, from their last checkpoint.
 
     A run whose state has changed since the user chose it is skipped. Return the plan, and the runs found alive.
@@ -251,28 +253,28 @@ def ask_again(runs: Sequence[Run], context: CommandContext, tell: Callable[[str]
     Args:
         runs: the chosen runs.
         context: how the command carries out the plan.
-        tell: receives a line for each run whose heartbeat is watched, which takes a while.
+        notify: receives a line for each run whose heartbeat is watched, which takes a while.
 
     Raises:
         InputError, LaunchError: they cannot be submitted; then they stay unchanged.
     """
     unknown = [run for run in runs if run.state is State.UNKNOWN]
     for run in unknown:
-        tell(f"run {run.id}: {run.status.reason}; watching its heartbeat")
+        notify(f"run {run.id}: {run.status.reason}; watching its heartbeat")
     # A beating heart proves life where neither the process nor SLURM can be asked.
-    beating = watch_pulses([run.dir for run in unknown])
+    beating = watch_heartbeats([run.dir for run in unknown])
     alive = [run for run in unknown if run.id in beating]
-    run_index = read_ledger(context.results)  # runs may have changed while the user decided
-    chosen = [run for run in runs if run.id not in beating and run_index.state(run.id).state is run.state]
+    run_index = read_run_index(context.results)  # runs may have changed while the user decided
+    chosen = [run for run in runs if run.id not in beating and run_index.status_of(run.id).state is run.state]
     specs, ids = [run.spec for run in chosen], {run.id for run in chosen}
     # Before any run is reset: an error must leave all of them as they were.
-    check(context.results, make_plan(specs, run_index, insist=ids), context.profile)
+    check_plan(context.results, make_plan(specs, run_index, force_ids=ids), context.profile)
     for run in chosen:
         run.dir.retry()
-    return make_plan(specs, read_ledger(context.results), insist=ids), alive
+    return make_plan(specs, read_run_index(context.results), force_ids=ids), alive
 
 
-def ask_one(
+def resolve_run(
     grid: Path,
     strategy: str | None,
     sets: Sequence[str],
@@ -286,6 +288,6 @@ def ask_one(
     `lr` and `wd` default to the centre, `strategy` and `seed` to the grid's first.
     """
     start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
-    sweep_spec = launch_options.of(load_request(grid, [strategy] if strategy else [], sets, start=start))
-    study = with_corpus(sweep_spec).searches()[0]
-    return study.run(lr, wd, seed), replace(launch_options, data=sweep_spec.data)
+    sweep_spec = launch_options.apply_to(load_sweep_spec(grid, [strategy] if strategy else [], sets, start=start))
+    study = with_corpus_digest(sweep_spec).studies()[0]
+    return study.spec_at(lr, wd, seed), replace(launch_options, data=sweep_spec.data)

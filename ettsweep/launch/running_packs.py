@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.runs.state import State, Status
 from ettsweep.study.run_index import count_states
 
@@ -15,23 +15,23 @@ def pack_sizes(statuses: Mapping[str, Status]) -> dict[str, int]:
     return {run: sizes[worker] if worker else 1 for run, worker in running.items()}
 
 
-def pack_of(status: Status, size: int) -> str:
+def describe_pack(status: Status, size: int) -> str:
     """Return size and slot of the pack that trains a run; empty if it trains alone."""
     return f"{size} on {status.slot or f'process {status.worker.pid}'}" if status.worker and size > 1 else ""
 
 
-def told_states(statuses: Mapping[str, Status]) -> list[str]:
+def describe_states(statuses: Mapping[str, Status]) -> list[str]:
     """Return the number of runs in each state, and in how many packs the running ones train."""
     return [
-        f"{number} {state}" + (_packed(statuses) if state is State.RUNNING else "")
+        f"{number} {state}" + (_describe_packs(statuses) if state is State.RUNNING else "")
         for state, number in count_states(s.state for s in statuses.values()).items()
     ]
 
 
-def _packed(statuses: Mapping[str, Status]) -> str:
+def _describe_packs(statuses: Mapping[str, Status]) -> str:
     sizes = pack_sizes(statuses)
     packed = [run for run, size in sizes.items() if size > 1]
-    packs = count(len({statuses[run].worker for run in packed}), "pack")
+    packs = format_count(len({statuses[run].worker for run in packed}), "pack")
     if len(packed) == len(sizes):
         return f" in {packs}"
     return f" ({len(packed)} in {packs})" if packed else ""

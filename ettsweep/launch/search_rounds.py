@@ -7,12 +7,12 @@ from functools import partial
 from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
 from ettsweep.study.pruning import Pruner
 from ettsweep.study.study import Study
-from ettsweep.study.suggesting import Key, StartPoint, Suggester
+from ettsweep.study.suggesting import StartPoint, StudyKey, Suggester
 from ettsweep.study.surface_sampler import Sampler
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_store import SweepStore, asked_too, load_sweep_store
-from ettsweep.study.sweep_updates import propose as record
+from ettsweep.study.sweep_store import SweepStore, load_sweep_store, with_spec
+from ettsweep.study.sweep_updates import record_suggestions as record
 from ettsweep.study.verification import Budget
 
 
@@ -25,81 +25,81 @@ class SearchTarget:
     sweep_store: SweepStore
 
     @classmethod
-    def of(cls, name: str, sweep_spec: SweepSpec, sweep_store: SweepStore) -> "SearchTarget":
+    def create(cls, name: str, sweep_spec: SweepSpec, sweep_store: SweepStore) -> "SearchTarget":
         """Return the target of a compatible sweep spec, as if it were already recorded under its name."""
-        return cls(name, sweep_spec, asked_too(sweep_store, name, sweep_spec))
+        return cls(name, sweep_spec, with_spec(sweep_store, name, sweep_spec))
 
     @property
     def sweep(self) -> Sweep:
         """The sweep, including this spec."""
-        return self.sweep_store.named[self.name]
+        return self.sweep_store.sweeps[self.name]
 
     @property
     def studies(self) -> list[Study]:
         """Studies of the sweep whose families this spec searches."""
-        families = {study.family for study in self.sweep_spec.searches()}
+        families = {study.family for study in self.sweep_spec.studies()}
         return [study for study in self.sweep.studies if study.family in families]
 
-    def reread(self, studies: Sequence[Study]) -> Sequence[Study]:
+    def reload(self, studies: Sequence[Study]) -> Sequence[Study]:
         """Return studies as stored on disk now; unchanged if their sweep is gone."""
-        sweep = load_sweep_store(self.sweep_store.results).named.get(self.name)
+        sweep = load_sweep_store(self.sweep_store.results).sweeps.get(self.name)
         stored = {study.family: study for study in sweep.studies} if sweep else {}
         return [stored.get(study.family, study) for study in studies]
 
 
 def search_rounds(
-    sought: SearchTarget,
+    target: SearchTarget,
     context: CommandContext,
-    starts: Mapping[Key, StartPoint],
+    starts: Mapping[StudyKey, StartPoint],
     budget: Budget,
     *,
     sampler: str,
-    propose: Sampler,
+    suggest: Sampler,
     trials: int,
     pruner: str,
-    agree: Callable[[str], bool] | None = None,
+    confirm: Callable[[str], bool] | None = None,
 ) -> VerificationResult:
     """Train suggested points until verdicts are final: one round, or all rounds if the context follows.
 
     Args:
-        sought: the studies to search.
+        target: the studies to search.
         context: how to carry out the rounds.
         starts: first points of studies without suggestions.
         budget: limits the runs of a climb.
         sampler: name of the sampler.
-        propose: the sampler.
+        suggest: the sampler.
         trials: most suggestions per study.
         pruner: name of the pruner, or none.
-        agree: asks the user whether a climb may continue, given what the next round would cost; None for no.
+        confirm: asks the user whether a climb may continue, given what the next round would cost; None for no.
     """
     # In a dry run the sweep is not on disk: nothing is recorded or read back.
-    studies, is_recorded = sought.studies, not context.dry_run
+    studies, is_recorded = target.studies, not context.dry_run
     suggester = Suggester(
         sampler,
-        propose,
+        suggest,
         trials,
         starts,
-        {study.key for study in studies if sought.sweep.searched_out(study.strategy, sampler)},
-        reread=sought.reread if is_recorded else lambda studies: studies,
-        keep=partial(record, context.results) if is_recorded else lambda sweep, suggestions: None,
-        tell=context.tell,
+        {study.key for study in studies if target.sweep.is_exhausted(study.strategy, sampler)},
+        reload=target.reload if is_recorded else lambda studies: studies,
+        save=partial(record, context.results) if is_recorded else lambda sweep, suggestions: None,
+        notify=context.notify,
     )
     return verify_rounds(
         studies,
         replace(context, studies=studies),
         budget=budget,
-        tell=context.tell if context.console else None,
-        agree=agree,
-        searching=suggester,
-        prune=None if pruner == "none" else partial(_pruner, context, pruner, sought),
+        notify=context.notify if context.console else None,
+        confirm=confirm,
+        suggester=suggester,
+        make_pruner=None if pruner == "none" else partial(_make_pruner, context, pruner, target),
     )
 
 
-def _pruner(
-    context: CommandContext, name: str, sought: SearchTarget, proposals: Callable[[], Collection[str]]
+def _make_pruner(
+    context: CommandContext, name: str, target: SearchTarget, suggested_ids: Callable[[], Collection[str]]
 ) -> Pruner:
     """Return a pruner of runs that were only suggested, and that no other sweep requested."""
-    chosen: Sequence[Sweep] = sought.sweep_store.chosen()
+    chosen: Sequence[Sweep] = target.sweep_store.select()
     # Another sweep needs the final score of its runs.
-    others = {spec.run_id for sweep in chosen if sweep.name != sought.name for spec in sweep.specs()}
-    return Pruner(context.results, name, lambda: set(proposals()) - others, context.tell)
+    others = {spec.run_id for sweep in chosen if sweep.name != target.name for spec in sweep.specs()}
+    return Pruner(context.results, name, lambda: set(suggested_ids()) - others, context.notify)

@@ -14,25 +14,25 @@ from pathlib import Path
 from ettsweep.errors import StorageError
 from ettsweep.files import dumps, loads, storage_errors
 from ettsweep.launch.profile import Slot
-from ettsweep.processes import Process, process
+from ettsweep.processes import Process, process_identity
 
 SLOTS_ENV = "ETTSWEEP_SLOTS"
 """Environment variable with another folder for slot locks; processes with different folders share no slots."""
 
 
-def slots_path() -> Path:
+def lock_dir() -> Path:
     """Return the folder of this user's slot locks on this host, which may not exist."""
     # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
     return Path(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}")
 
 
-def slot_dir() -> Path:
+def make_lock_dir() -> Path:
     """Return the folder of this user's slot locks on this host; create it if needed.
 
     Raises:
         StorageError: another user owns it, or it cannot be created.
     """
-    folder = slots_path()
+    folder = lock_dir()
     with storage_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -48,7 +48,7 @@ Lock = list[int]
 """File descriptors of the lock files that a process holds."""
 
 
-def hold_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
+def lock_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
     """Lock a slot and the slots that train with it; return None if another process holds one of them.
 
     Args:
@@ -60,7 +60,7 @@ def hold_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
         StorageError: another user owns the folder of locks, or it cannot be created.
     """
     descriptors: Lock = []
-    slot_dir()
+    make_lock_dir()
     for path in lock_paths(slot):
         # Opened anew each time: an flock belongs to the open file, and lives as long as it.
         descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -68,25 +68,27 @@ def hold_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
             fcntl.flock(descriptors[-1], fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(descriptors.pop())
-            let_go(descriptors)
+            unlock(descriptors)
             return None
-        _say(descriptors[-1], dumps({"process": process().to_json(), "results": str(results.resolve())}))
+        _write_holder(
+            descriptors[-1], dumps({"process": process_identity().to_json(), "results": str(results.resolve())})
+        )
     return descriptors
 
 
-def let_go(lock: Lock) -> None:
+def unlock(lock: Lock) -> None:
     """Release a lock."""
     for descriptor in lock:
-        _say(descriptor, "")
+        _write_holder(descriptor, "")
         os.close(descriptor)
 
 
 def lock_paths(slot: Slot) -> list[Path]:
     """Return the lock files of a slot in a fixed order, so that no two processes wait for each other."""
-    return [slots_path() / f"{name}.lock" for name in sorted({member.name for member in (slot, *slot.others)})]
+    return [lock_dir() / f"{name}.lock" for name in sorted({member.name for member in (slot, *slot.others)})]
 
 
-def _say(descriptor: int, text: str) -> None:
+def _write_holder(descriptor: int, text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk loses the holder's name, not the slot
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
@@ -114,12 +116,12 @@ class HeldSlot:
         return f"slot {self.name}, held by {by}"
 
 
-def held(paths: Iterable[Path]) -> list[HeldSlot]:
+def held_slots(paths: Iterable[Path]) -> list[HeldSlot]:
     """Return those of the locks that are held, with their holders."""
-    return [holder for path in paths if (holder := _holder(path))]
+    return [holder for path in paths if (holder := _read_holder(path))]
 
 
-def _holder(path: Path) -> HeldSlot | None:
+def _read_holder(path: Path) -> HeldSlot | None:
     """Return the holder of a lock, or None if it is free; a lock file alone may be left over from a dead process."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
@@ -140,7 +142,7 @@ def _holder(path: Path) -> HeldSlot | None:
     return None
 
 
-def free_first(slots: Sequence[Slot]) -> list[Slot]:
+def sort_free_first(slots: Sequence[Slot]) -> list[Slot]:
     """Return the slots sorted so that those that are free now come first."""
-    slot_dir()
-    return sorted(slots, key=lambda slot: bool(held(lock_paths(slot))))
+    make_lock_dir()
+    return sorted(slots, key=lambda slot: bool(held_slots(lock_paths(slot))))

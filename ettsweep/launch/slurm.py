@@ -15,18 +15,18 @@ from functools import cache
 
 from ettsweep.errors import SlurmNotInstalledError, SlurmUnavailableError
 
-ANSWER_S = 20.0
+TIMEOUT_S = 20.0
 """Seconds to wait for a SLURM command; SLURM's own message timeout is 10 s by default."""
 
-HOLDS = {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-HELD = re.compile(r"JobH[eo]ld|requeued[ _](in[ _])?(held|special)")
+HOLD_STATES = {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+HOLD_REASON = re.compile(r"JobH[eo]ld|requeued[ _](in[ _])?(held|special)")
 """Job states, and reasons of PENDING jobs, that need a person to release the job: JobHeldUser, JobHeldAdmin,
 JobHoldMaxRequeue, `launch failed requeued held`, `job requeued in held state`; some versions write _ for blanks."""
 
-WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", *HOLDS}
-ACTIVE = {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
+WAITING_STATES = {"PENDING", "REQUEUED", "REQUEUE_FED", *HOLD_STATES}
+ACTIVE_STATES = {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 
-ENDS = {
+END_REASONS = {
     "TIMEOUT": "timed out",
     "PREEMPTED": "preempted",
     "NODE_FAIL": "its node failed",
@@ -37,10 +37,10 @@ ENDS = {
 }
 """Job states that end a job without anyone's request, as text."""
 
-ENDED = {*ENDS, "COMPLETED", "CANCELLED", "FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL"}
+END_STATES = {*END_REASONS, "COMPLETED", "CANCELLED", "FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL"}
 """States of jobs that are over. Nothing is concluded from a state in none of these sets."""
 
-INHERITED = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+IGNORED_VARIABLES = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
 """Environment variables by which a user changes the output of the commands, or the cluster that they query."""
 
 
@@ -67,33 +67,33 @@ class ArrayTask:
     restarts: int = 0
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         """`True` if it has yet to start, for the first time or again."""
-        return self.state in WAITING
+        return self.state in WAITING_STATES
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """`True` if it waits until somebody releases it."""
-        return self.state in HOLDS or (self.waiting and bool(HELD.search(self.reason)))
+        return self.state in HOLD_STATES or (self.is_waiting and bool(HOLD_REASON.search(self.reason)))
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """`True` if it has ended, for whatever reason."""
-        return self.state in ENDED
+        return self.state in END_STATES
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """`True` if it runs, or its processes may still exist."""
-        return self.state in ACTIVE
+        return self.state in ACTIVE_STATES
 
 
-def ask(*command: str) -> str:
+def run_command(*command: str) -> str:
     """Run a SLURM command and return its standard output.
 
     Raises:
         SlurmUnavailableError: it is not installed, fails, or takes too long.
     """
-    env = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
+    env = {key: value for key, value in os.environ.items() if not key.startswith(IGNORED_VARIABLES)}
     env["SLURM_BITSTR_LEN"] = "0"  # sacct would cut lists of tasks short
     try:
         completed = subprocess.run(
@@ -103,30 +103,34 @@ def ask(*command: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=ANSWER_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except FileNotFoundError:
         raise SlurmNotInstalledError(f"{command[0]} is not on this machine") from None
     except subprocess.TimeoutExpired:
-        raise SlurmUnavailableError(f"{command[0]} gave no answer in {ANSWER_S:.0f} s") from None
+        raise SlurmUnavailableError(f"{command[0]} gave no answer in {TIMEOUT_S:.0f} s") from None
     except OSError as error:
         raise SlurmUnavailableError(f"{command[0]}: {error.strerror}") from None
     # For an unknown user squeue prints an error and no jobs, and exits 0.
     if completed.returncode or re.search(r"^\w+: error: ", completed.stderr, re.MULTILINE):
-        raise SlurmUnavailableError(f"{command[0]}: {words(completed.stderr) or f'exit code {completed.returncode}'}")
+        raise SlurmUnavailableError(
+            f"{command[0]}: {clean_message(completed.stderr) or f'exit code {completed.returncode}'}"
+        )
     return completed.stdout
 
 
-def words(stderr: str) -> str:
+def clean_message(stderr: str) -> str:
     """Return SLURM's error message without the program and function names before each line."""
     prefix = r"^(\w+(?: error)?: )?(?:error: |fatal: )*(?:slurm\w*: )*"
     lines = [re.sub(prefix, "", line).strip() for line in stderr.splitlines()]
     messages = list(dict.fromkeys(line for line in lines if line))
-    return "; ".join(messages[:MANY]) + (f"; and {len(messages) - MANY} more" if len(messages) > MANY else "")
+    return "; ".join(messages[:MAX_MESSAGE_LINES]) + (
+        f"; and {len(messages) - MAX_MESSAGE_LINES} more" if len(messages) > MAX_MESSAGE_LINES else ""
+    )
 
 
-MANY = 4
+MAX_MESSAGE_LINES = 4
 """Most lines of an error message that are repeated to the user."""
 
 
@@ -135,7 +139,7 @@ def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
     # -r lists each array task, -t all also jobs that ended lately; the suffix | separates fields with blanks in them.
     fields = ("JobArrayID", "Name", "State", "Reason", "NodeList", "StartTime", "RestartCnt")
     output_format = ",".join(f"{field}:|" for field in fields)
-    text = ask("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", output_format)
+    text = run_command("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", output_format)
     tasks = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -146,7 +150,7 @@ def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
         tasks[id_] = ArrayTask(
             id=id_,
             name=name,
-            state=_word(state),
+            state=_state_name(state),
             reason="" if reason == "None" else reason,
             node=node,
             start="" if start in ("N/A", "Unknown", "NONE") else start,
@@ -155,7 +159,7 @@ def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
     return tasks
 
 
-def _word(state: str) -> str:
+def _state_name(state: str) -> str:
     return state.split()[0] if state.split() else "UNKNOWN"
 
 
@@ -164,7 +168,7 @@ def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
     from submitit.slurm.slurm import read_job_id
 
     fields = "JobID,JobName,State,ExitCode,NodeList"
-    text = ask("sacct", "-n", "-P", "-X", "-j", ",".join(arrays), "-o", fields)
+    text = run_command("sacct", "-n", "-P", "-X", "-j", ",".join(arrays), "-o", fields)
     tasks = {}
     for line in text.splitlines():
         cells = line.split("|")
@@ -179,14 +183,14 @@ def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
             suffixes = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
             for suffix in suffixes:
                 task_id = f"{array}{suffix}"
-                tasks[task_id] = ArrayTask(task_id, cells[1], _word(cells[2]), f"exit code {cells[3]}", cells[4])
+                tasks[task_id] = ArrayTask(task_id, cells[1], _state_name(cells[2]), f"exit code {cells[3]}", cells[4])
     return tasks
 
 
 @cache
 def configuration() -> dict[str, str]:
     """Return the settings of `scontrol show config`, by key."""
-    pairs = (line.partition(" = ") for line in ask("scontrol", "show", "config").splitlines())
+    pairs = (line.partition(" = ") for line in run_command("scontrol", "show", "config").splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
@@ -205,7 +209,7 @@ def known_users(users: Iterable[str]) -> list[str]:
     return sorted(user_ids)
 
 
-def cluster() -> str:
+def cluster_name() -> str:
     """Return the name of the cluster that this machine queries."""
     return configuration().get("ClusterName", "")
 
@@ -219,13 +223,13 @@ def cancel(ids: Iterable[str]) -> None:
     for array, indices in arrays.items():
         try:
             # No --state=PENDING: with a filter, scancel treats all waiting tasks of an array as one.
-            ask("scancel", f"{array}_[{ranges(indices)}]")
+            run_command("scancel", f"{array}_[{format_ranges(indices)}]")
         except SlurmUnavailableError as error:
             if "Invalid job id" not in str(error):  # it has ended since squeue was asked
                 raise
 
 
-def ranges(indices: Iterable[int]) -> str:
+def format_ranges(indices: Iterable[int]) -> str:
     """Format array indices as SLURM does: 0, 1, 2, 5 as `0-2,5`."""
     intervals: list[list[int]] = []
     for index in sorted(indices):
@@ -239,25 +243,25 @@ def ranges(indices: Iterable[int]) -> str:
 def requeue(job: str) -> bool:
     """Ask SLURM to restart a job; return whether it will."""
     try:
-        ask("scontrol", "requeue", job)
+        run_command("scontrol", "requeue", job)
     except SlurmUnavailableError as error:
         return "pending execution" in str(error)  # already requeued
     return True
 
 
-def under_repair() -> bool:
+def has_down_nodes() -> bool:
     """`True` if nodes are down or drained: sbatch would queue jobs for them, which --test-only refuses."""
     try:
-        states = ask("sinfo", "-h", "-N", "-o", "%T").split()
+        states = run_command("sinfo", "-h", "-N", "-o", "%T").split()
     except SlurmUnavailableError:
         return True
     return any(not state.rstrip("*~#!%$@^-+").startswith(("idle", "alloc", "mix", "comp")) for state in states)
 
 
-def preempted(job: str) -> bool | None:
+def is_being_preempted(job: str) -> bool | None:
     """`True` if a job that was signalled is being preempted, not cancelled; None if SLURM does not answer."""
     try:
-        output = ask("scontrol", "--oneliner", "show", "job", job)
+        output = run_command("scontrol", "--oneliner", "show", "job", job)
     except SlurmUnavailableError:
         return None
     fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", output))

@@ -17,10 +17,10 @@ from ettsweep.processes import Life
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
-BEATS = 3
+MISSED_BEATS = 3
 """Heartbeat intervals without a beat, by the observer's clock, after which an owner counts as dead."""
 
-ASK_FIRST_S, ASK_LAST_S = 1.0, 30.0
+QUERY_MIN_S, QUERY_MAX_S = 1.0, 30.0
 """Shortest and longest wait between queries to SLURM; doubled while nothing changes."""
 
 
@@ -40,39 +40,39 @@ class SlurmCache:
     """
 
     clock: Callable[[], float] = time.monotonic
-    again_s: float = -math.inf
-    wait_s: float = 0.0
-    recorded: dict[str, str | None] = field(default_factory=dict)
+    next_query_s: float = -math.inf
+    query_interval_s: float = 0.0
+    recorded_arrays: dict[str, str | None] = field(default_factory=dict)
     tasks: dict[str, slurm.ArrayTask] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)
-    silence: str = ""
-    ended: dict[str, slurm.ArrayTask] = field(default_factory=dict)
-    history_again_s: float = -math.inf
-    no_history: str = ""
-    beats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
+    slurm_error: str = ""
+    ended_tasks: dict[str, slurm.ArrayTask] = field(default_factory=dict)
+    next_history_s: float = -math.inf
+    history_error: str = ""
+    heartbeats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
 
-    def ask(self, submissions: Sequence[Submission]) -> None:
+    def refresh(self, submissions: Sequence[Submission]) -> None:
         """Query the jobs of submissions, if the wait is over or the last query did not cover all of them."""
         # A submission is named before sbatch runs, and its array id is recorded before a job of it claims a run.
-        recorded = {s.name: s.array() for s in submissions}
+        recorded = {s.name: s.array_id() for s in submissions}
         # A submission that was recorded since the last query makes its answer too old.
-        all_covered, now_s = recorded.items() <= self.recorded.items(), self.clock()
-        if all_covered and now_s < self.again_s:
+        all_covered, now_s = recorded.items() <= self.recorded_arrays.items(), self.clock()
+        if all_covered and now_s < self.next_query_s:
             return
-        previous = self._ours(submissions), self.silence
+        previous = self._own_tasks(submissions), self.slurm_error
         try:
-            self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in submissions})), ""
+            self.tasks, self.slurm_error = slurm.queue(slurm.known_users({s.user for s in submissions})), ""
         except SlurmUnavailableError as error:
-            self.tasks, self.silence = {}, str(error)
+            self.tasks, self.slurm_error = {}, str(error)
         # By name too: a submitter that was killed has recorded no id.
         self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
         self.arrays |= {name: array for name, array in recorded.items() if array}
-        unchanged = all_covered and previous == (self._ours(submissions), self.silence)
+        unchanged = all_covered and previous == (self._own_tasks(submissions), self.slurm_error)
         # Many commands may poll one controller: it must not be asked more often than it has news.
-        self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if unchanged else ASK_FIRST_S
-        self.recorded, self.again_s = recorded, now_s + self.wait_s
+        self.query_interval_s = min(QUERY_MAX_S, 2 * self.query_interval_s) if unchanged else QUERY_MIN_S
+        self.recorded_arrays, self.next_query_s = recorded, now_s + self.query_interval_s
 
-    def _ours(self, submissions: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
+    def _own_tasks(self, submissions: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
         names = {s.name for s in submissions}
         return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
@@ -83,47 +83,57 @@ class SlurmCache:
         submissions at once.
         """
         now_s = self.clock()
-        if id_ not in self.ended and now_s >= self.history_again_s:
+        if id_ not in self.ended_tasks and now_s >= self.next_history_s:
             # Set before the query, so that a failing database is not asked at each poll either.
-            self.history_again_s = now_s + ASK_LAST_S
+            self.next_history_s = now_s + QUERY_MAX_S
             try:
-                arrays = sorted(self.arrays[s.name] for s in submissions if s.name in self.arrays and s.unfinished())
+                arrays = sorted(
+                    self.arrays[s.name] for s in submissions if s.name in self.arrays and s.has_unfinished_runs()
+                )
                 tasks = slurm.history(arrays) if arrays else {}
                 # Its answers may be older than the controller's: only ends are final.
-                self.ended |= {id_: task for id_, task in tasks.items() if not task.active and not task.waiting}
-                self.no_history = ""
+                self.ended_tasks |= {
+                    id_: task for id_, task in tasks.items() if not task.is_active and not task.is_waiting
+                }
+                self.history_error = ""
             except SlurmUnavailableError as error:
-                self.no_history = f"why is not known: {error}"
-        return self.ended.get(id_)
+                self.history_error = f"why is not known: {error}"
+        return self.ended_tasks.get(id_)
 
-    def pulse(self, attempt: Attempt) -> Life:
+    def heartbeat_life(self, attempt: Attempt) -> Life:
         """Return "alive" if an owner's heartbeat has changed, "dead" if it has not for too long, else "unknown"."""
-        count, now_s = attempt.heartbeat(), self.clock()
+        count, now_s = attempt.read_heartbeat(), self.clock()
         # Compared by content, never by time stamps: clocks of nodes and file servers differ.
-        last, since_s, has_beaten = self.beats.get(attempt.path, (count, now_s, False))
+        last, since_s, has_beaten = self.heartbeats.get(attempt.path, (count, now_s, False))
         if count != last:
             last, since_s, has_beaten = count, now_s, True
-        self.beats[attempt.path] = (last, since_s, has_beaten)
-        interval_s = attempt.heartbeat_s()
+        self.heartbeats[attempt.path] = (last, since_s, has_beaten)
+        interval_s = attempt.heartbeat_interval_s()
         if interval_s is None:
             return "unknown"  # this owner promised no heartbeat
-        if now_s - since_s >= BEATS * interval_s:
+        if now_s - since_s >= MISSED_BEATS * interval_s:
             return "dead"
         return "alive" if has_beaten else "unknown"
 
 
-def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
+def watch_heartbeats(runs: Sequence[RunDir]) -> set[str]:
     """Watch the heartbeats of runs until each has changed or counts as dead; return the ids of those that changed."""
     slurm_cache = SlurmCache()
-    attempts = {run.id: attempt for run in runs if (attempt := run.latest()) and attempt.heartbeat_s() is not None}
+    attempts = {
+        run.id: attempt
+        for run in runs
+        if (attempt := run.latest_attempt()) and attempt.heartbeat_interval_s() is not None
+    }
     beating: set[str] = set()
     while True:
-        pulses = {run_id: slurm_cache.pulse(attempt) for run_id, attempt in attempts.items() if run_id not in beating}
+        pulses = {
+            run_id: slurm_cache.heartbeat_life(attempt) for run_id, attempt in attempts.items() if run_id not in beating
+        }
         beating |= {run_id for run_id, pulse in pulses.items() if pulse == "alive"}
         if "unknown" not in pulses.values():
             return beating
-        time.sleep(WATCH_S)
+        time.sleep(HEARTBEAT_POLL_S)
 
 
-WATCH_S = 0.5
+HEARTBEAT_POLL_S = 0.5
 """Seconds between reads of the heartbeats."""

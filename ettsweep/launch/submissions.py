@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, dumps, json_or_empty, read_json, write_atomic
-from ettsweep.launch.slots import held
+from ettsweep.launch.slots import held_slots
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
@@ -65,7 +65,7 @@ class Submission:
         """Return the folders of runs."""
         return [RunDir(runs_dir(self.results) / run_id) for run_id in ids]
 
-    def unfinished(self) -> bool:
+    def has_unfinished_runs(self) -> bool:
         """`True` if a run of its list has no result yet."""
         return any(not run.result_path.exists() for run in self.run_dirs(self.runs))
 
@@ -91,13 +91,13 @@ class Submission:
         live = []
         for slot, starter in zip(self.slots, self.workers(), strict=False):
             # A report outlives its worker: the process in it says whether this worker lives.
-            report = self.said_by(str(slot.get("name")))
+            report = self.worker_report(str(slot.get("name")))
             worker = Process.from_json(report.get("process")) or starter
             if worker and not report.get("leaving") and worker.liveness() != "dead":
                 live.append((worker, slot, report))
         return live
 
-    def vacancies(self) -> list["VacantSlot"]:
+    def vacant_slots(self) -> list["VacantSlot"]:
         """Return the slots whose workers are dead while other workers of this submission live.
 
         If all workers are dead there are none: the runs are interrupted, and are submitted again. Submissions of other
@@ -109,18 +109,18 @@ class Submission:
                 return []
         slots = []
         for slot, starter in zip(self.slots, self.workers(), strict=False):
-            report = self.said_by(name := str(slot.get("name")))
+            report = self.worker_report(name := str(slot.get("name")))
             worker = Process.from_json(report.get("process")) or starter
             if worker and worker.liveness() == "dead":
                 slots.append(VacantSlot(self, name, died=bool(report.get("claimed") and not report.get("leaving"))))
         # Checked last: a worker that died meanwhile only makes this list empty, which is safe.
         return slots if self.live_workers() else []
 
-    def at_work(self) -> int:
+    def count_active_workers(self) -> int:
         """Return the number of local workers that hold their slots, and so can train a run."""
         return sum(bool(report) and not report.get("waits") for _, _, report in self.live_slots())
 
-    def waits_for(self) -> str:
+    def wait_reason(self) -> str:
         """Return which slots local workers wait for and who holds them; empty if a worker does not wait."""
         locations = []
         for worker, slot, report in self.live_slots():
@@ -130,32 +130,32 @@ class Submission:
             if worker.liveness() == "unknown":
                 locations.append(f"slot {slot.get('name')} of {worker.host}")
             else:
-                locations += [str(lock) for lock in held(Path(str(path)) for path in locks) if lock.process != worker][
-                    :1
-                ]
+                locations += [
+                    str(lock) for lock in held_slots(Path(str(path)) for path in locks) if lock.process != worker
+                ][:1]
         suffix = f", or one of {len(locations) - 1} more" if len(locations) > 1 else ""
         return f"waits for {locations[0]}{suffix}" if locations else ""
 
     # --- SLURM ------------------------------------------------------------------------------------------------------
 
-    def array(self) -> str | None:
+    def array_id(self) -> str | None:
         """Return the id of its SLURM array, or None if nobody has recorded it."""
         number = json_or_empty(self.path / "job.json").get("id")
         return number if isinstance(number, str) and number.isdigit() else None
 
-    def record(self, array: str) -> None:
+    def record_array(self, array: str) -> None:
         """Record the id of its SLURM array, unless another process has done so."""
         # Exclusive: the submitter and the first job may both write, with the same id.
         write_atomic(self.path / "job.json", dumps({"id": array}), exclusive=True)
 
-    def record_silence(self) -> None:
+    def record_unanswered(self) -> None:
         """Record that SLURM did not answer the submitter: whether there is an array can only be found by its name."""
         write_atomic(self.path / "unanswered", "")
 
-    def being_submitted(self) -> Life:
+    def submitter_life(self) -> Life:
         """Return the liveness of a submitter that still waits for the array's id; "dead" if none does."""
         # From here on the jobs answer for the submission, or nobody does.
-        if self.submitter is None or self.array() is not None or (self.path / "unanswered").exists():
+        if self.submitter is None or self.array_id() is not None or (self.path / "unanswered").exists():
             return "dead"
         return self.submitter.liveness()
 
@@ -166,29 +166,29 @@ class Submission:
         return count if isinstance(count, int) and count > 0 else 1
 
     @cached_property
-    def _tasks(self) -> dict[str, int]:
+    def _task_by_run(self) -> dict[str, int]:
         return {run: number // self.runs_per_job for number, run in enumerate(self.runs)}
 
-    def task_of(self, run_id: str) -> int:
+    def task_index(self, run_id: str) -> int:
         """Return the index of the array task that is given a run."""
-        return self._tasks[run_id]
+        return self._task_by_run[run_id]
 
-    def runs_of(self, index: int) -> tuple[str, ...]:
+    def task_runs(self, index: int) -> tuple[str, ...]:
         """Return the ids of the runs of an array task."""
         first = index * self.runs_per_job
         return self.runs[first : first + self.runs_per_job]
 
-    def leave_to_script(self, index: int, restart: int, *, certain: bool) -> None:
+    def request_requeue(self, index: int, restart: int, *, certain: bool) -> None:
         """Leave a note that asks the batch script to requeue this job: always, or only if it is being preempted."""
         write_atomic(self.path / f"{'again' if certain else 'preempted'}-{index}-{restart}", "")
 
     def all_leaving(self, index: int, restarts: int) -> bool:
         """`True` if all workers of an array task have read their list for the last time since this start of the job."""
-        return all(report.get("leaving") for report in self._said_in(index, restarts))
+        return all(report.get("leaving") for report in self._task_reports(index, restarts))
 
     def all_saved(self, index: int, restarts: int) -> bool:
         """`True` if no worker of an array task has unsaved progress since this start of the job."""
-        return all(report.get("leaving") or report.get("saved") for report in self._said_in(index, restarts))
+        return all(report.get("leaving") or report.get("saved") for report in self._task_reports(index, restarts))
 
     @property
     def workers_per_job(self) -> int:
@@ -202,22 +202,22 @@ class Submission:
         together = self.workers_per_job // max(1, int(self.profile.get("devices_per_run") or 1))
         return max(1, min(self.runs_per_job, together))
 
-    def _said_in(self, index: int, restarts: int) -> list[Json]:
-        reports = [self.said_by(f"{index}-{rank}") for rank in range(self.workers_per_job)]
+    def _task_reports(self, index: int, restarts: int) -> list[Json]:
+        reports = [self.worker_report(f"{index}-{rank}") for rank in range(self.workers_per_job)]
         # Reports of an earlier start of the same job say nothing about the present one.
         return [report if report.get("restart") == restarts else {} for report in reports]
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
-    def words_path(self, worker: str) -> Path:
+    def report_path(self, worker: str) -> Path:
         """Return the file that a worker writes its report to."""
         return self.path / f"worker-{worker}.json"
 
-    def said_by(self, worker: str) -> Json:
+    def worker_report(self, worker: str) -> Json:
         """Return the report of a worker; empty if it has not started or its file cannot be read."""
-        return json_or_empty(self.words_path(worker))
+        return json_or_empty(self.report_path(worker))
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the last line that a worker printed, with the path of its output."""
         for path in sorted(self.path.glob("*_log.out")):
             for line in reversed(path.read_text(errors="replace").splitlines()):
@@ -279,25 +279,25 @@ def next_name(results: Path) -> str:
 
     Submissions are ordered by number, not by time: clocks and time zones of login nodes differ.
     """
-    last = max((_number(folder) for folder in submission_folders(results)), default=0)
+    last = max((_submission_number(folder) for folder in submission_folders(results)), default=0)
     return f"{last + 1:06d}-{uuid.uuid4().hex[:8]}"
 
 
-def _number(folder: Path) -> int:
+def _submission_number(folder: Path) -> int:
     """Return the number of a submission folder; 0 for a folder of another name, so that it counts as the oldest."""
-    return int(match[1]) if (match := _NUMBERED.fullmatch(folder.name)) else 0
+    return int(match[1]) if (match := _FOLDER_NAME.fullmatch(folder.name)) else 0
 
 
-_NUMBERED = re.compile(r"([0-9]+)-[0-9a-f]{8}")
+_FOLDER_NAME = re.compile(r"([0-9]+)-[0-9a-f]{8}")
 
 
 def submission_folders(results: Path) -> list[Path]:
     """Return the folders of all submissions, oldest first."""
     folders = [path for path in jobs_dir(results).glob("*") if path.is_dir()]
-    return sorted(folders, key=lambda folder: (_number(folder), folder.name))
+    return sorted(folders, key=lambda folder: (_submission_number(folder), folder.name))
 
 
-def readable(folder: Path) -> Submission | None:
+def try_read_submission(folder: Path) -> Submission | None:
     """Return a submission, or None if it cannot be read."""
     with contextlib.suppress(CorruptError):
         return read_submission(folder)
@@ -306,4 +306,4 @@ def readable(folder: Path) -> Submission | None:
 
 def submissions(results: Path) -> list[Submission]:
     """Return all readable submissions, oldest first."""
-    return [submission for folder in submission_folders(results) if (submission := readable(folder))]
+    return [submission for folder in submission_folders(results) if (submission := try_read_submission(folder))]

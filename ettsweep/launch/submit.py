@@ -22,21 +22,21 @@ from ettsweep.errors import (
 )
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
-from ettsweep.launch.gpus import TURNS, mps_runs
+from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, Slot, SlurmProfile
-from ettsweep.launch.slots import free_first
+from ettsweep.launch.slots import sort_free_first
 from ettsweep.launch.submissions import Submission, next_name, read_submission
-from ettsweep.processes import process
+from ettsweep.processes import process_identity
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan, PlannedRun
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.data_location import data_env, resolve, said
+from ettsweep.trainer.tasks.data_location import configured_data, data_env, resolve_data
 from ettsweep.trainer.tasks.registry import TASKS
 
-LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
+CONNECTION_LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
 """Messages of sbatch when the connection to the controller broke, so that the jobs may exist all the same."""
 
 
@@ -60,13 +60,13 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
         RunDir.create(results, planned.spec).unprune()
     if isinstance(profile, LocalProfile):
         # More workers than runs would only start, find nothing and end.
-        slots = free_first(profile.resolve())[: len(plan.to_launch)]
-        if max(slot.sharers for slot in slots) > 1 and not mps_runs():
-            print_note(f"workers compute on a GPU {TURNS}")
-        return [_submit_local(_content(results, plan.to_launch, profile, data or {}), slots, results)]
+        slots = sort_free_first(profile.resolve_slots())[: len(plan.to_launch)]
+        if max(slot.sharers for slot in slots) > 1 and not mps_is_running():
+            print_note(f"workers compute on a GPU {NO_MPS_NOTE}")
+        return [_submit_local(_submission_content(results, plan.to_launch, profile, data or {}), slots, results)]
     folders: list[Path] = []
-    arrays = _arrays(results, plan.to_launch, profile, _max_array_size())
-    content = _content(results, plan.to_launch, profile, data or {})
+    arrays = _split_into_arrays(results, plan.to_launch, profile, _max_array_size())
+    content = _submission_content(results, plan.to_launch, profile, data or {})
     for array in arrays:
         try:
             folders.append(_submit_array(content, array, results, profile))
@@ -80,7 +80,9 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     return folders
 
 
-def _content(results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, data: Mapping[str, str]) -> Json:
+def _submission_content(
+    results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, data: Mapping[str, str]
+) -> Json:
     """Return the content of submission.json; take a code snapshot if the profile asks for one."""
     code = None
     if profile.snapshot:
@@ -88,19 +90,23 @@ def _content(results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, 
 
         code = str(take_snapshot(results.resolve()))
     # Paths are resolved now, on the submitting machine: workers may start in another folder.
-    kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].packaged)
-    locations = {kind: location for kind in kinds if (location := said(kind, data.get(kind)))}
+    kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].comes_with_package)
+    locations = {kind: location for kind in kinds if (location := configured_data(kind, data.get(kind)))}
     return {
         "kind": profile.kind,
         "runs": [p.id for p in planned],
         "profile": profile.model_dump(mode="json"),
-        "submitter": process().to_json(),
+        "submitter": process_identity().to_json(),
         "code": code,
-        "data": {kind: resolve(location) for kind, location in locations.items() if not profile.names(data_env(kind))},
+        "data": {
+            kind: resolve_data(location)
+            for kind, location in locations.items()
+            if not profile.sets_variable(data_env(kind))
+        },
     }
 
 
-def _record(results: Path, content: Json) -> Submission:
+def _write_submission(results: Path, content: Json) -> Submission:
     """Write a submission into a new folder, before any of its workers starts."""
     folder = jobs_dir(results.resolve()) / next_name(results)
     with storage_errors(folder):
@@ -114,10 +120,10 @@ def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
     """Start a worker for each slot; all get the same list of runs."""
     from ettsweep.launch.executors import SlotExecutor
 
-    submission = _record(results, content | {"slots": [asdict(slot) for slot in slots]})
+    submission = _write_submission(results, content | {"slots": [asdict(slot) for slot in slots]})
     executor = SlotExecutor(submission.path, submission.code)
     try:
-        workers = [process(executor.start(slot.name)).to_json() for slot in slots]
+        workers = [process_identity(executor.start(slot.name)).to_json() for slot in slots]
     except OSError as error:
         raise LaunchError(f"{submission.path}: worker could not be started: {error}") from error
     write_atomic(submission.path / "workers.json", dumps({"workers": workers}))
@@ -128,7 +134,7 @@ def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Array:
+class ArrayRequest:
     """An array to submit: its runs, the number of tasks that share them, and how many tasks run at the same time."""
 
     planned: Sequence[PlannedRun]
@@ -148,14 +154,16 @@ class Array:
         return re.sub(r"[^\w.=-]+", "_", "-".join(components))[:60]
 
 
-def _arrays(results: Path, planned: Sequence[PlannedRun], profile: SlurmProfile, max_tasks: int) -> list[Array]:
+def _split_into_arrays(
+    results: Path, planned: Sequence[PlannedRun], profile: SlurmProfile, max_tasks: int
+) -> list[ArrayRequest]:
     """Split runs into arrays, several if they need more tasks than the site's MaxArraySize.
 
     Raises:
         InputError: the path of the results contains a %.
     """
     # sbatch replaces %j and the like in the paths of its output files.
-    if "%" in str(folder := unnamed(results)):
+    if "%" in str(folder := placeholder_folder(results)):
         raise InputError(f"{folder}: SLURM replaces % in paths; choose another folder with --results")
     size = max_tasks * profile.runs_per_job
     chunks = [planned[first : first + size] for first in range(0, len(planned), size)]
@@ -163,7 +171,7 @@ def _arrays(results: Path, planned: Sequence[PlannedRun], profile: SlurmProfile,
     max_parallel = profile.max_parallel and max(1, profile.max_parallel // len(chunks))
     task_counts = [-(-len(chunk) // profile.runs_per_job) for chunk in chunks]
     return [
-        Array(chunk, task_count, min(task_count, max_parallel or task_count))
+        ArrayRequest(chunk, task_count, min(task_count, max_parallel or task_count))
         for chunk, task_count in zip(chunks, task_counts, strict=True)
     ]
 
@@ -176,7 +184,7 @@ def _max_array_size() -> int:
     return min((int(limit) for limit in limits if limit.isdigit() and int(limit) > 0), default=1)
 
 
-def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProfile) -> Path:
+def _submit_array(content: Json, array: ArrayRequest, results: Path, profile: SlurmProfile) -> Path:
     """Record the submission under a unique job name, run sbatch, and record the id of the array."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -186,33 +194,33 @@ def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProf
     name = f"{array.name}.{uuid.uuid4().hex[:8]}"
     array_content = {
         "runs": [p.id for p in array.planned],
-        "cluster": slurm.cluster(),
+        "cluster": slurm.cluster_name(),
         "user": str(os.getuid()),
         "name": name,
     }
-    submission = _record(results, content | array_content)
+    submission = _write_submission(results, content | array_content)
     executor = ArrayExecutor(submission.path, profile, name, array.tasks, array.parallel, submission.code)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints its errors
             number = executor.start()
     except (FailedJobError, FailedSubmissionError) as error:
         # sbatch may fail after the controller has accepted the jobs.
-        number = _after_failure(submission, slurm.words(str(error)))
+        number = _recover_array(submission, slurm.clean_message(str(error)))
     except OSError as error:
         shutil.rmtree(submission.path, ignore_errors=True)
         raise LaunchError(f"sbatch cannot be run: {error.strerror or error}") from error
-    submission.record(number)
+    submission.record_array(number)
     return submission.path
 
 
-def _after_failure(submission: Submission, message: str) -> str:
+def _recover_array(submission: Submission, message: str) -> str:
     """Return the id of an array that exists although sbatch failed; it is found by its unique name.
 
     Raises:
         LaunchError: there is none; the submission is deleted.
         SubmissionUnknownError: SLURM does not answer.
     """
-    connection_lost = LOST.search(message)
+    connection_lost = CONNECTION_LOST.search(message)
     # If squeue fails too, nothing is known: the submission stays, and is looked up later.
     with contextlib.suppress(SlurmUnavailableError):
         for task in slurm.queue([submission.user]).values():
@@ -222,16 +230,16 @@ def _after_failure(submission: Submission, message: str) -> str:
             shutil.rmtree(submission.path, ignore_errors=True)
             raise LaunchError(f"sbatch refuses: {message}")
     # A busy controller can accept the jobs minutes later: their submission must stay.
-    submission.record_silence()
+    submission.record_unanswered()
     raise SubmissionUnknownError(f"sbatch: {message}; the next command looks whether the jobs were made")
 
 
-def unnamed(results: Path) -> Path:
+def placeholder_folder(results: Path) -> Path:
     """Return the placeholder path of a submission that has no name yet."""
     return jobs_dir(results.resolve()) / "XXXXXXXX"
 
 
-def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
+def batch_scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     """Return the batch scripts that `submit` would pass to sbatch, with XXXXXXXX in place of unique names."""
     if not isinstance(profile, SlurmProfile) or not plan.to_launch:
         return []
@@ -243,14 +251,14 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
         max_tasks = len(plan.to_launch)  # without SLURM, show one array
     code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
     texts = []
-    for array in _arrays(results, plan.to_launch, profile, max_tasks):
+    for array in _split_into_arrays(results, plan.to_launch, profile, max_tasks):
         name = f"{array.name}.XXXXXXXX"
-        executor = ArrayExecutor(unnamed(results), profile, name, array.tasks, array.parallel, code)
+        executor = ArrayExecutor(placeholder_folder(results), profile, name, array.tasks, array.parallel, code)
         texts.append(executor.script())
     return texts
 
 
-def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
+def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
     """Check that a plan could be submitted, before anything is recorded.
 
     Raises:
@@ -264,42 +272,42 @@ def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
     if smallest_batch < profile.devices_per_run:
         raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {smallest_batch}")
     if isinstance(profile, LocalProfile):
-        profile.resolve()
-    check_room([planned.spec for planned in plan.to_launch], profile)
-    for script in scripts(results, plan, profile):
-        would_start(script)
+        profile.resolve_slots()
+    check_memory([planned.spec for planned in plan.to_launch], profile)
+    for script in batch_scripts(results, plan, profile):
+        expected_start(script)
 
 
-def check_room(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
+def check_memory(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
     """Check that the models of runs fit into the memory of the profile's devices.
 
     Raises:
         InputError: a model is too large.
     """
-    memory = profile.room()
+    memory = profile.memory_limit()
     for model, optimizer in dict.fromkeys((spec.model, spec.optimizer) for spec in specs):
         check_size(model, optimizer, *memory)
 
 
-def would_start(script: str) -> str:
+def expected_start(script: str) -> str:
     """Return sbatch's estimate of when and where a batch script would start; nothing is submitted.
 
     Raises:
         LaunchError: sbatch refuses the script.
     """
-    from ettsweep.launch.executors import sbatch
+    from ettsweep.launch.executors import sbatch_command
 
     if shutil.which("sbatch") is None:
         raise SlurmNotInstalledError("sbatch is not on this machine; `--launch local` trains here")
-    command, wait_s = [*sbatch(script), "--test-only"], slurm.ANSWER_S
+    command, wait_s = [*sbatch_command(script), "--test-only"], slurm.TIMEOUT_S
     try:
         completed = subprocess.run(command, input=script, capture_output=True, text=True, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:
         raise SlurmUnavailableError(f"sbatch gave no answer in {wait_s:.0f} s") from None
-    message = slurm.words(completed.stderr)
-    if completed.returncode and LOST.search(message):
+    message = slurm.clean_message(completed.stderr)
+    if completed.returncode and CONNECTION_LOST.search(message):
         raise SlurmUnavailableError(f"sbatch: {message}")
     # --test-only also refuses what would wait for nodes that are down at present; sbatch itself would queue it.
-    if completed.returncode and not ("configuration is not available" in message and slurm.under_repair()):
+    if completed.returncode and not ("configuration is not available" in message and slurm.has_down_nodes()):
         raise LaunchError(f"sbatch refuses: {message}")
     return message

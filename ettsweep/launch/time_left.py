@@ -12,7 +12,7 @@ from ettsweep.files import Json, number
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 
-NOTHING = (0.0, 0.0)
+NO_TIMES = (0.0, 0.0)
 """Worker seconds and fractions of runs before any run was timed."""
 
 
@@ -20,20 +20,20 @@ class TimeLeftEstimator:
     """Estimates remaining time; runs of one recipe count as equally long, whatever fraction of them was seen."""
 
     def __init__(self) -> None:
-        self._finished: dict[Hashable, tuple[float, float]] = defaultdict(lambda: NOTHING)
+        self._finished: dict[Hashable, tuple[float, float]] = defaultdict(lambda: NO_TIMES)
 
-    def finished(self, spec: RunSpec, seconds: float, fraction: float) -> None:
+    def add(self, spec: RunSpec, duration_s: float, fraction: float) -> None:
         """Add a run that took a worker so many seconds and ended after a fraction of its steps, 0 to 1."""
         total_s, fractions = self._finished[spec.recipe_key]
-        self._finished[spec.recipe_key] = total_s + seconds, fractions + fraction
+        self._finished[spec.recipe_key] = total_s + duration_s, fractions + fraction
 
-    def learn(self, spec: RunSpec, result: Json) -> None:
+    def add_result(self, spec: RunSpec, result: Json) -> None:
         """Add a finished run, from its result."""
-        seconds, steps = slot_s(result), number(result.get("steps"))
+        seconds, steps = worker_s(result), number(result.get("steps"))
         if seconds and steps:
-            self.finished(spec, seconds, steps / spec.schedule.last_step)
+            self.add(spec, seconds, steps / spec.schedule.last_step)
 
-    def left_s(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], at_once: int) -> float | None:
+    def remaining_s(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], at_once: int) -> float | None:
         """Return the seconds until all running and queued runs are finished; None if unknown, or if nothing runs.
 
         Args:
@@ -45,16 +45,16 @@ class TimeLeftEstimator:
         active = {run: s for run, s in statuses.items() if s.state in (State.RUNNING, State.QUEUED)}
         running = {run: s for run, s in active.items() if s.state is State.RUNNING}
         for run, s in running.items():
-            if s.slot_left_s is not None and 0 < s.progress < 1:
+            if s.remaining_slot_s is not None and 0 < s.progress < 1:
                 kind = specs[run].recipe_key
                 # Extrapolate a running run to its elapsed worker seconds: elapsed = left * p / (1 - p).
-                seconds, fractions = spent.get(kind, NOTHING)
-                spent[kind] = seconds + s.slot_left_s * s.progress / (1 - s.progress), fractions + s.progress
+                seconds, fractions = spent.get(kind, NO_TIMES)
+                spent[kind] = seconds + s.remaining_slot_s * s.progress / (1 - s.progress), fractions + s.progress
         left: dict[str, float] = {}
         for run, s in active.items():
-            seconds, fractions = spent.get(specs[run].recipe_key, NOTHING)
-            if s.state is State.RUNNING and s.slot_left_s is not None:
-                left[run] = s.slot_left_s
+            seconds, fractions = spent.get(specs[run].recipe_key, NO_TIMES)
+            if s.state is State.RUNNING and s.remaining_slot_s is not None:
+                left[run] = s.remaining_slot_s
             elif fractions:
                 left[run] = (1 - s.progress) * seconds / fractions
             else:
@@ -64,10 +64,10 @@ class TimeLeftEstimator:
             # Runs in one pack share a worker, so their worker seconds add up.
             busy[s.worker or run] += left[run]
         waiting = [left[run] for run in active if run not in running]
-        return until_free(busy.values(), waiting, at_once) if running else None
+        return makespan_s(busy.values(), waiting, at_once) if running else None
 
 
-def slot_s(result: Json) -> float | None:
+def worker_s(result: Json) -> float | None:
     """Return the worker seconds of a finished run: its wall time, or its share of it if it was packed."""
     wall_s, device_s = number(result.get("wall_s")), number(result.get("device_s"))
     return (
@@ -75,7 +75,7 @@ def slot_s(result: Json) -> float | None:
     )  # device_s is summed over devices, which a worker has all
 
 
-def until_free(running: Iterable[float], waiting: Iterable[float], at_once: int) -> float:
+def makespan_s(running: Iterable[float], waiting: Iterable[float], at_once: int) -> float:
     """Return the makespan of jobs with these durations: each waiting job starts as soon as a worker is free."""
     end_times = list(running)
     # Workers that are free now.

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ettsweep.launch.cost import asking
+from ettsweep.launch.cost import count_sweeps
 from ettsweep.report.families import StrategyComparison
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Run, cost_s
-from ettsweep.study.sweep_store import Searches
+from ettsweep.study.run_index import Run, spent_device_s
+from ettsweep.study.sweep_store import StudiesByFamily
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class SweepCost:
         return self.reused_s / self.device_s if self.device_s else 0.0
 
 
-def cost_of(label: str, runs: Iterable[Run], searches: Searches) -> SweepCost:
+def cost_of(label: str, runs: Iterable[Run], searches: StudiesByFamily) -> SweepCost:
     """Add up the cost of runs; a run listed twice counts once."""
     unique_runs = list({run.id: run for run in runs}.values())
     states = [run.state for run in unique_runs]
-    shared = [run for run in unique_runs if asking(run, searches) > 1]
+    shared = [run for run in unique_runs if count_sweeps(run, searches) > 1]
     return SweepCost(
         label,
         sum(state.finished for state in states),
         states.count(State.DIVERGED),
         states.count(State.PRUNED),
-        sum(map(cost_s, unique_runs)),
-        sum(map(cost_s, shared)),
+        sum(map(spent_device_s, unique_runs)),
+        sum(map(spent_device_s, shared)),
     )
 
 
-def costs(comparisons: Sequence[StrategyComparison], runs: Sequence[Run], searches: Searches) -> list[SweepCost]:
+def costs(comparisons: Sequence[StrategyComparison], runs: Sequence[Run], searches: StudiesByFamily) -> list[SweepCost]:
     """Return the cost of each strategy of each comparison, of runs in no sweep, and of all runs together.
 
     Rows without any cost are left out, and so is the total of a single row.

@@ -7,14 +7,14 @@ from functools import cached_property
 from ettsweep.report.formats import strategy_rank
 from ettsweep.runs.spec import Recipe, RunSpec
 from ettsweep.study.lattice import Point
-from ettsweep.study.run_index import Run, by_point
+from ettsweep.study.run_index import Run, group_by_point
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
-Points = dict[Point, list[Run]]
+RunsByPoint = dict[Point, list[Run]]
 """Runs of a family by lattice point, lowest seed first."""
 
 
@@ -23,7 +23,7 @@ class JudgedFamily:
     """A verdict and the runs of its family."""
 
     verdict: Verdict
-    points: Points
+    points: RunsByPoint
 
     @property
     def runs(self) -> list[Run]:
@@ -43,14 +43,14 @@ class JudgedFamily:
     @property
     def scores(self) -> list[float | None]:
         """Scores of the candidate's finished runs whose seeds count; None for those that diverged."""
-        return [run.score for run in self.counted(self.optimum) if run.state.finished]
+        return [run.score for run in self.counted_runs(self.optimum) if run.state.finished]
 
-    def counted(self, runs: Iterable[Run]) -> list[Run]:
+    def counted_runs(self, runs: Iterable[Run]) -> list[Run]:
         """Return the runs whose seeds count for the verdict.
 
         Those are the sweep's seeds and, under the rule of the bound, those of racing.
         """
-        return [run for run in runs if self.study_state.counts(run.spec.seed)]
+        return [run for run in runs if self.study_state.is_verdict_seed(run.spec.seed)]
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class StrategyComparison:
         return self.families[0].verdict.study.metric
 
 
-def points_of(runs: Iterable[Run], study: Study | None = None) -> Points:
+def runs_by_point(runs: Iterable[Run], study: Study | None = None) -> RunsByPoint:
     """Group runs of one family by point; with a study, only those on its lattice, at the points it requested."""
-    lattice_runs = [run for run in runs if study is None or study.holds(run.point)]
-    groups = by_point(lattice_runs, study.asked if study else ())
+    lattice_runs = [run for run in runs if study is None or study.is_on_lattice(run.point)]
+    groups = group_by_point(lattice_runs, study.seeds_by_point if study else ())
     return {point: sorted(members, key=lambda run: run.spec.seed) for point, members in groups.items()}
 
 
-def of_families(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def runs_by_family(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Group runs by family id."""
     families: dict[str, list[Run]] = {}
     for run in runs:
@@ -81,19 +81,21 @@ def of_families(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return families
 
 
-def with_evidence(runs: Iterable[Run], verdicts: Iterable[Verdict]) -> list[Run]:
+def with_verdict_runs(runs: Iterable[Run], verdicts: Iterable[Verdict]) -> list[Run]:
     """Return the runs together with those that the verdicts rest on, each once."""
     evidence = (run for verdict in verdicts for run in verdict.runs)
     return list({run.id: run for run in (*runs, *evidence)}.values())
 
 
-def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:
+def judged_families(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:
     """Return each verdict with its family's runs on the lattice of its sweep."""
-    families = of_families(runs)
-    return [JudgedFamily(verdict, points_of(families.get(verdict.family, ()), verdict.study)) for verdict in verdicts]
+    families = runs_by_family(runs)
+    return [
+        JudgedFamily(verdict, runs_by_point(families.get(verdict.family, ()), verdict.study)) for verdict in verdicts
+    ]
 
 
-def compare(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
+def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
     """Group families of one sweep that differ only in strategy, strategies in their usual order; sort by title."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
@@ -102,21 +104,23 @@ def compare(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
         recipes.setdefault((study.sweep, *recipe), []).append(family)
     studies = [members[0].verdict.study for members in recipes.values()]
     comparisons = [
-        StrategyComparison(_title(study, studies), tuple(members))
+        StrategyComparison(_comparison_title(study, studies), tuple(members))
         for study, members in zip(studies, recipes.values(), strict=True)
     ]
     return sorted(comparisons, key=lambda comparison: comparison.title)
 
 
-def _title(study: Study, studies: Sequence[Study]) -> str:
+def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
     """Return model and task, the sweep if there are several, and the fields that tell like comparisons apart.
 
     At most four fields, so that the title stays readable.
     """
     title = f"{study.model} on {study.base.task.kind}"
     title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""
-    recipe = _flat(study.base)
-    same_task = [_flat(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)]
+    recipe = _flat_recipe(study.base)
+    same_task = [
+        _flat_recipe(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)
+    ]
     different = sorted(
         name for name in recipe if any(flat.get(name, recipe[name]) != recipe[name] for flat in same_task)
     )
@@ -124,7 +128,7 @@ def _title(study: Study, studies: Sequence[Study]) -> str:
     return title + (f" ({', '.join(differences)})" if differences else "")
 
 
-def _flat(spec: RunSpec) -> dict[str, object]:
+def _flat_recipe(spec: RunSpec) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in spec.model_dump(include=set(Recipe.model_fields)).items():
         if isinstance(value, dict):

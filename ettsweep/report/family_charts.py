@@ -8,11 +8,18 @@ import pandas as pd
 
 from ettsweep.report import figures
 from ettsweep.report.families import JudgedFamily
-from ettsweep.report.figures.optima import of_one_kind
-from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
+from ettsweep.report.figures.optima import prefer_fresh_runs
+from ettsweep.report.frames import (
+    curves_frame,
+    optima_frame,
+    points_frame,
+    ranges_frame,
+    search_history_frame,
+    spikes_frame,
+)
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.surface_frames import optimum_frame, surface_frame
-from ettsweep.trainer.tasks.registry import evaluated
+from ettsweep.trainer.tasks.registry import evaluation_column
 
 
 class FamilyFrames:
@@ -21,7 +28,7 @@ class FamilyFrames:
     def __init__(self, families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> None:
         self.families, self._histories, self._rows = families, histories, rows
 
-    def of(self, families: Sequence[JudgedFamily]) -> "FamilyFrames":
+    def for_families(self, families: Sequence[JudgedFamily]) -> "FamilyFrames":
         """Return the frames of other families; histories read so far are shared."""
         return FamilyFrames(families, self._histories, self._rows)
 
@@ -51,9 +58,9 @@ class FamilyFrames:
         return optima_frame(self.families)
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """`True` if no axis is searched, or there is no run yet."""
-        return not any(family.runs and family.verdict.study.free for family in self.families)
+        return not any(family.runs and family.verdict.study.has_free_axis for family in self.families)
 
 
 # --- of families that differ only in strategy -----------------------------------------------------------------------
@@ -68,10 +75,10 @@ def strategies(frames: FamilyFrames) -> alt.LayerChart | None:
 
 def seeds(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the optima of all strategies over seeds; None if none was evaluated, or all diverged."""
-    optima = of_one_kind(frames.optima)
+    optima = prefer_fresh_runs(frames.optima)
     curves = frames.curves[frames.curves["run"].isin(optima["run"])]
     scored = optima["score"].notna().any()
-    return figures.seeds(curves, optima) if scored and _evaluated(curves, optima) else None
+    return figures.seeds(curves, optima) if scored and _has_evaluations(curves, optima) else None
 
 
 def scores(frames: FamilyFrames) -> alt.LayerChart | None:
@@ -85,22 +92,24 @@ def scores(frames: FamilyFrames) -> alt.LayerChart | None:
 def lattice(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the map of a family; None if it has no run, or no axis is searched."""
     (family,) = frames.families
-    if frames.empty:
+    if frames.is_empty:
         return None
     return figures.lattice(frames.points, frames.surface, optimum_frame([family]), ranges_frame(family))
 
 
 def trajectories(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the evaluations of all points of a family; None if no run that counts was evaluated."""
-    if frames.empty:
+    if frames.is_empty:
         return None
     counted_curves = frames.curves[frames.curves["counted"]]
-    return figures.trajectories(frames.curves, frames.points) if _evaluated(counted_curves, frames.points) else None
+    return (
+        figures.trajectories(frames.curves, frames.points) if _has_evaluations(counted_curves, frames.points) else None
+    )
 
 
 def curves(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the explorer of a family's curves; None if nothing was recorded."""
-    if frames.empty or frames.curves.empty:
+    if frames.is_empty or frames.curves.empty:
         return None
     return figures.curves(frames.curves, frames.spikes, frames.points)
 
@@ -108,10 +117,10 @@ def curves(frames: FamilyFrames) -> alt.LayerChart | None:
 def course(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the best score after each finished run of a search; None if no point was suggested."""
     (family,) = frames.families
-    history = course_frame(family)
-    return None if frames.empty or history.empty else figures.course(history, frames.points)
+    history = search_history_frame(family)
+    return None if frames.is_empty or history.empty else figures.course(history, frames.points)
 
 
-def _evaluated(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
+def _has_evaluations(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
     """`True` if the curves have an evaluation of the scored quantity."""
-    return bool(curves[evaluated(str(scored["metric"].iloc[0]))].notna().any())
+    return bool(curves[evaluation_column(str(scored["metric"].iloc[0]))].notna().any())

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.files import Json, write_atomic
 from ettsweep.report import family_charts
 from ettsweep.report.families import StrategyComparison
@@ -18,10 +18,10 @@ from ettsweep.report.theme import CONFIG
 from ettsweep.report.verdict_text import Key
 from ettsweep.study.verdict import Verdict
 
-VEGA_LITE = "6.4"
+VEGA_LITE_VERSION = "6.4"
 """The Vega-Lite version that altair writes."""
 
-SCALE = 2
+PNG_SCALE = 2
 """PNG pixels per pixel of the figure."""
 
 
@@ -53,12 +53,12 @@ class Figure:
 
         # A file has no container to take its width from.
         spec = self.spec | {"width": FILE_WIDTH} if self.spec.get("width") == "container" else self.spec
-        spec = {**spec, "title": _titled(spec.get("title"), self.title), "background": "white"}
+        spec = {**spec, "title": _file_title(spec.get("title"), self.title), "background": "white"}
         # Vega runs once; PNG and PDF are made from the SVG, so all three look the same.
-        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=CONFIG)
+        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE_VERSION, config=CONFIG)
         contents: dict[str, str | bytes] = {
             "svg": svg,
-            "png": vl_convert.svg_to_png(svg, scale=SCALE),
+            "png": vl_convert.svg_to_png(svg, scale=PNG_SCALE),
             "pdf": vl_convert.svg_to_pdf(svg),
         }
         for suffix, content in contents.items():
@@ -66,7 +66,7 @@ class Figure:
         return [folder / f"{self.name}.{suffix}" for suffix in contents]
 
 
-def _titled(chart_title: Any, title: str) -> Json:
+def _file_title(chart_title: Any, title: str) -> Json:
     """Return a title for a file, which has no page around it, above the chart's own."""
     return {"text": title, "subtitle": chart_title["text"] if isinstance(chart_title, dict) else chart_title or ""}
 
@@ -74,76 +74,78 @@ def _titled(chart_title: Any, title: str) -> Json:
 # --- drawing --------------------------------------------------------------------------------------------------------
 
 
-class FigureWriter:
+class FigureBuilder:
     """Draws the figures of comparisons, and gives each a file name of its own."""
 
     def __init__(self, histories: RunHistories, rows: int) -> None:
         self._histories = histories
         self._rows = rows
-        self._used: set[str] = set()
+        self._used_names: set[str] = set()
 
-    def of(self, comparison: StrategyComparison) -> Iterator[tuple[Key, Figure]]:
+    def build(self, comparison: StrategyComparison) -> Iterator[tuple[Key, Figure]]:
         """Yield the figures of a comparison, each with the key of its family.
 
         Figures of all strategies have the key of the first. Figures without data are left out.
         """
         families, first = comparison.families, comparison.families[0].verdict
         frames = FamilyFrames(families, self._histories, self._rows)
-        title, name = comparison.title, self._name(_series(first), first.family)
-        for kind, caption, chart in _of_all(frames):
-            yield first.key, _figure(kind, f"{name}-{kind}", title, caption, chart)
+        title, name = comparison.title, self._unique_name(_series_name(first), first.family)
+        for kind, caption, chart in _comparison_charts(frames):
+            yield first.key, _make_figure(kind, f"{name}-{kind}", title, caption, chart)
         for family in families:
             verdict = family.verdict
-            name = self._name(f"{_series(verdict)}-{verdict.strategy}", verdict.family)
-            for kind, caption, chart in _of_one(frames.of([family])):
-                yield verdict.key, _figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, chart)
+            name = self._unique_name(f"{_series_name(verdict)}-{verdict.strategy}", verdict.family)
+            for kind, caption, chart in _single_family_charts(frames.for_families([family])):
+                yield verdict.key, _make_figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, chart)
 
-    def _name(self, name: str, family: str) -> str:
+    def _unique_name(self, name: str, family: str) -> str:
         """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added.
 
         LaTeX takes what follows a dot for the file type, and other programs may do the same.
         """
         file_name = name.replace("=", "").replace(".", "p")
         ascii_name = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in file_name)
-        if ascii_name in self._used:
+        if ascii_name in self._used_names:
             ascii_name += f"-{family[:6]}"
-        self._used.add(ascii_name)
+        self._used_names.add(ascii_name)
         return ascii_name
 
 
-def _series(verdict: Verdict) -> str:
+def _series_name(verdict: Verdict) -> str:
     return verdict.study.sweep or verdict.study.model
 
 
-def _figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
+def _make_figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
     bare = chart.copy(deep=False)
     bare.datasets = alt.Undefined  # else altair walks through every value
     return Figure(kind, name, title, caption, {**bare.to_dict(validate=False), "datasets": chart.datasets})
 
 
-Drawn = Iterator[tuple[str, str, alt.LayerChart]]
+CaptionedCharts = Iterator[tuple[str, str, alt.LayerChart]]
 """Kind, caption and chart of some figures."""
 
 
-def _of_all(frames: FamilyFrames) -> Drawn:
+def _comparison_charts(frames: FamilyFrames) -> CaptionedCharts:
     """Draw the figures that compare strategies."""
     if chart := family_charts.strategies(frames):
         plateau = ", with a ring around those as good as the candidate within the margin" * bool(
             frames.points["as_good"].any()
         )
         yield "strategies", f"Points that were run{plateau}, and the candidates, labelled.", chart
-    yield from _captioned(frames, {"seeds": family_charts.seeds, "scores": family_charts.scores})
+    yield from _with_captions(frames, {"seeds": family_charts.seeds, "scores": family_charts.scores})
 
 
-def _of_one(frames: FamilyFrames) -> Drawn:
+def _single_family_charts(frames: FamilyFrames) -> CaptionedCharts:
     """Draw the figures of one family."""
     if chart := family_charts.lattice(frames):
         yield "map", _map_caption(frames), chart
     kinds = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
-    yield from _captioned(frames, kinds)
+    yield from _with_captions(frames, kinds)
 
 
-def _captioned(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], alt.LayerChart | None]]) -> Drawn:
+def _with_captions(
+    frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], alt.LayerChart | None]]
+) -> CaptionedCharts:
     for kind, draw in kinds.items():
         if chart := draw(frames):
             yield kind, CAPTIONS[kind], chart
@@ -188,9 +190,9 @@ def _map_caption(frames: FamilyFrames) -> str:
         )
     if off_lattice := int(points["lr_steps"].isna().sum()):
         sentences.append(
-            f"{count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."
+            f"{format_count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."
         )
-    if verdict.study.proposed:
+    if verdict.study.suggested_points:
         sentences.append(
             "Numbers: the order in which points were suggested; grey line: the edge of the searched ranges."
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ettsweep.errors import InputError
-from ettsweep.powers import power
+from ettsweep.powers import format_power
 from ettsweep.report.theme import INK
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.lattice import Point
@@ -29,14 +29,14 @@ FAMILY_COLOURS = {
 GREY = "#9a9a9a"
 """The colour of points and strategies that do not stand out."""
 
-LARGE = 1e6
+LARGE_LOSS = 1e6
 """Losses from here on are written with a power of ten."""
 
 
 # --- numbers --------------------------------------------------------------------------------------------
 
 
-def short(value: float) -> str:
+def three_digits(value: float) -> str:
     """Return a number with three significant digits: 0.0156, 22.6, 3.05e-7."""
     text = f"{value:.3g}"
     if "e" not in text:
@@ -48,7 +48,7 @@ def short(value: float) -> str:
 
 def point_text(point: Point) -> str:
     """Return a point as powers of two: (2^-6, 2^-1)."""
-    return f"({power(point.lr, 3)}, {power(point.wd, 3)})"
+    return f"({format_power(point.lr, 3)}, {format_power(point.wd, 3)})"
 
 
 def is_accuracy(metric: str) -> bool:
@@ -61,12 +61,12 @@ def score_text(value: float, metric: str, unit: bool = True) -> str:
     if is_accuracy(metric):
         return f"{100 * value:.2f}" + ("%" if unit else "")
     size = abs(value)
-    if size >= LARGE:
+    if size >= LARGE_LOSS:
         mantissa, exponent = f"{value:.3e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
     if size >= 1e4:
         return f"{value:.0f}"
-    return f"{value:.4g}" if size >= 1e-4 or value == 0 else short(value)
+    return f"{value:.4g}" if size >= 1e-4 or value == 0 else three_digits(value)
 
 
 def cell_text(value: float, metric: str) -> str:
@@ -74,7 +74,7 @@ def cell_text(value: float, metric: str) -> str:
     if is_accuracy(metric):
         return f"{100 * value:.2f}"
     # A hexagon has room for about five characters.
-    text = f"{value:.3f}" if 1e-3 <= abs(value) < 10 else short(value)
+    text = f"{value:.3f}" if 1e-3 <= abs(value) < 10 else three_digits(value)
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
@@ -82,7 +82,7 @@ def error_text(error: float, score: float, metric: str) -> str:
     """Return the error of a score for a hexagon, with no more decimals than the score has there."""
     score_digits = cell_text(score, metric)
     decimals = 0 if "e" in score_digits else len(score_digits.partition(".")[2])
-    text = f"{(100 if is_accuracy(metric) else 1) * error:.{decimals}f}" if decimals else short(error)
+    text = f"{(100 if is_accuracy(metric) else 1) * error:.{decimals}f}" if decimals else three_digits(error)
     return text[1:] if text.startswith("0.") and not is_accuracy(metric) else text
 
 
@@ -112,7 +112,7 @@ def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None
     if is_accuracy(metric):
         return f"{score_text(mean, metric, unit=False)} ± {score_text(std, metric)}"
     # Mean and deviation share one power of ten: (1.20 ± 0.31)e7.
-    if (size := max(abs(mean), std)) >= LARGE:
+    if (size := max(abs(mean), std)) >= LARGE_LOSS:
         exponent = math.floor(math.log10(size))
         return f"({plus_minus(mean / 10.0**exponent, std / 10.0**exponent, metric)})e{exponent}"
     # Two significant digits of the deviation.
@@ -127,7 +127,7 @@ def metric_name(metric: str) -> str:
     return prefix + ("validation accuracy" if quantity == "accuracy" else "validation loss")
 
 
-def axis_of(metric: str) -> tuple[str, int]:
+def axis_title_and_factor(metric: str) -> tuple[str, int]:
     """Return the title of a metric's axis, and the factor from values to that axis (100 for percent)."""
     return (metric_name(metric) + " (%)", 100) if is_accuracy(metric) else (metric_name(metric), 1)
 

@@ -9,24 +9,35 @@ from ettsweep.powers import log2
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import plus_minus, point_text, score_text, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories
-from ettsweep.strategies.optimizers import factors_of
+from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import map_point
-from ettsweep.study.history import course
-from ettsweep.study.lattice import Point, snap
+from ettsweep.study.history import search_history
+from ettsweep.study.lattice import Point, snap_point
 from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
 
-OWNER = ("sweep", "family", "model", "strategy")
+OWNER_COLUMNS = ("sweep", "family", "model", "strategy")
 POINT_COLUMNS = (
-    *(*OWNER, "point", "lr", "wd", "log2_lr", "log2_wd", "lr_steps", "wd_steps", "common_log2_lr", "common_log2_wd"),
+    *(
+        *OWNER_COLUMNS,
+        "point",
+        "lr",
+        "wd",
+        "log2_lr",
+        "log2_wd",
+        "lr_steps",
+        "wd_steps",
+        "common_log2_lr",
+        "common_log2_wd",
+    ),
     *("role", "state", "metric", "score", "error", "seeds", "told", "proposal", "as_good", "runs"),
 )
 CURVE_COLUMNS = (
-    *(*OWNER, "point", "role", "run", "seed", "counted", "state", "unit", "step", "trained"),
+    *(*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "state", "unit", "step", "trained"),
     *(*TRAINING, *EVALUATIONS),
 )
-SPIKE_COLUMNS = (*OWNER, "point", "role", "run", "seed", "step", "trained", "quantity", "value", "told")
+SPIKE_COLUMNS = (*OWNER_COLUMNS, "point", "role", "run", "seed", "step", "trained", "quantity", "value", "told")
 
 
 def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
@@ -44,32 +55,32 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         as_good: `True` if the point is no worse than the candidate by more than the margin, with the confidence.
         runs: ids, separated by spaces.
     """
-    rows = [row for family in families for row in _points(family)]
+    rows = [row for family in families for row in _point_rows(family)]
     frame = pd.DataFrame(rows, columns=list(POINT_COLUMNS))
     kinds = {"seeds": "Int64", "proposal": "Int64", "score": "float64", "error": "float64", "as_good": "bool"}
     return frame.astype(kinds)
 
 
-def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
+def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
     verdict, study = family.verdict, family.verdict.study
     neighbours = {neighbour.point for neighbour in verdict.neighbours}
     plateau = set(verdict.bound.plateau) if verdict.bound else set()
     # Requested points and neighbours without a run are on the map too, as missing.
-    points = dict.fromkeys([*family.points, *study.asked, *neighbours])
+    points = dict.fromkeys([*family.points, *study.seeds_by_point, *neighbours])
     if not points:  # a search that has suggested nothing yet
         return []
     origin, rows = verdict.point or min(points, key=tuple), list[tuple[object, ...]]()
     for point in sorted(points, key=tuple):
-        scored, members = family.study_state.at(point), family.points.get(point, [])
-        scores = [run.score for run in family.counted(members) if run.state.finished]
+        scored, members = family.study_state.score_point(point), family.points.get(point, [])
+        scores = [run.score for run in family.counted_runs(members) if run.state.finished]
         # A point with a diverged seed has neither mean nor error.
         error = None if scored.score is None else standard_error(scores)
-        metric = study.metric.metric
+        metric = study.metric.name
         score_cell = "" if scored.score is None else plus_minus(scored.score, error, metric) or ""
         rows.append(
             (
-                *(*_owner(verdict), point_text(point), point.lr, point.wd, *point.log2()),
-                *(*_steps(study, origin, point), *_common(study, point)),
+                *(*_owner_columns(verdict), point_text(point), point.lr, point.wd, *point.log2()),
+                *(*_lattice_steps(study, origin, point), *_common_log2(study, point)),
                 *(
                     _role(verdict, neighbours, point),
                     scored.state.value,
@@ -79,7 +90,7 @@ def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
                     scored.runs,
                     score_cell,
                 ),
-                *(study.numbers.get(point), point in plateau, " ".join(run.id for run in members)),
+                *(study.suggestion_numbers.get(point), point in plateau, " ".join(run.id for run in members)),
             )
         )
     return rows
@@ -89,13 +100,13 @@ def _role(verdict: Verdict, neighbours: Collection[Point], point: Point) -> str:
     return "candidate" if point == verdict.point else "neighbour" if point in neighbours else "other"
 
 
-def _owner(verdict: Verdict) -> tuple[str, str, str, str]:
+def _owner_columns(verdict: Verdict) -> tuple[str, str, str, str]:
     study = verdict.study
     strategy = " ".join(verdict.strategy.split())  # Vega expressions break at unusual line separators
     return study.sweep, verdict.family, study.model, strategy
 
 
-def _steps(study: Study, origin: Point, point: Point) -> tuple[float | None, float | None]:
+def _lattice_steps(study: Study, origin: Point, point: Point) -> tuple[float | None, float | None]:
     """Return the steps along lr and wd from `origin` to a point; (None, None) where the point is off that lattice."""
     free = study.wd if study.lr.fixed else study.lr  # a fixed axis is counted in the free axis's steps
     lr_step, wd_step = free.step, (free if study.wd.fixed else study.wd).step
@@ -104,14 +115,14 @@ def _steps(study: Study, origin: Point, point: Point) -> tuple[float | None, flo
         return None, None
     i, j = round((lr - lr0) / lr_step), round((wd - wd0) / wd_step) if wd0 != wd else 0
     # `snap` tolerates rounding in lr and wd; a point between two positions does not come back.
-    is_on_lattice = snap(origin.moved(i * lr_step, j * wd_step), [point]) == point
+    is_on_lattice = snap_point(origin.moved(i * lr_step, j * wd_step), [point]) == point
     return (i, j) if is_on_lattice else (None, None)
 
 
-def _common(study: Study, point: Point) -> tuple[float | None, float | None]:
+def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
     base = study.base
-    lr, wd = map_point(point.lr, point.wd, base.strategy.s, None, base.model.width, factors_of(base.optimizer))
+    lr, wd = map_point(point.lr, point.wd, base.strategy.s, None, base.model.width, factor_rule(base.optimizer))
     return log2(lr), log2(wd)
 
 
@@ -128,14 +139,14 @@ def curves_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows
         loss, grad_norm: means since the row before (nats; norm of all gradients before clipping).
         val_loss, val_accuracy: of evaluations (nats; a fraction).
     """
-    table_rows = [row for family in families for row in _curves(family, histories, rows)]
+    table_rows = [row for family in families for row in _curve_rows(family, histories, rows)]
     frame = pd.DataFrame(table_rows, columns=list(CURVE_COLUMNS))
     return frame.astype({"counted": "bool"} | dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"))
 
 
-def _curves(family: JudgedFamily, histories: RunHistories, rows: int) -> Iterable[tuple[object, ...]]:
-    for run, run_columns in _members(family):
-        if history := histories.of(run, rows):
+def _curve_rows(family: JudgedFamily, histories: RunHistories, rows: int) -> Iterable[tuple[object, ...]]:
+    for run, run_columns in _runs_with_columns(family):
+        if history := histories.get(run, rows):
             columns = *run_columns, run.state.value, history.unit
             # Steps and evaluations are rows of their own: they are thinned differently.
             for step, loss, norm in history.training:
@@ -155,21 +166,27 @@ def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows
     table_rows = [
         (*columns[:-1], spike.step, spike.step / history.unit_steps, spike.quantity, spike.value, spike.text)
         for family in families
-        for run, columns in _members(family)
-        if (history := histories.of(run, rows))
+        for run, columns in _runs_with_columns(family)
+        if (history := histories.get(run, rows))
         for spike in history.spikes
     ]
     return pd.DataFrame(table_rows, columns=list(SPIKE_COLUMNS)).astype({"value": "float64"})
 
 
-def _members(family: JudgedFamily) -> Iterator[tuple[Run, tuple[object, ...]]]:
+def _runs_with_columns(family: JudgedFamily) -> Iterator[tuple[Run, tuple[object, ...]]]:
     """Yield the runs of a family, each with its values of the columns from `sweep` to `counted`."""
     verdict = family.verdict
     neighbours = {neighbour.point for neighbour in verdict.neighbours}
     for point, members in family.points.items():
         for run in members:
-            columns = (*_owner(verdict), point_text(point), _role(verdict, neighbours, point), run.id, run.spec.seed)
-            yield run, (*columns, family.study_state.counts(run.spec.seed))
+            columns = (
+                *_owner_columns(verdict),
+                point_text(point),
+                _role(verdict, neighbours, point),
+                run.id,
+                run.spec.seed,
+            )
+            yield run, (*columns, family.study_state.is_verdict_seed(run.spec.seed))
 
 
 def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
@@ -178,16 +195,16 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     `counted` is `False` for fresh seeds, which do not count for the verdict.
     """
     rows = [
-        (*about, family.verdict.study.metric.metric, run.score)
+        (*about, family.verdict.study.metric.name, run.score)
         for family in families
-        for run, about in _members(family)
+        for run, about in _runs_with_columns(family)
         if run.state.finished and about[5] == "candidate"  # the role
     ]
-    columns = [*OWNER, "point", "role", "run", "seed", "counted", "metric", "score"]
+    columns = [*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "metric", "score"]
     return pd.DataFrame(rows, columns=columns).astype({"score": "float64", "counted": "bool"})
 
 
-def course_frame(family: JudgedFamily) -> pd.DataFrame:
+def search_history_frame(family: JudgedFamily) -> pd.DataFrame:
     """Return one row per finished run of a search, in the order of `study.history`; empty if nothing was suggested.
 
     Columns:
@@ -196,10 +213,18 @@ def course_frame(family: JudgedFamily) -> pd.DataFrame:
         score, best: of the run, and the best so far.
         told: the score as text.
     """
-    metric = family.verdict.study.metric.metric
+    metric = family.verdict.study.metric.name
     rows = [
-        (n, point_text(step.point), step.run.id, step.run.spec.seed, step.proposal, step.run.score, step.best)
-        for n, step in enumerate(course(family.study_state), 1)
+        (
+            n,
+            point_text(step.point),
+            step.run.id,
+            step.run.spec.seed,
+            step.suggestion_number,
+            step.run.score,
+            step.best_score,
+        )
+        for n, step in enumerate(search_history(family.study_state), 1)
     ]
     columns = ["number", "point", "run", "seed", "proposal", "score", "best"]
     frame = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("proposal", "score", "best"), "float64"))
@@ -214,10 +239,10 @@ def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
     None where no sampler suggested points.
     """
     study = family.verdict.study
-    if not study.proposed:
+    if not study.suggested_points:
         return None
     origin = family.verdict.point or min(family.points, key=tuple)
-    corners = [_steps(study, origin, corner) for corner in study.box]
+    corners = [_lattice_steps(study, origin, corner) for corner in study.box]
     # A corner off the lattice of the candidate has no steps.
     frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"]).dropna()
     return None if frame.empty else frame

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ettsweep.files import dumps, json_or_empty, sha256_of, storage_errors, write_atomic
 
-NAME = ".written.json"
+MANIFEST_NAME = ".written.json"
 """The list, beside the page: the checksum of each file by its relative path."""
 
 
@@ -19,10 +19,10 @@ def update_manifest(out: Path, paths: Iterable[Path]) -> None:
     """
     with storage_errors(out):
         checksums = {path.relative_to(out).as_posix(): sha256_of(path) for path in paths}
-        for name, checksum in json_or_empty(out / NAME).items():
+        for name, checksum in json_or_empty(out / MANIFEST_NAME).items():
             path = out / name
             # The list may have been edited or copied: never delete outside of the two folders.
             is_output = path.parent in (out / "figures", out / "tables") and path.name != ".."
             if is_output and name not in checksums and path.is_file() and sha256_of(path) == checksum:
                 path.unlink()
-    write_atomic(out / NAME, dumps(checksums))
+    write_atomic(out / MANIFEST_NAME, dumps(checksums))

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.report.families import JudgedFamily
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run
 from ettsweep.study.verdict import Verdict
 
-UNDER_WAY = (State.QUEUED, State.RUNNING)
+PENDING_STATES = (State.QUEUED, State.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
 
     A command has --strategy only where the other families need another command: else one command serves all.
     """
-    drafts = [_next(family) for family in families]
+    drafts = [_next_step(family) for family in families]
     # The subcommand of each step shows whether one command serves all families.
     kinds = Counter(command.split()[1] if command else "" for _, command, _ in drafts)
     steps = []
@@ -45,20 +45,20 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
     return steps
 
 
-def _next(family: JudgedFamily) -> tuple[str, str, bool]:
+def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
     """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
     verdict = family.verdict
-    if pending := sum(run.state in UNDER_WAY for run in family.runs):
-        return f"{count(pending, 'run')} queued or running: follow their progress", "ettsweep watch", False
-    if verdict.stuck:
-        return _unstick(verdict)
+    if pending := sum(run.state in PENDING_STATES for run in family.runs):
+        return f"{format_count(pending, 'run')} queued or running: follow their progress", "ettsweep watch", False
+    if verdict.blocked_run_ids:
+        return _decide_step(verdict)
     match verdict.verdict:
-        case "optimal" if not verdict.fresh:
+        case "optimal" if not verdict.fresh_scores:
             return "rerun it with fresh seeds, which took no part in choosing it", "ettsweep seeds --follow", False
-        case "optimal" if run := _to_repeat(family):
+        case "optimal" if run := _run_to_reproduce(family):
             return "reproduce it, bit for bit", f"ettsweep show {run.id} --reproduce", True
         case "unresolved":
-            return _resolve(verdict)
+            return _resolve_step(verdict)
         case "refuted":
             return "continue from the better neighbour", "ettsweep verify-optimum --follow", False
         case "tie":
@@ -72,20 +72,20 @@ def _next(family: JudgedFamily) -> tuple[str, str, bool]:
     return "train the missing runs, and judge again", "ettsweep verify-optimum --follow", False
 
 
-def _resolve(verdict: Verdict) -> tuple[str, str, bool]:
+def _resolve_step(verdict: Verdict) -> tuple[str, str, bool]:
     if verdict.score is None:
         return "all points diverged: request the grid with lower lr", "", True
     if verdict.bound and verdict.bound.value is None:
         text = "repeat its points with more seeds, to measure the noise"
         return text, "ettsweep verify-optimum --follow", False
-    more_runs = verdict.bound.more if verdict.bound else None
+    more_runs = verdict.bound.further_runs if verdict.bound else None
     if more_runs:
         command = f"ettsweep verify-optimum --follow --max-runs {more_runs}"
-        return f"about {count(more_runs, 'more run')} would settle it", command, False
+        return f"about {format_count(more_runs, 'more run')} would settle it", command, False
     return "train the runs that decide most, seed by seed", "ettsweep verify-optimum --follow", False
 
 
-def _unstick(verdict: Verdict) -> tuple[str, str, bool]:
+def _decide_step(verdict: Verdict) -> tuple[str, str, bool]:
     """Return the command that the reason suggests for runs that a person must decide about."""
     # The reason quotes commands in backticks; of several, `retry` is the one that continues the run.
     commands = re.findall("`(ettsweep [^`]*)`", verdict.reason)
@@ -93,9 +93,9 @@ def _unstick(verdict: Verdict) -> tuple[str, str, bool]:
         (quoted for quoted in commands if quoted.startswith("ettsweep retry")),
         commands[0] if commands else "",
     )
-    return f"decide about {count(len(verdict.stuck), 'run')}: retry, or see why", command, True
+    return f"decide about {format_count(len(verdict.blocked_run_ids), 'run')}: retry, or see why", command, True
 
 
-def _to_repeat(family: JudgedFamily) -> Run | None:
+def _run_to_reproduce(family: JudgedFamily) -> Run | None:
     """Return the run of the optimum with the lowest seed that counts and has a score."""
-    return next((run for run in family.counted(family.optimum) if run.score is not None), None)
+    return next((run for run in family.counted_runs(family.optimum) if run.score is not None), None)

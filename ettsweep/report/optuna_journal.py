@@ -12,24 +12,24 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.files import dumps, write_atomic
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run, RunIndex
-from ettsweep.study.samplers import quiet
+from ettsweep.study.samplers import quiet_optuna
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verification import evaluate_all
 from ettsweep.trainer.tasks.registry import Metric
 
-FAMILY = "family"
+FAMILY_ATTRIBUTE = "family"
 """The study attribute with the id of its family: studies that other programs wrote have none."""
 
 
-class _Lines(BaseJournalBackend):
+class _MemoryBackend(BaseJournalBackend):
     """A journal in memory: Optuna builds it line by line, one atomic write puts it on disk."""
 
     def __init__(self) -> None:
@@ -55,31 +55,31 @@ def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study]
         InputError: the file exists, and ettsweep did not write it.
         StorageError: it cannot be written.
     """
-    if path.exists() and not _replaceable(path):
+    if path.exists() and not _is_replaceable(path):
         problem = "exists, and is not a journal that ettsweep wrote; choose another file, or move it away"
         raise InputError(f"--optuna {path}: {problem}")
-    journal, trials = _Lines(), 0
-    with quiet():
+    journal, trials = _MemoryBackend(), 0
+    with quiet_optuna():
         storage = JournalStorage(journal)
         for study_state in evaluate_all(searches, run_index):
             trials += _add_study(
-                storage, study_state, sweep_store.named[study_state.study.sweep].samplers(study_state.study)
+                storage, study_state, sweep_store.sweeps[study_state.study.sweep].sampler_by_point(study_state.study)
             )
     write_atomic(path, "".join(dumps(line) + "\n" for line in journal.lines))
     studies = f"{len(searches)} {'study' if len(searches) == 1 else 'studies'}"
-    return f"wrote {path}: {count(trials, 'trial')} of {studies}, for optuna-dashboard"
+    return f"wrote {path}: {format_count(trials, 'trial')} of {studies}, for optuna-dashboard"
 
 
-def _replaceable(path: Path) -> bool:
+def _is_replaceable(path: Path) -> bool:
     """`True` if a file is empty, or all its studies are exported families."""
     if not path.is_file() or path.stat().st_size == 0:
         return path.is_file()
     try:
-        with quiet():
+        with quiet_optuna():
             studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
     except Exception:  # Optuna raises many types for a file that is not a journal
         return False
-    return bool(studies) and all(FAMILY in study.user_attrs for study in studies)
+    return bool(studies) and all(FAMILY_ATTRIBUTE in study.user_attrs for study in studies)
 
 
 def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mapping[Point, str]) -> int:
@@ -87,49 +87,51 @@ def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mappi
 
     Suggested points come first, in the order of suggestion, then all others by lr and wd.
     """
-    sweep_study, runs, metric = study_state.study, study_state.runs(), study_state.study.metric
+    sweep_study, runs, metric = study_state.study, study_state.runs_by_point(), study_state.study.metric
     others = sorted(runs.keys() - samplers.keys(), key=tuple)
-    trial_runs = {point: point_runs for point in (*samplers, *others) if (point_runs := _shown(runs.get(point, ())))}
+    trial_runs = {
+        point: point_runs for point in (*samplers, *others) if (point_runs := _runs_of_trial(runs.get(point, ())))
+    }
     direction = StudyDirection.MINIMIZE if metric.mode == "min" else StudyDirection.MAXIMIZE
     study = optuna.create_study(storage=storage, study_name=sweep_study.title, direction=direction)
-    study.set_metric_names([metric.metric])
+    study.set_metric_names([metric.name])
     study.set_user_attr("sweep", sweep_study.sweep)
-    study.set_user_attr(FAMILY, sweep_study.family)
+    study.set_user_attr(FAMILY_ATTRIBUTE, sweep_study.family)
     space: dict[str, BaseDistribution] = {}
     for name, axis in (("lr", sweep_study.lr), ("wd", sweep_study.wd)):
         # The range includes points outside of the box: Optuna rejects a trial outside of its distribution.
-        coordinates = [getattr(point, name) for point in (*sweep_study.box, *sweep_study.asked, *trial_runs)]
+        coordinates = [getattr(point, name) for point in (*sweep_study.box, *sweep_study.seeds_by_point, *trial_runs)]
         if axis.fixed:
             study.set_user_attr(name, getattr(sweep_study.centre, name))
         else:
             space[name] = FloatDistribution(min(coordinates), max(coordinates), log=True)
     # Ranks are lower for better scores.
     worst = max(
-        (mean for point_runs in trial_runs.values() if (mean := _mean(point_runs)) is not None),
-        key=metric.rank,
+        (mean for point_runs in trial_runs.values() if (mean := _mean_score(point_runs)) is not None),
+        key=metric.sort_key,
         default=None,
     )
     for point, point_runs in trial_runs.items():
         attrs: dict[str, Any] = {"proposed by": samplers[point]} if point in samplers else {}
         attrs |= {"runs": [run.id for run in point_runs], "seeds": [run.spec.seed for run in point_runs]}
         params = {name: getattr(point, name) for name in space}
-        study.add_trial(_trial(point_runs, params, space, worst, metric, attrs))
+        study.add_trial(_make_trial(point_runs, params, space, worst, metric, attrs))
     return len(trial_runs)
 
 
-def _shown(runs: Sequence[Run]) -> list[Run]:
+def _runs_of_trial(runs: Sequence[Run]) -> list[Run]:
     """Return the finished runs of a point, lowest seed first; if there is none, those that were pruned."""
     in_order = sorted(runs, key=lambda run: run.spec.seed)
     return [run for run in in_order if run.state.finished] or [run for run in in_order if run.state is State.PRUNED]
 
 
-def _mean(runs: Sequence[Run]) -> float | None:
+def _mean_score(runs: Sequence[Run]) -> float | None:
     """Return the mean score of some runs; None if one of them has none."""
     scores = [run.score for run in runs if run.score is not None]
     return fmean(scores) if len(scores) == len(runs) else None
 
 
-def _trial(
+def _make_trial(
     runs: Sequence[Run],
     params: dict[str, float],
     space: dict[str, BaseDistribution],
@@ -143,7 +145,7 @@ def _trial(
     """
     if runs[0].state is State.PRUNED:
         state, value, attrs = TrialState.PRUNED, None, attrs | {"pruned": runs[0].status.reason}
-    elif (value := _mean(runs)) is not None:
+    elif (value := _mean_score(runs)) is not None:
         state, attrs = TrialState.COMPLETE, attrs | {"scores": [run.score for run in runs]}
     else:
         state, value = (TrialState.FAIL if worst is None else TrialState.COMPLETE), worst

@@ -15,22 +15,22 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ettsweep import __version__
-from ettsweep.console import DEFAULT_RESULTS, at_results, count, escape_control
+from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
 from ettsweep.launch.cost import cost_so_far
-from ettsweep.powers import power
+from ettsweep.powers import format_power
 from ettsweep.report import formats, summary, verdict_text
 from ettsweep.report.cost_table import costs
 from ettsweep.report.families import JudgedFamily, StrategyComparison
-from ettsweep.report.page_data import data_sets, script_json, without_data
-from ettsweep.report.page_sections import Figures, families_of, speed_of, spikes_in
-from ettsweep.report.run_table import best_rows, listing
+from ettsweep.report.page_data import collect_datasets, script_json, without_data
+from ettsweep.report.page_sections import Figures, comparison_section, speed_section, spike_section
+from ettsweep.report.run_table import best_rows, page_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.report.verdict_text import Row
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.run_index import Run, count_states
-from ettsweep.study.sweep_store import Searches
+from ettsweep.study.sweep_store import StudiesByFamily
 
-MOST_PLAIN_ROWS = 300
+MAX_STATIC_ROWS = 300
 """Runs in the table for browsers without JavaScript."""
 
 
@@ -40,7 +40,7 @@ def render(
     comparisons: Sequence[StrategyComparison],
     figures: Figures,
     runs: Sequence[Run],
-    searches: Searches,
+    searches: StudiesByFamily,
     corrupt: Mapping[str, str],
     notes: Mapping[str, str] | None = None,
 ) -> str:
@@ -57,29 +57,29 @@ def render(
         notes: notes of users on sweeps, by name of the sweep.
     """
     families = [family for comparison in comparisons for family in comparison.families]
-    others = verdict_text.others([family.verdict for family in families])
-    scripts = {name: _script(name) for name in ("theme", "figures", "runs", "page")} | {"vega": _vega()}
+    others = verdict_text.other_sweeps([family.verdict for family in families])
+    scripts = {name: _read_script(name) for name in ("theme", "figures", "runs", "page")} | {"vega": _vega_script()}
     return _environment(str(results)).get_template("page.html.j2").render(
         results=escape_control(str(results)),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        policy=_policy(scripts.values()),
-        style=Markup(_source("page.css")),
+        policy=_content_security_policy(scripts.values()),
+        style=Markup(_read_resource("page.css")),
         scripts=scripts,
-        answers=[summary.answer(comparison, searches, notes or {}) for comparison in comparisons],
-        sections=[families_of(comparison, figures, others) for comparison in comparisons],
+        answers=[summary.comparison_answer(comparison, searches, notes or {}) for comparison in comparisons],
+        sections=[comparison_section(comparison, figures, others) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
-        data=script_json(data_sets(figure.spec for figure in figures.values())),
+        data=script_json(collect_datasets(figure.spec for figure in figures.values())),
         config=script_json(CONFIG),
-        listing=script_json(listing(runs, searches, results, out)),
-        rows=best_rows(runs, searches, MOST_PLAIN_ROWS),
+        listing=script_json(page_table(runs, searches, results, out)),
+        rows=best_rows(runs, searches, MAX_STATIC_ROWS),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         costs=costs(comparisons, runs, searches),
         spent=cost_so_far(runs, searches),
-        speed=[section for comparison in comparisons if (section := speed_of(comparison))],
-        spikes=[section for comparison in comparisons if (section := spikes_in(comparison))],
+        speed=[section for comparison in comparisons if (section := speed_section(comparison))],
+        spikes=[section for comparison in comparisons if (section := spike_section(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
-        metrics=sorted({(comparison.metric.metric, comparison.metric.mode) for comparison in comparisons}),
+        metrics=sorted({(comparison.metric.name, comparison.metric.mode) for comparison in comparisons}),
         confidences=_confidences(families),
         rules={family.verdict.study.criterion.rule for family in families} or {Criterion().rule},
         corrupt=sorted(corrupt.items()),
@@ -95,31 +95,39 @@ def _environment(results: str) -> Environment:
 
     # StrictUndefined raises for a misspelled name in the template, which would print nothing.
     environment = Environment(
-        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_read_resource),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters |= {"short": formats.short, "metric": formats.metric_name, "point": formats.point_text}
-    environment.filters |= {"power": power, "prose": partial(_said, results), "command": partial(_typed, results)}
-    environment.filters |= {"runs": lambda number: count(number, "finished run"), "sentence": _sentence}
+    environment.filters |= {"short": formats.three_digits, "metric": formats.metric_name, "point": formats.point_text}
+    environment.filters |= {
+        "power": format_power,
+        "prose": partial(_prose_markup, results),
+        "command": partial(_command_markup, results),
+    }
+    environment.filters |= {"runs": lambda number: format_count(number, "finished run"), "sentence": _capitalize_first}
     return environment
 
 
-def _source(name: str) -> str:
+def _read_resource(name: str) -> str:
     return resources.files("ettsweep.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _script(name: str) -> Markup:
-    return Markup(_source(f"{name}.js"))
+def _read_script(name: str) -> Markup:
+    return Markup(_read_resource(f"{name}.js"))
 
 
 @cache
-def _vega() -> Markup:
+def _vega_script() -> Markup:
     """Return Vega, Vega-Lite and vega-embed as one script, cached: bundling takes a second."""
     import vl_convert
 
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
-def _policy(scripts: Iterable[str]) -> str:
+def _content_security_policy(scripts: Iterable[str]) -> str:
     """Return the page's Content-Security-Policy: only its own scripts run, and nothing is loaded.
 
     'unsafe-eval' is for Vega, which compiles the expressions of its specifications.
@@ -130,26 +138,26 @@ def _policy(scripts: Iterable[str]) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {hashes}"
 
 
-def _said(results: str, text: str) -> Markup:
+def _prose_markup(results: str, text: str) -> Markup:
     """Return a text with its commands, in backticks, as <code>, with --results where the folder is not the default."""
-    pieces = re.split("`([^`]*)`", _at(results, text))
+    pieces = re.split("`([^`]*)`", _with_results_option(results, text))
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces))
 
 
-def _typed(results: str, command: str) -> Markup:
+def _command_markup(results: str, command: str) -> Markup:
     """Return a command for this results folder, each argument in a <span> of its own.
 
     The style sheet keeps line breaks out of these, so that no option is torn apart.
     """
-    arguments = _at(results, f"`{command}`").strip("`").split(" ")
+    arguments = _with_results_option(results, f"`{command}`").strip("`").split(" ")
     return Markup(" ").join(Markup("<span>{}</span>").format(argument) for argument in arguments)
 
 
-def _at(results: str, text: str) -> str:
-    return text if Path(results) == DEFAULT_RESULTS else at_results(text, results)
+def _with_results_option(results: str, text: str) -> str:
+    return text if Path(results) == DEFAULT_RESULTS else with_results_option(text, results)
 
 
-def _sentence(text: str) -> str:
+def _capitalize_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -164,7 +172,7 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
     recorded: dict[str, set[str]] = {}
     for family in families:
         for run in family.optimum[:1]:
-            attempt = run.dir.latest()
+            attempt = run.dir.latest_attempt()
             for key, value in (attempt.claim() if attempt else {}).items():
                 if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):
                     recorded.setdefault(key, set()).add(str(value))

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from ettsweep.files import Json
 
 # `</script>` or `<!--` within a text would end or garble the element.
-_SPELLED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+_JSON_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def script_json(value: object) -> Markup:
@@ -18,27 +18,27 @@ def script_json(value: object) -> Markup:
 
     Characters that could close the element or open a comment are escaped; numbers that are not finite are null.
     """
-    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
-    return Markup(text.translate(_SPELLED))
+    text = json.dumps(_nan_to_null(value), allow_nan=False, separators=(",", ":"))
+    return Markup(text.translate(_JSON_ESCAPES))
 
 
-def _finite(value: Any) -> Any:
+def _nan_to_null(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
+        return {str(key): _nan_to_null(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [_nan_to_null(inner) for inner in value]
     return value
 
 
-def by_columns(rows: Sequence[Mapping[str, Any]]) -> Json:
+def to_columns(rows: Sequence[Mapping[str, Any]]) -> Json:
     """Return rows as columns, with null for missing values: names and repeated texts are then stored once."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return {"rows": len(rows), "columns": {name: column([row.get(name) for row in rows]) for name in names}}
+    return {"rows": len(rows), "columns": {name: encode_column([row.get(name) for row in rows]) for name in names}}
 
 
-def column(values: Sequence[Any]) -> Any:
+def encode_column(values: Sequence[Any]) -> Any:
     """Return a column as a list or, if texts recur, as each text once and the index of the text for each row."""
     if not all(isinstance(value, str) for value in values):
         return list(values)
@@ -48,13 +48,13 @@ def column(values: Sequence[Any]) -> Any:
     return {"texts": list(texts), "at": [texts[value] for value in values]}
 
 
-def data_sets(specs: Iterable[Json]) -> dict[str, Json]:
+def collect_datasets(specs: Iterable[Json]) -> dict[str, Json]:
     """Return the data sets of all specifications by name, each by columns; equal data have equal names."""
     datasets: dict[str, Json] = {}
     for spec in specs:
         for name, rows in spec.get("datasets", {}).items():
             if name not in datasets:
-                datasets[name] = by_columns(rows)
+                datasets[name] = to_columns(rows)
     return datasets
 
 

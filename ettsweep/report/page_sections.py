@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from ettsweep.launch.reproduce import mixture
+from ettsweep.launch.reproduce import find_mixed_versions
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.figure_files import Figure
-from ettsweep.report.spike_rates import SPIKES, occurring, spikes_of
-from ettsweep.report.summary import anchor, cell, colour
-from ettsweep.report.surface_frames import place_of
+from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, sum_spikes
+from ettsweep.report.summary import family_anchor, family_colour, run_cell
+from ettsweep.report.surface_frames import optimum_text
 from ettsweep.report.verdict_text import Key, Row
 
-SPEED = {
+SPEED_LABELS = {
     "devices": "devices of a run",
     "samples_per_s": "samples / s",
     "step_s": "seconds a step",
@@ -23,14 +23,14 @@ SPEED = {
 }
 """Columns of the table of speed, with their labels."""
 
-MUCH_WAITING = 0.1
+DATA_WAIT_LIMIT = 0.1
 """Share of the time waiting for data from which on the page suggests more loader workers."""
 
 Figures = Mapping[tuple[Key, str], Figure]
 """Figures by key of a verdict and kind; figures of a whole comparison have the key of its first family."""
 
 
-def families_of(comparison: StrategyComparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
+def comparison_section(comparison: StrategyComparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
     """Return the section of a comparison: the figures of all its strategies, then each family."""
     keys = [family.verdict.key for family in comparison.families]
     figure_keys = [
@@ -40,39 +40,39 @@ def families_of(comparison: StrategyComparison, figures: Figures, others: Mappin
     return {
         "title": comparison.title,
         "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
-        "metric": formats.metric_name(comparison.metric.metric),
-        "families": [_family(family, figures, others) for family in comparison.families],
+        "metric": formats.metric_name(comparison.metric.name),
+        "families": [_family_section(family, figures, others) for family in comparison.families],
     }
 
 
-def _family(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
-    verdict, metric = family.verdict, family.verdict.study.metric.metric
+def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
+    verdict, metric = family.verdict, family.verdict.study.metric.name
     _, searched_std = formats.mean_std(family.scores)
     return {
         "verdict": verdict,
-        "anchor": anchor(family),
-        "colour": colour(family),
+        "anchor": family_anchor(family),
+        "colour": family_colour(family),
         "others": others.get(verdict.key, ()),
-        "mixture": (mixture(verdict.runs) or ("",))[0],
+        "mixture": (find_mixed_versions(verdict.runs) or ("",))[0],
         "score": formats.plus_minus(verdict.score, searched_std, metric),
-        "seeds": verdict_text.seeds(verdict),
-        "known": verdict_text.known(verdict),
-        "neighbours": verdict_text.neighbours(verdict),
-        "place": place_of(verdict),
+        "seeds": verdict_text.seed_count(verdict),
+        "known": verdict_text.bound_row(verdict),
+        "neighbours": verdict_text.neighbour_rows(verdict),
+        "place": optimum_text(verdict),
         **{kind: figures.get((verdict.key, kind)) for kind in ("map", "curves", "course")},
     }
 
 
-def speed_of(comparison: StrategyComparison) -> Row | None:
+def speed_section(comparison: StrategyComparison) -> Row | None:
     """Return the training speed of each strategy; None if no run was timed."""
     rows = [
-        {"strategy": family.verdict.strategy, "colour": colour(family), **speed}
+        {"strategy": family.verdict.strategy, "colour": family_colour(family), **speed}
         for family in comparison.families
-        if (speed := _speed(tables.runs_table(family.runs)))
+        if (speed := _median_speed(tables.runs_table(family.runs)))
     ]
     if not rows:
         return None
-    columns = {name: label for name, label in SPEED.items() if any(row[name] for row in rows)}
+    columns = {name: label for name, label in SPEED_LABELS.items() if any(row[name] for row in rows)}
     return {
         "title": comparison.title,
         "columns": columns,
@@ -81,32 +81,37 @@ def speed_of(comparison: StrategyComparison) -> Row | None:
     }
 
 
-def _speed(runs: pd.DataFrame) -> Row | None:
+def _median_speed(runs: pd.DataFrame) -> Row | None:
     """Return medians over the runs whose training was timed; None if none was."""
     timed = runs[runs["step_s"].notna()]
     if timed.empty:
         return None
-    middle = timed[[*tables.SPEED, "devices"]].astype("float64").median()
-    cells = {str(name): cell(str(name), value) for name, value in middle.items()}
-    return {**cells, "runs": len(timed), "starves": middle["data_wait"] > MUCH_WAITING}
+    middle = timed[[*tables.SPEED_COLUMNS, "devices"]].astype("float64").median()
+    cells = {str(name): run_cell(str(name), value) for name, value in middle.items()}
+    return {**cells, "runs": len(timed), "starves": middle["data_wait"] > DATA_WAIT_LIMIT}
 
 
-def spikes_in(comparison: StrategyComparison) -> Row | None:
+def spike_section(comparison: StrategyComparison) -> Row | None:
     """Return how often the runs of a comparison spiked or diverged; None if no run is finished."""
     rows: list[Row] = []
     for family in comparison.families:
-        all_runs = spikes_of(family.runs)
+        all_runs = sum_spikes(family.runs)
         if all_runs.runs:
-            groups = (("at the candidate", spikes_of(family.optimum)), ("whole search", all_runs))
+            groups = (("at the candidate", sum_spikes(family.optimum)), ("whole search", all_runs))
             rows.append(
-                {"strategy": family.verdict.strategy, "colour": colour(family), "groups": groups, "all": all_runs}
+                {
+                    "strategy": family.verdict.strategy,
+                    "colour": family_colour(family),
+                    "groups": groups,
+                    "all": all_runs,
+                }
             )
     if not rows:
         return None
     return {
         "title": comparison.title,
         "rows": rows,
-        "kinds": {name: SPIKES[name] for name in occurring(row["all"] for row in rows)},
+        "kinds": {name: SPIKE_LABELS[name] for name in nonzero_counts(row["all"] for row in rows)},
         "diverged": any(row["all"].diverged for row in rows),
         "finished": sum(row["all"].runs for row in rows),
         "steps": sum(row["all"].steps for row in rows),

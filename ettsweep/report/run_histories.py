@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, number, read_lines
 from ettsweep.runs.spec import ScheduleSpec
@@ -19,7 +19,7 @@ TRAINING = ("loss", "grad_norm")
 EVALUATIONS = ("val_loss", "val_accuracy")
 """Quantities recorded at each evaluation."""
 
-NAMES = {
+QUANTITY_LABELS = {
     "loss": "training loss",
     "grad_norm": "gradient norm",
     "val_loss": "validation loss",
@@ -27,13 +27,13 @@ NAMES = {
 }
 """Their labels in figures."""
 
-EVENTS = {"loss": "loss", "grad": "grad_norm", "accuracy": "val_accuracy", "eval_loss": "val_loss"}
+SPIKE_QUANTITIES = {"loss": "loss", "grad": "grad_norm", "accuracy": "val_accuracy", "eval_loss": "val_loss"}
 """The quantity of each kind of spike in a run's result."""
 
-MOST_ROWS, LEAST_ROWS = 200, 10
+MAX_ROWS, MIN_ROWS = 200, 10
 """Limits to the rows that are kept of a run's steps; of its evaluations, half as many are."""
 
-ALL_ROWS = 100_000
+MAX_TOTAL_ROWS = 100_000
 """Rows of steps that are kept of all runs together: the page holds them all."""
 
 Row = tuple[int, float | None, float | None]
@@ -87,18 +87,18 @@ class RunHistories:
     def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
         self.corrupt: dict[str, str] = {}
         self._warn = warn
-        self._known: dict[tuple[str, int], RunHistory | None] = {}
+        self._histories: dict[tuple[str, int], RunHistory | None] = {}
 
-    def of(self, run: Run, rows: int) -> RunHistory | None:
+    def get(self, run: Run, rows: int) -> RunHistory | None:
         """Return the history of a run, thinned to `rows` rows; None where nothing was recorded or it is damaged."""
-        if (run.id, rows) not in self._known:
-            self._known[run.id, rows] = _history(run, self._lines(run), rows)
-        return self._known[run.id, rows]
+        if (run.id, rows) not in self._histories:
+            self._histories[run.id, rows] = _build_history(run, self._read_metrics(run), rows)
+        return self._histories[run.id, rows]
 
-    def _lines(self, run: Run) -> Sequence[Json]:
+    def _read_metrics(self, run: Run) -> Sequence[Json]:
         # Only a finished run has all its metrics in one file; before, each attempt has its own.
         if run.result is None:
-            return _lines_so_far(run)
+            return _unfinished_metrics(run)
         try:
             return run.dir.history()
         except CorruptError as error:
@@ -107,17 +107,17 @@ class RunHistories:
             return ()
 
 
-def rows_for(runs: int) -> int:
+def rows_per_run(runs: int) -> int:
     """Return how many rows to keep of each of so many runs."""
-    return max(LEAST_ROWS, min(MOST_ROWS, ALL_ROWS // max(1, runs)))
+    return max(MIN_ROWS, min(MAX_ROWS, MAX_TOTAL_ROWS // max(1, runs)))
 
 
-def _lines_so_far(run: Run) -> Sequence[Json]:
+def _unfinished_metrics(run: Run) -> Sequence[Json]:
     """Read the steps of an unfinished run from its latest attempt and from those that this one resumed.
 
     Damaged lines are skipped.
     """
-    attempt, until, lines = run.dir.latest(), math.inf, list[Json]()
+    attempt, until, lines = run.dir.latest_attempt(), math.inf, list[Json]()
     while attempt:
         # An attempt may have run on past the checkpoint that the next one resumed: those steps were trained again.
         attempt_lines = read_lines(attempt.metrics_path)
@@ -126,21 +126,21 @@ def _lines_so_far(run: Run) -> Sequence[Json]:
     return lines
 
 
-def _history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
+def _build_history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
     steps = [line for line in lines if "loss" in line]
     evaluated = [line for line in lines if "val_loss" in line or "val_accuracy" in line]
     if not steps and not evaluated:
         return None
     return RunHistory(
         # -(-a // b) rounds up.
-        _means(steps, -(-run.spec.schedule.last_step // rows)),
-        _some(evaluated, run.spec.schedule, max(2, rows // 2)),
-        tuple(_spikes(run, lines)),
+        _window_means(steps, -(-run.spec.schedule.last_step // rows)),
+        _thinned_evaluations(evaluated, run.spec.schedule, max(2, rows // 2)),
+        tuple(_spike_events(run, lines)),
         *curve_unit(run.spec.task, run.spec.batch_size),
     )
 
 
-def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
+def _spike_events(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
     """Yield the spikes that a result lists, and its divergence, with the value recorded there."""
     result = run.result or {}
     events = result.get("spike_events")
@@ -148,18 +148,18 @@ def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
     at = {line["step"]: line for line in lines if "loss" in line} if events else {}
     evaluated = {line["step"]: line for line in lines if "val_loss" in line} if events else {}
     for event in events if isinstance(events, list) else ():
-        quantity, step = EVENTS.get(event.get("kind")), event.get("step")
+        quantity, step = SPIKE_QUANTITIES.get(event.get("kind")), event.get("step")
         if quantity and isinstance(step, int):
             line = (at if quantity in TRAINING else evaluated).get(step, {})
-            yield SpikeEvent(step, quantity, number(line.get(quantity)), _told(run, event, quantity))
+            yield SpikeEvent(step, quantity, number(line.get(quantity)), _spike_text(run, event, quantity))
     if isinstance(step := result.get("diverged_step"), int):
         # The loss where it diverged is not finite: show the last one that is.
         last = next((loss for line in reversed(lines) if (loss := number(line.get("loss"))) is not None), None)
         yield SpikeEvent(step, "loss", last, f"diverged at step {step}: the loss was not finite")
 
 
-def _told(run: Run, event: Json, quantity: str) -> str:
-    name, step = NAMES[quantity], event["step"]
+def _spike_text(run: Run, event: Json, quantity: str) -> str:
+    name, step = QUANTITY_LABELS[quantity], event["step"]
     if quantity in TRAINING:
         window = run.spec.spikes.window_steps
         last = event.get("last_step")
@@ -169,22 +169,24 @@ def _told(run: Run, event: Json, quantity: str) -> str:
         )
     accuracy = quantity == "val_accuracy"
     size = f"{100 * event.get('depth', 0):.3g} points" if accuracy else f"{event.get('depth', 0):.3g}"
-    length = count(event.get("length", 1), "evaluation")
+    length = format_count(event.get("length", 1), "evaluation")
     end = f"back after {length}" if event.get("recovered") else "never back"
     return f"{name} at step {step}: {'down' if accuracy else 'up'} by {size}, {end}"
 
 
-def _means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
+def _window_means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
     """Return means over windows of `width` steps, each at its last step.
 
     Windows start at multiples of `width`, so that the rows of all runs of a family are at the same steps.
     """
     loss, norm = TRAINING
     windows = [list(window) for _, window in groupby(steps, lambda line: (int(line["step"]) - 1) // width)]
-    return tuple((int(window[-1]["step"]), _mean(window, loss), _mean(window, norm)) for window in windows)
+    return tuple(
+        (int(window[-1]["step"]), _finite_mean(window, loss), _finite_mean(window, norm)) for window in windows
+    )
 
 
-def _mean(lines: Sequence[Json], name: str) -> float | None:
+def _finite_mean(lines: Sequence[Json], name: str) -> float | None:
     """Return the mean of the finite values; None where there is none."""
     values: list[Any] = [line.get(name) for line in lines]
     try:
@@ -197,7 +199,7 @@ def _mean(lines: Sequence[Json], name: str) -> float | None:
     return math.fsum(finite) / len(finite) if finite else None
 
 
-def _some(evaluated: Sequence[Json], schedule: ScheduleSpec, limit: int) -> tuple[Row, ...]:
+def _thinned_evaluations(evaluated: Sequence[Json], schedule: ScheduleSpec, limit: int) -> tuple[Row, ...]:
     """Thin evaluations to about `limit`, at the same steps for all runs of a family; the last one is kept."""
     # A multiple of the interval of evaluations, rounded up.
     every = schedule.eval_every * max(1, -(-schedule.last_step // (schedule.eval_every * limit)))

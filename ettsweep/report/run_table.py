@@ -11,47 +11,49 @@ import pandas as pd
 from ettsweep.files import Json
 from ettsweep.powers import POWER_COLUMNS
 from ettsweep.report import tables
-from ettsweep.report.families import of_families
-from ettsweep.report.page_data import column
-from ettsweep.report.summary import cell
+from ettsweep.report.families import runs_by_family
+from ettsweep.report.page_data import encode_column
+from ettsweep.report.summary import run_cell
 from ettsweep.runs.folder import runs_dir
 from ettsweep.study.run_index import Run
-from ettsweep.study.sweep_store import Searches
+from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.trainer.tasks.registry import task_kind
 
-CHOICES = ("sweep", "family", "model", "task", "strategy", "optimizer", "precision", "state", "pack_mode")
+CHOICE_COLUMNS = ("sweep", "family", "model", "task", "strategy", "optimizer", "precision", "state", "pack_mode")
 """Columns with few different texts: their filter is a drop-down list."""
 
-SHARES = ("best_accuracy", "final_accuracy", "utilisation", "data_wait")
+PERCENT_COLUMNS = ("best_accuracy", "final_accuracy", "utilisation", "data_wait")
 """Columns shown in percent."""
 
-ALWAYS = {"run", "strategy", "lr", "wd", "seed", "state", "device_s", "log"}
+ALWAYS_VISIBLE = {"run", "strategy", "lr", "wd", "seed", "state", "device_s", "log"}
 """Columns that are visible at first, along with the scores and `VISIBLE_IF_DIFFERENT`."""
 
-WHERE_SEVERAL = ("sweep", "model", "task", "optimizer")
+VISIBLE_IF_DIFFERENT = ("sweep", "model", "task", "optimizer")
 """Columns that are visible at first if runs differ in them."""
 
 
-def listing(runs: Sequence[Run], searches: Searches, results: Path, out: Path) -> Json:
+def page_table(runs: Sequence[Run], searches: StudiesByFamily, results: Path, out: Path) -> Json:
     """Return the table for the page's script: row count, folder of the runs, and columns.
 
     Each column has a name, label, kind, whether it is shown at first, and values. The folder is relative to `out`, so
     that both can be copied together.
     """
-    frame = tables.known(tables.runs_table(runs, searches))
+    frame = tables.drop_empty_columns(tables.runs_table(runs, searches))
     by_id = {run.id: run for run in runs}
     ordered_runs = [by_id[run] for run in frame["run"]] if len(frame) else []
-    scores = {task_kind(run.spec.task).score.metric for run in runs}
-    shown_columns = ALWAYS | scores | {name for name in WHERE_SEVERAL if name in frame and frame[name].nunique() > 1}
-    columns = [_column(str(name), _values(frame[name]), str(name) in shown_columns) for name in frame]
+    scores = {task_kind(run.spec.task).metric.name for run in runs}
+    shown_columns = (
+        ALWAYS_VISIBLE | scores | {name for name in VISIBLE_IF_DIFFERENT if name in frame and frame[name].nunique() > 1}
+    )
+    columns = [_page_column(str(name), _json_values(frame[name]), str(name) in shown_columns) for name in frame]
     reasons = [run.status.reason for run in ordered_runs]
     if any(reasons):
-        columns.append(_column("reason", reasons, False))
-    columns.append(_column("log", [_log(run) for run in ordered_runs], True))
-    return {"rows": len(ordered_runs), "folder": relative(runs_dir(results), out), "columns": columns}
+        columns.append(_page_column("reason", reasons, False))
+    columns.append(_page_column("log", [_log_path(run) for run in ordered_runs], True))
+    return {"rows": len(ordered_runs), "folder": relative_url(runs_dir(results), out), "columns": columns}
 
 
-def relative(path: Path, out: Path) -> str:
+def relative_url(path: Path, out: Path) -> str:
     """Return the URL of a folder relative to `out`; absolute where both are on different drives."""
     try:
         address = Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
@@ -61,36 +63,38 @@ def relative(path: Path, out: Path) -> str:
     return quote(os.fsencode(address)) + "/"
 
 
-def _column(name: str, values: Sequence[Any], is_shown: bool) -> Json:
+def _page_column(name: str, values: Sequence[Any], is_shown: bool) -> Json:
     return {
         "name": name,
         "label": name.replace("_", " "),
-        "kind": _kind(name),
+        "kind": _column_kind(name),
         "shown": is_shown,
         # The script compares texts as they are: missing ones are empty, not null.
-        "values": column([value or "" for value in values] if _kind(name) in ("text", "choice") else values),
+        "values": encode_column(
+            [value or "" for value in values] if _column_kind(name) in ("text", "choice") else values
+        ),
     }
 
 
-def _kind(name: str) -> str:
+def _column_kind(name: str) -> str:
     if name in ("run", "log"):
         return name
-    if name in CHOICES:
+    if name in CHOICE_COLUMNS:
         return "choice"
-    if name in tables.TEXTS or name == "reason":
+    if name in tables.TEXT_COLUMNS or name == "reason":
         return "text"
     if name in POWER_COLUMNS:
         return "power"
-    return "share" if name in SHARES else "number"
+    return "share" if name in PERCENT_COLUMNS else "number"
 
 
-def _values(cells: "pd.Series[Any]") -> list[Any]:
+def _json_values(cells: "pd.Series[Any]") -> list[Any]:
     """Return the values of a column for JSON: floats with six digits, except scores, lr and wd, which stay exact."""
-    exact = cells.name in (*tables.METRICS, *POWER_COLUMNS)
-    return [_plain(value, exact) for value in cells]
+    exact = cells.name in (*tables.METRIC_COLUMNS, *POWER_COLUMNS)
+    return [_json_value(value, exact) for value in cells]
 
 
-def _plain(value: Any, exact: bool) -> Any:
+def _json_value(value: Any, exact: bool) -> Any:
     if pd.isna(value):
         return None
     if isinstance(value, float):
@@ -98,23 +102,23 @@ def _plain(value: Any, exact: bool) -> Any:
     return value if isinstance(value, str) else int(value)
 
 
-def _log(run: Run) -> str | None:
+def _log_path(run: Run) -> str | None:
     """Return the path of a run's log, relative to its folder: of the attempt that finished it, else of the latest."""
     number = run.result.get("attempts") if run.result else None
-    attempt = run.dir.attempt(number) if isinstance(number, int) else run.dir.latest()
+    attempt = run.dir.attempt(number) if isinstance(number, int) else run.dir.latest_attempt()
     if attempt is None or not attempt.log_path.exists():
         return None
     return attempt.log_path.relative_to(run.dir.path).as_posix()
 
 
-def best_rows(runs: Sequence[Run], searches: Searches, limit: int) -> list[Mapping[str, str]]:
+def best_rows(runs: Sequence[Run], searches: StudiesByFamily, limit: int) -> list[Mapping[str, str]]:
     """Return the best runs as texts, about as many of each family, `limit` in all."""
-    families = of_families(runs)
+    families = runs_by_family(runs)
     best: list[Run] = []
     # At least one run of each family, as far as `limit` goes.
     share = max(1, limit // max(1, len(families)))
     for members in families.values():
-        metric = task_kind(members[0].spec.task).score
-        best += sorted(members, key=lambda run: metric.rank(run.score))[:share]
-    records = tables.known(tables.runs_table(best[:limit], searches)).to_dict("records")
-    return [{str(name): cell(str(name), value) for name, value in record.items()} for record in records]
+        metric = task_kind(members[0].spec.task).metric
+        best += sorted(members, key=lambda run: metric.sort_key(run.score))[:share]
+    records = tables.drop_empty_columns(tables.runs_table(best[:limit], searches)).to_dict("records")
+    return [{str(name): run_cell(str(name), value) for name, value in record.items()} for record in records]

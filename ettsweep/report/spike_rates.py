@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ettsweep.files import number
 from ettsweep.study.run_index import Run
 
-SPIKES = {
+SPIKE_LABELS = {
     "loss_spikes": "train loss",
     "grad_spikes": "gradient norm",
     "accuracy_spikes": "accuracy",
@@ -36,18 +36,18 @@ class SpikeCounts:
         )
 
 
-def spikes_of(runs: Iterable[Run]) -> SpikeCounts:
+def sum_spikes(runs: Iterable[Run]) -> SpikeCounts:
     """Add up the spikes of finished runs; others are ignored."""
     results = [run.result for run in runs if run.result is not None]
-    sums = {name: sum(int(number(r.get(name)) or 0) for r in results) for name in (*SPIKES, "steps")}
+    sums = {name: sum(int(number(r.get(name)) or 0) for r in results) for name in (*SPIKE_LABELS, "steps")}
     diverged = sum(r.get("status") == "diverged" for r in results)
     return SpikeCounts(len(results), diverged, sums.pop("steps"), sums)
 
 
-def occurring(spike_counts: Iterable[SpikeCounts]) -> list[str]:
+def nonzero_counts(spike_counts: Iterable[SpikeCounts]) -> list[str]:
     """Return the names of the counts above 0 in any of some sums, in the order of `SPIKE_LABELS`."""
     all_counts = list(spike_counts)
-    return [name for name in SPIKES if any(spikes.counts[name] for spikes in all_counts)]
+    return [name for name in SPIKE_LABELS if any(spikes.counts[name] for spikes in all_counts)]
 
 
 def rate_columns(name: str) -> Sequence[str]:

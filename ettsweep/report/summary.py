@@ -3,36 +3,36 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ettsweep.console import count
-from ettsweep.powers import POWER_COLUMNS, power
+from ettsweep.console import format_count
+from ettsweep.powers import POWER_COLUMNS, format_power
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.cost_table import cost_of
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.next_steps import next_steps
-from ettsweep.report.spike_rates import spikes_of
+from ettsweep.report.spike_rates import sum_spikes
 from ettsweep.report.verdict_text import Row
-from ettsweep.study.sweep_store import Searches
+from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "cost")
+CARD_LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "cost")
 """Lines of a card, top to bottom; those that no strategy has are left out."""
 
 
-def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[str, str]) -> Row:
+def comparison_answer(comparison: StrategyComparison, searches: StudiesByFamily, notes: Mapping[str, str]) -> Row:
     """Return the answer of a comparison: the best optimum, and a card per strategy; `notes` are by sweep name."""
     families, metric = comparison.families, comparison.metric
-    finished = spikes_of(run for family in families for run in family.runs)
-    lines = [_lines(family, searches) for family in families]
-    line_names = [name for name in LINES if any(name in card_lines for card_lines in lines)]
+    finished = sum_spikes(run for family in families for run in family.runs)
+    lines = [_card_lines(family, searches) for family in families]
+    line_names = [name for name in CARD_LINES if any(name in card_lines for card_lines in lines)]
     cards = [
         {
             "verdict": family.verdict,
-            "anchor": anchor(family),
-            "colour": colour(family),
-            "lines": [(label(name, family.verdict), card_lines.get(name)) for name in line_names],
+            "anchor": family_anchor(family),
+            "colour": family_colour(family),
+            "lines": [(line_label(name, family.verdict), card_lines.get(name)) for name in line_names],
             "next": step,
         }
         for family, card_lines, step in zip(families, lines, next_steps(families), strict=True)
@@ -40,9 +40,9 @@ def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[st
     return {
         "title": comparison.title,
         "note": notes.get(families[0].verdict.study.sweep, ""),
-        "metric": formats.metric_name(metric.metric),
+        "metric": formats.metric_name(metric.name),
         "better": "lower" if metric.mode == "min" else "higher",
-        "best": verdict_text.best([family.verdict for family in families]),
+        "best": verdict_text.best_optimum([family.verdict for family in families]),
         "unsearched": all(family.verdict.verdict == "unsearched" for family in families),
         "finished": finished.runs,
         "diverged": finished.diverged,
@@ -52,21 +52,21 @@ def answer(comparison: StrategyComparison, searches: Searches, notes: Mapping[st
     }
 
 
-def anchor(family: JudgedFamily) -> str:
+def family_anchor(family: JudgedFamily) -> str:
     """Return the HTML id of a family's section."""
     return "-".join(family.verdict.key)
 
 
-def colour(family: JudgedFamily) -> str:
+def family_colour(family: JudgedFamily) -> str:
     """Return the colour of a family's strategy."""
     return formats.strategy_colour(family.verdict.strategy)
 
 
-def label(name: str, verdict: Verdict) -> str:
+def line_label(name: str, verdict: Verdict) -> str:
     """Return the label of a line of a card."""
     labels = {
         "optimum": "optimum" if verdict.verdict == "optimal" else "candidate",
-        "score": formats.metric_name(verdict.study.metric.metric),
+        "score": formats.metric_name(verdict.study.metric.name),
         "fresh": "over fresh seeds",
         "beats": "beats all neighbours",
         "behind": "nearest neighbour is worse by",
@@ -77,67 +77,67 @@ def label(name: str, verdict: Verdict) -> str:
     return labels[name]
 
 
-def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]]:
+def _card_lines(family: JudgedFamily, searches: StudiesByFamily) -> dict[str, tuple[str, str]]:
     """Return the lines of a card by name: the value, and small text beside it."""
-    verdict, metric = family.verdict, family.verdict.study.metric.metric
+    verdict, metric = family.verdict, family.verdict.study.metric.name
     card_lines: dict[str, tuple[str, str]] = {}
     if verdict.point:
-        card_lines["optimum"] = (f"lr {power(verdict.point.lr)}, wd {power(verdict.point.wd)}", "")
+        card_lines["optimum"] = (f"lr {format_power(verdict.point.lr)}, wd {format_power(verdict.point.wd)}", "")
     _, std = formats.mean_std(family.scores)
     if score := formats.plus_minus(verdict.score, std, metric):
-        card_lines["score"] = (score, count(verdict_text.seeds(verdict), "search seed"))
-    diverged = sum(score is None for score in verdict.fresh.values())
+        card_lines["score"] = (score, format_count(verdict_text.seed_count(verdict), "search seed"))
+    diverged = sum(score is None for score in verdict.fresh_scores.values())
     if diverged:
-        card_lines["fresh"] = (f"{diverged} of {len(verdict.fresh)} diverged", "")
-    elif fresh := formats.plus_minus(*formats.mean_std([*verdict.fresh.values()]), metric):
-        card_lines["fresh"] = (fresh, count(len(verdict.fresh), "seed"))
-    bound = verdict_text.known(verdict)
+        card_lines["fresh"] = (f"{diverged} of {len(verdict.fresh_scores)} diverged", "")
+    elif fresh := formats.plus_minus(*formats.mean_std([*verdict.fresh_scores.values()]), metric):
+        card_lines["fresh"] = (fresh, format_count(len(verdict.fresh_scores), "seed"))
+    bound = verdict_text.bound_row(verdict)
     if bound and bound["best"]:
         card_lines["beats"] = (bound["best"], "probability")
-    if nearest := verdict_text.nearest(verdict):
+    if nearest := verdict_text.nearest_row(verdict):
         card_lines["behind"] = (nearest["text"], "as fitted")
     # Without a bound, the lead is a difference of means, by the rule of the paper.
-    elif not bound and verdict.lead is not None:
-        difference = verdict_text.difference(verdict.lead, verdict)
+    elif not bound and verdict.lead_over_neighbours is not None:
+        difference = verdict_text.difference_row(verdict.lead_over_neighbours, verdict)
         card_lines["behind"] = (difference["text"], difference["relative"] or "")
-    return card_lines | _beside(family) | _cost(family, searches)
+    return card_lines | _other_metric_lines(family) | _cost_line(family, searches)
 
 
-def _beside(family: JudgedFamily) -> dict[str, tuple[str, str]]:
+def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     """Return the lines of metrics other than the score, means over all seeds that have a score."""
     runs, card_lines = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
-    if not formats.is_accuracy(family.verdict.study.metric.metric) and (mean := _mean(runs, "best_accuracy")):
+    if not formats.is_accuracy(family.verdict.study.metric.name) and (mean := _mean_text(runs, "best_accuracy")):
         card_lines["accuracy"] = (mean, "")
-    if mean := _mean(runs, "best_bits"):
+    if mean := _mean_text(runs, "best_bits"):
         card_lines["bits"] = (mean, "")
     return card_lines
 
 
-def _cost(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]]:
+def _cost_line(family: JudgedFamily, searches: StudiesByFamily) -> dict[str, tuple[str, str]]:
     cost = cost_of("", family.runs, searches)
     if not cost.runs:
         return {}
-    hours = f"{formats.short(cost.hours)} device hours" if cost.device_s else ""
-    return {"cost": (count(cost.runs, "finished run"), hours)}
+    hours = f"{formats.three_digits(cost.hours)} device hours" if cost.device_s else ""
+    return {"cost": (format_count(cost.runs, "finished run"), hours)}
 
 
-def _mean(runs: "pd.DataFrame", metric: str) -> str | None:
+def _mean_text(runs: "pd.DataFrame", metric: str) -> str | None:
     """Return the mean of a metric over the runs that have it; None if none has."""
     values = runs[metric].dropna()
     return formats.score_text(values.mean(), metric) if len(values) else None
 
 
-def cell(name: str, value: object) -> str:
+def run_cell(name: str, value: object) -> str:
     """Return a cell of the table of runs as text."""
     # NaN differs from itself; pandas.NA has no truth value, so its name is compared.
     if value != value or value is None or str(value) == "<NA>":
         return ""
     if isinstance(value, float):
-        if name in tables.METRICS:
+        if name in tables.METRIC_COLUMNS:
             return formats.score_text(value, name)
         if name in POWER_COLUMNS:
-            return power(value)
+            return format_power(value)
         if name in ("utilisation", "data_wait"):
             return f"{100 * value:.3g}%"
-        return formats.short(value)
+        return formats.three_digits(value)
     return str(value)

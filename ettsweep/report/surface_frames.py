@@ -11,29 +11,29 @@ import pandas as pd
 from ettsweep.report.families import JudgedFamily
 from ettsweep.study.posterior import Posterior
 from ettsweep.study.surface import Array
-from ettsweep.study.surface_optimum import SurfaceOptimum, mesh_over, optimum
+from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_over
 from ettsweep.study.verdict import Verdict
 
-BEYOND = 0.7
+OVERHANG_STEPS = 0.7
 """Lattice steps by which the mesh exceeds the fitted points: a hexagon reaches 2/3 from its centre."""
 
 SURFACE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "worse", "score", "low", "high", "margin")
 OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_variance", "wd_variance", "covariance")
 
 
-def surface_of(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
+def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
     """Return the surface behind a verdict and its optimum; None if there is no surface, or no optimum of it."""
     posterior = verdict.bound.posterior if verdict.bound else None
-    best = optimum(posterior) if posterior else None
+    best = find_optimum(posterior) if posterior else None
     return (posterior, best) if posterior and best else None
 
 
-def place_of(verdict: Verdict) -> str:
+def optimum_text(verdict: Verdict) -> str:
     """Return lr and wd of the fitted optimum with standard errors, such as "lr 2^(-6.12 ± 0.20)".
 
     Empty where there is no surface.
     """
-    if (surface := surface_of(verdict)) is None or verdict.point is None:
+    if (surface := fitted_surface(verdict)) is None or verdict.point is None:
         return ""
     study, (_, best) = verdict.study, surface
     free = [
@@ -60,7 +60,7 @@ def surface_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
             scores less their mean over all points.
         margin: of the sweep's criterion, in the unit of `worse`.
     """
-    rows = [row for family in families for row in _mesh(family.verdict)]
+    rows = [row for family in families for row in _mesh_rows(family.verdict)]
     return pd.DataFrame(rows, columns=list(SURFACE_COLUMNS))
 
 
@@ -72,41 +72,41 @@ def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """
     rows = []
     for verdict in (family.verdict for family in families):
-        if surface := surface_of(verdict):
+        if surface := fitted_surface(verdict):
             posterior, best = surface
-            lr, wd = _steps(verdict, best.position_D)
-            score = _scores(verdict, posterior, np.array([best.f]))[0]
-            rows.append((*verdict.key, lr, wd, score, *_spread(verdict, best)))
+            lr, wd = _lattice_steps(verdict, best.position_D)
+            score = _to_scores(verdict, posterior, np.array([best.value]))[0]
+            rows.append((*verdict.key, lr, wd, score, *_position_variances(verdict, best)))
     return pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS)).astype(dict.fromkeys(OPTIMUM_COLUMNS[2:], "float64"))
 
 
-def _mesh(verdict: Verdict) -> Iterator[tuple[object, ...]]:
-    if (surface := surface_of(verdict)) is None:
+def _mesh_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
+    if (surface := fitted_surface(verdict)) is None:
         return
     posterior, best = surface
     x_PD = posterior.surface.layout.x_PD
     is_line = x_PD.shape[1] == 1
     # A curve ends at its last points; hexagons are filled to their edges.
-    overhang = 0.0 if is_line else BEYOND
+    overhang = 0.0 if is_line else OVERHANG_STEPS
     mesh_ZD = mesh_over(x_PD.min(0) - overhang, x_PD.max(0) + overhang)
     f_Z = posterior.surface.means_at(mesh_ZD)
-    error_Z = _error(posterior, mesh_ZD) if is_line else np.zeros(len(f_Z))
+    error_Z = _standard_errors(posterior, mesh_ZD) if is_line else np.zeros(len(f_Z))
     # A surface of log losses differs by ratios; expm1 turns them into shares of the optimum's loss.
-    worse_Z = np.expm1(f_Z - best.f) if posterior.log else (f_Z - best.f) / posterior.level
-    ends = (_scores(verdict, posterior, f_Z + sign * error_Z) for sign in (0, -1, 1))
+    worse_Z = np.expm1(f_Z - best.value) if posterior.is_log else (f_Z - best.value) / posterior.level
+    ends = (_to_scores(verdict, posterior, f_Z + sign * error_Z) for sign in (0, -1, 1))
     margin = verdict.study.criterion.margin_for(verdict.study.metric)
     for at_D, worse_by, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
-        yield (*verdict.key, *_steps(verdict, at_D), worse_by, *scores, margin)
+        yield (*verdict.key, *_lattice_steps(verdict, at_D), worse_by, *scores, margin)
 
 
-def _steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
+def _lattice_steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
     """Return a position along the free axes as steps along lr and wd; 0 along a fixed one."""
     along = iter(at_D.tolist())
     lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.study.lr, verdict.study.wd))
     return lr, wd
 
 
-def _spread(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float | None, float | None]:
+def _position_variances(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float | None, float | None]:
     if best.cov_DD is None:
         return None, None, None
     free = [not axis.fixed for axis in (verdict.study.lr, verdict.study.wd)]
@@ -115,16 +115,16 @@ def _spread(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float
     return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])
 
 
-def _scores(verdict: Verdict, posterior: Posterior, f: Array) -> Array:
+def _to_scores(verdict: Verdict, posterior: Posterior, f: Array) -> Array:
     """Return fitted values as scores: the fit determines them up to a constant, which the mean of all scores sets."""
     layout = posterior.surface.layout
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
     level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ posterior.surface.mean
     sign = 1 if verdict.study.metric.mode == "min" else -1
-    return np.asarray(sign * (np.exp(f + level) if posterior.log else f + level))
+    return np.asarray(sign * (np.exp(f + level) if posterior.is_log else f + level))
 
 
-def _error(posterior: Posterior, mesh_ZD: Array) -> Array:
+def _standard_errors(posterior: Posterior, mesh_ZD: Array) -> Array:
     """Return the standard error of fitted values less their mean over all scores."""
     layout = posterior.surface.layout
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()

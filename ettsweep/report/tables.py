@@ -8,53 +8,77 @@ from typing import Any
 import pandas as pd
 
 from ettsweep.files import write_atomic
-from ettsweep.powers import POWER_COLUMNS, power
-from ettsweep.report.families import JudgedFamily, judged, of_families, points_of
+from ettsweep.powers import POWER_COLUMNS, format_power
+from ettsweep.report.families import JudgedFamily, judged_families, runs_by_family, runs_by_point
 from ettsweep.report.formats import mean_std
-from ettsweep.report.spike_rates import SPIKES, rate_columns, spikes_of
+from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run
-from ettsweep.study.sweep_store import Searches, held_by
+from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import task_label
 
-METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
-RATES = tuple(column for name in SPIKES for column in rate_columns(name))
-SPEED = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
-TRAINING = (*SPEED, "devices", "pack", "pack_mode", "corrupt_images")
+METRIC_COLUMNS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
+RATE_COLUMNS = tuple(column for name in SPIKE_LABELS for column in rate_columns(name))
+SPEED_COLUMNS = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
+TRAINING_COLUMNS = (*SPEED_COLUMNS, "devices", "pack", "pack_mode", "corrupt_images")
 """How runs were trained, as opposed to their scores."""
-RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)
-FAMILY = ("sweep", "family", "model", "strategy", "optimizer")
-RECIPE = ("family", "model", "task", "strategy", "optimizer", "precision")
-RUN_COLUMNS = ("run", "sweep", *RECIPE, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
-SCORES = ("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std", "lead")
-BOUND = ("rule", "confidence", "margin", "bound", "p_best", "noise", "noise_known", "more_runs", "caveat")
-RECOMMENDED = ("as_good", "recommended_lr", "recommended_wd")
-OPTIMUM_COLUMNS = (*FAMILY, "verdict", "lr", "wd", *SCORES, *BOUND, *RECOMMENDED, "runs", "steps", *RATES)
-IN_PAPER = (
+RESULT_COLUMNS = (*METRIC_COLUMNS, *SPIKE_LABELS, "steps", "wall_s", "device_s", *TRAINING_COLUMNS)
+FAMILY_COLUMNS = ("sweep", "family", "model", "strategy", "optimizer")
+RECIPE_COLUMNS = ("family", "model", "task", "strategy", "optimizer", "precision")
+RUN_COLUMNS = ("run", "sweep", *RECIPE_COLUMNS, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
+SCORE_COLUMNS = ("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std", "lead")
+BOUND_COLUMNS = ("rule", "confidence", "margin", "bound", "p_best", "noise", "noise_known", "more_runs", "caveat")
+RECOMMENDED_COLUMNS = ("as_good", "recommended_lr", "recommended_wd")
+OPTIMUM_COLUMNS = (
+    *FAMILY_COLUMNS,
+    "verdict",
+    "lr",
+    "wd",
+    *SCORE_COLUMNS,
+    *BOUND_COLUMNS,
+    *RECOMMENDED_COLUMNS,
+    "runs",
+    "steps",
+    *RATE_COLUMNS,
+)
+PAPER_COLUMNS = (
     *("sweep", "model", "strategy", "optimizer", "verdict", "lr", "wd", "bound", "confidence"),
     *("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
 )
 """Columns of the LaTeX table of optima: those that a paper needs."""
 
-TEXTS = {"run", "sweep", *RECIPE, "state", "verdict", "metric", "rule", "noise_known", "caveat", "pack_mode"}
-COUNTS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKES, "steps"}
-COUNTS |= {"devices", "pack", "corrupt_images"}
+TEXT_COLUMNS = {
+    "run",
+    "sweep",
+    *RECIPE_COLUMNS,
+    "state",
+    "verdict",
+    "metric",
+    "rule",
+    "noise_known",
+    "caveat",
+    "pack_mode",
+}
+COUNT_COLUMNS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKE_LABELS, "steps"}
+COUNT_COLUMNS |= {"devices", "pack", "corrupt_images"}
 
 LOG2_DECIMALS = 6
 """Decimals of log2(lr) and log2(wd) in the table of points, whose rows are grouped by them."""
 
 
-def _frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
+def _typed_frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
     """Build a frame with one dtype per column, so that an empty table has the same types as a full one.
 
     Columns that are neither text nor counts are floats.
     """
     # Nullable Int64, since unfinished runs have no counts.
-    types = {name: "str" if name in TEXTS else "Int64" if name in COUNTS else "float64" for name in columns}
+    types = {
+        name: "str" if name in TEXT_COLUMNS else "Int64" if name in COUNT_COLUMNS else "float64" for name in columns
+    }
     return pd.DataFrame(rows, columns=list(columns)).astype(types)
 
 
@@ -64,7 +88,7 @@ def strategy_label(strategy: StrategySpec) -> str:
     return strategy_name(strategy.s) + suffix
 
 
-def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.DataFrame:
+def runs_table(runs: Sequence[Run], searches: StudiesByFamily | None = None) -> pd.DataFrame:
     """Return one row per run, with the names of the sweeps that it belongs to.
 
     Results are missing where a run is unfinished or diverged.
@@ -86,7 +110,7 @@ def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.Data
             (
                 *(
                     run.id,
-                    held_by(searches or {}, family, spec),
+                    run_sweeps_text(searches or {}, family, spec),
                     family,
                     *names[family],
                     spec.optimizer.kind,
@@ -98,7 +122,7 @@ def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.Data
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
     # Independent of the order in which runs were read from disk.
-    return _frame(rows, RUN_COLUMNS).sort_values(order, ignore_index=True)
+    return _typed_frame(rows, RUN_COLUMNS).sort_values(order, ignore_index=True)
 
 
 def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily] = ()) -> pd.DataFrame:
@@ -115,16 +139,16 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
         families: the verdicts that decide which seeds count.
     """
     point_rows = [
-        (run.id, family.verdict.study.sweep, *_log2(point))
+        (run.id, family.verdict.study.sweep, *_rounded_log2(point))
         for family in families
         for point, members in family.points.items()
-        for run in family.counted(members)
+        for run in family.counted_runs(members)
     ]
     sweep_run_ids = {run.id for family in families for run in family.runs}
     point_rows += [
-        (run.id, "-", *_log2(point))
-        for members in of_families(run for run in runs if run.id not in sweep_run_ids).values()
-        for point, point_runs in points_of(members).items()
+        (run.id, "-", *_rounded_log2(point))
+        for members in runs_by_family(run for run in runs if run.id not in sweep_run_ids).values()
+        for point, point_runs in runs_by_point(members).items()
         for run in point_runs
     ]
     axes = ["log2_lr", "log2_wd"]
@@ -136,28 +160,28 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     # 1 or 0 per run: sums over a group count its seeds.
     work["diverged"] = diverged.astype("Int64")
     work["seeds"] = work["state"].isin(["done", "diverged"]).astype("Int64")
-    work.loc[diverged, list(METRICS)] = math.nan  # a diverged run may have a best score from before it diverged
+    work.loc[diverged, list(METRIC_COLUMNS)] = math.nan  # a diverged run may have a best score from before it diverged
     aggregations = {"seeds": ("seeds", "sum"), "diverged": ("diverged", "sum")}
     aggregations |= {
-        f"{metric}_{statistic}": (metric, statistic) for metric in METRICS for statistic in ("mean", "std")
+        f"{metric}_{statistic}": (metric, statistic) for metric in METRIC_COLUMNS for statistic in ("mean", "std")
     }
-    aggregations |= {name: (name, "sum") for name in ("steps", *SPIKES)}
+    aggregations |= {name: (name, "sum") for name in ("steps", *SPIKE_LABELS)}
     # dropna=False keeps points with wd 0, whose log2 is missing.
     groups = work.groupby(["sweep", "model", "strategy", "optimizer", "family", *axes], dropna=False, sort=True)
     points = groups.agg(lr=("lr", "first"), wd=("wd", "first"), **aggregations).reset_index()
-    for name in SPIKES:
+    for name in SPIKE_LABELS:
         _, per_run, per_1000_steps = rate_columns(name)
         points[per_run] = _ratio(points[name], points["seeds"])
         points[per_1000_steps] = _ratio(1000 * points[name], points["steps"])
-    columns = [name for name in aggregations if name not in SPIKES]
-    return points[[*FAMILY, "lr", "wd", *axes, *columns, *RATES]]
+    columns = [name for name in aggregations if name not in SPIKE_LABELS]
+    return points[[*FAMILY_COLUMNS, "lr", "wd", *axes, *columns, *RATE_COLUMNS]]
 
 
 def _ratio(count: pd.Series, of: pd.Series) -> pd.Series:
     return count.astype("float64") / of.where(of > 0).astype("float64")
 
 
-def _log2(point: Point) -> list[float | None]:
+def _rounded_log2(point: Point) -> list[float | None]:
     return [None if log2 is None else round(log2, LOG2_DECIMALS) for log2 in point.key]
 
 
@@ -179,10 +203,10 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     rows = []
     for family in families:
         verdict, study = family.verdict, family.verdict.study
-        spikes = spikes_of(family.optimum)
-        optimum_runs = family.counted(family.optimum)
+        spikes = sum_spikes(family.optimum)
+        optimum_runs = family.counted_runs(family.optimum)
         _, std = mean_std([run.score for run in optimum_runs])
-        fresh_mean, fresh_std = mean_std([*verdict.fresh.values()])
+        fresh_mean, fresh_std = mean_std([*verdict.fresh_scores.values()])
         rows.append(
             (
                 *(
@@ -193,42 +217,44 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                     study.base.optimizer.kind if family.runs else None,
                 ),
                 *(verdict.verdict, verdict.lr, verdict.wd),
-                *(study.metric.metric, verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
-                *(len(verdict.fresh), fresh_mean, fresh_std, verdict.lead),
-                *_bound(verdict),
+                *(study.metric.name, verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
+                *(len(verdict.fresh_scores), fresh_mean, fresh_std, verdict.lead_over_neighbours),
+                *_bound_columns(verdict),
                 *((spikes.runs, spikes.steps) if spikes.runs else (None, None)),
-                *(rate for name in SPIKES for rate in spikes.rates(name)),
+                *(rate for name in SPIKE_LABELS for rate in spikes.rates(name)),
             )
         )
-    return _frame(rows, OPTIMUM_COLUMNS)
+    return _typed_frame(rows, OPTIMUM_COLUMNS)
 
 
-def _bound(verdict: Verdict) -> tuple[Any, ...]:
+def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:
     """Return the columns `BOUND_COLUMNS` and `RECOMMENDED_COLUMNS` of a verdict."""
     criterion, bound = verdict.study.criterion, verdict.bound
     # The paper's rule compares means: it has no bound, margin or noise.
     if criterion.rule == "paper":
-        return criterion.rule, *[None] * (len(BOUND) + len(RECOMMENDED) - 1)
+        return criterion.rule, *[None] * (len(BOUND_COLUMNS) + len(RECOMMENDED_COLUMNS) - 1)
     requested = criterion.rule, criterion.confidence, criterion.margin_for(verdict.study.metric)
     # No bound yet: only the requirements of the sweep are known.
     if bound is None:
-        return *requested, *[None] * (len(BOUND) + len(RECOMMENDED) - 3)
+        return *requested, *[None] * (len(BOUND_COLUMNS) + len(RECOMMENDED_COLUMNS) - 3)
     # With unknown noise there are no probabilities, and no points as good.
-    is_noise_known = bound.noise.known != "unknown"
+    is_noise_known = bound.noise.source != "unknown"
     return (
         *(
             *requested,
             bound.value,
-            bound.best if is_noise_known else None,
+            bound.best_probability if is_noise_known else None,
             bound.noise.sd if is_noise_known else None,
-            bound.noise.known,
+            bound.noise.source,
         ),
-        *(bound.more, bound.caveat or None),
+        *(bound.further_runs, bound.caveat or None),
         *((len(bound.plateau), *bound.recommended) if is_noise_known else (None, None, None)),
     )
 
 
-def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], searches: Searches) -> list[Path]:
+def write_tables(
+    folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], searches: StudiesByFamily
+) -> list[Path]:
     """Write the tables `runs`, `points` and `optima` as CSV and Parquet, and `optima` as Markdown and LaTeX too.
 
     Args:
@@ -243,12 +269,15 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict],
     Raises:
         StorageError: a file cannot be written.
     """
-    families = judged(runs, verdicts)
+    families = judged_families(runs, verdicts)
     table = runs_table(runs, searches)
     points, optima = points_table(table, runs, families), optima_table(families)
-    known_optima = known(optima)
-    in_paper = [name for name in IN_PAPER if name in known_optima]
-    files: dict[str, str | bytes] = {"optima.md": markdown(known_optima), "optima.tex": latex(known_optima[in_paper])}
+    known_optima = drop_empty_columns(optima)
+    in_paper = [name for name in PAPER_COLUMNS if name in known_optima]
+    files: dict[str, str | bytes] = {
+        "optima.md": to_markdown(known_optima),
+        "optima.tex": to_latex(known_optima[in_paper]),
+    }
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():
         files |= {f"{name}.csv": frame.to_csv(index=False), f"{name}.parquet": frame.to_parquet(index=False)}
     for name, content in files.items():
@@ -256,22 +285,22 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict],
     return [folder / name for name in files]
 
 
-def known(frame: pd.DataFrame) -> pd.DataFrame:
+def drop_empty_columns(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop columns that are missing in all rows, and columns of counts that are 0 in all rows."""
     if frame.empty:
         return frame
-    counts = [name for name in frame.columns if name.startswith((*SPIKES, "corrupt_images"))]
+    counts = [name for name in frame.columns if name.startswith((*SPIKE_LABELS, "corrupt_images"))]
     all_zero = [name for name in counts if not frame[name].fillna(0).any()]
     return frame.drop(columns=all_zero).dropna(axis="columns", how="all")
 
 
-def markdown(frame: pd.DataFrame) -> str:
+def to_markdown(frame: pd.DataFrame) -> str:
     """Return the frame as a Markdown table; missing values are empty cells.
 
     Numbers have six digits; lr and wd are powers of two, as in the terminal.
     """
     columns = []
-    for (name, cells), dtype in zip(_cells(frame).items(), frame.dtypes, strict=True):
+    for (name, cells), dtype in zip(_text_cells(frame).items(), frame.dtypes, strict=True):
         # A pipe or a line break would end the cell.
         texts = [text.replace("|", "\\|").replace("\n", " ") for text in (str(name), *cells)]
         # A Markdown rule under a heading has at least three characters.
@@ -292,32 +321,32 @@ _LATEX = str.maketrans(
 )
 
 
-def latex(frame: pd.DataFrame) -> str:
+def to_latex(frame: pd.DataFrame) -> str:
     """Return the frame as a LaTeX table; it needs the packages booktabs and, above 40 rows, longtable.
 
     Numbers have six digits; lr and wd are powers of two.
     """
     columns = "".join("l" if dtype == "str" else "r" for dtype in frame.dtypes)
-    cells = _cells(frame).map(_in_latex).rename(columns=_in_latex)
+    cells = _text_cells(frame).map(_latex_cell).rename(columns=_latex_cell)
     # The cells are escaped already: pandas would escape the $ of powers too.
     return cells.to_latex(index=False, escape=False, column_format=columns, longtable=len(frame) > 40)
 
 
-def _in_latex(cell: str) -> str:
+def _latex_cell(cell: str) -> str:
     exponent = cell.removeprefix("2^")
     return f"$2^{{{exponent}}}$" if exponent != cell else cell.translate(_LATEX)
 
 
-def _power(value: float) -> str:
-    return power(value, 6)
+def _power_text(value: float) -> str:
+    return format_power(value, 6)
 
 
-def _cells(frame: pd.DataFrame) -> pd.DataFrame:
+def _text_cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame as texts: lr and wd as powers of two, other floats with six digits, missing values empty."""
 
     def text(value: Any) -> str:
         return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
 
     axes = [name for name in frame.columns if name.removeprefix("recommended_") in POWER_COLUMNS]
-    powers = frame.assign(**{name: frame[name].map(_power, na_action="ignore") for name in axes})
+    powers = frame.assign(**{name: frame[name].map(_power_text, na_action="ignore") for name in axes})
     return powers.astype(object).map(text)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import page, tables
-from ettsweep.report.families import compare, judged
-from ettsweep.report.figure_files import Figure, FigureWriter
+from ettsweep.report.families import judged_families, strategy_comparisons
+from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.manifest import update_manifest
-from ettsweep.report.run_histories import RunHistories, rows_for
+from ettsweep.report.run_histories import RunHistories, rows_per_run
 from ettsweep.report.verdict_text import Key
 from ettsweep.study.run_index import Run
-from ettsweep.study.sweep_store import Searches
+from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict
 
 
@@ -20,7 +20,7 @@ def write_report(
     out: Path,
     runs: Sequence[Run],
     verdicts: Sequence[Verdict],
-    searches: Searches,
+    searches: StudiesByFamily,
     warn: Callable[[str], None] = lambda text: None,
     notes: Mapping[str, str] | None = None,
 ) -> list[Path]:
@@ -44,10 +44,10 @@ def write_report(
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts, searches)
-    comparisons, histories = compare(judged(runs, verdicts)), RunHistories(warn)
-    drawing, figures = FigureWriter(histories, rows_for(len(runs))), dict[tuple[Key, str], Figure]()
+    comparisons, histories = strategy_comparisons(judged_families(runs, verdicts)), RunHistories(warn)
+    drawing, figures = FigureBuilder(histories, rows_per_run(len(runs))), dict[tuple[Key, str], Figure]()
     for comparison in comparisons:
-        for key, figure in drawing.of(comparison):
+        for key, figure in drawing.build(comparison):
             paths += figure.save(out / "figures")
             figures[key, figure.kind] = figure
     html = page.render(results, out, comparisons, figures, runs, searches, histories.corrupt, notes)

@@ -24,7 +24,7 @@ from ettsweep.files import (
 )
 from ettsweep.processes import Life, Process
 
-EVALUATION = b'"val_'
+EVALUATION_MARK = b'"val_'
 """Bytes that occur in the evaluation lines of metrics.jsonl and never in the lines of training steps."""
 
 NOTHING_LOGGED = "(it logged nothing)\n"
@@ -42,7 +42,7 @@ class TimeSpent(NamedTuple):
     device_s: float
 
 
-NOTHING = TimeSpent(0.0, 0.0)
+NO_TIME = TimeSpent(0.0, 0.0)
 
 
 class AttemptProgress(NamedTuple):
@@ -55,11 +55,11 @@ class AttemptProgress(NamedTuple):
     """
 
     progress: float
-    left_s: float | None = None
-    slot_left_s: float | None = None
+    remaining_s: float | None = None
+    remaining_slot_s: float | None = None
 
 
-def share_had(first: Json, last: Json) -> float:
+def device_share(first: Json, last: Json) -> float:
     """Return the share of its worker's time that a run had between two lines of timings.jsonl; 1 unless packed."""
     wall_s, device_s = (
         (number(last.get(name)) or 0.0) - (number(first.get(name)) or 0.0) for name in ("wall_s", "device_s")
@@ -118,24 +118,24 @@ class Attempt:
         """Return the scheduler's id of the job that made the claim; empty outside a job."""
         return str(self.job().get("id", ""))
 
-    def requeued(self) -> bool:
+    def was_requeued(self) -> bool:
         """`True` if the scheduler requeued the job: the next attempt has the same job id and another restart count.
 
         Then the scheduler ended this attempt, and the run itself is not to blame.
         """
-        job, next_job = self.job(), self.next().job()
+        job, next_job = self.job(), self.next_attempt().job()
         same_id = (job.get("cluster"), job.get("id")) == (next_job.get("cluster"), next_job.get("id"))
         return bool(job) and same_id and job.get("restart") != next_job.get("restart")
 
-    def next(self) -> "Attempt":
+    def next_attempt(self) -> "Attempt":
         """Return the attempt with the next number, which need not exist."""
         return Attempt(self.run, self.number + 1)
 
-    def superseded(self) -> bool:
+    def is_superseded(self) -> bool:
         """`True` if another process has started a later attempt at the run."""
-        return self.next().path.exists()
+        return self.next_attempt().path.exists()
 
-    def beat(self, count: int) -> None:
+    def write_heartbeat(self, count: int) -> None:
         """Write the heartbeat counter in place, to a file of constant size.
 
         A file that is replaced shows up late on clients of a network file system, which cache the folder's listing;
@@ -147,12 +147,12 @@ class Attempt:
         finally:
             os.close(descriptor)
 
-    def heartbeat_s(self) -> float | None:
+    def heartbeat_interval_s(self) -> float | None:
         """Return the interval in seconds at which the owner said it would write heartbeats; None if it said none."""
         interval_s = number(self.claim().get("heartbeat_s"))
         return interval_s if interval_s and interval_s > 0 else None
 
-    def heartbeat(self) -> str:
+    def read_heartbeat(self) -> str:
         """Return the text of the heartbeat counter; empty before the first beat."""
         try:
             return self.heartbeat_path.read_text()
@@ -179,7 +179,7 @@ class Attempt:
 
     # --- lineage and metrics ------------------------------------------------------------------------------------------
 
-    def resume_from(self, attempt: int, step: int) -> None:
+    def record_resume(self, attempt: int, step: int) -> None:
         """Record which checkpoint this attempt resumes from."""
         write_atomic(self.resume_path, dumps({"attempt": attempt, "step": step}))
 
@@ -226,9 +226,9 @@ class Attempt:
         number, step = self.resumed_from()
         inherited = Attempt(self.run, number).evaluations() if number else []
         inherited = [line for line in inherited if line.get("step", 0) <= step]
-        return inherited + read_lines(self.metrics_path, holding=EVALUATION)
+        return inherited + read_lines(self.metrics_path, holding=EVALUATION_MARK)
 
-    def spent(self, until: int | None = None) -> TimeSpent:
+    def time_spent(self, until: int | None = None) -> TimeSpent:
         """Return the training time of this attempt and of those it resumed from, up to step `until` if given.
 
         Time counts once it is written to timings.jsonl.
@@ -241,7 +241,7 @@ class Attempt:
         wall_s = number((line or {}).get("wall_s"))
         if line is None or wall_s is None:
             parent = self.parent()
-            return parent.spent(until) if parent else NOTHING
+            return parent.time_spent(until) if parent else NO_TIME
         device_s = number(line.get("device_s"))
         if device_s is None:  # files of older versions, which did not share devices among runs
             device_s = wall_s * (number(self.execution().get("processes")) or 1.0)
@@ -249,9 +249,9 @@ class Attempt:
 
     def progress(self) -> float:
         """Return the fraction of the steps done, 0 to 1."""
-        return self.pace().progress
+        return self.estimate_progress().progress
 
-    def pace(self) -> AttemptProgress:
+    def estimate_progress(self) -> AttemptProgress:
         """Return the progress of the run and the remaining time at the rate so far.
 
         The progress is that of the last line written, by this attempt or the one it resumed from. The rate is measured
@@ -267,19 +267,19 @@ class Attempt:
                 left_s = (wall_s - first_wall_s) * (1 - progress) / (progress - first_progress)
                 if not 0 <= left_s < math.inf:
                     return AttemptProgress(progress)
-                return AttemptProgress(progress, left_s, left_s * share_had(first, last))
+                return AttemptProgress(progress, left_s, left_s * device_share(first, last))
         parent = self.parent()
         return AttemptProgress(parent.progress() if parent else 0.0)
 
-    def record_skipped(self, rank: int, text: str) -> None:
+    def record_skipped_sample(self, rank: int, text: str) -> None:
         """Append a line on a sample that process `rank` could not read and left out."""
         with storage_errors(self.path), (self.path / f"skipped-{rank}.txt").open("a") as file:
             file.write(text + "\n")
 
-    def skipped(self) -> list[str]:
+    def skipped_samples(self) -> list[str]:
         """Return the samples left out by any process of this attempt or of those it resumed from, each once."""
         parent = self.parent()
-        samples = dict.fromkeys(parent.skipped() if parent else [])  # a dict: a set with an order
+        samples = dict.fromkeys(parent.skipped_samples() if parent else [])  # a dict: a set with an order
         for path in sorted(self.path.glob("skipped-*.txt")):
             with contextlib.suppress(OSError):
                 samples |= dict.fromkeys(path.read_text(errors="replace").splitlines())
@@ -300,7 +300,7 @@ class Attempt:
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
-    def fail(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
+    def record_failure(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
         """Record why the attempt ended without a result, in one line for people; the first reason stands.
 
         Args:
@@ -321,24 +321,24 @@ class Attempt:
         except CorruptError as error:
             return {"kind": "error", "reason": str(error)}
 
-    def forgive(self) -> None:
+    def mark_retried(self) -> None:
         """Ignore from now on how the attempt ended; treat an owner whose liveness is unknown as dead."""
         self.retried_path.touch()
 
-    def retried(self) -> bool:
+    def is_retried(self) -> bool:
         """`True` if `ettsweep retry` was called after this attempt."""
         return self.retried_path.exists()
 
-    def log(self) -> str:
+    def log_text(self) -> str:
         """Return the log of the attempt, followed by `ending`."""
         try:
             text = self.log_path.read_text(errors="replace")
         except OSError:
             text = NOTHING_LOGGED
-        return text + self.ending()
+        return text + self.log_footer()
 
-    def ending(self) -> str:
+    def log_footer(self) -> str:
         """Return the lines shown below the log: samples left out, and the reason for a failure."""
-        left_out = "".join(f"left out: {sample}\n" for sample in sorted(self.skipped()))
+        left_out = "".join(f"left out: {sample}\n" for sample in sorted(self.skipped_samples()))
         failure = self.failure()
         return left_out + (f"ended: {failure.get('reason')}\n" if failure else "")

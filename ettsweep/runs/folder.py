@@ -40,8 +40,8 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, dumps, loads, read_json, read_lines, storage_errors, sync, write_atomic
-from ettsweep.processes import Process, process
-from ettsweep.runs.attempt import EVALUATION, Attempt
+from ettsweep.processes import Process, process_identity
+from ettsweep.runs.attempt import EVALUATION_MARK, Attempt
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Liveness, LocalLiveness, LostAttempt, RunFacts, State, Status, unfinished_status
 from ettsweep.schema import canonical, validate
@@ -170,7 +170,7 @@ class RunDir:
     def _remedy(self) -> str:
         return f"`ettsweep retry {self.id}` trains it again"
 
-    def numbers(self) -> list[int]:
+    def attempt_numbers(self) -> list[int]:
         """Return the numbers of all attempts, ascending."""
         try:
             names = os.listdir(self.attempts_path)
@@ -182,12 +182,12 @@ class RunDir:
         """Return the attempt with this number, which need not exist."""
         return Attempt(self.path, number)
 
-    def latest(self) -> Attempt | None:
+    def latest_attempt(self) -> Attempt | None:
         """Return the newest attempt; None before the first."""
-        numbers = self.numbers()
+        numbers = self.attempt_numbers()
         return self.attempt(numbers[-1]) if numbers else None
 
-    def claim(self, info: Json, after: int) -> Attempt | None:
+    def claim(self, details: Json, after: int) -> Attempt | None:
         """Create the attempt that follows number `after`, and so become the owner of the run.
 
         Args:
@@ -205,7 +205,7 @@ class RunDir:
         with storage_errors(temporary):
             temporary.mkdir(parents=True)
             try:
-                content = {**info, "token": token, "process": process().to_json()}
+                content = {**details, "token": token, "process": process_identity().to_json()}
                 claim = temporary / attempt.claim_path.name
                 claim.write_text(dumps(content))
                 sync(claim)
@@ -257,13 +257,13 @@ class RunDir:
     def evaluations(self) -> list[Json]:
         """Return the evaluations so far, in order."""
         if self.result_path.exists():
-            return read_lines(self.metrics_path, holding=EVALUATION)
-        latest = self.latest()
+            return read_lines(self.metrics_path, holding=EVALUATION_MARK)
+        latest = self.latest_attempt()
         return latest.evaluations() if latest else []
 
     def cancel(self) -> None:
         """Request that the run stop at its next step, whoever trains it now or later."""
-        write_atomic(self.cancel_path, dumps({"process": process().to_json()}))
+        write_atomic(self.cancel_path, dumps({"process": process_identity().to_json()}))
 
     def prune(self, step: int, reason: str) -> bool:
         """Request that the run stop at its next step, since its metrics up to `step` are unpromising.
@@ -271,10 +271,10 @@ class RunDir:
         Returns:
             `False` if this was requested before.
         """
-        content = {"step": step, "reason": reason, "process": process().to_json()}
+        content = {"step": step, "reason": reason, "process": process_identity().to_json()}
         return write_atomic(self.prune_path, dumps(content), exclusive=True)
 
-    def pruned(self) -> str | None:
+    def prune_reason(self) -> str | None:
         """Return step and reason of a pruning, for people; None if the run is not pruned."""
         try:
             request = read_json(self.prune_path)
@@ -304,61 +304,61 @@ class RunDir:
             except CorruptError:
                 for path in (self.result_path, self.metrics_path):
                     path.unlink(missing_ok=True)
-            for number in self.numbers():
-                self.attempt(number).forgive()
+            for number in self.attempt_numbers():
+                self.attempt(number).mark_retried()
 
     def status(self, liveness: Liveness | None = None) -> Status:
         """Derive the status; without `liveness`, only processes of this machine are looked at.
 
         A run with a corrupt file is `failed`.
         """
-        return self.look(liveness)[0]
+        return self.status_and_result(liveness)[0]
 
-    def look(self, liveness: Liveness | None = None) -> tuple[Status, Json | None]:
+    def status_and_result(self, liveness: Liveness | None = None) -> tuple[Status, Json | None]:
         """Return the status, and the result if the run is finished, from one read of result.json."""
         try:
             result = self.result()
         except CorruptError as error:
-            latest = self.latest()
+            latest = self.latest_attempt()
             return Status(State.FAILED, str(error), latest.progress() if latest else 0.0), None
         if result is None:
             status = self._unfinished(liveness or LocalLiveness())
             # Asking the scheduler may take seconds. A run that finished meanwhile, and whose job has ended, would
             # look interrupted: read again.
-            return self.look(liveness) if self.result_path.exists() else (status, None)
+            return self.status_and_result(liveness) if self.result_path.exists() else (status, None)
         reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
         return Status(State(result["status"]), reason, 1.0), result
 
     def _unfinished(self, liveness: Liveness) -> Status:
-        attempts = [self.attempt(number) for number in reversed(self.numbers())]
+        attempts = [self.attempt(number) for number in reversed(self.attempt_numbers())]
         return unfinished_status(
             self.id,
             self._facts(attempts[0] if attempts else None),
             owner=lambda: liveness.owner(attempts[0]),
-            lost=_lost(attempts),
-            prospect=lambda: liveness.job_status(self.id),
+            lost=_lost_attempts(attempts),
+            job_status=lambda: liveness.job_status(self.id),
         )
 
     def _facts(self, latest: Attempt | None) -> RunFacts:
         if latest is None:
-            return RunFacts(cancelled=self.cancel_path.exists(), pruned=self.pruned())
-        failure, pace, claim = latest.failure(), latest.pace(), latest.claim()
+            return RunFacts(is_cancelled=self.cancel_path.exists(), prune_reason=self.prune_reason())
+        failure, pace, claim = latest.failure(), latest.estimate_progress(), latest.claim()
         return RunFacts(
-            attempted=True,
+            has_attempt=True,
             failure=failure,
-            retried=latest.retried(),
+            is_retried=latest.is_retried(),
             progress=pace.progress,
-            left_s=pace.left_s,
-            slot_left_s=pace.slot_left_s,
-            cancelled=self.cancel_path.exists(),  # read after failure.json, which a cancelled attempt writes
-            pruned=self.pruned(),
+            remaining_s=pace.remaining_s,
+            remaining_slot_s=pace.remaining_slot_s,
+            is_cancelled=self.cancel_path.exists(),  # read after failure.json, which a cancelled attempt writes
+            prune_reason=self.prune_reason(),
             job=latest.job_id(),
             worker=Process.from_json(claim.get("process")),
             slot=str(claim.get("slot") or ""),
         )
 
 
-def _lost(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
+def _lost_attempts(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
     """Yield the lost attempts since the last one that ended in another way; `attempts` are the latest first.
 
     None if the latest saved a checkpoint: then the run makes progress however often its workers die.
@@ -367,6 +367,6 @@ def _lost(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
         return
     for attempt in attempts:
         failure = attempt.failure()
-        if (failure and failure.get("kind") != "lost") or attempt.retried():
+        if (failure and failure.get("kind") != "lost") or attempt.is_retried():
             return
-        yield LostAttempt(attempt.resumed_from()[1], attempt.requeued())
+        yield LostAttempt(attempt.resumed_from()[1], attempt.was_requeued())

@@ -76,12 +76,12 @@ class OptimizerSpec(StrictModel):
         decay_pe: bool = True
 
 
-def indivisible(what: str, value: int, by: str, divisor: int) -> Iterator[str]:
+def indivisible_problems(name: str, value: int, by: str, divisor: int) -> Iterator[str]:
     """Yield an error message with the nearest valid values if `divisor` does not divide `value`."""
     if value % divisor:
         below = value - value % divisor
         nearest = ", ".join(str(v) for v in (below, below + divisor) if v > 0)
-        yield f"{what} {value} is not divisible by {by} {divisor}; nearest {what}: {nearest}"
+        yield f"{name} {value} is not divisible by {by} {divisor}; nearest {name}: {nearest}"
 
 
 class StrategySpec(StrictModel):
@@ -162,11 +162,11 @@ class SpikeSpec(StrictModel):
     loss_recovered: NonNegative = 0.025
 
 
-OneModel = Annotated[
+AnyModelSpec = Annotated[
     SerializeAsAny[ModelSpec], Registered("ettsweep.trainer.models.registry:ARCHITECTURES", default="vit")
 ]
-OneTask = Annotated[SerializeAsAny[TaskSpec], Registered("ettsweep.trainer.tasks.registry:TASKS")]
-OneOptimizer = Annotated[
+AnyTaskSpec = Annotated[SerializeAsAny[TaskSpec], Registered("ettsweep.trainer.tasks.registry:TASKS")]
+AnyOptimizerSpec = Annotated[
     SerializeAsAny[OptimizerSpec], Registered("ettsweep.strategies.optimizers:OPTIMIZERS", default=DEFAULT_OPTIMIZER)
 ]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -175,10 +175,10 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 class Recipe(StrictModel):
     """A training recipe: everything of a run but strategy, lr, wd and seed."""
 
-    model: OneModel
-    task: OneTask
+    model: AnyModelSpec
+    task: AnyTaskSpec
     # validate_default turns the name into a spec with all its defaults, which are part of the id.
-    optimizer: OneOptimizer = Field(default=DEFAULT_OPTIMIZER, validate_default=True)
+    optimizer: AnyOptimizerSpec = Field(default=DEFAULT_OPTIMIZER, validate_default=True)
     schedule: ScheduleSpec
     batch_size: Positive
     precision: Precision = "fp32"

@@ -19,11 +19,11 @@ from ettsweep.runs.spec import RunSpec, SpikeSpec
 MAD_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation (MAD) of a normal distribution."""
 
-CONSTANT = 1e-10
+CONSTANT_TOLERANCE = 1e-10
 """Relative standard deviation below which a window counts as constant up to rounding: dividing by it would call any
 change a spike (OLMo-core's StabilityMonitor skips such windows too)."""
 
-SLACK = 1e-12
+THRESHOLD_TOLERANCE = 1e-12
 """Tolerance, so that a value at a threshold does not exceed it: in floats, 0.97 - 0.96 > 0.01."""
 
 CHUNK_WINDOWS = 4096
@@ -95,7 +95,7 @@ def _sigmas(values: "np.ndarray[Any, np.dtype[np.float64]]", window: int) -> "np
         chunk = values[start + window : start + window + CHUNK_WINDOWS]
         windows = sliding_window_view(values[start : start + len(chunk) + window - 1], window)
         mean, std = windows.mean(axis=1), windows.std(axis=1)
-        varies = std > CONSTANT * np.abs(mean)
+        varies = std > CONSTANT_TOLERANCE * np.abs(mean)
         np.divide(chunk - mean, std, out=z_scores[start : start + len(chunk)], where=varies)
     return z_scores
 
@@ -133,14 +133,17 @@ def evaluation_spikes(
             continue
         if inside:
             drop = sign * (baseline - value)
-            inside = drop > back * scale + SLACK
+            inside = drop > back * scale + THRESHOLD_TOLERANCE
             events[-1] = _extended(events[-1], drop) if inside else replace(events[-1], recovered=True)
         elif len(calm) >= spec.window_evals:
             baseline = median(calm[-spec.window_evals :])
             scale = 1.0 if kind == "accuracy" else abs(baseline)
             drop = sign * (baseline - value)
             # _noise passes over the whole curve: it is computed only after a drop that is large enough.
-            inside = drop > start * scale + SLACK and drop > spec.eval_sigmas * _noise(differences) + SLACK
+            inside = (
+                drop > start * scale + THRESHOLD_TOLERANCE
+                and drop > spec.eval_sigmas * _noise(differences) + THRESHOLD_TOLERANCE
+            )
             if inside:
                 events.append(EvaluationSpike(step, drop, 1, recovered=False))
         if inside:
@@ -188,7 +191,7 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
         counts[f"{name}_spikes"] = len(jumps)
         events += [{"kind": name, **asdict(spike)} for spike in jumps]
     unrecovered = 0
-    for name, kind in EVALUATED.items():
+    for name, kind in EVALUATION_CURVES.items():
         key = f"val_{kind}"
         lines = [line for line in history if key in line]
         drops = evaluation_spikes([x["step"] for x in lines], [x[key] for x in lines], spikes, warmup, kind)
@@ -203,5 +206,5 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
     }
 
 
-EVALUATED: dict[str, Literal["accuracy", "loss"]] = {"accuracy": "accuracy", "eval_loss": "loss"}
+EVALUATION_CURVES: dict[str, Literal["accuracy", "loss"]] = {"accuracy": "accuracy", "eval_loss": "loss"}
 """Validation metric of each kind of spike: `eval_loss` spikes are those of `val_loss`, apart from the train loss."""

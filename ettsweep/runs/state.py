@@ -57,10 +57,10 @@ class Status:
     state: State
     reason: str = ""
     progress: float = 0.0
-    where: str = ""
+    host: str = ""
     job: str = ""
-    left_s: float | None = None
-    slot_left_s: float | None = None
+    remaining_s: float | None = None
+    remaining_slot_s: float | None = None
     worker: Process | None = None
     slot: str = ""
 
@@ -79,7 +79,7 @@ class Owner:
     """
 
     life: Life
-    where: str = ""
+    host: str = ""
     reason: str = ""
 
 
@@ -126,15 +126,15 @@ class RunFacts:
         worker, slot: the process that made the claim, and its slot.
     """
 
-    attempted: bool = False
+    has_attempt: bool = False
     failure: Json | None = None
-    retried: bool = False
+    is_retried: bool = False
     progress: float = 0.0
-    left_s: float | None = None
-    cancelled: bool = False
+    remaining_s: float | None = None
+    is_cancelled: bool = False
     job: str = ""
-    pruned: str | None = None
-    slot_left_s: float | None = None
+    prune_reason: str | None = None
+    remaining_slot_s: float | None = None
     worker: Process | None = None
     slot: str = ""
 
@@ -157,7 +157,7 @@ def unfinished_status(
     facts: RunFacts,
     owner: Callable[[], Owner],
     lost: Iterable[LostAttempt],
-    prospect: Callable[[], Status | None],
+    job_status: Callable[[], Status | None],
 ) -> Status:
     """Derive the status of an unfinished run. Expensive lookups are callables, called only if they decide.
 
@@ -171,31 +171,31 @@ def unfinished_status(
     # The order matters: a run that is being trained is running, even if cancelled; a person's request comes before
     # failures, and failures before the scheduler's answer, which may still list the run.
     failure, progress = facts.failure, facts.progress
-    if facts.attempted and not failure and not facts.retried:
+    if facts.has_attempt and not failure and not facts.is_retried:
         holder = owner()
         if holder.life == "alive":
-            reason = "cancelling" if facts.cancelled else "" if facts.pruned is None else "pruning"
-            seconds = facts.left_s, facts.slot_left_s
-            return Status(State.RUNNING, reason, progress, holder.where, facts.job, *seconds, facts.worker, facts.slot)
+            reason = "cancelling" if facts.is_cancelled else "" if facts.prune_reason is None else "pruning"
+            seconds = facts.remaining_s, facts.remaining_slot_s
+            return Status(State.RUNNING, reason, progress, holder.host, facts.job, *seconds, facts.worker, facts.slot)
         if holder.life == "unknown":
-            return Status(State.UNKNOWN, holder.reason, progress, holder.where, facts.job)
-    if facts.cancelled:
+            return Status(State.UNKNOWN, holder.reason, progress, holder.host, facts.job)
+    if facts.is_cancelled:
         return Status(State.CANCELLED, "", progress)
-    if facts.pruned is not None:
-        return Status(State.PRUNED, facts.pruned, progress)
-    if failure and failure.get("kind") == "error" and not facts.retried:
+    if facts.prune_reason is not None:
+        return Status(State.PRUNED, facts.prune_reason, progress)
+    if failure and failure.get("kind") == "error" and not facts.is_retried:
         return Status(State.FAILED, str(failure.get("reason", "")), progress)
-    if count := lost_in_a_row(lost):
+    if count := count_consecutive_lost(lost):
         return Status(State.FAILED, f"{count} attempts died without a word; see `ettsweep logs {run_id}`", progress)
-    return _hoping(facts, prospect() or Status(State.INTERRUPTED))
+    return _waiting_status(facts, job_status() or Status(State.INTERRUPTED))
 
 
-def _hoping(facts: RunFacts, prospect: Status) -> Status:
+def _waiting_status(facts: RunFacts, prospect: Status) -> Status:
     """Return the status of a run that nobody trains and that may be trained, given the status of its job."""
     state, reason = prospect.state, prospect.reason
     if state in (State.QUEUED, State.HELD):
-        reason = "; ".join(filter(None, ["to be resumed" if facts.attempted else "", reason]))
-    elif state in (State.INTERRUPTED, State.FAILED) and not facts.attempted:
+        reason = "; ".join(filter(None, ["to be resumed" if facts.has_attempt else "", reason]))
+    elif state in (State.INTERRUPTED, State.FAILED) and not facts.has_attempt:
         state = State.MISSING
     elif state is State.INTERRUPTED:
         recorded = str((facts.failure or {}).get("reason", ""))
@@ -203,7 +203,7 @@ def _hoping(facts: RunFacts, prospect: Status) -> Status:
     return replace(prospect, state=state, reason=reason, progress=facts.progress)
 
 
-def lost_in_a_row(lost: Iterable[LostAttempt]) -> int:
+def count_consecutive_lost(lost: Iterable[LostAttempt]) -> int:
     """Return how many of the latest lost attempts started from the same step; 0 below `MAX_LOST_ATTEMPTS`.
 
     Requeued attempts are not counted: the scheduler ended them.

@@ -41,7 +41,7 @@ class OptimizerKind:
     """
 
     spec: type[OptimizerSpec]
-    factors: Optimizer
+    factor_rule: Optimizer
     moments: Callable[[Any], int]
     build: str
 
@@ -53,6 +53,6 @@ OPTIMIZERS: dict[str, OptimizerKind] = {
 }
 
 
-def factors_of(optimizer: OptimizerSpec) -> Optimizer:
+def factor_rule(optimizer: OptimizerSpec) -> Optimizer:
     """Return the optimizer, `adamw` or `sgd`, whose learning-rate factors apply."""
-    return OPTIMIZERS[optimizer.kind].factors
+    return OPTIMIZERS[optimizer.kind].factor_rule

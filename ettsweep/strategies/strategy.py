@@ -9,7 +9,7 @@ from ettsweep.strategies.factors import Optimizer
 STRATEGIES: dict[str, float | None] = {"standard": None, "ntk": 0.0, "hybrid": 0.5, "mup": 1.0}
 """Meta-parameter s of each named strategy (foot:Meta1); `standard` is outside the family."""
 
-TRANSFERS = STRATEGIES["mup"]
+TRANSFER_S = STRATEGIES["mup"]
 """s of maximal update, the strategy under which the best (lr, wd) should not depend on the width."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -64,7 +64,7 @@ def map_point(
     return lr * k, wd / k
 
 
-def carry_point(
+def transfer_point(
     lr: float,
     wd: float,
     origin: tuple[float | None, int],
@@ -78,6 +78,6 @@ def carry_point(
     """
     (from_s, from_width), (to_s, to_width) = origin, target
     if from_width != to_width:
-        lr, wd = map_point(lr, wd, from_s, TRANSFERS, from_width, optimizer)
-        from_s = TRANSFERS
+        lr, wd = map_point(lr, wd, from_s, TRANSFER_S, from_width, optimizer)
+        from_s = TRANSFER_S
     return map_point(lr, wd, from_s, to_s, to_width, optimizer)

@@ -6,24 +6,24 @@ from functools import cached_property
 from itertools import product
 from statistics import fmean, median
 
-from ettsweep.console import count, device_hours
+from ettsweep.console import format_count, format_device_hours
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Point, neighbours
 from ettsweep.study.means_rule import MeansRule
-from ettsweep.study.posterior import Position, Posterior, evidence
+from ettsweep.study.posterior import Position, Posterior, fit_posterior
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
-from ettsweep.study.run_index import Run, cost_s
-from ettsweep.study.seeds import RACING, counts, in_turn
+from ettsweep.study.run_index import Run, spent_device_s
+from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.study import Study
-from ettsweep.study.study_state import STUCK, TO_COME, StudyState
+from ettsweep.study.study_state import PENDING, STUCK, StudyState
 from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import COMPARED, MOST, Bound, ScoredPoint, Verdict
+from ettsweep.study.verdict import MAX_NEEDED_RUNS, MEANS_VERDICTS, Bound, ScoredPoint, Verdict
 
-REACH_OF_FIT = 3
+FIT_RADIUS = 3
 """Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
 
-SEEN_TWICE = 2
+MIN_SEEDS_FOR_JUMP = 2
 """Seeds that a point farther away than a neighbour needs before a climb may jump to it: a single one may be luck."""
 
 
@@ -33,47 +33,47 @@ class BoundRule(StudyState):
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
         self._all_runs = list(runs)
         super().__init__(study, self._all_runs)
-        self.new_seeds = study.seeds[:1]  # racing adds seeds where they matter
+        self.initial_seeds = study.seeds[:1]  # racing adds seeds where they matter
         self._scored_points: dict[Point, ScoredPoint] = {}
         self._posteriors: dict[Point, Posterior | None] = {}
         self._extended_posteriors: dict[Point, Posterior] = {}
 
-    def counts(self, seed: int) -> bool:
-        return counts(self.study, seed)
+    def is_verdict_seed(self, seed: int) -> bool:
+        return is_verdict_seed(self.study, seed)
 
-    def at(self, point: Point) -> ScoredPoint:
+    def score_point(self, point: Point) -> ScoredPoint:
         """Return the mean of a point's finished scores; a point with a diverged run has no score and ranks last."""
-        point = self._snap(point)
+        point = self._canonical_point(point)
         if point not in self._scored_points:
-            self._scored_points[point] = self._score(point)
+            self._scored_points[point] = self._mean_score(point)
         return self._scored_points[point]
 
-    def _score(self, point: Point) -> ScoredPoint:
-        finished = self._finished(point)
+    def _mean_score(self, point: Point) -> ScoredPoint:
+        finished = self._finished_runs(point)
         scores = [run.score for run in finished if run.score is not None]
         if len(scores) < len(finished):  # a diverged run is finished, but has no score
             return ScoredPoint(point, None, State.DIVERGED, len(finished))
         if scores:
             return ScoredPoint(point, fmean(scores), State.DONE, len(scores))
-        return ScoredPoint(point, None, self._unfinished(point, self.new_seeds) or State.MISSING)
+        return ScoredPoint(point, None, self._unfinished_state(point, self.initial_seeds) or State.MISSING)
 
-    def climb(self, at: Point | None = None) -> Verdict:
+    def climb(self, point: Point | None = None) -> Verdict:
         """Climb from a point, by default the best requested one, to better points nearby, and judge the last.
 
         Points that were run are compared by posterior mean. The end of a climb depends only on the requested points and
         their scores, not on who trained them or when.
         """
-        if not self.study.free:
-            return self._verdict(self.at(at or self.study.centre), ())
-        if (start := self._best() if at is None else self.at(at)) is None:
+        if not self.study.has_free_axis:
+            return self._verdict(self.score_point(point or self.study.centre), ())
+        if (start := self._best_requested() if point is None else self.score_point(point)) is None:
             return self._verdict(None, ())
         path = [start]
-        while (next_point := self._better(path[-1])) and next_point not in path:
+        while (next_point := self._next_point(path[-1])) and next_point not in path:
             path.append(next_point)
         # Each point has a fit of its own, so a climb can run in a cycle: it ends at the cycle's smallest shortfall.
         end = min(
             path[path.index(next_point) :] if next_point else path[-1:],
-            key=lambda scored_point: self._behind(scored_point.point),
+            key=lambda scored_point: self._shortfall(scored_point.point),
         )
         passed = [
             n
@@ -81,83 +81,98 @@ class BoundRule(StudyState):
             for n in (scored_point.point, *neighbours(scored_point.point, self.study.lr, self.study.wd))
         ]
         path = path[: path.index(end) + 1]
-        if len(path) > 1 and self._leads_nowhere(path[-2], end):
+        if len(path) > 1 and self._is_futile_step(path[-2], end):
             path.pop()
         return self._verdict(path[-1], [scored_point.point for scored_point in path[:-1]], passed)
 
-    def _leads_nowhere(self, previous: ScoredPoint, last: ScoredPoint) -> bool:
+    def _is_futile_step(self, previous: ScoredPoint, last: ScoredPoint) -> bool:
         """`True` if a step gains less than the margin and ends where no climb may go on, as on a plateau."""
         neighbour_points = neighbours(last.point, self.study.lr, self.study.wd)
-        if not self._too_far([point for point in neighbour_points if not self._is_asked(point)]):
+        if not self._any_out_of_reach([point for point in neighbour_points if not self._is_requested(point)]):
             return False
-        return self._behind(previous.point) <= self._margin
+        return self._shortfall(previous.point) <= self._margin
 
-    def _behind(self, point: Point) -> float:
+    def _shortfall(self, point: Point) -> float:
         """Return how far a point's posterior mean is behind the best one around it, as a share; inf without a fit."""
-        if (posterior := self.evidence(point)) is None:
+        if (posterior := self.posterior(point)) is None:
             return math.inf
-        mean, origin = posterior.surface.mean, posterior.index(self._here)
-        return posterior.share(float(mean[origin] - mean[posterior.index(self._leader(posterior))]))
+        mean, origin = posterior.surface.mean, posterior.index(self._origin)
+        return posterior.to_share(float(mean[origin] - mean[posterior.index(self._best_position(posterior))]))
 
-    def _better(self, current: ScoredPoint) -> ScoredPoint | None:
+    def _next_point(self, current: ScoredPoint) -> ScoredPoint | None:
         """Return the point nearby with the best posterior mean; None if that is the current point.
 
         While the noise is unknown, means of neighbours are compared instead.
         """
-        neighbourhood = [self.at(p) for p in neighbours(current.point, self.study.lr, self.study.wd)]
+        neighbourhood = [self.score_point(p) for p in neighbours(current.point, self.study.lr, self.study.wd)]
         scored = [scored_point for scored_point in neighbourhood if scored_point.score is not None]
         if current.score is None:
-            return min(scored, key=lambda scored_point: self.study.metric.rank(scored_point.score), default=None)
-        posterior = self.evidence(current.point)
-        if posterior is None or posterior.noise.known == "unknown":
-            best = min([current, *scored], key=lambda scored_point: self.study.metric.rank(scored_point.score))
+            return min(scored, key=lambda scored_point: self.study.metric.sort_key(scored_point.score), default=None)
+        posterior = self.posterior(current.point)
+        if posterior is None or posterior.noise.source == "unknown":
+            best = min([current, *scored], key=lambda scored_point: self.study.metric.sort_key(scored_point.score))
             return None if best is current else best
-        leader = self._leader(posterior)
-        return self.at(self.place(leader, current.point)) if any(leader) else None
+        leader = self._best_position(posterior)
+        return self.score_point(self.point_at(leader, current.point)) if any(leader) else None
 
-    def _leader(self, posterior: Posterior) -> Position:
+    def _best_position(self, posterior: Posterior) -> Position:
         """Return the position with the best posterior mean, among neighbours and points that were run more than once.
 
         Paired comparisons (no smooth surface) consider neighbours only.
         """
         runs_P = posterior.surface.layout.scored_PS.sum(1)
-        min_runs = SEEN_TWICE if posterior.surface.smooth else math.inf
-        return next(p for p in posterior.order if p in self._next_to_here or runs_P[posterior.index(p)] >= min_runs)
+        min_runs = MIN_SEEDS_FOR_JUMP if posterior.surface.is_smooth else math.inf
+        return next(
+            p for p in posterior.ranking if p in self._compared_positions or runs_P[posterior.index(p)] >= min_runs
+        )
 
     # --- the fit around a candidate ---
 
-    def evidence(self, candidate: Point) -> Posterior | None:
+    def posterior(self, candidate: Point) -> Posterior | None:
         """Return the posterior fitted to the scores around a candidate; None if there are too few."""
         if candidate not in self._posteriors:
-            self._posteriors[candidate] = self._evidence(candidate)
+            self._posteriors[candidate] = self._fit_posterior(candidate)
         return self._posteriors[candidate]
 
-    def _evidence(self, candidate: Point) -> Posterior | None:
+    def _fit_posterior(self, candidate: Point) -> Posterior | None:
         scores: dict[Position, dict[int, float]] = {}
-        for point in self._near(candidate):
-            if self.at(point).state is State.DONE:
-                scores_by_seed = {run.spec.seed: run.score for run in self._finished(point) if run.score is not None}
+        for point in self._nearby_points(candidate):
+            if self.score_point(point).state is State.DONE:
+                scores_by_seed = {
+                    run.spec.seed: run.score for run in self._finished_runs(point) if run.score is not None
+                }
                 scores[self.steps(point, candidate)] = scores_by_seed
-        if self._here not in scores:
+        if self._origin not in scores:
             return None
-        return evidence(scores, self._here, loss=self.study.metric.mode == "min")
+        return fit_posterior(scores, self._origin, loss=self.study.metric.mode == "min")
 
-    def _near(self, candidate: Point) -> list[Point]:
+    def _nearby_points(self, candidate: Point) -> list[Point]:
         """Return the points with runs within the fit radius of a candidate, the candidate included."""
-        return [p for p in self._runs if max(map(abs, self.steps(p, candidate)), default=0) <= REACH_OF_FIT]
+        return [p for p in self._runs if max(map(abs, self.steps(p, candidate)), default=0) <= FIT_RADIUS]
 
-    def _unrun(self, candidate: Point) -> list[Position]:
+    def _untried_positions(self, candidate: Point) -> list[Position]:
         """Return the positions near a candidate that have no score and may be run.
 
         A position is left out if a run there is stuck, or if it lies behind a diverged point: it would diverge too.
         """
-        diverged = [self.steps(p, candidate) for p in self._near(candidate) if self.at(p).state is State.DIVERGED]
+        diverged = [
+            self.steps(p, candidate)
+            for p in self._nearby_points(candidate)
+            if self.score_point(p).state is State.DIVERGED
+        ]
         untried = []
-        for position in product(map(float, range(-REACH_OF_FIT, REACH_OF_FIT + 1)), repeat=len(self.axes)):
-            point = self.place(position, candidate)
-            is_stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
-            is_behind_diverged = any(_beyond(position, other) for other in diverged)
-            if not (self.at(point).state.finished or is_stuck or is_behind_diverged or self._too_far([point])):
+        for position in product(map(float, range(-FIT_RADIUS, FIT_RADIUS + 1)), repeat=len(self.free_axes)):
+            point = self.point_at(position, candidate)
+            is_stuck = any(
+                run.state in STUCK and self.is_verdict_seed(s) for s, run in self._runs.get(point, {}).items()
+            )
+            is_behind_diverged = any(_is_behind(position, other) for other in diverged)
+            if not (
+                self.score_point(point).state.finished
+                or is_stuck
+                or is_behind_diverged
+                or self._any_out_of_reach([point])
+            ):
                 untried.append(position)
         return untried
 
@@ -166,47 +181,47 @@ class BoundRule(StudyState):
         return self.study.criterion.margin_for(self.study.metric)
 
     @cached_property
-    def _here(self) -> Position:
-        return (0.0,) * len(self.axes)
+    def _origin(self) -> Position:
+        return (0.0,) * len(self.free_axes)
 
     @cached_property
-    def _next_to_here(self) -> set[Position]:
+    def _compared_positions(self) -> set[Position]:
         """The positions of a candidate and its neighbours."""
         origin = self.study.centre
-        return {self._here, *(self.steps(n, origin) for n in neighbours(origin, self.study.lr, self.study.wd))}
+        return {self._origin, *(self.steps(n, origin) for n in neighbours(origin, self.study.lr, self.study.wd))}
 
-    def _positions(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> list[Position]:
+    def _neighbour_positions(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> list[Position]:
         """Return the positions of the neighbours that did not diverge."""
         return [self.steps(n.point, candidate.point) for n in scored_neighbours if n.score is not None]
 
     # --- judgement ---
 
-    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
+    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         confidence = self.study.criterion.confidence
         if candidate.score is None:
             survivors = [n for n in scored_neighbours if n.score is not None]
             return "it diverged, and a neighbour did not" if survivors else ""
-        posterior, others = self.evidence(candidate.point), self._positions(candidate, scored_neighbours)
-        if posterior is None or not others or posterior.noise.known == "unknown":
+        posterior, others = self.posterior(candidate.point), self._neighbour_positions(candidate, scored_neighbours)
+        if posterior is None or not others or posterior.noise.source == "unknown":
             return ""
-        probability, position = max(zip(posterior.better(self._here, others), others, strict=True))
+        probability, position = max(zip(posterior.probabilities_better(self._origin, others), others, strict=True))
         # Better for sure is not enough: an advantage within the margin does not refute the candidate.
-        if probability < confidence or posterior.bound(self._here, others, confidence) <= self._margin:
+        if probability < confidence or posterior.bound(self._origin, others, confidence) <= self._margin:
             return ""
         # Draws of the posterior do not resolve probabilities closer to 1.
         shown_probability = "more than 0.999" if probability > 0.999 else f"{probability:.3g}"
-        return f"{self.place(position, candidate.point)} is better, with a probability of {shown_probability}"
+        return f"{self.point_at(position, candidate.point)} is better, with a probability of {shown_probability}"
 
-    def _concluded(
+    def _conclusion(
         self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
     ) -> tuple[str, str, Bound | None]:
         if candidate.score is None:
             return "unresolved", "all diverged; try a centre with a lower lr", None
         # The paper's rule is evaluated as well: tables show both verdicts side by side.
         means_verdict = MeansRule(self.study, self._all_runs).verdict(candidate.point).verdict
-        paper = means_verdict if means_verdict in COMPARED else None
+        paper = means_verdict if means_verdict in MEANS_VERDICTS else None
         paper_text = f"; by the paper's comparison of means it is {paper}" if paper else ""
-        posterior = self.evidence(candidate.point)
+        posterior = self.posterior(candidate.point)
         if posterior is None:
             reason = "no two points have scores of the same seed, so nothing tells luck from merit"
             return "unresolved", f"noise unknown: {reason}{paper_text}", None
@@ -215,50 +230,54 @@ class BoundRule(StudyState):
         if bound.value is None:
             return (
                 "unresolved",
-                f"noise unknown: {self._unknown(posterior, candidate, scored_neighbours)}{paper_text}",
+                f"noise unknown: {self._unknown_noise_reason(posterior, candidate, scored_neighbours)}{paper_text}",
                 bound,
             )
         confidence = f"{100 * bound.confidence:.10g}%"
         bound_text, margin_text = format_share(bound.value), format_share(bound.margin)
-        if not bound.wide:
+        if not bound.is_too_wide:
             return "optimal", f"no neighbour is better by more than {bound_text} ({confidence} sure)", bound
         gap = f"a neighbour may be better by up to {bound_text} ({confidence} sure), the margin is {margin_text}"
-        if bound.more is None:
-            return "unresolved", f"{gap}; more than {MOST} more runs would tell", bound
-        about = "some " if bound.more > 1 else ""
-        return "unresolved", f"{gap}; {about}{self._more(candidate, bound.more)} would tell", bound
+        if bound.further_runs is None:
+            return "unresolved", f"{gap}; more than {MAX_NEEDED_RUNS} more runs would tell", bound
+        about = "some " if bound.further_runs > 1 else ""
+        return "unresolved", f"{gap}; {about}{self._describe_cost(candidate, bound.further_runs)} would tell", bound
 
-    def _unknown(self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
+    def _unknown_noise_reason(
+        self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
+    ) -> str:
         """Return why the noise is unknown, and which runs would measure it: those that racing starts with."""
-        compared = [self._here, *self._positions(candidate, scored_neighbours)]
-        seeds = posterior.seeds_to_measure(compared)
+        compared = [self._origin, *self._neighbour_positions(candidate, scored_neighbours)]
+        seeds = posterior.seeds_to_measure_noise(compared)
         no_repeats = "too few points have several seeds to tell luck from merit"
-        reason = no_repeats if posterior.repeated else "each point has one score, which may be luck"
-        needed_seeds = f"{count(seeds, 'more seed')} of the candidate and its neighbours"
-        return f"{reason}; {self._more(candidate, seeds * len(compared))} would tell: {needed_seeds}"
+        reason = no_repeats if posterior.has_repeats else "each point has one score, which may be luck"
+        needed_seeds = f"{format_count(seeds, 'more seed')} of the candidate and its neighbours"
+        return f"{reason}; {self._describe_cost(candidate, seeds * len(compared))} would tell: {needed_seeds}"
 
-    def _more(self, candidate: ScoredPoint, runs: int) -> str:
+    def _describe_cost(self, candidate: ScoredPoint, runs: int) -> str:
         """Return a number of runs in words, with their device hours if similar runs were timed."""
-        each_s = median(cost_s(run) for point in self._near(candidate.point) for run in self._finished(point))
-        hours = f", about {device_hours(runs * each_s)}," if each_s else ""
-        return f"{count(runs, 'more run')}{hours}"
+        each_s = median(
+            spent_device_s(run) for point in self._nearby_points(candidate.point) for run in self._finished_runs(point)
+        )
+        hours = f", about {format_device_hours(runs * each_s)}," if each_s else ""
+        return f"{format_count(runs, 'more run')}{hours}"
 
     def _bound(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint], paper: str | None
     ) -> Bound:
         """Return the bound on a candidate all of whose neighbours are finished."""
         criterion, margin = self.study.criterion, self._margin
-        origin, others = self._here, self._positions(candidate, scored_neighbours)
+        origin, others = self._origin, self._neighbour_positions(candidate, scored_neighbours)
         differences = dict(zip(others, posterior.differences(origin, others), strict=True)) if others else {}
-        noise_is_known = posterior.noise.known != "unknown"
+        noise_is_known = posterior.noise.source != "unknown"
         # Without neighbours that have a score nothing can be better; with unknown noise no bound holds.
         value = 0.0 if not others else posterior.bound(origin, others, criterion.confidence) if noise_is_known else None
-        plateau = self._as_good(posterior, candidate, margin) if noise_is_known else []
+        plateau = self._plateau(posterior, candidate, margin) if noise_is_known else []
         return Bound(
             value=value,
             confidence=criterion.confidence,
             margin=margin,
-            best=posterior.best_of(origin, others) if others else 1.0,
+            best_probability=posterior.probability_best(origin, others) if others else 1.0,
             differences=tuple(
                 None if n.score is None else differences[self.steps(n.point, candidate.point)]
                 for n in scored_neighbours
@@ -266,64 +285,72 @@ class BoundRule(StudyState):
             noise=posterior.noise,
             caveat=posterior.caveat,
             plateau=tuple(plateau),
-            recommended=_middle([candidate.point, *plateau]),
+            recommended=_medoid([candidate.point, *plateau]),
             paper=paper,
-            more=runs_needed(self._question(posterior, candidate, others)) if value and value > margin else None,
+            further_runs=runs_needed(self._bound_query(posterior, candidate, others))
+            if value and value > margin
+            else None,
             posterior=posterior,
         )
 
-    def _as_good(self, posterior: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
+    def _plateau(self, posterior: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
         """Return the points that, at the sweep's confidence, are worse than the candidate by at most the margin."""
         z = student_quantile(self.study.criterion.confidence, posterior.surface.dof)
         points = {self.steps(point, candidate.point): point for point in self._runs}
         others = [position for position in posterior.positions if any(position)]
-        differences = posterior.differences(self._here, others) if others else []
+        differences = posterior.differences(self._origin, others) if others else []
         return [points[p] for p, d in zip(others, differences, strict=True) if d.mean + z * d.error <= margin]
 
     # --- racing ---
 
-    def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
+    def racing_specs(self, verdict: Verdict, limit: int, max_seeds: int | None = None) -> list[RunSpec]:
         """Return up to `limit` runs for an unresolved candidate: those under way, then the most informative ones."""
         if verdict.verdict != "unresolved" or verdict.candidate is None or verdict.score is None:
             return []
         candidate = verdict.candidate
-        if (posterior := self.evidence(candidate.point)) is None:
+        if (posterior := self.posterior(candidate.point)) is None:
             return []
-        query = self._question(posterior, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
-        chosen = [*query.under_way, *next_runs(query, max(0, number - len(query.under_way)))]
-        return [self.specs([self.place(position, candidate.point)], [seed])[0] for position, seed in chosen]
+        query = self._bound_query(
+            posterior, candidate, self._neighbour_positions(candidate, verdict.neighbours), max_seeds
+        )
+        chosen = [*query.under_way, *next_runs(query, max(0, limit - len(query.under_way)))]
+        return [self.specs([self.point_at(position, candidate.point)], [seed])[0] for position, seed in chosen]
 
-    def _question(
-        self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], most_seeds: int | None = None
+    def _bound_query(
+        self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: int | None = None
     ) -> BoundQuery:
         """Return the query that racing around a candidate answers; it may use points that have not been run yet."""
         criterion, used_seeds, under_way = self.study.criterion, {}, []
         if candidate.point not in self._extended_posteriors:  # a fit is costly, and one round needs it twice
-            self._extended_posteriors[candidate.point] = posterior.wider(self._unrun(candidate.point))
+            self._extended_posteriors[candidate.point] = posterior.with_positions(
+                self._untried_positions(candidate.point)
+            )
         extended = self._extended_posteriors[candidate.point]
         for position in extended.positions:
-            runs = self._runs.get(self.place(position, candidate.point), {})
+            runs = self._runs.get(self.point_at(position, candidate.point), {})
             # A pruned run does not count as used: racing may choose it, and it is resumed then.
-            used_seeds[position] = [s for s, run in runs.items() if self.counts(s) and run.state is not State.PRUNED]
-            under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state in TO_COME]
+            used_seeds[position] = [
+                s for s, run in runs.items() if self.is_verdict_seed(s) and run.state is not State.PRUNED
+            ]
+            under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state in PENDING]
         return BoundQuery(
             extended,
-            self._here,
+            self._origin,
             others,
             criterion.confidence,
             self._margin,
-            in_turn(self.study),
+            seed_order(self.study),
             used_seeds,
             under_way,
-            len(RACING) if most_seeds is None else most_seeds,
+            len(RACING_SEEDS) if max_seeds is None else max_seeds,
         )
 
 
-def _beyond(position: Position, other: Position) -> bool:
+def _is_behind(position: Position, other: Position) -> bool:
     """`True` if a position lies behind another one, seen from the candidate: no nearer to it along any axis."""
     return all(b == 0 or (a * b > 0 and abs(a) >= abs(b)) for a, b in zip(position, other, strict=True))
 
 
-def _middle(points: Sequence[Point]) -> Point:
+def _medoid(points: Sequence[Point]) -> Point:
     """Return the point nearest to all others; on ties the one with the lowest lr, then wd."""
-    return min(points, key=lambda point: (sum(point.apart(other) for other in points), point.lr, point.wd))
+    return min(points, key=lambda point: (sum(point.distance_to(other) for other in points), point.lr, point.wd))

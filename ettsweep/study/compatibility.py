@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from ettsweep.powers import power
+from ettsweep.powers import format_power
 from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 
 
-def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict[str, str]:
+def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict[str, str]:
     """Return why a spec cannot extend a sweep: other recipe, fixed axes, steps or centres; empty if it can.
 
     Args:
@@ -19,8 +19,8 @@ def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict
         A sentence for each difference, by a short label that can end the name of another sweep.
     """
     first = sweep_specs[0]
-    old_fields = _flat(first.recipe.model_dump(mode="json"))
-    new_fields = _flat(sweep_spec.recipe.model_dump(mode="json"))
+    old_fields = _flatten(first.recipe.model_dump(mode="json"))
+    new_fields = _flatten(sweep_spec.recipe.model_dump(mode="json"))
     old_fields["strategy.mlp_factor"], new_fields["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
     problems = {}
     for key in {**old_fields, **new_fields}:
@@ -48,32 +48,36 @@ def differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict
             ("wd", first.wd, old_centre.wd, new_centre.wd),
         )
         for name, axis, old, new in coordinates:
-            if not axis.on(old, new):
+            if not axis.is_on_lattice(old, new):
                 label = "fixed at" if axis.fixed else f"in steps of {axis.step:g} in log2 from"
                 # Six digits: centres that print alike would make a puzzling message.
                 problems[f"{name}-{new:.4g}"] = (
-                    f"{name} of {strategy} is {label} {power(old, 6)} there, {power(new, 6)} here"
+                    f"{name} of {strategy} is {label} {format_power(old, 6)} there, {format_power(new, 6)} here"
                 )
     return problems
 
 
-def unlike(study: Study, other: Study) -> list[str]:
+def study_differences(study: Study, other: Study) -> list[str]:
     """Return how two studies of one family differ, as `own value / other value`: why their verdicts may differ."""
     lines = []
     for name in ("lr", "wd"):
         axes: list[Axis] = [getattr(study, name) for study in (study, other)]
         values = [[getattr(point, name) for point in _corners(study)] for study in (study, other)]
-        own_label, other_label = (_kind(axis, coordinates) for axis, coordinates in zip(axes, values, strict=True))
-        ranges = [f"{power(min(coordinates))} to {power(max(coordinates))}" for coordinates in values]
+        own_label, other_label = (
+            _axis_label(axis, coordinates) for axis, coordinates in zip(axes, values, strict=True)
+        )
+        ranges = [f"{format_power(min(coordinates))} to {format_power(max(coordinates))}" for coordinates in values]
         if own_label != other_label:
             lines.append(f"{name} is {own_label} / {other_label}")
-        elif not axes[0].on(values[0][0], values[1][0]):
-            lines.append(f"{name} is searched in whole steps from {power(values[0][0], 6)} / {power(values[1][0], 6)}")
+        elif not axes[0].is_on_lattice(values[0][0], values[1][0]):
+            lines.append(
+                f"{name} is searched in whole steps from {format_power(values[0][0], 6)} / {format_power(values[1][0], 6)}"
+            )
         elif ranges[0] != ranges[1]:
             lines.append(f"{name} was requested from {' / '.join(ranges)}")
-    if not lines and set(study.asked) != set(other.asked):
-        lines.append(f"{len(study.asked)} / {len(other.asked)} points were requested")
-    criterion_fields = study.criterion.unlike(other.criterion, study.metric)
+    if not lines and set(study.seeds_by_point) != set(other.seeds_by_point):
+        lines.append(f"{len(study.seeds_by_point)} / {len(other.seeds_by_point)} points were requested")
+    criterion_fields = study.criterion.differing_fields(other.criterion, study.metric)
     lines += [f"{name} is {own_value} / {other_value}" for name, (own_value, other_value) in criterion_fields.items()]
     seeds = [", ".join(map(str, sorted(study.seeds))) for study in (study, other)]
     return lines + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
@@ -81,16 +85,16 @@ def unlike(study: Study, other: Study) -> list[str]:
 
 def _corners(study: Study) -> list[Point]:
     """Return points that span the requested points and the ranges of samplers."""
-    return [*study.asked, *study.box]
+    return [*study.seeds_by_point, *study.box]
 
 
-def _kind(axis: Axis, values: Sequence[float]) -> str:
-    return f"fixed at {power(values[0], 6)}" if axis.fixed else f"searched in steps of {axis.step:g}"
+def _axis_label(axis: Axis, values: Sequence[float]) -> str:
+    return f"fixed at {format_power(values[0], 6)}" if axis.fixed else f"searched in steps of {axis.step:g}"
 
 
-def _flat(data: dict[str, object], prefix: str = "") -> dict[str, object]:
+def _flatten(data: dict[str, object], prefix: str = "") -> dict[str, object]:
     """Flatten nested dictionaries to dotted keys."""
     fields: dict[str, object] = {}
     for key, value in data.items():
-        fields |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        fields |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return fields

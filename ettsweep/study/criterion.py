@@ -9,13 +9,13 @@ from pydantic import BeforeValidator, Field
 from ettsweep.schema import NonNegative, StrictModel
 from ettsweep.trainer.tasks.registry import Metric
 
-MARGINS = {"best_loss": 0.02, "best_accuracy": 0.002}
+DEFAULT_MARGINS = {"best_loss": 0.02, "best_accuracy": 0.002}
 """Default margins by metric: 2% of a loss, 0.2 percentage points of an accuracy (accuracies are fractions)."""
 
 Rule = Literal["bound", "paper"]
 
 
-def _share(value: object) -> object:
+def _parse_share(value: object) -> object:
     """Parse `2%` as 0.02; refuse numbers above 1, such as 2, by which people mean 2%."""
     share = value
     if isinstance(value, str):
@@ -25,16 +25,16 @@ def _share(value: object) -> object:
             raise ValueError(f"a share such as 0.02 or 2% is expected, got {value!r}") from None
         share = round(number / 100, 12) if value.endswith("%") else number  # 5.6 / 100 is 0.055999999999999994
     if isinstance(share, int | float) and 1 < share < math.inf:
-        raise ValueError(f"{share:g} is {_percent(share)}; for {share:g}% write {share:g}% or {share / 100:g}")
+        raise ValueError(f"{share:g} is {_format_percent(share)}; for {share:g}% write {share:g}% or {share / 100:g}")
     return share
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.10g}%"
 
 
-Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(_share)]
-Margin = Annotated[NonNegative, BeforeValidator(_share)]
+Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(_parse_share)]
+Margin = Annotated[NonNegative, BeforeValidator(_parse_share)]
 
 
 class Criterion(StrictModel):
@@ -51,25 +51,25 @@ class Criterion(StrictModel):
     confidence: Confidence = 0.95
     margin: Margin | None = None
 
-    def margin_for(self, score: Metric) -> float:
+    def margin_for(self, metric: Metric) -> float:
         """Return the margin for this metric: relative for a loss, absolute for an accuracy."""
-        return MARGINS[score.metric] if self.margin is None else self.margin
+        return DEFAULT_MARGINS[metric.name] if self.margin is None else self.margin
 
-    def unlike(self, other: "Criterion", score: Metric) -> dict[str, tuple[str, str]]:
+    def differing_fields(self, other: "Criterion", metric: Metric) -> dict[str, tuple[str, str]]:
         """Return the fields that differ from another criterion, formatted: name -> (own value, other value)."""
         own_texts, other_texts = (
-            {"rule": c.rule, "confidence": f"{c.confidence:.10g}", "margin": _percent(c.margin_for(score))}
+            {"rule": c.rule, "confidence": f"{c.confidence:.10g}", "margin": _format_percent(c.margin_for(metric))}
             for c in (self, other)
         )
         return {name: (text, other_texts[name]) for name, text in own_texts.items() if text != other_texts[name]}
 
-    def describe(self, score: Metric, beside: "Criterion | None" = None) -> str:
+    def describe(self, metric: Metric, reference: "Criterion | None" = None) -> str:
         """Return the fields that differ from another criterion, by default the default one, such as `margin 5%`."""
-        fields = self.unlike(beside or Criterion(), score)
+        fields = self.differing_fields(reference or Criterion(), metric)
         return ", ".join(f"{name} {own_text}" for name, (own_text, _) in fields.items())
 
 
-Judged = TypeVar("Judged", "Criterion", "CriterionOptions")
+CriterionLike = TypeVar("CriterionLike", "Criterion", "CriterionOptions")
 
 
 class CriterionOptions(StrictModel):
@@ -82,14 +82,14 @@ class CriterionOptions(StrictModel):
     def __bool__(self) -> bool:
         return self != CriterionOptions()
 
-    def over(self, other: Judged) -> Judged:
+    def applied_to(self, criterion: CriterionLike) -> CriterionLike:
         """Return a copy of a criterion, or of other options, with the fields stated here replaced."""
-        return other.model_copy(update=self.model_dump(exclude_none=True))
+        return criterion.model_copy(update=self.model_dump(exclude_none=True))
 
 
-def resolve(all_options: Iterable[CriterionOptions | None]) -> Criterion:
+def resolve_criterion(all_options: Iterable[CriterionOptions | None]) -> Criterion:
     """Return the criterion with each field as stated last, or else its default."""
     criterion = Criterion()
     for options in all_options:
-        criterion = options.over(criterion) if options else criterion
+        criterion = options.applied_to(criterion) if options else criterion
     return criterion

@@ -8,17 +8,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
-from ettsweep.config import read_yaml, with_sets
-from ettsweep.errors import EttsweepError, InputError, located
+from ettsweep.config import read_yaml, source_with_overrides
+from ettsweep.errors import EttsweepError, InputError, with_source
 from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe, Seeds
 from ettsweep.schema import ListOfOne, StrictModel, expect, is_whole, keys_of, validate
 from ettsweep.shipped_files import shipped
-from ettsweep.strategies.optimizers import OPTIMIZERS, factors_of
+from ettsweep.strategies.optimizers import OPTIMIZERS, factor_rule
 from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.study.lattice import FARTHEST, Axis, Centre, Centres
+from ettsweep.study.lattice import MAX_OFFSET, Axis, Centre, Centres
 from ettsweep.study.recipe import (
-    IN_EPOCHS,
+    EPOCH_KEYS,
     apply_override,
     recipe_problems,
     resolve_recipe,
@@ -32,7 +32,7 @@ NameOrFields = Annotated[
 ]
 
 
-MOST_RUNS = 1_000_000
+MAX_RUNS = 1_000_000
 """Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
 
 
@@ -58,10 +58,10 @@ class GridFile(StrictModel):
 
     @field_validator("model", "task")
     @classmethod
-    def _known(cls, value: object, info: ValidationInfo) -> object:
+    def _check_name(cls, value: object, validation: ValidationInfo) -> object:
         if isinstance(value, str):
             try:
-                model_spec(value) if info.field_name == "model" else task_spec(value)
+                model_spec(value) if validation.field_name == "model" else task_spec(value)
             except InputError as error:
                 # pydantic collects ValueErrors with the other problems; any other exception would hide those.
                 raise ValueError(str(error)) from None
@@ -69,7 +69,7 @@ class GridFile(StrictModel):
 
     @field_validator("lr", "wd", mode="before")
     @classmethod
-    def _axis(cls, value: object) -> object:
+    def _expand_range(cls, value: object) -> object:
         """Expand `fixed` and `{range: [low, high], step: s}` into the fields of `Axis`."""
         if value == "fixed":
             return {"fixed": True}
@@ -79,13 +79,13 @@ class GridFile(StrictModel):
             other_fields = {k: v for k, v in value.items() if k != "range"}
             bounds = value["range"]
             if not (isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_offset, bounds))):
-                raise ValueError(f"range: [low, high] from -{FARTHEST} to {FARTHEST} is expected, got {bounds!r}")
+                raise ValueError(f"range: [low, high] from -{MAX_OFFSET} to {MAX_OFFSET} is expected, got {bounds!r}")
             return {"low": bounds[0], "high": bounds[1], **other_fields}
         return value
 
     @field_validator("lr", "wd")
     @classmethod
-    def _divided(cls, axis: Axis) -> Axis:
+    def _check_multiples(cls, axis: Axis) -> Axis:
         """Refuse bounds that are no multiples of the step: no point would lie on them."""
         steps = () if axis.fixed else ((bound, axis.steps(bound)) for bound in (axis.low, axis.high))
         for bound, count in steps:
@@ -96,15 +96,15 @@ class GridFile(StrictModel):
 
     @field_validator("recipe")
     @classmethod
-    def _beside(cls, recipe: dict[str, Any]) -> dict[str, Any]:
+    def _check_misplaced(cls, recipe: dict[str, Any]) -> dict[str, Any]:
         """Refuse top-level keys inside the recipe."""
         if misplaced := [key for key in recipe if key in cls.model_fields]:
             raise ValueError(f"{', '.join(misplaced)} belongs beside the recipe, not in it")
         return recipe
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        for names in (self.strategies, *self._centres.values()):
+    def _check_consistency(self) -> Self:
+        for names in (self.strategies, *self._stated_centres.values()):
             try:
                 # Compared by canonical name: `mup` and `s=1` are one strategy.
                 canonical = [strategy_name(parse_strategy(name)) for name in names]
@@ -116,34 +116,34 @@ class GridFile(StrictModel):
             raise ValueError(f"seeds: {list(self.seeds)} repeats a seed")
         if not self.centre:
             raise ValueError("centre: at least one strategy with lr and wd is needed")
-        optimizer = self._optimizer
-        if self._centres.get(f"centre_{optimizer}"):
+        optimizer = self._recipe_optimizer
+        if self._stated_centres.get(f"centre_{optimizer}"):
             raise ValueError(
                 f"centre is already for {optimizer}, the recipe's optimizer; "
                 f"remove centre_{optimizer} or change the recipe's optimizer"
             )
         runs = len(self.lr.offsets()) * len(self.wd.offsets()) * len(self.strategies) * len(self.seeds)
-        if runs > MOST_RUNS:
+        if runs > MAX_RUNS:
             raise ValueError(
-                f"the grid has {runs:,} runs, the limit is {MOST_RUNS:,}; narrow the ranges or lengthen the steps"
+                f"the grid has {runs:,} runs, the limit is {MAX_RUNS:,}; narrow the ranges or lengthen the steps"
             )
-        for key, centres in self._centres.items():
+        for key, centres in self._stated_centres.items():
             # wd 0 is allowed where the axis is fixed: no step leads to it or away from it.
             if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
                 raise ValueError(f"{key}: wd 0 has no log2; give a positive wd, or `wd: fixed`")
         return self
 
     @property
-    def _centres(self) -> dict[str, Centres]:
+    def _stated_centres(self) -> dict[str, Centres]:
         return {name: getattr(self, name) for name in type(self).model_fields if name.startswith("centre")}
 
     @property
-    def _optimizer(self) -> object:
+    def _recipe_optimizer(self) -> object:
         """Name of the recipe's optimizer, unchecked: the schema of `Recipe` validates it later."""
         optimizer = self.recipe.get("optimizer", {})
         return optimizer.get("kind", DEFAULT_OPTIMIZER) if isinstance(optimizer, dict) else optimizer
 
-    def starts(self, recipe: Recipe, location: str) -> Centres:
+    def resolve_centres(self, recipe: Recipe, location: str) -> Centres:
         """Return the centre for each strategy: from the file, or else mapped from another strategy's.
 
         Args:
@@ -154,22 +154,22 @@ class GridFile(StrictModel):
             InputError: the file has no centre for this optimizer. Another optimizer's would be far off unnoticed.
         """
         optimizer = recipe.optimizer.kind
-        key = "centre" if optimizer == self._optimizer else f"centre_{optimizer}"
-        centres = {parse_strategy(name): centre for name, centre in self._centres[key].items()}
+        key = "centre" if optimizer == self._recipe_optimizer else f"centre_{optimizer}"
+        centres = {parse_strategy(name): centre for name, centre in self._stated_centres[key].items()}
         if not centres:
             raise InputError(
-                f"{location}: no centre for {optimizer}: `centre` is for {self._optimizer}, whose lr differ by orders "
+                f"{location}: no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by orders "
                 f"of magnitude; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
             )
-        return centres_for(self.strategies, centres, recipe)
+        return map_centres(self.strategies, centres, recipe)
 
 
 # `centre_NAME` for every registered optimizer, so that one added to the registry needs no change here.
-_OF_OTHERS: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_factory=dict)) for name in OPTIMIZERS}
-_File = create_model("_File", __base__=GridFile, **_OF_OTHERS)
+_OPTIMIZER_CENTRES: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_factory=dict)) for name in OPTIMIZERS}
+_GridFileSchema = create_model("_File", __base__=GridFile, **_OPTIMIZER_CENTRES)
 
 
-def centres_for(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
+def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
     """Return the centre of each strategy: the stated one, or else one mapped from another strategy's.
 
     The map (`strategies.strategy.map_point`) starts from the first stated centre of a strategy with an s; between such
@@ -184,7 +184,7 @@ def centres_for(names: Sequence[str], stated_centres: Mapping[float | None, Cent
         InputError: there is no such strategy, or a mapped centre is out of the range of floats.
     """
     source = next((s for s in stated_centres if s is not None), next(iter(stated_centres)))
-    source_centre, factors = stated_centres[source], factors_of(recipe.optimizer)
+    source_centre, factors = stated_centres[source], factor_rule(recipe.optimizer)
     centres = {}
     for name in names:
         s = parse_strategy(name)
@@ -196,7 +196,7 @@ def centres_for(names: Sequence[str], stated_centres: Mapping[float | None, Cent
     return centres
 
 
-def which_grid(grid: Path | None, model: str | None, message: str) -> Path:
+def choose_grid_path(grid: Path | None, model: str | None, message: str) -> Path:
     """Return the grid file given by --grid, or the one for the model given by --model.
 
     Raises:
@@ -224,7 +224,7 @@ def find_grid(model: str) -> Path:
     raise InputError(f"no grid file has `model: {model}`; `ettsweep init --model {model}` writes one, for --grid FILE")
 
 
-def load_request(
+def load_sweep_spec(
     path: Path,
     strategies: Sequence[str] = (),
     overrides: Sequence[str] = (),
@@ -249,17 +249,17 @@ def load_request(
     """
     data = read_yaml(path)
     # Names are checked before they go into the file's data: the error is to mention the option, not the file.
-    with located("--strategy"):
+    with with_source("--strategy"):
         for name in strategies:
             parse_strategy(name)
     for key, text in (("lr", lr_range), ("wd", wd_range)):
         if text is not None:
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
     data |= {key: list(values) for key, values in (("strategies", strategies), ("seeds", seeds)) if values}
-    return make_request(data, path, overrides, start)
+    return make_sweep_spec(data, path, overrides, start)
 
 
-def make_request(
+def make_sweep_spec(
     data: dict[str, Any], path: Path, overrides: Sequence[str] = (), start: Centre | None = None
 ) -> SweepSpec:
     """Resolve the content of a grid file, which need not exist yet; arguments are those of `load_request`.
@@ -272,18 +272,18 @@ def make_request(
     for override in (*centre_overrides, *factor_overrides):
         apply_override(data, override.removeprefix("strategy."))
     # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
-    recipe_keys = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *IN_EPOCHS)]
-    recipe_keys = [key for key in recipe_keys if key[1] not in _File.model_fields]
+    recipe_keys = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *EPOCH_KEYS)]
+    recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
     try:
-        grid = validate(_File, data, with_sets(str(path), centre_overrides), recipe_keys)
+        grid = validate(_GridFileSchema, data, source_with_overrides(str(path), centre_overrides), recipe_keys)
     except InputError as error:
-        recipe_data, model, task = _rest(data.get("recipe")), data.get("model"), data.get("task")
+        recipe_data, model, task = _without_misplaced(data.get("recipe")), data.get("model"), data.get("task")
         more_problems = recipe_problems(recipe_data, model, task, recipe_overrides, str(path))
         raise InputError.of([str(error), *more_problems]) from None
     recipe = resolve_recipe(grid.recipe, grid.model, grid.task, recipe_overrides, str(path))
     if start is None:
-        centres = grid.starts(recipe, with_sets(str(path), overrides))
+        centres = grid.resolve_centres(recipe, source_with_overrides(str(path), overrides))
     else:
         centres = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
     return SweepSpec(
@@ -299,12 +299,16 @@ def make_request(
     )
 
 
-def _rest(recipe: object) -> object:
+def _without_misplaced(recipe: object) -> object:
     """Return a recipe without keys that belong at the top level: their error is reported already."""
-    return {k: v for k, v in recipe.items() if k not in _File.model_fields} if isinstance(recipe, dict) else recipe
+    return (
+        {k: v for k, v in recipe.items() if k not in _GridFileSchema.model_fields}
+        if isinstance(recipe, dict)
+        else recipe
+    )
 
 
-def seed_alone(path: Path, seeds: Sequence[int] = ()) -> str:
+def single_seed_hint(path: Path, seeds: Sequence[int] = ()) -> str:
     """Return a hint for users who write `seeds: 3` and mean three seeds; empty for a list of seeds.
 
     Args:
@@ -338,7 +342,7 @@ def parse_range(text: str, option: str, current: object = None) -> object:
     if len(numbers) not in (2, 3):
         raise InputError(f"{option}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
     if not all(map(_is_offset, numbers[:2])):
-        raise InputError(f"{option}: low and high from -{FARTHEST} to {FARTHEST} are expected, got {text!r}")
+        raise InputError(f"{option}: low and high from -{MAX_OFFSET} to {MAX_OFFSET} are expected, got {text!r}")
     if numbers[0] > numbers[1]:
         raise InputError(f"{option}: empty range: {numbers[0]:g} is above {numbers[1]:g}")
     # -2:2 alone widens a range without leaving the lattice: the file's step stays.
@@ -347,4 +351,4 @@ def parse_range(text: str, option: str, current: object = None) -> object:
 
 
 def _is_offset(bound: object) -> bool:
-    return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) <= FARTHEST
+    return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) <= MAX_OFFSET

@@ -11,22 +11,22 @@ import yaml
 
 from ettsweep.config import parse_yaml, read_yaml
 from ettsweep.errors import DataMissingError, InputError, unknown_name
-from ettsweep.powers import power
+from ettsweep.powers import format_power
 from ettsweep.runs.spec import Recipe, TaskSpec
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import OPTIMIZERS
-from ettsweep.strategies.strategy import carry_point, parse_strategy
-from ettsweep.study.criterion import MARGINS
-from ettsweep.study.grid_file import load_request, make_request, parse_range
+from ettsweep.strategies.strategy import parse_strategy, transfer_point
+from ettsweep.study.criterion import DEFAULT_MARGINS
+from ettsweep.study.grid_file import load_sweep_spec, make_sweep_spec, parse_range
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.registry import model_spec, named_models
-from ettsweep.trainer.tasks.data_location import data_env, resolve
-from ettsweep.trainer.tasks.images.image_data import guess
-from ettsweep.trainer.tasks.registry import TASKS, check_data, check_fits, task_kind, task_spec
+from ettsweep.trainer.tasks.data_location import data_env, resolve_data
+from ettsweep.trainer.tasks.images.image_data import guess_task
+from ettsweep.trainer.tasks.registry import TASKS, check_compatible, check_data, task_kind, task_spec
 from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus, read_manifest
-from ettsweep.trainer.tasks.text.documents import is_text
+from ettsweep.trainer.tasks.text.documents import is_text_file
 
-GRIDS = {
+SHIPPED_GRIDS = {
     "vit-b16": "vit-b16",
     "vit-s16": "vit-b16",
     "vit-ti16": "vit-b16",
@@ -40,7 +40,7 @@ GRIDS = {
 }
 """Shipped grid from which a template is made, by model."""
 
-PROPOSALS: dict[str, tuple[tuple[float, str], ...]] = {
+PROPOSED_MODELS: dict[str, tuple[tuple[float, str], ...]] = {
     "digits": ((0, "vit-digits"),),
     "imagenet": ((5e5, "vit-b16"), (5e4, "vit-s16"), (0, "vit-ti16")),
     "cifar10": ((0, "vit-cifar10"),),
@@ -50,7 +50,7 @@ PROPOSALS: dict[str, tuple[tuple[float, str], ...]] = {
 }
 """Models proposed for each task, largest first: (minimal number of training images or tokens, model)."""
 
-BATCHES = 10
+MIN_BATCHES_PER_EPOCH = 10
 """Minimal number of batches in an epoch: small data sets get smaller batches than the shipped grid has."""
 
 HEAD = (
@@ -77,7 +77,9 @@ COMMENTS = {
 """Comment for each key of the template."""
 
 
-def propose(model: str | None = None, task: str | None = None, data: str | None = None) -> tuple[str, dict[str, Any]]:
+def propose_grid(
+    model: str | None = None, task: str | None = None, data: str | None = None
+) -> tuple[str, dict[str, Any]]:
     """Return name and content of a grid file for a model, a task or data; choose those that are not given.
 
     The number of classes, the vocabulary and the number of samples come from the data, without reading all of them.
@@ -86,49 +88,51 @@ def propose(model: str | None = None, task: str | None = None, data: str | None 
         InputError: there is no such model or task, or they do not fit together.
         DataMissingError: the data do not exist, or do not fit the task.
     """
-    if model is not None and model not in GRIDS:
-        raise unknown_name("model", model, GRIDS)
-    data = resolve(data) if data else None
+    if model is not None and model not in SHIPPED_GRIDS:
+        raise unknown_name("model", model, SHIPPED_GRIDS)
+    data = resolve_data(data) if data else None
     if task is None and data:
-        task = _task_of(data)
+        task = _guess_task(data)
     stated_task = None if task is None else task_spec(task)
-    if stated_task and data and task_kind(stated_task).packaged:
+    if stated_task and data and task_kind(stated_task).comes_with_package:
         raise InputError(f"--data: task {task} has its data from a package, and reads no other")
-    size = _size(stated_task, data) if stated_task and data else math.inf
-    name = model or next(name for min_size, name in PROPOSALS[task or "digits"] if size >= min_size)
-    grid = read_yaml(path := shipped("grids") / f"{GRIDS[name]}.yaml")
-    base = load_request(path).recipe
+    size = _training_samples(stated_task, data) if stated_task and data else math.inf
+    name = model or next(name for min_size, name in PROPOSED_MODELS[task or "digits"] if size >= min_size)
+    grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[name]}.yaml")
+    base = load_sweep_spec(path).recipe
     grid_task = base.task if stated_task is None or task == base.task.kind else stated_task
     grid_model = model_spec(name)
-    check_fits(grid_task, grid_model, 2)  # 2: the smallest batch size that is proposed below
+    check_compatible(grid_task, grid_model, 2)  # 2: the smallest batch size that is proposed below
     if data:
-        grid_task, grid_model = task_kind(grid_task).fitted(grid_task, grid_model, data)
+        grid_task, grid_model = task_kind(grid_task).fit_to_data(grid_task, grid_model, data)
         check_data(grid_task, grid_model, data)
         task_kind(grid_task).check_counts(grid_task, grid_model, data)
     kind = task_kind(grid_task)
     recipe = {"precision": "fp32", "optimizer": "adamw", **grid["recipe"]}
     if samples := kind.train_size:
         # The largest power of two with at least BATCHES batches in an epoch.
-        recipe["batch_size"] = min(recipe["batch_size"], 2 ** int(math.log2(max(2, samples(grid_task) / BATCHES))))
+        recipe["batch_size"] = min(
+            recipe["batch_size"], 2 ** int(math.log2(max(2, samples(grid_task) / MIN_BATCHES_PER_EPOCH)))
+        )
     task_fields = grid_task.model_dump(exclude_defaults=True, exclude={"kind"})
     model_fields = {"kind": grid_model.kind} | grid_model.model_dump(exclude_defaults=True)
     # vit-digits, but vit-b16-imagenet: the name says which task it is for.
     return name if grid_task.kind in name else f"{name}-{grid_task.kind}", {
         "model": name if grid_model == model_spec(name) else model_fields,
         "task": {"kind": grid_task.kind} | task_fields if task_fields else grid_task.kind,
-        **({} if kind.packaged else {"data": data}),
+        **({} if kind.comes_with_package else {"data": data}),
         "recipe": {key: recipe[key] for key in ("batch_size", "precision", "optimizer", "schedule")},
         **{
-            key: _carried(grid[key], key.removeprefix("centre_"), base, grid_model.width)
+            key: _transfer_centres(grid[key], key.removeprefix("centre_"), base, grid_model.width)
             for key in grid
             if key.startswith("centre")
         },
         **{key: grid[key] for key in ("lr", "wd", "strategies", "seeds")},
-        "criterion": grid.get("criterion", {"margin": f"{100 * MARGINS[kind.score.metric]:g}%"}),
+        "criterion": grid.get("criterion", {"margin": f"{100 * DEFAULT_MARGINS[kind.metric.name]:g}%"}),
     }
 
 
-def _task_of(data: str) -> str:
+def _guess_task(data: str) -> str:
     """Guess the task from the names of the files.
 
     Raises:
@@ -141,23 +145,23 @@ def _task_of(data: str) -> str:
         raise DataMissingError(f"--data: {path} does not exist")
     names = os.listdir(path) if path.is_dir() else [path.name]
     image_folders = [name for name in names if name.startswith(("train", "data")) and (path / name).is_dir()]
-    if not image_folders and any(".parquet" not in name and is_text(name) for name in names):
+    if not image_folders and any(".parquet" not in name and is_text_file(name) for name in names):
         tokenise = f"`ettsweep data text --input {shlex.quote(str(path))} --out DIR`"
         raise DataMissingError(f"--data: {path} holds text: {tokenise} makes token shards of it, for --data DIR")
-    return guess(data)
+    return guess_task(data)
 
 
-def _size(task: TaskSpec, data: str) -> float:
+def _training_samples(task: TaskSpec, data: str) -> float:
     """Return the number of training images or tokens; inf for images that cannot be counted quickly."""
     check_data(task, None, data)
     if task_kind(task).sample == "text":
         return read_manifest(Path(data)).train.tokens
-    fitted, _ = task_kind(task).fitted(task, model_spec(PROPOSALS[task.kind][0][1]), data)
+    fitted, _ = task_kind(task).fit_to_data(task, model_spec(PROPOSED_MODELS[task.kind][0][1]), data)
     samples = task_kind(task).train_size
     return samples(fitted) if samples else math.inf
 
 
-def _carried(centres: Mapping[str, Any], key: str, base: Recipe, width: int) -> dict[str, Any]:
+def _transfer_centres(centres: Mapping[str, Any], key: str, base: Recipe, width: int) -> dict[str, Any]:
     """Return centres transferred from the recipe's width to another `width`, rounded to powers of two.
 
     `key` names their optimizer; the key `centre` stands for the recipe's.
@@ -165,13 +169,13 @@ def _carried(centres: Mapping[str, Any], key: str, base: Recipe, width: int) -> 
     if width == base.model.width:
         return dict(centres)
     # Optimizers scale differently with the width: the centres of each need its own factors.
-    factors = OPTIMIZERS.get(key, OPTIMIZERS[base.optimizer.kind]).factors
+    factors = OPTIMIZERS.get(key, OPTIMIZERS[base.optimizer.kind]).factor_rule
     transferred = {}
     for name, centre in centres.items():
         s = parse_strategy(name)
-        point = carry_point(float(centre["lr"]), float(centre["wd"]), (s, base.model.width), (s, width), factors)
+        point = transfer_point(float(centre["lr"]), float(centre["wd"]), (s, base.model.width), (s, width), factors)
         transferred[name] = {
-            axis: power(2.0 ** round(math.log2(value))) for axis, value in zip(("lr", "wd"), point, strict=True)
+            axis: format_power(2.0 ** round(math.log2(value))) for axis, value in zip(("lr", "wd"), point, strict=True)
         }
     return transferred
 
@@ -186,7 +190,7 @@ def parse_axis(text: str, option: str) -> object:
     return {"range": [axis["low"], axis["high"]], "step": axis["step"]} if isinstance(axis, dict) else axis
 
 
-def write_template(grid: Mapping[str, Any], path: Path) -> tuple[str, SweepSpec]:
+def render_template(grid: Mapping[str, Any], path: Path) -> tuple[str, SweepSpec]:
     """Return the text of the grid file, with comments, and the SweepSpec that it resolves to; write nothing.
 
     Args:
@@ -198,13 +202,15 @@ def write_template(grid: Mapping[str, Any], path: Path) -> tuple[str, SweepSpec]
     """
     kind = grid["task"] if isinstance(grid["task"], str) else grid["task"]["kind"]
     choices = {
-        "models": ", ".join(n for n, of in named_models().items() if not TASKS[kind].misfits(task_spec(kind), of, 2)),
+        "models": ", ".join(
+            n for n, of in named_models().items() if not TASKS[kind].incompatibilities(task_spec(kind), of, 2)
+        ),
         "tasks": ", ".join(name for name in TASKS if TASKS[name].sample == TASKS[kind].sample),
         "variable": data_env(kind),
     }
     text = "\n".join([*HEAD, *_lines(grid, choices), ""])
     # Parsed from the text, not from `grid`: what is returned is what the file says.
-    return text, make_request(parse_yaml(text, str(path)), path)
+    return text, make_sweep_spec(parse_yaml(text, str(path)), path)
 
 
 def _lines(grid: Mapping[str, Any], choices: Mapping[str, str], indent: str = "") -> Iterator[str]:
@@ -213,7 +219,7 @@ def _lines(grid: Mapping[str, Any], choices: Mapping[str, str], indent: str = ""
         template = COMMENTS.get(key, "" if indent else f"the same for --set optimizer={key.removeprefix('centre_')}")
         comment = f"# {template.format(**choices)}" if template else ""
         is_block = isinstance(value, Mapping) and (key in ("task", "recipe") or key.startswith("centre"))
-        line = f"{indent}{key}:" if is_block else f"{indent}{key}: {_flow(value)}"
+        line = f"{indent}{key}:" if is_block else f"{indent}{key}: {_one_line_yaml(value)}"
         # Commented out, so that --data and the variable apply until a path is filled in.
         line = "# data: PATH" if (key, value) == ("data", None) else line
         commented = f"{line:<38}  {comment}".rstrip()
@@ -221,7 +227,7 @@ def _lines(grid: Mapping[str, Any], choices: Mapping[str, str], indent: str = ""
         yield from _lines(value, choices, "  ") if is_block else ()
 
 
-def _flow(value: object) -> str:
+def _one_line_yaml(value: object) -> str:
     """Return a value as YAML on one line."""
     # safe_dump ends a scalar with a document end marker.
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)

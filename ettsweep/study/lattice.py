@@ -10,13 +10,13 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ettsweep.errors import InputError
-from ettsweep.powers import LOG2_DIGITS, log2, parse_number, power
+from ettsweep.powers import LOG2_DIGITS, format_power, log2, parse_number
 from ettsweep.schema import NonNegative, PositiveFloat, StrictModel
 
-ROUNDED = 1e-6
+MAPPED_TOLERANCE = 1e-6
 """Distance in log2 within which a value counts as a lattice value: maps between strategies round in the last bits."""
 
-PRINTED = 2e-3
+PRINTED_TOLERANCE = 2e-3
 """The same for values that people copy from tables, which print four digits."""
 
 
@@ -40,7 +40,7 @@ class Point:
         return iter((self.lr, self.wd))
 
     def __str__(self) -> str:
-        return f"({power(self.lr)}, {power(self.wd)})"
+        return f"({format_power(self.lr)}, {format_power(self.wd)})"
 
     def log2(self) -> tuple[float, float]:
         """Return (log2 lr, log2 wd); -inf for wd 0."""
@@ -50,25 +50,25 @@ class Point:
         """Return the point with lr * 2**lr_steps and wd * 2**wd_steps."""
         return Point(self.lr * 2.0**lr_steps, self.wd * 2.0**wd_steps)
 
-    def apart(self, other: "Point") -> float:
+    def distance_to(self, other: "Point") -> float:
         """Return the Chebyshev distance to another point in log2."""
         # Equal values first: for wd 0 on both sides the difference is inf - inf.
         return max(0.0 if a == b else abs(a - b) for a, b in zip(self.log2(), other.log2(), strict=True))
 
 
-def snap(point: Point, candidates: Collection[Point], tolerance: float = ROUNDED) -> Point:
+def snap_point(point: Point, candidates: Collection[Point], tolerance: float = MAPPED_TOLERANCE) -> Point:
     """Return the nearest of `candidates` if its distance in log2 is at most `tolerance`, else the point itself."""
     if point in candidates:
         return point
-    nearest = min(candidates, key=point.apart, default=point)
-    return nearest if point.apart(nearest) <= tolerance else point
+    nearest = min(candidates, key=point.distance_to, default=point)
+    return nearest if point.distance_to(nearest) <= tolerance else point
 
 
-FARTHEST = 64
+MAX_OFFSET = 64
 """Largest offset from a centre in log2; beyond it lr and wd could leave the range of floats."""
 
 
-Offset = Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)]
+Offset = Annotated[float, Field(ge=-MAX_OFFSET, le=MAX_OFFSET)]
 
 
 class Axis(StrictModel):
@@ -106,7 +106,7 @@ class Axis(StrictModel):
         steps = round(math.log2(value / centre) / self.step)
         return float(centre * 2.0 ** (steps * self.step))
 
-    def on(self, centre: float, value: float, tolerance: float = ROUNDED) -> bool:
+    def is_on_lattice(self, centre: float, value: float, tolerance: float = MAPPED_TOLERANCE) -> bool:
         """`True` if `value` lies whole steps from `centre`, up to `tolerance` in log2."""
         nearest = self.nearest(centre, value)
         return value == nearest or (value > 0 and nearest > 0 and abs(math.log2(value / nearest)) <= tolerance)
@@ -153,7 +153,7 @@ def _in_range(value: float) -> float:
     return value
 
 
-def _read(value: object) -> object:
+def _parse_power(value: object) -> object:
     """Parse a power of two as tables print it, such as 2^-6; leave anything else to the schema."""
     with suppress(ValueError):
         return parse_number(value) if isinstance(value, str) and value.startswith("2^") else value
@@ -163,12 +163,12 @@ def _read(value: object) -> object:
 class Centre(StrictModel):
     """Centre of the ranges, in the lr and wd of its strategy."""
 
-    lr: Annotated[PositiveFloat, BeforeValidator(_read), AfterValidator(_in_range)]
-    wd: Annotated[NonNegative, BeforeValidator(_read), AfterValidator(_in_range)]
+    lr: Annotated[PositiveFloat, BeforeValidator(_parse_power), AfterValidator(_in_range)]
+    wd: Annotated[NonNegative, BeforeValidator(_parse_power), AfterValidator(_in_range)]
 
 
 Centres = dict[str, Centre]
 
 
-ANYWHERE = Centre(lr=1e-3, wd=0.0)
+PLACEHOLDER_CENTRE = Centre(lr=1e-3, wd=0.0)
 """A centre for commands that need a grid's data or memory use only, which no centre changes."""

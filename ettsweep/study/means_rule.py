@@ -5,10 +5,10 @@ from statistics import fmean
 
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Point, snap
+from ettsweep.study.lattice import Point, snap_point
 from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
-from ettsweep.study.study_state import TO_COME, StudyState, count_neighbours
+from ettsweep.study.study_state import PENDING, StudyState, count_neighbours
 from ettsweep.study.verdict import ScoredPoint, Verdict
 
 
@@ -17,52 +17,52 @@ class MeansRule(StudyState):
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
         super().__init__(study, runs)
-        self.new_seeds = study.seeds
+        self.initial_seeds = study.seeds
 
-    def counts(self, seed: int) -> bool:
+    def is_verdict_seed(self, seed: int) -> bool:
         return seed in self.study.seeds
 
-    def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
+    def racing_specs(self, verdict: Verdict, limit: int, max_seeds: int | None = None) -> list[RunSpec]:
         """Return no runs: this rule decides once the neighbours are finished."""
         return []
 
-    def at(self, point: Point) -> ScoredPoint:
+    def score_point(self, point: Point) -> ScoredPoint:
         """Return the mean score of a point; if it is not finished, the state of its run that is farthest from done."""
-        point = snap(point, self._known_points)
-        if unfinished := self._unfinished(point, self.study.seeds):
+        point = snap_point(point, self._known_points)
+        if unfinished := self._unfinished_state(point, self.study.seeds):
             return ScoredPoint(point, None, unfinished)
-        scores = [run.score for run in self._finished(point)]
+        scores = [run.score for run in self._finished_runs(point)]
         finished = [score for score in scores if score is not None]
         if len(finished) < len(scores):  # a diverged run is finished, but has no score
             return ScoredPoint(point, None, State.DIVERGED, len(scores))
         return ScoredPoint(point, fmean(finished), State.DONE, len(scores))
 
-    def climb(self, at: Point | None = None) -> Verdict:
+    def climb(self, point: Point | None = None) -> Verdict:
         """Climb from a point, by default the best requested one, to the best neighbour while one is better.
 
         No step is taken before all neighbours are finished. So the end of a climb depends only on the requested points
         and their scores, not on who trained them or when.
         """
-        if at is None and not self.study.free:  # a single point, which may have no score yet
-            at = self.study.centre
-        verdict = self._verdict(self._best() if at is None else self.at(at), ())
+        if point is None and not self.study.has_free_axis:  # a single point, which may have no score yet
+            point = self.study.centre
+        verdict = self._verdict(self._best_requested() if point is None else self.score_point(point), ())
         passed: list[Point] = []
-        while verdict.verdict == "refuted" and verdict.rival and self._all_known(verdict):
+        while verdict.verdict == "refuted" and verdict.best_neighbour and self._neighbours_are_known(verdict):
             passed += [scored_point.point for scored_point in verdict.neighbours]
-            verdict = self._verdict(self.at(verdict.rival.point), verdict.way, passed)
+            verdict = self._verdict(self.score_point(verdict.best_neighbour.point), verdict.full_path, passed)
         return verdict
 
-    def _all_known(self, verdict: Verdict) -> bool:
+    def _neighbours_are_known(self, verdict: Verdict) -> bool:
         """`True` if no neighbour within reach of the climb is pending or pruned."""
-        awaited = [n.point for n in verdict.neighbours if n.state in TO_COME or n.state is State.PRUNED]
-        return not awaited or self._too_far(point for point in awaited if not self._is_asked(point))
+        awaited = [n.point for n in verdict.neighbours if n.state in PENDING or n.state is State.PRUNED]
+        return not awaited or self._any_out_of_reach(point for point in awaited if not self._is_requested(point))
 
-    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
+    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         metric = self.study.metric
-        rivals = [n for n in scored_neighbours if n.state.finished and metric.better(n.score, candidate.score)]
+        rivals = [n for n in scored_neighbours if n.state.finished and metric.is_better(n.score, candidate.score)]
         return f"{count_neighbours(rivals)} better" if rivals else ""
 
-    def _concluded(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> tuple[str, str, None]:
+    def _conclusion(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> tuple[str, str, None]:
         if any(n.score == candidate.score for n in scored_neighbours):
             diverged = candidate.score is None
             return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour", None

@@ -42,12 +42,12 @@ class Plan:
         return self.retry + self.submit  # runs with a checkpoint finish soonest
 
     @property
-    def wanted(self) -> tuple[PlannedRun, ...]:
+    def all_runs(self) -> tuple[PlannedRun, ...]:
         """All requested runs."""
         return self.to_launch + self.keep + self.blocked
 
     @property
-    def under_way(self) -> bool:
+    def is_unfinished(self) -> bool:
         """`True` if a run is to be launched, or is running or queued."""
         return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
 
@@ -57,7 +57,7 @@ class Plan:
         return replace(self, retry=retry, submit=self.submit[: max_runs - len(retry)])
 
 
-ACTIONS = {
+ACTION_BY_STATE = {
     State.MISSING: "submit",
     **dict.fromkeys((State.INTERRUPTED, State.PRUNED), "retry"),
     **dict.fromkeys((State.DONE, State.DIVERGED, State.RUNNING, State.QUEUED), "keep"),
@@ -67,7 +67,7 @@ ACTIONS = {
 """Field of `Plan` for each state."""
 
 
-def make_plan(requested: Iterable[RunSpec], run_index: RunIndex, insist: Collection[str] = ()) -> Plan:
+def make_plan(requested: Iterable[RunSpec], run_index: RunIndex, force_ids: Collection[str] = ()) -> Plan:
     """Decide an action for each requested run by its state; change nothing.
 
     Args:
@@ -75,14 +75,14 @@ def make_plan(requested: Iterable[RunSpec], run_index: RunIndex, insist: Collect
         run_index: all runs on disk.
         insist: ids of runs to launch even if they would be blocked.
     """
-    plan: dict[str, list[PlannedRun]] = {action: [] for action in ACTIONS.values()}
+    plan: dict[str, list[PlannedRun]] = {action: [] for action in ACTION_BY_STATE.values()}
     specs: dict[str, RunSpec] = {}
     for spec in requested:
         specs.setdefault(spec.run_id, spec)
     for run_id, spec in specs.items():
-        status = run_index.state(run_id)
-        action = ACTIONS[status.state]
-        if action == "blocked" and run_id in insist:
+        status = run_index.status_of(run_id)
+        action = ACTION_BY_STATE[status.state]
+        if action == "blocked" and run_id in force_ids:
             action = "retry"
         plan[action].append(PlannedRun(run_id, spec, status.state, status.reason))
     return Plan(**{action: tuple(members) for action, members in plan.items()}, run_index=run_index)

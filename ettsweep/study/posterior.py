@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ettsweep.study.surface import DOUBT, Array, ScoreTable, Surface, fit, pairs, student_quantile
+from ettsweep.study.surface import FALSE_ALARM_RATE, Array, ScoreTable, Surface, fit, fit_pairs, student_quantile
 
 MEASURED_DOF, INFERRED_DOF = 4, 8
 """Degrees of freedom at which the noise counts as known: from repeated seeds, or from the residuals of a fit. Residuals
@@ -46,7 +46,7 @@ class NoiseEstimate:
 
     sd: float
     dof: float
-    known: Literal["measured", "inferred", "unknown"]
+    source: Literal["measured", "inferred", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -67,87 +67,92 @@ class Posterior:
     positions: tuple[Position, ...]
     seeds: tuple[int, ...]
     surface: Surface
-    log: bool
+    is_log: bool
     level: float
     noise: NoiseEstimate
     caveat: str = ""
     misfit: Position | None = None
 
     @property
-    def vouches(self) -> bool:
+    def is_reliable(self) -> bool:
         """`True` if a smooth surface fits and the noise is known: only then may it predict between the points."""
-        return self.surface.smooth and not self.caveat and self.noise.known != "unknown"
+        return self.surface.is_smooth and not self.caveat and self.noise.source != "unknown"
 
     def index(self, position: Position) -> int:
         return self.positions.index(position)
 
-    def wider(self, positions: Sequence[Position]) -> "Posterior":
+    def with_positions(self, positions: Sequence[Position]) -> "Posterior":
         """Return the posterior with predictions at further positions; unchanged if it has no smooth surface."""
-        if not positions or not self.surface.smooth:  # paired comparisons say nothing of points without scores
+        if not positions or not self.surface.is_smooth:  # paired comparisons say nothing of points without scores
             return self
-        surface = fit(self.surface.layout.wider(np.array(positions, dtype=float)))
+        surface = fit(self.surface.layout.with_positions(np.array(positions, dtype=float)))
         return replace(self, positions=(*self.positions, *positions), surface=surface)
 
-    def seeds_to_measure(self, positions: Sequence[Position]) -> int:
+    def seeds_to_measure_noise(self, positions: Sequence[Position]) -> int:
         """Return how many more seeds, of each of at least two positions, are needed to measure the noise."""
         layout, rows, seeds = self.surface.layout, [self.index(position) for position in positions], 0
         while layout.pure_dof < MEASURED_DOF:
-            layout, seeds = layout.seeded(rows), seeds + 1
+            layout, seeds = layout.with_seed(rows), seeds + 1
         return seeds
 
     @property
-    def repeated(self) -> bool:
+    def has_repeats(self) -> bool:
         """`True` if any position has scores of several seeds."""
         return bool((self.surface.layout.scored_PS.sum(1) > 1).any())
 
-    def share(self, difference: float) -> float:
+    def to_share(self, difference: float) -> float:
         """Return a difference of f as a share of the candidate's loss, or as a difference of accuracies."""
-        return -float(np.expm1(-difference)) if self.log else difference / self.level
+        return -float(np.expm1(-difference)) if self.is_log else difference / self.level
 
-    def fitted(self, share: float) -> float:
+    def from_share(self, share: float) -> float:
         """Return the difference of f that a share stands for: the inverse of `to_share`."""
-        return -float(np.log1p(-share)) if self.log else share * self.level
+        return -float(np.log1p(-share)) if self.is_log else share * self.level
 
-    def bound(self, of: Position, others: Sequence[Position], confidence: float) -> float:
+    def bound(self, candidate: Position, others: Sequence[Position], confidence: float) -> float:
         """Return the upper bound, at a confidence, on how much better another position is, as a share of at least 0.
 
         It is a joint bound: the quantile of the largest advantage over all other positions.
         """
-        return max(0.0, self.share(float(np.quantile(self._advantages(of, others).max(1), confidence))))
+        return max(0.0, self.to_share(float(np.quantile(self._advantage_draws(candidate, others).max(1), confidence))))
 
-    def best_of(self, of: Position, others: Sequence[Position]) -> float:
+    def probability_best(self, candidate: Position, others: Sequence[Position]) -> float:
         """Return the probability that the candidate is better than all other positions."""
-        return float((self._advantages(of, others).max(1) <= 0).mean())
+        return float((self._advantage_draws(candidate, others).max(1) <= 0).mean())
 
-    def better(self, of: Position, others: Sequence[Position], by: float = 0.0) -> list[float]:
+    def probabilities_better(
+        self, candidate: Position, others: Sequence[Position], min_share: float = 0.0
+    ) -> list[float]:
         """Return, for each other position, the probability that it is better by more than `min_share`."""
-        return [float(p) for p in (self._advantages(of, others) > self.fitted(by)).mean(0)]
+        return [float(p) for p in (self._advantage_draws(candidate, others) > self.from_share(min_share)).mean(0)]
 
-    def differences(self, of: Position, others: Sequence[Position]) -> list[Difference]:
+    def differences(self, candidate: Position, others: Sequence[Position]) -> list[Difference]:
         """Return how much worse each other position is."""
-        mean, error = self.surface.differences(self.index(of), [self.index(other) for other in others])
+        mean, error = self.surface.differences(self.index(candidate), [self.index(other) for other in others])
         return [
-            Difference(-self.share(m), e * abs(1 - self.share(m)) if self.log else e / self.level)
+            Difference(-self.to_share(m), e * abs(1 - self.to_share(m)) if self.is_log else e / self.level)
             for m, e in zip(mean.tolist(), error.tolist(), strict=True)
         ]
 
-    def _advantages(self, of: Position, others: Sequence[Position]) -> Array:
-        key = of, tuple(others)  # one verdict needs the same draws for its bound, its probabilities and its reason
-        if key not in self._drawn:
-            self._drawn[key] = self.surface.draws(self.index(of), [self.index(other) for other in others])
-        return self._drawn[key]
+    def _advantage_draws(self, candidate: Position, others: Sequence[Position]) -> Array:
+        key = (
+            candidate,
+            tuple(others),
+        )  # one verdict needs the same draws for its bound, its probabilities and its reason
+        if key not in self._draws_cache:
+            self._draws_cache[key] = self.surface.draws(self.index(candidate), [self.index(other) for other in others])
+        return self._draws_cache[key]
 
     @cached_property
-    def _drawn(self) -> dict[tuple[Position, tuple[Position, ...]], Array]:
+    def _draws_cache(self) -> dict[tuple[Position, tuple[Position, ...]], Array]:
         return {}
 
     @cached_property
-    def order(self) -> list[Position]:
+    def ranking(self) -> list[Position]:
         """Positions by posterior mean, the best first."""
         return [self.positions[i] for i in np.argsort(self.surface.mean, kind="stable")]
 
 
-def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Posterior | None:
+def fit_posterior(scores: Scores, candidate: Position, *, loss: bool) -> Posterior | None:
     """Fit the posterior to the scores around a candidate.
 
     Losses are fitted in log if that has the higher marginal likelihood. If no smooth surface fits, points are compared
@@ -161,24 +166,24 @@ def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Posterior | 
     Returns:
         None if the candidate has no score or a loss of 0, or no two points share a seed.
     """
-    return _evidence(_table(scores), candidate, loss)
+    return _fit_table(_score_table(scores), candidate, loss)
 
 
 # Cached: each round judges all studies anew, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
-def _evidence(table: _Table, candidate: Position, loss: bool) -> Posterior | None:
+def _fit_table(table: _Table, candidate: Position, loss: bool) -> Posterior | None:
     candidate_scores = [score for position, seeds in table if position == candidate for _, score in seeds]
     level = abs(float(np.mean(candidate_scores))) if loss and candidate_scores else 1.0
-    fitted = _fitted(table, loss)
+    fitted = _fit_surface(table, loss)
     if fitted is None or not candidate_scores or not level:
         return None
     surface, log = fitted
     positions = tuple(position for position, _ in table)
     seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
-    caveat, misfit = _misfit(surface, positions)
+    caveat, misfit = _find_misfit(surface, positions)
     if caveat and surface.layout.pure_dof >= 1:  # paired comparisons need repeats to estimate the noise
-        surface = pairs(surface.layout)
-    noise = _noise(surface, 1.0 if log else level)
+        surface = fit_pairs(surface.layout)
+    noise = _estimate_noise(surface, 1.0 if log else level)
     return Posterior(positions, seeds, surface, log, level, noise, caveat, misfit)
 
 
@@ -188,18 +193,18 @@ def fit_scores(scores: Scores, *, loss: bool) -> tuple[Surface, float] | None:
     Returns:
         The surface, and the size in its units of a share of 1 of the best score; None if no two points share a seed.
     """
-    if (fitted := _fitted(_table(scores), loss)) is None:
+    if (fitted := _fit_surface(_score_table(scores), loss)) is None:
         return None
     best = min(fmean(seeds.values()) for seeds in scores.values())
     return fitted[0], 1.0 if fitted[1] or not loss else abs(best)
 
 
-def _table(scores: Scores) -> _Table:
+def _score_table(scores: Scores) -> _Table:
     # Sorted and hashable: a key of the cache, and the same floats whatever the order of the runs.
     return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
 
 
-def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
+def _fit_surface(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
     """Return the surface fitted to scores, and whether to log losses; None if no two points share a seed."""
     values = [score for _, seeds in table for _, score in seeds]
     column = {seed: s for s, seed in enumerate(sorted({seed for _, seeds in table for seed, _ in seeds}))}
@@ -222,10 +227,10 @@ def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
     return surface, False
 
 
-def _noise(surface: Surface, level: float) -> NoiseEstimate:
+def _estimate_noise(surface: Surface, level: float) -> NoiseEstimate:
     """Return the noise of a surface as a share of a level."""
-    sd = surface.noise / level
-    pure_dof, leftover_dof = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.smooth else 0.0
+    sd = surface.noise_sd / level
+    pure_dof, leftover_dof = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.is_smooth else 0.0
     if pure_dof >= MEASURED_DOF:
         return NoiseEstimate(sd, pure_dof, "measured")
     if leftover_dof >= INFERRED_DOF:
@@ -233,15 +238,17 @@ def _noise(surface: Surface, level: float) -> NoiseEstimate:
     return NoiseEstimate(sd, max(pure_dof, leftover_dof), "unknown")
 
 
-def _misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, Position | None]:
+def _find_misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, Position | None]:
     """Return why a surface does not fit, and the position that fits worst; empty and None if it fits."""
     shift = surface.misfits()
     worst = int(np.argmax(np.abs(shift)))
     # Bonferroni: the worst of all points is tested, on both sides.
-    if abs(shift[worst]) > student_quantile(1 - DOUBT / (2 * len(positions)), max(surface.dof, INFERRED_DOF)):
+    if abs(shift[worst]) > student_quantile(
+        1 - FALSE_ALARM_RATE / (2 * len(positions)), max(surface.dof, INFERRED_DOF)
+    ):
         problem = "there is a cliff" if shift[worst] > 0 else "a point is better than the points around it predict"
         return f"no smooth surface fits: {problem}", positions[worst]
     pure_dof = surface.layout.pure_dof
-    if pure_dof >= INFERRED_DOF and surface.growth() > student_quantile(1 - DOUBT, pure_dof):
+    if pure_dof >= INFERRED_DOF and surface.noise_growth() > student_quantile(1 - FALSE_ALARM_RATE, pure_dof):
         return "the noise grows with the score", None
     return "", None

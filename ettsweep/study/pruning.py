@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 PRUNERS = ("none", "median", "hyperband")
 
-FIRST_SHARE = 4
+MEDIAN_START_DIVISOR = 4
 """`median` judges no run in the first quarter of its steps: the ranking of runs still changes there."""
 
-STARTUP = 5
+STARTUP_TRIALS = 5
 """Finished runs before `median` judges any; Optuna's default."""
 
-ETA = 3
+REDUCTION_FACTOR = 3
 """`hyperband` promotes the best third at each rung, and rungs are this factor apart; Optuna's default."""
 
 RUNGS = 2
 """Rungs of `hyperband` before the end of a run: at a ninth and at a third of its steps."""
 
-COMPARED = (State.DONE, State.DIVERGED, State.PRUNED, State.RUNNING)
+COMPARED_STATES = (State.DONE, State.DIVERGED, State.PRUNED, State.RUNNING)
 """States of runs whose curves are compared."""
 
-WORST = 1e300
+WORST_SCORE = 1e300
 """A loss worse than any. It is finite, since NumPy has no percentile of infinite values."""
 
 
@@ -53,22 +53,22 @@ class PrunerCurve:
         best_by_step: best score up to and including each evaluation, by step.
     """
 
-    run: str
+    run_id: str
     state: State
-    best: Mapping[int, float]
+    best_by_step: Mapping[int, float]
 
     @property
     def step(self) -> int:
         """Step of the last evaluation; 0 before the first."""
-        return max(self.best, default=0)
+        return max(self.best_by_step, default=0)
 
     @property
     def score(self) -> float | None:
         """Best score so far; None before the first evaluation."""
-        return self.best.get(self.step)
+        return self.best_by_step.get(self.step)
 
 
-def hopeless(
+def prune_reason(
     rule: str, curve: PrunerCurve, family: Iterable[PrunerCurve], metric: Metric, schedule: ScheduleSpec
 ) -> str:
     """Return why a run in training should be stopped; empty if it should continue.
@@ -83,50 +83,50 @@ def hopeless(
         metric: metric of the scores.
         schedule: schedule of the run.
     """
-    others = [_to_the_end(other, metric, schedule) for other in family if other.run != curve.run]
-    finished = [other for other in others if other.state.finished and other.best]
+    others = [_extend_diverged(other, metric, schedule) for other in family if other.run_id != curve.run_id]
+    finished = [other for other in others if other.state.finished and other.best_by_step]
     # A run that may become the optimum must not be lost to a rule of thumb.
-    best = min((metric.rank(other.score) for other in finished or others), default=math.inf)
-    is_judged = first_step(rule, schedule) <= curve.step < schedule.last_step
-    if not is_judged or metric.rank(curve.score) <= best:
+    best = min((metric.sort_key(other.score) for other in finished or others), default=math.inf)
+    is_judged = first_judged_step(rule, schedule) <= curve.step < schedule.last_step
+    if not is_judged or metric.sort_key(curve.score) <= best:
         return ""
     if rule == "median":
-        reason = _worse_than_the_median(curve, finished, metric)
+        reason = _median_reason(curve, finished, metric)
     else:
-        reason = _not_promoted(curve, others, metric, schedule)
-    return f"{rule} pruner: {metric.metric} {curve.score:.4g}, {reason}" if reason else ""
+        reason = _hyperband_reason(curve, others, metric, schedule)
+    return f"{rule} pruner: {metric.name} {curve.score:.4g}, {reason}" if reason else ""
 
 
-def first_step(rule: str, schedule: ScheduleSpec) -> int:
+def first_judged_step(rule: str, schedule: ScheduleSpec) -> int:
     """Return the first step at which runs are judged, never during warm-up."""
-    share = ETA**RUNGS if rule == "hyperband" else FIRST_SHARE
+    share = REDUCTION_FACTOR**RUNGS if rule == "hyperband" else MEDIAN_START_DIVISOR
     return max(1, schedule.warmup_steps, schedule.last_step // share)
 
 
-def _to_the_end(curve: PrunerCurve, metric: Metric, schedule: ScheduleSpec) -> PrunerCurve:
+def _extend_diverged(curve: PrunerCurve, metric: Metric, schedule: ScheduleSpec) -> PrunerCurve:
     """Return the curve of a diverged run with the worst scores up to its end; other curves are unchanged."""
     if curve.state is not State.DIVERGED:
         return curve
-    worst = WORST if metric.mode == "min" else -WORST
+    worst = WORST_SCORE if metric.mode == "min" else -WORST_SCORE
     steps = [*range(schedule.eval_every, schedule.last_step, schedule.eval_every), schedule.last_step]
-    return replace(curve, best={step: worst for step in steps if step > curve.step} | dict(curve.best))
+    return replace(curve, best_by_step={step: worst for step in steps if step > curve.step} | dict(curve.best_by_step))
 
 
-def _worse_than_the_median(curve: PrunerCurve, finished: Sequence[PrunerCurve], metric: Metric) -> str:
+def _median_reason(curve: PrunerCurve, finished: Sequence[PrunerCurve], metric: Metric) -> str:
     # Imported here, as in the functions below: Optuna is slow to import, and most commands need none.
     from optuna.pruners import MedianPruner
     from optuna.trial import create_trial
 
-    study = _study(MedianPruner(n_startup_trials=STARTUP), metric)
+    study = _optuna_study(MedianPruner(n_startup_trials=STARTUP_TRIALS), metric)
     for other in finished:
-        study.add_trial(create_trial(value=other.score, intermediate_values=dict(other.best)))
-    if not _stops(study, curve):
+        study.add_trial(create_trial(value=other.score, intermediate_values=dict(other.best_by_step)))
+    if not _is_stopped(study, curve):
         return ""
-    scores = [other.best[curve.step] for other in finished if curve.step in other.best]
+    scores = [other.best_by_step[curve.step] for other in finished if curve.step in other.best_by_step]
     return f"the median of {len(scores)} others {median(scores):.4g}"
 
 
-def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Metric, schedule: ScheduleSpec) -> str:
+def _hyperband_reason(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Metric, schedule: ScheduleSpec) -> str:
     """Return why a run is not promoted at the rung that it has just reached; empty if it is.
 
     Optuna's HyperbandPruner derives the bracket from the trial number, which changes with the runs on disk. Here it is
@@ -134,58 +134,64 @@ def _not_promoted(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Met
     """
     from optuna.pruners import SuccessiveHalvingPruner
 
-    first_rung, bracket = first_step("hyperband", schedule), bracket_of(curve.run, schedule)
-    at_rungs = _at_rungs(curve, first_rung)
-    if curve.step not in at_rungs.best:  # between rungs
+    first_rung, bracket = first_judged_step("hyperband", schedule), hyperband_bracket(curve.run_id, schedule)
+    at_rungs = _restrict_to_rungs(curve, first_rung)
+    if curve.step not in at_rungs.best_by_step:  # between rungs
         return ""
-    rivals = [_at_rungs(other, first_rung) for other in others if bracket_of(other.run, schedule) == bracket]
-    study = _study(SuccessiveHalvingPruner(first_rung, ETA, min_early_stopping_rate=bracket), metric)
+    rivals = [
+        _restrict_to_rungs(other, first_rung)
+        for other in others
+        if hyperband_bracket(other.run_id, schedule) == bracket
+    ]
+    study = _optuna_study(
+        SuccessiveHalvingPruner(first_rung, REDUCTION_FACTOR, min_early_stopping_rate=bracket), metric
+    )
     for rival in rivals:
-        _stops(study, rival)  # records in the study which rungs the rival has reached
-    if not _stops(study, at_rungs):
+        _is_stopped(study, rival)  # records in the study which rungs the rival has reached
+    if not _is_stopped(study, at_rungs):
         return ""
     reached = 1 + sum(rival.step >= curve.step for rival in rivals)
-    return f"not among the best {max(1, reached // ETA)} of {reached} of its bracket"
+    return f"not among the best {max(1, reached // REDUCTION_FACTOR)} of {reached} of its bracket"
 
 
-def bracket_of(run: str, schedule: ScheduleSpec) -> int:
+def hyperband_bracket(run_id: str, schedule: ScheduleSpec) -> int:
     """Return the Hyperband bracket of a run, a function of its id; each bracket starts to judge one rung later.
 
     There are as many brackets as rungs, with shares of runs as in the paper of Hyperband and in Optuna.
     """
-    first_rung, n_brackets = first_step("hyperband", schedule), 1
-    while first_rung * ETA**n_brackets <= schedule.last_step:
+    first_rung, n_brackets = first_judged_step("hyperband", schedule), 1
+    while first_rung * REDUCTION_FACTOR**n_brackets <= schedule.last_step:
         n_brackets += 1
-    sizes = [math.ceil(n_brackets * ETA**rungs / (rungs + 1)) for rungs in reversed(range(n_brackets))]
-    slot = crc32(run.encode()) % sum(sizes)  # not `hash`, which differs between processes
+    sizes = [math.ceil(n_brackets * REDUCTION_FACTOR**rungs / (rungs + 1)) for rungs in reversed(range(n_brackets))]
+    slot = crc32(run_id.encode()) % sum(sizes)  # not `hash`, which differs between processes
     return next(bracket for bracket in range(n_brackets) if slot < sum(sizes[: bracket + 1]))
 
 
-def _at_rungs(curve: PrunerCurve, first_rung: int) -> PrunerCurve:
+def _restrict_to_rungs(curve: PrunerCurve, first_rung: int) -> PrunerCurve:
     """Return a curve with only the first evaluation at or after each rung."""
     scores, rung = dict[int, float](), first_rung
     while rung <= curve.step:
-        step_at_rung = min(step for step in curve.best if step >= rung)
-        scores[step_at_rung] = curve.best[step_at_rung]
-        rung *= ETA
-    return replace(curve, best=scores)
+        step_at_rung = min(step for step in curve.best_by_step if step >= rung)
+        scores[step_at_rung] = curve.best_by_step[step_at_rung]
+        rung *= REDUCTION_FACTOR
+    return replace(curve, best_by_step=scores)
 
 
-def _study(pruner: "BasePruner", metric: Metric) -> "Study":
+def _optuna_study(pruner: "BasePruner", metric: Metric) -> "Study":
     """Return an empty in-memory study of Optuna."""
     import optuna
 
-    from ettsweep.study.samplers import quiet  # numpy: commands that prune nothing start without it
+    from ettsweep.study.samplers import quiet_optuna  # numpy: commands that prune nothing start without it
 
-    with quiet():
+    with quiet_optuna():
         return optuna.create_study(direction="minimize" if metric.mode == "min" else "maximize", pruner=pruner)
 
 
-def _stops(study: "Study", curve: PrunerCurve) -> bool:
+def _is_stopped(study: "Study", curve: PrunerCurve) -> bool:
     """Report a curve to a study, evaluation by evaluation; `True` if its pruner would stop the run at the last one."""
     trial, stops = study.ask(), False
-    for step in sorted(curve.best):
-        trial.report(curve.best[step], step)
+    for step in sorted(curve.best_by_step):
+        trial.report(curve.best_by_step[step], step)
         stops = trial.should_prune()
     return stops
 
@@ -206,11 +212,11 @@ class Pruner:
 
     results: Path
     rule: str
-    proposed: Callable[[], Collection[str]]
-    tell: Callable[[str], None] = lambda text: None
+    prunable_ids: Callable[[], Collection[str]]
+    notify: Callable[[str], None] = lambda text: None
     _families: dict[str, str] = field(default_factory=dict, repr=False)
     _curves: dict[str, tuple[object, PrunerCurve]] = field(default_factory=dict, repr=False)
-    _compared: dict[str, list[PrunerCurve]] = field(default_factory=dict, repr=False)
+    _compared_curves: dict[str, list[PrunerCurve]] = field(default_factory=dict, repr=False)
 
     def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], run_index: RunIndex) -> None:
         """Ask hopeless runs in training to stop.
@@ -225,38 +231,40 @@ class Pruner:
         Raises:
             StorageError: a run folder cannot be written.
         """
-        candidates = statuses.keys() & set(self.proposed())
-        judged_ids = {
-            run for run in candidates if statuses[run].state is State.RUNNING and not self._pruned_before(run)
-        }
+        candidates = statuses.keys() & set(self.prunable_ids())
+        judged_ids = {run for run in candidates if statuses[run].state is State.RUNNING and not self._was_pruned(run)}
         if not judged_ids:
             return
         families = self._families  # cached: a family id takes a while to compute, and this is called twice a second
         families |= {run: spec.family_id for run, spec in specs.items() if run not in families}
         for family in {families[run] for run in judged_ids}:
-            states = {run.id: run.state for run in run_index.family(family)}
+            states = {run.id: run.state for run in run_index.family_runs(family)}
             states |= {run: status.state for run, status in statuses.items() if families[run] == family}
             spec = next(specs[run] for run in judged_ids if families[run] == family)
-            metric = task_kind(spec.task).score
-            curves = [self._curve(run, state, metric) for run, state in sorted(states.items()) if state in COMPARED]
-            if curves == self._compared.get(family):  # no new evaluation, so no new decision
+            metric = task_kind(spec.task).metric
+            curves = [
+                self._curve(run, state, metric) for run, state in sorted(states.items()) if state in COMPARED_STATES
+            ]
+            if curves == self._compared_curves.get(family):  # no new evaluation, so no new decision
                 continue
-            self._compared[family] = curves
+            self._compared_curves[family] = curves
             for curve in curves:
-                reason = hopeless(self.rule, curve, curves, metric, spec.schedule) if curve.run in judged_ids else ""
-                if reason and RunDir(runs_dir(self.results) / curve.run).prune(curve.step, reason):
-                    self.tell(f"run {curve.run} will be pruned at step {curve.step}: {reason}")
+                reason = (
+                    prune_reason(self.rule, curve, curves, metric, spec.schedule) if curve.run_id in judged_ids else ""
+                )
+                if reason and RunDir(runs_dir(self.results) / curve.run_id).prune(curve.step, reason):
+                    self.notify(f"run {curve.run_id} will be pruned at step {curve.step}: {reason}")
 
-    def _pruned_before(self, run_id: str) -> bool:
+    def _was_pruned(self, run_id: str) -> bool:
         run = RunDir(runs_dir(self.results) / run_id)
         # The newest attempt is the one in training.
-        failures = (run.attempt(number).failure() or {} for number in run.numbers()[:-1])
+        failures = (run.attempt(number).failure() or {} for number in run.attempt_numbers()[:-1])
         return any(failure.get("reason") == "pruned" for failure in failures)
 
     def _curve(self, run_id: str, state: State, metric: Metric) -> PrunerCurve:
         """Return the curve of a run, which is read again only once its metrics file has grown."""
         run = RunDir(runs_dir(self.results) / run_id)
-        latest = run.latest()
+        latest = run.latest_attempt()
         growing = latest if latest and not state.finished and latest.metrics_path.exists() else None
         # The state is part of the key: a curve carries it, and a finished run is read for good.
         mark = state, growing and (growing.number, growing.metrics_path.stat().st_size)
@@ -273,7 +281,7 @@ def check_pruner(name: str, schedule: ScheduleSpec) -> None:
     """
     if name not in PRUNERS:
         raise unknown_name("pruner", name, PRUNERS)
-    first, last, eval_every = first_step(name, schedule), schedule.last_step, schedule.eval_every
+    first, last, eval_every = first_judged_step(name, schedule), schedule.last_step, schedule.eval_every
 
     def is_evaluated_in_time(eval_every: int) -> bool:
         return (last - 1) // eval_every * eval_every >= first

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from ettsweep.config import hidden, split_override, with_sets
-from ettsweep.errors import InputError, located
+from ettsweep.config import hide_secrets, source_with_overrides, split_override
+from ettsweep.errors import InputError, with_source
 from ettsweep.runs.spec import Recipe, ScheduleSpec
 from ettsweep.schema import validate
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.tasks.registry import check_fits, steps_per_epoch, task_spec
+from ettsweep.trainer.tasks.registry import check_compatible, steps_per_epoch, task_spec
 
 
 def resolve_recipe(
@@ -32,7 +32,7 @@ def resolve_recipe(
     Raises:
         InputError: an unknown name or key, or a value that the schema refuses.
     """
-    with located(location):
+    with with_source(location):
         data = {
             **deepcopy(recipe),  # overrides change it in place, and `_check_warmup` needs the file's schedule
             "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
@@ -40,14 +40,14 @@ def resolve_recipe(
         }
     for override in overrides:
         apply_override(data, override)
-    location = with_sets(location, overrides)
+    location = source_with_overrides(location, overrides)
     if "schedule" in data:
-        data["schedule"] = _in_steps(data["schedule"], data, location)
+        data["schedule"] = _epochs_to_steps(data["schedule"], data, location)
         _check_warmup(data["schedule"], recipe.get("schedule"), data, location)
-    resolved = validate(Recipe, data, location, IN_EPOCHS)
-    with located(location):
+    resolved = validate(Recipe, data, location, EPOCH_KEYS)
+    with with_source(location):
         check_size(resolved.model, resolved.optimizer)
-        check_fits(resolved.task, resolved.model, resolved.batch_size)
+        check_compatible(resolved.task, resolved.model, resolved.batch_size)
     return resolved
 
 
@@ -73,15 +73,15 @@ def recipe_problems(
     try:
         for override in overrides:
             apply_override(data, override)
-        if isinstance(schedule := data.get("schedule"), dict) and EPOCHS.keys() & schedule.keys():
-            data["schedule"] = _SOME_SCHEDULE
-        validate(Recipe, data, with_sets(location, overrides), IN_EPOCHS)
+        if isinstance(schedule := data.get("schedule"), dict) and STEPS_FIELD_OF.keys() & schedule.keys():
+            data["schedule"] = _PLACEHOLDER_SCHEDULE
+        validate(Recipe, data, source_with_overrides(location, overrides), EPOCH_KEYS)
     except InputError as error:
         return str(error).splitlines()
     return []
 
 
-EPOCHS = {
+STEPS_FIELD_OF = {
     "epochs": "total_steps",
     "warmup_epochs": "warmup_steps",
     "eval_every_epochs": "eval_every",
@@ -89,26 +89,26 @@ EPOCHS = {
 }
 """Schedule fields in epochs, which may be fractions, and the fields in steps that they are converted to."""
 
-IN_EPOCHS = [("schedule", name) for name in EPOCHS]
+EPOCH_KEYS = [("schedule", name) for name in STEPS_FIELD_OF]
 """Their keys, which the schema does not know, for its hints on misspelt keys."""
 
-_SOME_SCHEDULE = ScheduleSpec(total_steps=1, warmup_steps=0, eval_every=1)
+_PLACEHOLDER_SCHEDULE = ScheduleSpec(total_steps=1, warmup_steps=0, eval_every=1)
 
 
-def _in_steps(schedule: object, data: dict[str, Any], location: str) -> object:
+def _epochs_to_steps(schedule: object, data: dict[str, Any], location: str) -> object:
     """Convert the epochs of a schedule to steps; `data` is the recipe, for task and batch size.
 
     Raises:
         InputError: another part of the recipe is invalid, or a value is not a number of epochs.
     """
-    if not isinstance(schedule, dict) or not EPOCHS.keys() & schedule.keys():
+    if not isinstance(schedule, dict) or not STEPS_FIELD_OF.keys() & schedule.keys():
         return schedule
     # Steps per epoch depend on task and batch size, so these have to be valid first.
-    recipe = validate(Recipe, data | {"schedule": _SOME_SCHEDULE}, location, IN_EPOCHS)
-    with located(location):
+    recipe = validate(Recipe, data | {"schedule": _PLACEHOLDER_SCHEDULE}, location, EPOCH_KEYS)
+    with with_source(location):
         steps = steps_per_epoch(recipe.task, recipe.batch_size)
-    converted = {key: value for key, value in schedule.items() if key not in EPOCHS}
-    for name, field in EPOCHS.items():
+    converted = {key: value for key, value in schedule.items() if key not in STEPS_FIELD_OF}
+    for name, field in STEPS_FIELD_OF.items():
         if name not in schedule:
             continue
         value = schedule[name]
@@ -127,7 +127,7 @@ def _check_warmup(schedule: object, file_schedule: object, data: dict[str, Any],
         InputError: they do.
     """
     try:
-        original = validate(ScheduleSpec, _in_steps(file_schedule, data, location), location)
+        original = validate(ScheduleSpec, _epochs_to_steps(file_schedule, data, location), location)
     except InputError:
         return  # the file's own schedule is invalid: validating the recipe reports it
     fields = schedule if isinstance(schedule, dict) else {}
@@ -139,7 +139,7 @@ def _check_warmup(schedule: object, file_schedule: object, data: dict[str, Any],
         )
 
 
-OPTIONS = {
+OPTION_OF_KEY = {
     **{"lr": "--lr-range", "wd": "--wd-range", "strategy": "--strategy", "strategies": "--strategy"},
     **{"seed": "--seeds", "seeds": "--seeds", "data": "--data", "environment": "--launch-set"},
     **{"rule": "--rule", "confidence": "--confidence", "margin": "--margin"},
@@ -158,9 +158,11 @@ def apply_override(data: dict[str, Any], override: str) -> None:
 
     key, value = split_override(override)
     first = key.partition(".")[0]
-    candidates = () if first in Recipe.model_fields else OPTIONS
+    candidates = () if first in Recipe.model_fields else OPTION_OF_KEY
     if matches := get_close_matches(first, candidates, n=1, cutoff=0.8):
-        raise InputError(f"--set {hidden(override)}: {key} is not a field of the recipe; use {OPTIONS[matches[0]]}")
+        raise InputError(
+            f"--set {hide_secrets(override)}: {key} is not a field of the recipe; use {OPTION_OF_KEY[matches[0]]}"
+        )
     *parents, last = key.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})
@@ -169,7 +171,7 @@ def apply_override(data: dict[str, Any], override: str) -> None:
             inner = data[parent] = {"kind": inner} if isinstance(inner, str) else {}
         data = inner
     if parents == ["schedule"]:
-        for epochs, steps in EPOCHS.items():
+        for epochs, steps in STEPS_FIELD_OF.items():
             if last in (epochs, steps):  # a length in steps overrides one in epochs, and vice versa
                 data.pop(epochs, None)
                 data.pop(steps, None)

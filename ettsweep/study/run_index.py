@@ -13,7 +13,7 @@ from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Liveness, State, Status
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.lattice import Point, snap
+from ettsweep.study.lattice import Point, snap_point
 from ettsweep.trainer.models.registry import model_name
 
 
@@ -63,7 +63,7 @@ class RunIndex:
     runs: dict[str, Run]
     broken: dict[str, str]
 
-    def state(self, run_id: str) -> Status:
+    def status_of(self, run_id: str) -> Status:
         """Return the status of a run; `missing` if it has no folder."""
         run = self.runs.get(run_id)
         if run is not None:
@@ -73,20 +73,20 @@ class RunIndex:
             return Status(State.INTERRUPTED, "its spec.json is damaged and will be rewritten")
         return Status(State.MISSING)
 
-    def family(self, family: str) -> list[Run]:
+    def family_runs(self, family: str) -> list[Run]:
         """Return the runs of a family."""
         return [run for run in self.runs.values() if run.family == family]
 
 
-def cost_s(run: Run) -> float:
+def spent_device_s(run: Run) -> float:
     """Return the device seconds of a finished or pruned run; 0 for any other."""
     if run.state is State.PRUNED:  # it has no result, but its attempts record the time
-        latest = run.dir.latest()
-        return latest.spent().device_s if latest else 0.0
+        latest = run.dir.latest_attempt()
+        return latest.time_spent().device_s if latest else 0.0
     return (number(run.result.get("device_s")) if run.result else None) or 0.0
 
 
-def by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Point, list[Run]]:
+def group_by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Point, list[Run]]:
     """Group the runs of a family by lattice point.
 
     Coordinates that differ in the last bits, as maps between strategies make them, count as one point: the requested
@@ -95,7 +95,7 @@ def by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Point, l
     lattice_points = dict.fromkeys(points)
     groups: dict[Point, list[Run]] = {}
     for run in runs:
-        point = snap(run.point, lattice_points)
+        point = snap_point(run.point, lattice_points)
         lattice_points.setdefault(point)
         groups.setdefault(point, []).append(run)
     return groups
@@ -123,11 +123,11 @@ def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
         except CorruptError as error:
             broken[name] = str(error)
             continue
-        runs[name] = Run(run, spec, *run.look(liveness))
+        runs[name] = Run(run, spec, *run.status_and_result(liveness))
     return RunIndex(runs, broken)
 
 
-def find_run(run_index: RunIndex, prefix: str) -> str:
+def find_run_id(run_index: RunIndex, prefix: str) -> str:
     """Return the full id of the run whose id starts with `prefix`, broken runs included.
 
     Raises:
@@ -141,14 +141,14 @@ def find_run(run_index: RunIndex, prefix: str) -> str:
     raise InputError(f"{len(ids)} runs start with {prefix!r}: {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}")
 
 
-def intact(run_index: RunIndex, prefix: str) -> Run:
+def find_intact_run(run_index: RunIndex, prefix: str) -> Run:
     """Return the run whose id starts with `prefix`.
 
     Raises:
         InputError: no run, or several, have this prefix.
         CorruptError: its folder cannot be read.
     """
-    run_id = find_run(run_index, prefix)
+    run_id = find_run_id(run_index, prefix)
     if run_id not in run_index.runs:
         raise CorruptError(run_index.broken[run_id])
     return run_index.runs[run_id]

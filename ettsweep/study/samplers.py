@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.seeding import derive_seed
-from ettsweep.study.surface_sampler import Observations, Place, Sampler, surface
-from ettsweep.study.verdict import MOST
+from ettsweep.study.surface_sampler import LatticePosition, Observations, Sampler, suggest_by_surface
+from ettsweep.study.verdict import MAX_NEEDED_RUNS
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -25,22 +25,22 @@ OPTUNA = ("tpe", "gp", "cmaes", "random", "qmc")
 
 SAMPLERS = ("surface", *OPTUNA)
 
-TRIALS = 30
+DEFAULT_TRIALS = 30
 """Points per study that a sampler of Optuna suggests by default; `surface` stops by itself."""
 
-ASKED = 10
+MAX_ASKS = 10
 """Attempts to get an unused position from a sampler, before the nearest free one is taken instead."""
 
-BEST = 10
+CMAES_REPEATS = 10
 """Repeats of finished trials as CMA-ES's source: it starts from the best tenth of them, and fails if that is none."""
 
 
-def trials_for(name: str, stated: int | None) -> int:
+def resolve_trials(name: str, trials: int | None) -> int:
     """Return how many points a sampler may suggest: `trials` if given, else the sampler's default."""
-    return stated or (TRIALS if name in OPTUNA else MOST)
+    return trials or (DEFAULT_TRIALS if name in OPTUNA else MAX_NEEDED_RUNS)
 
 
-def proposer(name: str, seed: int = 0) -> Sampler:
+def make_sampler(name: str, seed: int = 0) -> Sampler:
     """Return the sampler of a name.
 
     Args:
@@ -51,15 +51,15 @@ def proposer(name: str, seed: int = 0) -> Sampler:
         InputError: the name is unknown, or the sampler needs a package that is not installed.
     """
     if name == "surface":
-        return surface
+        return suggest_by_surface
     if name not in OPTUNA:
         raise unknown_name("sampler", name, SAMPLERS)
     if name == "cmaes" and importlib.util.find_spec("cmaes") is None:
         raise InputError(f"--sampler {name}: it needs cmaes: pip install 'ettsweep[cmaes]'")
-    return partial(_ask, name, seed)
+    return partial(_ask_optuna, name, seed)
 
 
-def _ask(name: str, seed: int, observations: Observations, number: int) -> list[Place]:
+def _ask_optuna(name: str, seed: int, observations: Observations, limit: int) -> list[LatticePosition]:
     """Return up to `limit` free positions that a sampler of Optuna suggests, the start first."""
     import optuna
     from optuna.distributions import IntDistribution
@@ -68,35 +68,37 @@ def _ask(name: str, seed: int, observations: Observations, number: int) -> list[
     ends = enumerate(zip(observations.low, observations.high, strict=True))
     space: dict[str, BaseDistribution] = {f"axis {k}": IntDistribution(low, high) for k, (low, high) in ends}
 
-    def trial(position: Place, value: float | None) -> "FrozenTrial":
+    def trial(position: LatticePosition, value: float | None) -> "FrozenTrial":
         state = TrialState.RUNNING if value is None else TrialState.COMPLETE
         return create_trial(
             state=state, value=value, params=dict(zip(space, position, strict=True)), distributions=dict(space)
         )
 
-    chosen = [] if observations.start in observations.taken else [observations.start]
-    n_skipped = len(observations.taken) if name == "qmc" else 0  # QMC repeats its one sequence from the start
-    with quiet():
+    chosen = [] if observations.start in observations.unavailable else [observations.start]
+    n_skipped = len(observations.unavailable) if name == "qmc" else 0  # QMC repeats its one sequence from the start
+    with quiet_optuna():
         finished = [
-            trial(position, value) for position, value in observations.values.items() if observations.holds(position)
+            trial(position, value) for position, value in observations.values.items() if observations.contains(position)
         ]
-        under_way = [trial(position, None) for position in (*filter(observations.holds, observations.awaited), *chosen)]
-        study = optuna.create_study(sampler=_sampler(name, seed, len(observations.taken), finished))
+        under_way = [
+            trial(position, None) for position in (*filter(observations.contains, observations.pending), *chosen)
+        ]
+        study = optuna.create_study(sampler=_optuna_sampler(name, seed, len(observations.unavailable), finished))
         # Running trials matter: TPE counts them as bad (constant liar), so suggestions spread out.
         study.add_trials([*finished, *under_way])
-        while len(chosen) < min(number, len(observations.free)):
-            for _ in range(ASKED + n_skipped):  # these trials stay running, so the sampler sees its own suggestions
+        while len(chosen) < min(limit, len(observations.free)):
+            for _ in range(MAX_ASKS + n_skipped):  # these trials stay running, so the sampler sees its own suggestions
                 params = study.ask(space).params
                 position = tuple(int(params[axis]) for axis in space)
-                if position not in observations.taken and position not in chosen:
+                if position not in observations.unavailable and position not in chosen:
                     break
             else:
-                position = _nearest(position, (free for free in observations.free if free not in chosen))
+                position = _nearest_free(position, (free for free in observations.free if free not in chosen))
             chosen.append(position)
     return chosen
 
 
-def _sampler(name: str, seed: int, n_unavailable: int, finished: "list[FrozenTrial]") -> "BaseSampler":
+def _optuna_sampler(name: str, seed: int, n_unavailable: int, finished: "list[FrozenTrial]") -> "BaseSampler":
     """Return a sampler of Optuna for a round, seeded by the number of positions used so far."""
     from optuna import samplers
 
@@ -107,7 +109,7 @@ def _sampler(name: str, seed: int, n_unavailable: int, finished: "list[FrozenTri
         case "gp":
             return samplers.GPSampler(seed=round_seed)
         case "cmaes":
-            source = BEST * finished or None
+            source = CMAES_REPEATS * finished or None
             return samplers.CmaEsSampler(
                 seed=round_seed, with_margin=True, warn_independent_sampling=False, source_trials=source
             )
@@ -118,12 +120,12 @@ def _sampler(name: str, seed: int, n_unavailable: int, finished: "list[FrozenTri
             return samplers.QMCSampler(seed=sequence_seed, scramble=True, warn_independent_sampling=False)
 
 
-def _nearest(position: Place, free: Iterable[Place]) -> Place:
+def _nearest_free(position: LatticePosition, free: Iterable[LatticePosition]) -> LatticePosition:
     return min(free, key=lambda other: sum((a - b) ** 2 for a, b in zip(position, other, strict=True)))
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_optuna() -> Iterator[None]:
     """Silence Optuna's log of studies and trials, and its warnings about experimental features."""
     import optuna
 

@@ -5,23 +5,23 @@ from itertools import chain, count, islice
 from ettsweep.runs.spec import MAX_SEED
 from ettsweep.study.study import Study
 
-RACING = range(1_000_000, 1_001_000)
+RACING_SEEDS = range(1_000_000, 1_001_000)
 """Seeds that racing adds, far above those that people request. All sweeps use one range, so they share these runs."""
 
 
-def counts(study: Study, seed: int) -> bool:
+def is_verdict_seed(study: Study, seed: int) -> bool:
     """`True` if scores of a seed enter the bound: it is one of the sweep's or of racing."""
-    return seed in study.seeds or seed in RACING
+    return seed in study.seeds or seed in RACING_SEEDS
 
 
-def in_turn(study: Study) -> list[int]:
+def seed_order(study: Study) -> list[int]:
     """Return seeds in the order in which a point gets them: the sweep's, then those of racing."""
-    return [*study.seeds, *(seed for seed in RACING if seed not in study.seeds)]
+    return [*study.seeds, *(seed for seed in RACING_SEEDS if seed not in study.seeds)]
 
 
 def fresh_seeds(study: Study, number: int) -> list[int]:
     """Return seeds for reruns of an optimum: the next ones that are neither the sweep's nor of racing."""
     first = max(study.seeds) + 1
     # Beyond the largest allowed seed the count starts again from 0: lower seeds may be free.
-    free = (seed for seed in chain(range(first, MAX_SEED + 1), count()) if not counts(study, seed))
+    free = (seed for seed in chain(range(first, MAX_SEED + 1), count()) if not is_verdict_seed(study, seed))
     return list(islice(free, number))

@@ -33,11 +33,11 @@ class Study:
     lr: Axis
     wd: Axis
     seeds: Seeds
-    points: tuple[Point, ...]
+    grid_points: tuple[Point, ...]
     sweep: str = ""
     criterion: Criterion = field(default_factory=Criterion)
     box: tuple[Point, ...] = ()
-    proposed: tuple[Point, ...] = ()
+    suggested_points: tuple[Point, ...] = ()
     start: Point | None = None
 
     @cached_property
@@ -63,13 +63,13 @@ class Study:
         return f"{self.sweep or self.model} {self.strategy}"
 
     @property
-    def free(self) -> bool:
+    def has_free_axis(self) -> bool:
         """`True` if an axis is not fixed, so that there is something to search."""
         return not (self.lr.fixed and self.wd.fixed)
 
-    def holds(self, point: Point) -> bool:
+    def is_on_lattice(self, point: Point) -> bool:
         """`True` if the point lies on the lattice, inside the requested ranges or not."""
-        return self.lr.on(self.base.lr, point.lr) and self.wd.on(self.base.wd, point.wd)
+        return self.lr.is_on_lattice(self.base.lr, point.lr) and self.wd.is_on_lattice(self.base.wd, point.wd)
 
     @property
     def centre(self) -> Point:
@@ -77,39 +77,39 @@ class Study:
         return Point(self.base.lr, self.base.wd)
 
     @cached_property
-    def asked(self) -> dict[Point, Seeds]:
+    def seeds_by_point(self) -> dict[Point, Seeds]:
         """All requested points, each with its seeds."""
         # Grid points take precedence: one that was suggested too has all seeds.
-        return dict.fromkeys(self.proposed, self.seeds_proposed) | dict.fromkeys(self.points, self.seeds)
+        return dict.fromkeys(self.suggested_points, self.suggestion_seeds) | dict.fromkeys(self.grid_points, self.seeds)
 
     @property
-    def seeds_proposed(self) -> Seeds:
+    def suggestion_seeds(self) -> Seeds:
         """Seeds of a suggested point: the first, to which racing adds; all by the paper's rule, which has no race."""
         return self.seeds if self.criterion.rule == "paper" else self.seeds[:1]
 
     @cached_property
-    def numbers(self) -> dict[Point, int]:
+    def suggestion_numbers(self) -> dict[Point, int]:
         """Number of each suggested point in the order of suggestion, from 1."""
-        return {point: number for number, point in enumerate(self.proposed, 1)}
+        return {point: number for number, point in enumerate(self.suggested_points, 1)}
 
-    def asks(self, point: Point, seed: int) -> bool:
+    def requests(self, point: Point, seed: int) -> bool:
         """`True` if the run at this point with this seed is requested."""
-        return seed in self.asked.get(point, ())
+        return seed in self.seeds_by_point.get(point, ())
 
     def specs(self) -> list[RunSpec]:
         """Return the specs of all requested runs."""
-        return [self.base.with_point(lr, wd, seed) for (lr, wd), seeds in self.asked.items() for seed in seeds]
+        return [self.base.with_point(lr, wd, seed) for (lr, wd), seeds in self.seeds_by_point.items() for seed in seeds]
 
     @property
     def metric(self) -> Metric:
         """Metric by which runs are compared."""
-        return task_kind(self.base.task).score
+        return task_kind(self.base.task).metric
 
-    def judged_by(self, options: CriterionOptions) -> "Study":
+    def with_criterion(self, options: CriterionOptions) -> "Study":
         """Return the study with `options` applied to its criterion."""
-        return replace(self, criterion=options.over(self.criterion))
+        return replace(self, criterion=options.applied_to(self.criterion))
 
-    def run(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
+    def spec_at(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
         """Return the spec of one run, by default at the centre and with the first seed.
 
         Raises:
@@ -121,7 +121,7 @@ class Study:
         return validate(RunSpec, data, "run")
 
 
-def titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
+def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
     """Return the title of each study by its key; it names the model if the studies have several."""
     has_several_models = len({study.model for study in studies}) > 1
     return {

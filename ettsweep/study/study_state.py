@@ -6,13 +6,13 @@ from functools import cached_property
 from itertools import product
 
 from ettsweep.errors import InputError
-from ettsweep.powers import power
+from ettsweep.powers import format_power
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import PRINTED, Point, neighbours, snap
-from ettsweep.study.run_index import Run, by_point
+from ettsweep.study.lattice import PRINTED_TOLERANCE, Point, neighbours, snap_point
+from ettsweep.study.run_index import Run, group_by_point
 from ettsweep.study.study import Study
-from ettsweep.study.verdict import FINAL, Bound, ScoredPoint, Verdict, best
+from ettsweep.study.verdict import FINAL_VERDICTS, Bound, ScoredPoint, Verdict, best_point
 
 REACH = 8
 """Lattice steps that a climb may go beyond the requested ranges. Without an end it may climb forever: the score of very
@@ -34,7 +34,7 @@ URGENCY = (
 CONCLUDED = "concluded"
 """Placeholder verdict: nothing is missing, so the rule decides."""
 
-STUCK, TO_COME = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
+STUCK, PENDING = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
 """States that need a person, and states that end by themselves. Pruned is neither: such a run resumes when needed."""
 
 
@@ -43,9 +43,9 @@ class StudyState(ABC):
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
         self.study = study
-        self._requested_points = study.asked
+        self._requested_points = study.seeds_by_point
         # Keyed by requested points: runs of other sweeps may be off by rounding, and still are the same points.
-        grouped = by_point((run for run in runs if study.holds(run.point)), self._requested_points)
+        grouped = group_by_point((run for run in runs if study.is_on_lattice(run.point)), self._requested_points)
         self._runs = {point: {run.spec.seed: run for run in members} for point, members in grouped.items()}
         self._known_points = dict.fromkeys((*self._requested_points, *self._runs))
         self._canonical_points: dict[Point, Point] = {}
@@ -53,63 +53,69 @@ class StudyState(ABC):
     # --- the parts that differ between rules ---
 
     @abstractmethod
-    def at(self, point: Point) -> ScoredPoint:
+    def score_point(self, point: Point) -> ScoredPoint:
         """Return the mean score and the state of a point."""
 
     @abstractmethod
-    def climb(self, at: Point | None = None) -> Verdict:
+    def climb(self, point: Point | None = None) -> Verdict:
         """Climb from a point, by default the best requested one, while a better one is near; judge where it ends."""
 
-    new_seeds: Sequence[int]
+    initial_seeds: Sequence[int]
     """Seeds that a new neighbour is run with first."""
 
     @abstractmethod
-    def counts(self, seed: int) -> bool:
+    def is_verdict_seed(self, seed: int) -> bool:
         """`True` if scores of a seed enter the verdict."""
 
     @abstractmethod
-    def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
+    def racing_specs(self, verdict: Verdict, limit: int, max_seeds: int | None = None) -> list[RunSpec]:
         """Return up to `limit` runs, of up to `max_seeds` seeds per point, that would narrow an open verdict most."""
 
     @abstractmethod
-    def _refuted(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
+    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
         """Return why a neighbour is better than the candidate; empty if none is."""
 
     @abstractmethod
-    def _concluded(
+    def _conclusion(
         self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
     ) -> tuple[str, str, Bound | None]:
         """Return verdict, reason and bound for a candidate all of whose neighbours are finished."""
 
     # --- candidate and neighbours ---
 
-    def verdict(self, at: Point | None = None) -> Verdict:
+    def verdict(self, point: Point | None = None) -> Verdict:
         """Judge a point; by default, climb from the best requested point and judge where the climb ends."""
-        return self.climb() if at is None else self._verdict(self.at(at), ())
+        return self.climb() if point is None else self._verdict(self.score_point(point), ())
 
     def _verdict(self, candidate: ScoredPoint | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
         """Judge the candidate at the end of a path; `passed` are the points compared on the way."""
         study = self.study
-        scored_neighbours = [self.at(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
+        scored_neighbours = (
+            [self.score_point(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
+        )
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         # Fresh seeds are rerun after the verdict; they are shown beside it and never move it.
-        fresh = {seed: run.score for seed, run in sorted(runs.items()) if not self.counts(seed) and run.state.finished}
+        fresh = {
+            seed: run.score
+            for seed, run in sorted(runs.items())
+            if not self.is_verdict_seed(seed) and run.state.finished
+        }
         compared_points = [
             scored_point.point for scored_point in ([candidate] if candidate else []) + scored_neighbours
         ]
         reached = dict.fromkeys([*path, *passed, *compared_points])
-        outside = tuple(point for point in reached if point in self._runs and not self._within(point))
+        outside = tuple(point for point in reached if point in self._runs and not self._is_in_range(point))
         compared = [
             scored_point.point
             for scored_point in (*([candidate] if candidate else []), *scored_neighbours)
             if scored_point.state.finished
         ]
-        compared_runs = [run for point in compared for run in self._finished(point)]
+        compared_runs = [run for point in compared for run in self._finished_runs(point)]
         verdict, reason, stuck = self._judge(candidate, scored_neighbours)
         bound = None
         if verdict == CONCLUDED and candidate:
-            verdict, reason, bound = self._concluded(candidate, scored_neighbours)
-        reason += self._cure(stuck)
+            verdict, reason, bound = self._conclusion(candidate, scored_neighbours)
+        reason += self._remedy(stuck)
         context = (
             tuple(scored_neighbours),
             fresh,
@@ -120,7 +126,7 @@ class StudyState(ABC):
         )
         return Verdict(study, verdict, reason, candidate, *context, bound)
 
-    def snap(self, typed_point: Point) -> Point:
+    def resolve_point(self, typed_point: Point) -> Point:
         """Return the lattice point that a user typed, which tables print with four digits only.
 
         Raises:
@@ -129,33 +135,33 @@ class StudyState(ABC):
         study = self.study
         axes = study.lr, study.wd
         # Half a step at most: on a fine lattice, a printed value could stand for two points.
-        tolerance = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
-        if (point := snap(typed_point, self._known_points, tolerance)) in self._known_points:
+        tolerance = min([PRINTED_TOLERANCE, *(axis.step / 2 for axis in axes if not axis.fixed)])
+        if (point := snap_point(typed_point, self._known_points, tolerance)) in self._known_points:
             return point
         start = study.centre
         nearest = Point(
             *(axis.nearest(origin, value) for axis, origin, value in zip(axes, start, typed_point, strict=True))
         )
         for name, axis, value, nearest_value in zip(("lr", "wd"), axes, typed_point, nearest, strict=True):
-            if not axis.on(nearest_value, value, tolerance):
+            if not axis.is_on_lattice(nearest_value, value, tolerance):
                 if axis.fixed:
                     raise InputError(
-                        f"--at: {name} is fixed at {power(nearest_value)} in {study.title}, got {power(value)}"
+                        f"--at: {name} is fixed at {format_power(nearest_value)} in {study.title}, got {format_power(value)}"
                     )
                 raise InputError(
-                    f"--at: {name} {power(value)} is no point of {study.title}; the nearest is {power(nearest_value)}"
+                    f"--at: {name} {format_power(value)} is no point of {study.title}; the nearest is {format_power(nearest_value)}"
                 )
-        return snap(nearest, self._known_points)
+        return snap_point(nearest, self._known_points)
 
-    def _best(self) -> ScoredPoint | None:
+    def _best_requested(self) -> ScoredPoint | None:
         """Return the best finished point that was requested; on ties the one with the lowest lr, then wd."""
-        scored = [self.at(point) for point in sorted(self._requested_points, key=tuple)]
-        return best([scored_point for scored_point in scored if scored_point.state.finished], self.study.metric)
+        scored = [self.score_point(point) for point in sorted(self._requested_points, key=tuple)]
+        return best_point([scored_point for scored_point in scored if scored_point.state.finished], self.study.metric)
 
     # --- positions on the lattice ---
 
     @cached_property
-    def axes(self) -> list[int]:
+    def free_axes(self) -> list[int]:
         """Indices of the free axes: 0 for lr, 1 for wd."""
         return [k for k, axis in enumerate((self.study.lr, self.study.wd)) if not axis.fixed]
 
@@ -167,28 +173,30 @@ class StudyState(ABC):
             point.log2(),
         )
         # Rounded, since positions are dictionary keys and float noise would split equal ones.
-        return tuple(round((point_log2[k] - origin_log2[k]) / axes[k].step, 6) for k in self.axes)
+        return tuple(round((point_log2[k] - origin_log2[k]) / axes[k].step, 6) for k in self.free_axes)
 
-    def place(self, steps: Sequence[float], origin: Point | None = None) -> Point:
+    def point_at(self, steps: Sequence[float], origin: Point | None = None) -> Point:
         """Return the point that many lattice steps from `origin`, by default the centre; the inverse of `steps`."""
         moved = [0.0, 0.0]
-        for k, number in zip(self.axes, steps, strict=True):
+        for k, number in zip(self.free_axes, steps, strict=True):
             moved[k] = number * (self.study.lr, self.study.wd)[k].step
-        return self._snap((origin or self.study.centre).moved(*moved))
+        return self._canonical_point((origin or self.study.centre).moved(*moved))
 
-    def _snap(self, point: Point) -> Point:
+    def _canonical_point(self, point: Point) -> Point:
         if point not in self._canonical_points:
-            self._canonical_points[point] = snap(point, self._known_points)
+            self._canonical_points[point] = snap_point(point, self._known_points)
         return self._canonical_points[point]
 
-    def runs(self) -> dict[Point, list[Run]]:
+    def runs_by_point(self) -> dict[Point, list[Run]]:
         """Return all runs whose seeds enter the verdict, by point."""
-        scored_runs = {p: [run for seed, run in runs.items() if self.counts(seed)] for p, runs in self._runs.items()}
+        scored_runs = {
+            p: [run for seed, run in runs.items() if self.is_verdict_seed(seed)] for p, runs in self._runs.items()
+        }
         return {point: runs for point, runs in scored_runs.items() if runs}
 
-    def awaits(self, point: Point, seeds: Sequence[int]) -> bool:
+    def is_pending(self, point: Point, seeds: Sequence[int]) -> bool:
         """`True` if a point has no run yet for one of these seeds, or one that will end without help."""
-        return self._unfinished(point, seeds) in TO_COME
+        return self._unfinished_state(point, seeds) in PENDING
 
     # --- judgement ---
 
@@ -199,19 +207,19 @@ class StudyState(ABC):
 
         The order of the checks matters: what is wrong with the candidate comes before what is missing around it.
         """
-        pending = len(self._pending())
-        stuck = self._stuck([*scored_neighbours, *([candidate] if candidate else [])])
+        pending = len(self._pending_points())
+        stuck = self._stuck_runs([*scored_neighbours, *([candidate] if candidate else [])])
         # A study without a free axis is never searched, whatever its single point's state.
-        if candidate is None or (not candidate.state.finished and self.study.free):
+        if candidate is None or (not candidate.state.finished and self.study.has_free_axis):
             state = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
             return (
                 "incomplete",
                 f"{state}; {pending} of {len(self._requested_points)} points asked for are to come",
                 stuck,
             )
-        if not self.study.free:
+        if not self.study.has_free_axis:
             return "unsearched", "both axes are fixed: a single point has no neighbours", ()
-        if refutation := self._refuted(candidate, scored_neighbours):
+        if refutation := self._refutation(candidate, scored_neighbours):
             return "refuted", refutation, ()
         if pending:
             return (
@@ -219,8 +227,8 @@ class StudyState(ABC):
                 f"{pending} of {len(self._requested_points)} points that were asked for are to come",
                 stuck,
             )
-        unrequested = [n.point for n in scored_neighbours if not self._is_asked(n.point)]
-        if self._too_far(unrequested):
+        unrequested = [n.point for n in scored_neighbours if not self._is_requested(n.point)]
+        if self._any_out_of_reach(unrequested):
             reason = (
                 f"the climb stopped {REACH} steps beyond the requested ranges; if the score still improves, widen them "
                 f"by requesting the grid again, with --lr-range or --wd-range; otherwise fix the axis that does not "
@@ -235,31 +243,32 @@ class StudyState(ABC):
         # With a diverged candidate everything around it diverged as well: a retry would not help.
         return CONCLUDED, "", stuck if candidate.score is not None else ()
 
-    def _pending(self) -> list[Point]:
+    def _pending_points(self) -> list[Point]:
         """Return the requested points that are not finished, with pruned ones if a grid requested them."""
-        grid_points = set(self.study.points)
+        grid_points = set(self.study.grid_points)
         return [
             point
             for point, seeds in self._requested_points.items()
-            if self.awaits(point, seeds) or (point in grid_points and self._unfinished(point, seeds) is State.PRUNED)
+            if self.is_pending(point, seeds)
+            or (point in grid_points and self._unfinished_state(point, seeds) is State.PRUNED)
         ]
 
-    def _unfinished(self, point: Point, seeds: Sequence[int]) -> State | None:
+    def _unfinished_state(self, point: Point, seeds: Sequence[int]) -> State | None:
         """Return the state of a point's run that is farthest from done; None if all are finished."""
         runs = self._runs.get(point, {})
         states = {runs[seed].state if seed in runs else State.MISSING for seed in seeds}
         return next((state for state in URGENCY if state in states), None)
 
-    def _is_asked(self, point: Point) -> bool:
+    def _is_requested(self, point: Point) -> bool:
         """`True` if a grid requested a point, or an earlier round ran it."""
-        return point in self._requested_points or self._runs.get(point, {}).keys() >= set(self.new_seeds)
+        return point in self._requested_points or self._runs.get(point, {}).keys() >= set(self.initial_seeds)
 
-    def _finished(self, point: Point) -> list[Run]:
+    def _finished_runs(self, point: Point) -> list[Run]:
         """Return the finished runs of a point whose seeds enter the verdict, lowest seed first."""
         runs = sorted(self._runs.get(point, {}).items())
-        return [run for seed, run in runs if run.state.finished and self.counts(seed)]
+        return [run for seed, run in runs if run.state.finished and self.is_verdict_seed(seed)]
 
-    def _within(self, point: Point) -> bool:
+    def _is_in_range(self, point: Point) -> bool:
         """`True` if a point was requested, or lies within the ranges that samplers suggest from."""
         if point in self._requested_points or not self.study.box:
             return point in self._requested_points
@@ -270,7 +279,7 @@ class StudyState(ABC):
             )
         )
 
-    def _too_far(self, points: Iterable[Point]) -> bool:
+    def _any_out_of_reach(self, points: Iterable[Point]) -> bool:
         """`True` if any of these points is more than `REACH` steps beyond the requested ones: no climb goes there."""
         requested_values = list(
             zip(*(point.log2() for point in (*self._requested_points, *self.study.box)), strict=True)
@@ -281,17 +290,17 @@ class StudyState(ABC):
                     return True
         return False
 
-    def _stuck(self, scored_points: Iterable[ScoredPoint]) -> list[Run]:
+    def _stuck_runs(self, scored_points: Iterable[ScoredPoint]) -> list[Run]:
         """Return the runs that need a person, those of the given points first."""
         points = dict.fromkeys((*(scored_point.point for scored_point in scored_points), *self._requested_points))
         return [
             run
             for point in points
             for seed, run in self._runs.get(point, {}).items()
-            if run.state in STUCK and self.counts(seed)
+            if run.state in STUCK and self.is_verdict_seed(seed)
         ]
 
-    def _cure(self, stuck: Sequence[Run]) -> str:
+    def _remedy(self, stuck: Sequence[Run]) -> str:
         """Return which runs are stuck and the commands that help, as the end of a reason."""
         if not stuck:
             return ""
@@ -309,24 +318,27 @@ class StudyState(ABC):
 
     # --- runs for the next round ---
 
-    def wanted(self, verdict: Verdict) -> list[RunSpec]:
+    def needed_specs(self, verdict: Verdict) -> list[RunSpec]:
         """Return the runs that a verdict still needs: requested ones first, then candidate and neighbours.
 
         Empty for an unresolved verdict: only racing helps that (see `racing_specs`).
         """
-        if pending := self.pending():
+        if pending := self.pending_specs():
             return pending
-        if verdict.candidate is None or verdict.verdict in FINAL | {"unresolved"}:
+        if verdict.candidate is None or verdict.verdict in FINAL_VERDICTS | {"unresolved"}:
             return []
-        candidate, unrequested = verdict.candidate, [n.point for n in verdict.neighbours if not self._is_asked(n.point)]
-        if self._too_far(unrequested):
-            return [] if candidate.state.finished else self.specs([candidate.point], self.new_seeds)
-        return self.specs(dict.fromkeys([candidate.point, *verdict.missing, *unrequested]), self.new_seeds)
+        candidate, unrequested = (
+            verdict.candidate,
+            [n.point for n in verdict.neighbours if not self._is_requested(n.point)],
+        )
+        if self._any_out_of_reach(unrequested):
+            return [] if candidate.state.finished else self.specs([candidate.point], self.initial_seeds)
+        return self.specs(dict.fromkeys([candidate.point, *verdict.missing_points, *unrequested]), self.initial_seeds)
 
-    def pending(self) -> list[RunSpec]:
+    def pending_specs(self) -> list[RunSpec]:
         """Return the runs of requested points that are not finished, with pruned ones if a grid requested them."""
-        grid_points, specs = set(self.study.points), list[RunSpec]()
-        for point in self._pending():
+        grid_points, specs = set(self.study.grid_points), list[RunSpec]()
+        for point in self._pending_points():
             runs = self._runs.get(point, {})
             specs += [
                 spec
@@ -335,13 +347,17 @@ class StudyState(ABC):
             ]
         return specs
 
-    def beyond(self, verdict: Verdict) -> list[Run]:
+    def extra_runs(self, verdict: Verdict) -> list[Run]:
         """Return existing runs that no grid requested, of requested points and of points that the climb reached."""
         members = [run for point in verdict.outside for run in self._runs[point].values()]
         members += [run for point in self._requested_points for run in self._runs.get(point, {}).values()]
-        return [run for run in members if self.counts(run.spec.seed) and not self.study.asks(run.point, run.spec.seed)]
+        return [
+            run
+            for run in members
+            if self.is_verdict_seed(run.spec.seed) and not self.study.requests(run.point, run.spec.seed)
+        ]
 
-    def asked(self) -> list[RunSpec]:
+    def requested_specs(self) -> list[RunSpec]:
         """Return all requested runs, existing or new."""
         return [spec for point, seeds in self._requested_points.items() for spec in self.specs([point], seeds)]
 
@@ -357,6 +373,6 @@ class StudyState(ABC):
         return specs
 
 
-def count_neighbours(some: Sequence[ScoredPoint]) -> str:
+def count_neighbours(points: Sequence[ScoredPoint]) -> str:
     """Return a number of neighbours with its verb: `1 neighbour is`, `2 neighbours are`."""
-    return "1 neighbour is" if len(some) == 1 else f"{len(some)} neighbours are"
+    return "1 neighbour is" if len(points) == 1 else f"{len(points)} neighbours are"

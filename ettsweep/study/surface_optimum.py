@@ -12,13 +12,13 @@ import numpy as np
 from ettsweep.study.posterior import Posterior
 from ettsweep.study.surface import Array, Surface
 
-MESH = 0.1
+MESH_STEP = 0.1
 """Lattice steps between the grid positions of the first search for the optimum, which a parabola then refines."""
 
-SPAN = 1.0
+CURVATURE_SPAN = 1.0
 """Lattice steps from the optimum at which curvature is measured: nearer, the posterior of the curvature is wide."""
 
-CURVED = 1.0
+MIN_CURVATURE_Z = 1.0
 """Least curvature, in standard errors along each direction, for which the position gets an error."""
 
 
@@ -34,7 +34,7 @@ class SurfaceOptimum:
     """
 
     position_D: Array
-    f: float
+    value: float
     cov_DD: Array | None
 
     @property
@@ -43,13 +43,13 @@ class SurfaceOptimum:
         return None if self.cov_DD is None else np.sqrt(np.diag(self.cov_DD))
 
 
-def optimum(posterior: Posterior) -> SurfaceOptimum | None:
+def find_optimum(posterior: Posterior) -> SurfaceOptimum | None:
     """Return the optimum of a posterior's surface; None if the surface is not reliable.
 
     The gradient is zero at the optimum, so by the delta method the covariance of its position is
     H^-1 cov(gradient) H^-1, with the Hessian H of the posterior mean. This needs a Hessian that is well known.
     """
-    if not posterior.vouches:
+    if not posterior.is_reliable:
         return None
     surface, x_PD = posterior.surface, posterior.surface.layout.x_PD
     low_D, high_D = x_PD.min(0), x_PD.max(0)
@@ -58,25 +58,28 @@ def optimum(posterior: Posterior) -> SurfaceOptimum | None:
     at_D = mesh[int(np.argmin(surface.means_at(mesh)))]
     for _ in range(2):  # Newton steps, each no longer than the mesh: they refine, and must not leave its basin
         parabola = _Parabola(surface, at_D)
-        if _inside(at_D, low_D, high_D, MESH / 2) and parabola.curvature > 0:
-            at_D = at_D - np.clip(np.linalg.solve(parabola.hessian_DD, parabola.gradient_D), -MESH, MESH)
+        if _is_inside(at_D, low_D, high_D, MESH_STEP / 2) and parabola.curvature > 0:
+            at_D = at_D - np.clip(np.linalg.solve(parabola.hessian_DD, parabola.gradient_D), -MESH_STEP, MESH_STEP)
     at_D = np.clip(at_D, low_D, high_D)  # beyond the fitted points the surface only extrapolates
     parabola, f = _Parabola(surface, at_D), float(surface.means_at(at_D[None])[0])
-    if not _inside(at_D, low_D, high_D, MESH / 2) or parabola.curvature <= CURVED * parabola.curvature_error:
+    if (
+        not _is_inside(at_D, low_D, high_D, MESH_STEP / 2)
+        or parabola.curvature <= MIN_CURVATURE_Z * parabola.curvature_error
+    ):
         return SurfaceOptimum(at_D, f, None)
     inverse_DD = np.linalg.inv(parabola.hessian_DD)
     result = SurfaceOptimum(at_D, f, np.asarray(inverse_DD @ parabola.gradient_cov_DD @ inverse_DD))
-    return result if _inside(at_D, low_D, high_D, result.error) else SurfaceOptimum(at_D, f, None)
+    return result if _is_inside(at_D, low_D, high_D, result.error) else SurfaceOptimum(at_D, f, None)
 
 
 def mesh_over(low_D: Sequence[float] | Array, high_D: Sequence[float] | Array) -> Array:
     """Return a regular grid of positions over a box, [Z, D], the last axis running fastest."""
-    axes = [np.linspace(a, b, round((b - a) / MESH) + 1) for a, b in zip(low_D, high_D, strict=True)]
+    axes = [np.linspace(a, b, round((b - a) / MESH_STEP) + 1) for a, b in zip(low_D, high_D, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
 
 
-def _inside(at_D: Array, low_D: Array, high_D: Array, by: Array | float | None) -> bool:
-    return by is not None and bool(np.all(at_D - low_D >= by) and np.all(high_D - at_D >= by))
+def _is_inside(at_D: Array, low_D: Array, high_D: Array, margin: Array | float | None) -> bool:
+    return margin is not None and bool(np.all(at_D - low_D >= margin) and np.all(high_D - at_D >= margin))
 
 
 class _Parabola:
@@ -90,7 +93,7 @@ class _Parabola:
 
     def __init__(self, surface: Surface, at_D: Array) -> None:
         axes = len(at_D)
-        near_ZD = SPAN * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
+        near_ZD = CURVATURE_SPAN * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
         pairs = [(a, b) for a in range(axes) for b in range(a, axes)]
         squares = [near_ZD[:, a] * near_ZD[:, b] / (1 + (a == b)) for a, b in pairs]
         # Linear maps from values of f to the parabola's terms: with them, covariances follow from that of f.

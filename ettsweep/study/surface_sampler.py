@@ -16,26 +16,26 @@ import numpy as np
 from scipy.special import ndtr
 
 from ettsweep.study.posterior import Position, Scores, fit_scores
-from ettsweep.study.surface import Array, Surface, contrast, fit
+from ettsweep.study.surface import Array, Surface, contrast_variance, fit
 
-Place = tuple[int, ...]
+LatticePosition = tuple[int, ...]
 
-AROUND = {1: ((0.5,), (-0.5,)), 2: ((0.5, -0.25), (-0.25, 0.5), (-0.25, -0.25))}
+INITIAL_OFFSETS = {1: ((0.5,), (-0.5,)), 2: ((0.5, -0.25), (-0.25, 0.5), (-0.25, -0.25))}
 """Initial positions around the start, by number of free axes, as shares of half the box: a surface needs a few."""
 
-INNER = 0.75
+INNER_SHARE = 0.75
 """Share of the box for further initial positions, if more workers are free than there are offsets above."""
 
-LEAST = 8
+MIN_POSITIONS = 8
 """Positions with scores before a search may stop: fewer say little about the noise."""
 
-WORTH = 1.0
+MIN_GAIN = 1.0
 """Expected improvement, in margins, below which a position is not worth a run."""
 
-SHORTLIST = 32
+SHORTLIST_SIZE = 32
 """Candidates that are compared with all components of the fit: a box may have thousands of positions."""
 
-AT_A_TIME = 128
+BATCH_SIZE = 128
 """Candidates whose expected improvement is computed together: it takes their covariance matrix."""
 
 
@@ -54,44 +54,44 @@ class Observations:
         lower_is_better: `True` for losses.
     """
 
-    low: Place
-    high: Place
-    start: Place
-    scores: Mapping[Place, Mapping[int, float]]
-    diverged: Collection[Place]
-    awaited: Collection[Place]
-    taken: Collection[Place]
+    low: LatticePosition
+    high: LatticePosition
+    start: LatticePosition
+    scores: Mapping[LatticePosition, Mapping[int, float]]
+    diverged: Collection[LatticePosition]
+    pending: Collection[LatticePosition]
+    unavailable: Collection[LatticePosition]
     margin: float
-    loss: bool
+    lower_is_better: bool
 
     @cached_property
-    def free(self) -> list[Place]:
+    def free(self) -> list[LatticePosition]:
         """Positions of the box that may be suggested."""
         box = product(*(range(low, high + 1) for low, high in zip(self.low, self.high, strict=True)))
-        return [position for position in box if position not in self.taken]
+        return [position for position in box if position not in self.unavailable]
 
     @cached_property
-    def values(self) -> dict[Place, float]:
+    def values(self) -> dict[LatticePosition, float]:
         """Mean score of each position, negated if higher is better; a diverged position gets the worst of all."""
-        sign = 1 if self.loss else -1
+        sign = 1 if self.lower_is_better else -1
         means = {position: sign * fmean(scores.values()) for position, scores in self.scores.items()}
         return means | dict.fromkeys(self.diverged, max(means.values(), default=0.0))
 
     @cached_property
-    def best(self) -> Place | None:
+    def best(self) -> LatticePosition | None:
         """The position of the box with the best mean score; None without scores."""
-        return min(filter(self.holds, self.scores), key=lambda position: self.values[position], default=None)
+        return min(filter(self.contains, self.scores), key=lambda position: self.values[position], default=None)
 
-    def holds(self, position: Place) -> bool:
+    def contains(self, position: LatticePosition) -> bool:
         """`True` if a position lies in the box."""
         return all(low <= x <= high for low, x, high in zip(self.low, position, self.high, strict=True))
 
 
-Sampler = Callable[[Observations, int], list[Place]]
+Sampler = Callable[[Observations, int], list[LatticePosition]]
 """Returns up to that many free positions to run at once; none if no further run is worth it."""
 
 
-def surface(observations: Observations, number: int) -> list[Place]:
+def suggest_by_surface(observations: Observations, limit: int) -> list[LatticePosition]:
     """Suggest the positions with the most expected improvement over the best one, under the surface of verdicts.
 
     Each is chosen as if earlier choices and pending runs had scored as predicted. The search stops once
@@ -101,52 +101,55 @@ def surface(observations: Observations, number: int) -> list[Place]:
     Returns:
         Up to `limit` free positions; initial ones until a surface can be fitted.
     """
-    initial = _first_places(observations)
-    others = (position for position in _spread(observations, initial) if position not in observations.taken)
+    initial = _initial_positions(observations)
+    others = (
+        position for position in _space_filling(observations, initial) if position not in observations.unavailable
+    )
     # As many diverged runs as initial positions end this phase too: more of the same would not help.
     if len(observations.scores) < len(initial) and len(observations.diverged) < len(initial):
-        return list(islice(others, number))
+        return list(islice(others, limit))
     if not observations.scores:  # all diverged: only a lower lr may help
         lowest = min(position[0] for position in observations.diverged)
-        return list(islice((position for position in others if position[0] < lowest), number))
+        return list(islice((position for position in others if position[0] < lowest), limit))
     if not observations.free:
         return []
-    if (fit_result := fit_scores(_with_diverged(observations), loss=observations.loss)) is None:
-        return list(islice(others, number))
+    if (fit_result := fit_scores(_scores_with_diverged(observations), loss=observations.lower_is_better)) is None:
+        return list(islice(others, limit))
     fitted, level = fit_result
     shortlist = [
-        position for position, _ in sorted(_ranked(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST]
+        position
+        for position, _ in sorted(_expected_gains(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST_SIZE]
     ]
     # All candidates are ranked with one approximate component; only the best are compared exactly.
-    design = _Design(fitted, [*observations.awaited, *shortlist], len(observations.awaited))
-    chosen: list[Place] = []
-    while len(chosen) < number:
-        may_stop = len(observations.scores) + len(observations.awaited) + len(chosen) >= LEAST
-        if (best := design.best(WORTH * observations.margin * level if may_stop else 0.0)) is None:
+    design = _Design(fitted, [*observations.pending, *shortlist], len(observations.pending))
+    chosen: list[LatticePosition] = []
+    while len(chosen) < limit:
+        may_stop = len(observations.scores) + len(observations.pending) + len(chosen) >= MIN_POSITIONS
+        if (best := design.take_best(MIN_GAIN * observations.margin * level if may_stop else 0.0)) is None:
             break
         chosen.append(best)
     return chosen
 
 
-def _first_places(observations: Observations) -> list[Place]:
+def _initial_positions(observations: Observations) -> list[LatticePosition]:
     """Return the start and positions around it."""
     half = [(high - low) / 2 for low, high in zip(observations.low, observations.high, strict=True)]
     initial = [observations.start]
-    for shares in AROUND[len(half)]:
-        moved = (s + _away(share * h) for s, share, h in zip(observations.start, shares, half, strict=True))
+    for shares in INITIAL_OFFSETS[len(half)]:
+        moved = (s + _round_away(share * h) for s, share, h in zip(observations.start, shares, half, strict=True))
         initial.append(tuple(map(_clip, moved, observations.low, observations.high)))
     return list(dict.fromkeys(initial))
 
 
-def _spread(observations: Observations, initial: Sequence[Place]) -> Iterator[Place]:
+def _space_filling(observations: Observations, initial: Sequence[LatticePosition]) -> Iterator[LatticePosition]:
     """Yield the initial positions, then free ones of the inner box, farthest from all others first, then the rest."""
     yield from initial
     ends = list(zip(observations.low, observations.high, strict=True))
-    inner = np.array([[(a + b - INNER * (b - a)) / 2, (a + b + INNER * (b - a)) / 2] for a, b in ends])
+    inner = np.array([[(a + b - INNER_SHARE * (b - a)) / 2, (a + b + INNER_SHARE * (b - a)) / 2] for a, b in ends])
     free_QD = np.array(observations.free, dtype=float).reshape(-1, len(ends))
     inner_indices = set(np.flatnonzero(((free_QD >= inner[:, 0]) & (free_QD <= inner[:, 1])).all(1)).tolist())
     remaining = [k for k, position in enumerate(observations.free) if k in inner_indices and position not in initial]
-    others_ED = np.array([*initial, *observations.taken], dtype=float)
+    others_ED = np.array([*initial, *observations.unavailable], dtype=float)
     distance_Q = ((free_QD[:, None] - others_ED) ** 2).sum(2).min(1) if len(free_QD) else np.zeros(0)
     while remaining:
         q = max(remaining, key=lambda k: distance_Q[k])
@@ -159,7 +162,7 @@ def _spread(observations: Observations, initial: Sequence[Place]) -> Iterator[Pl
     )
 
 
-def _away(x: float) -> int:
+def _round_away(x: float) -> int:
     """Round to the nearest integer, halves away from zero: Python's `round` takes them to even numbers."""
     return int(np.sign(x) * np.floor(abs(x) + 0.5))
 
@@ -168,29 +171,31 @@ def _clip(x: int, low: int, high: int) -> int:
     return max(low, min(high, x))
 
 
-def _with_diverged(observations: Observations) -> Scores:
+def _scores_with_diverged(observations: Observations) -> Scores:
     """Return scores, with the worst score of all at diverged positions: a surface needs a number there."""
     scores: dict[Position, Mapping[int, float]] = dict(observations.scores.items())
     values = [score for scores_by_seed in scores.values() for score in scores_by_seed.values()]
-    worst = max(values) if observations.loss else min(values)
+    worst = max(values) if observations.lower_is_better else min(values)
     seed = min(seed for scores_by_seed in scores.values() for seed in scores_by_seed)
     return scores | {position: {seed: worst} for position in observations.diverged}
 
 
-def _ranked(observations: Observations, fitted: Surface) -> Iterator[tuple[Place, float]]:
+def _expected_gains(observations: Observations, fitted: Surface) -> Iterator[tuple[LatticePosition, float]]:
     """Yield each free position with its approximate expected improvement: the mixture is taken as one normal."""
     best = fitted.layout.x_PD[[int(np.argmin(fitted.mean))]]
-    for k in range(0, len(observations.free), AT_A_TIME):
-        positions = observations.free[k : k + AT_A_TIME]
+    for k in range(0, len(observations.free), BATCH_SIZE):
+        positions = observations.free[k : k + BATCH_SIZE]
         at_ZD = np.vstack([best, np.array(positions, dtype=float)])
         mean_Z, cov_ZZ = fitted.means_at(at_ZD), fitted.covariance_at(at_ZD)
         var_Z = cov_ZZ[0, 0] + np.diag(cov_ZZ) - 2 * cov_ZZ[0]
         yield from zip(
-            positions, _gain(mean_Z[0] - mean_Z, np.sqrt(np.maximum(var_Z, 1e-300)))[1:].tolist(), strict=True
+            positions,
+            _expected_improvement(mean_Z[0] - mean_Z, np.sqrt(np.maximum(var_Z, 1e-300)))[1:].tolist(),
+            strict=True,
         )
 
 
-def _gain(mean: Array, sd: Array) -> Array:
+def _expected_improvement(mean: Array, sd: Array) -> Array:
     """Return E max(x, 0) for normal x: expected improvement in closed form."""
     z = mean / sd
     return np.asarray(mean * ndtr(z) + sd * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
@@ -202,18 +207,18 @@ class _Design:
     The first `n_pending` of the positions are runs that are under way.
     """
 
-    def __init__(self, fitted: Surface, places: Sequence[Place], awaited: int = 0) -> None:
-        self._positions = places
+    def __init__(self, fitted: Surface, positions: Sequence[LatticePosition], n_pending: int = 0) -> None:
+        self._positions = positions
         self._n_fitted = len(fitted.layout.x_PD)
-        self._surface = fit(fitted.layout.wider(np.array(places, dtype=float))) if places else fitted
+        self._surface = fit(fitted.layout.with_positions(np.array(positions, dtype=float))) if positions else fitted
         self._cov_HPP = self._surface.cov_HPP  # updated by each added run; means stay, since it scores as predicted
         runs_P = self._surface.layout.scored_PS.sum(1)
         self._run_share_P = runs_P / runs_P.sum()
-        self._remaining = list(range(len(places)))
-        for k in range(awaited):
-            self._tell(k)
+        self._remaining = list(range(len(positions)))
+        for k in range(n_pending):
+            self._add_run(k)
 
-    def gains(self) -> list[float]:
+    def expected_gains(self) -> list[float]:
         """Return the expected improvement of each remaining position over the best one that was run.
 
         That is E max(f(best) - f(position), 0), averaged over the components.
@@ -222,19 +227,21 @@ class _Design:
         best = int(np.argmin(surface_fit.mean[: self._n_fitted]))
         advantage_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
         widened = surface_fit.dof / max(surface_fit.dof - 2, 1)
-        sd_HQ = np.sqrt(widened * surface_fit.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
-        return [float(gain) for gain in surface_fit.weight_H @ _gain(advantage_HQ, sd_HQ)]
+        sd_HQ = np.sqrt(
+            widened * surface_fit.variance_H[:, None] * contrast_variance(self._cov_HPP, best, others) + 1e-300
+        )
+        return [float(gain) for gain in surface_fit.weight_H @ _expected_improvement(advantage_HQ, sd_HQ)]
 
-    def best(self, worth: float) -> Place | None:
+    def take_best(self, min_gain: float) -> LatticePosition | None:
         """Add a run at the position with the most expected improvement, and return it; None if that is too little."""
-        gains = self.gains()
-        if not gains or max(gains) < worth:
+        gains = self.expected_gains()
+        if not gains or max(gains) < min_gain:
             return None
         chosen = self._remaining[int(np.argmax(gains))]
-        self._tell(chosen)
+        self._add_run(chosen)
         return self._positions[chosen]
 
-    def _tell(self, k: int) -> None:
+    def _add_run(self, k: int) -> None:
         # Which seed the run will have is not known: it is compared with the mean over all runs.
         contrast_P = -self._run_share_P
         contrast_P[self._n_fitted + k] += 1

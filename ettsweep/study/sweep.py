@@ -11,14 +11,14 @@ from ettsweep.errors import InputError
 from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
-from ettsweep.study.criterion import Criterion, CriterionOptions, resolve
-from ettsweep.study.grid_file import centres_for
-from ettsweep.study.lattice import Centre, Point, snap
+from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion
+from ettsweep.study.grid_file import map_centres
+from ettsweep.study.lattice import Centre, Point, snap_point
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.tasks.registry import Metric, task_kind
 
-VERSION = 1
+FORMAT_VERSION = 1
 """Version of the file format; files of later versions are refused, since their meaning may have changed."""
 
 
@@ -52,7 +52,7 @@ class SweepVersion(StrictModel):
         archived: whether commands without sweep names leave the sweep out.
     """
 
-    version: int = VERSION
+    version: int = FORMAT_VERSION
     asked: SweepSpec | None = None
     proposed: Annotated[tuple[Suggestion, ...], Field(strict=False)] | None = None
     criterion: CriterionOptions | None = None
@@ -70,32 +70,32 @@ class Sweep:
     """
 
     name: str
-    entries: tuple[SweepVersion, ...] = ()
+    versions: tuple[SweepVersion, ...] = ()
 
     @cached_property
     def sweep_specs(self) -> tuple[SweepSpec, ...]:
         """Its resolved grid files, in order; they have one recipe and compatible lattices."""
-        return tuple(entry.asked for entry in self.entries if entry.asked)
+        return tuple(entry.asked for entry in self.versions if entry.asked)
 
     @property
     def metric(self) -> Metric:
         """Metric by which runs are compared."""
-        return task_kind(self.sweep_specs[0].recipe.task).score
+        return task_kind(self.sweep_specs[0].recipe.task).metric
 
     @cached_property
     def criterion(self) -> Criterion:
         """Criterion of its verdicts: each field as stated last, in a grid file or by itself."""
-        return resolve(
+        return resolve_criterion(
             options
-            for entry in self.entries
+            for entry in self.versions
             for options in (entry.asked.criterion if entry.asked else None, entry.criterion)
         )
 
-    def criterion_with(self, options: CriterionOptions | None) -> str:
+    def criterion_changes(self, options: CriterionOptions | None) -> str:
         """Return what these options would change in the criterion, for people; empty if nothing."""
-        return options.over(self.criterion).describe(self.metric, self.criterion) if options else ""
+        return options.applied_to(self.criterion).describe(self.metric, self.criterion) if options else ""
 
-    def asked_again(self, strategies: Sequence[str] = ()) -> SweepSpec:
+    def latest_spec(self, strategies: Sequence[str] = ()) -> SweepSpec:
         """Return a spec for some strategies, by default all of the sweep, with the ranges that each had last.
 
         Strategies that are new to the sweep get a mapped centre, and the sweep's last ranges.
@@ -106,7 +106,7 @@ class Sweep:
         latest = {name: sweep_spec for sweep_spec in self.sweep_specs for name in sweep_spec.centres}
         stated_centres = {parse_strategy(name): sweep_spec.centres[name] for name, sweep_spec in latest.items()}
         last = self.sweep_specs[-1]
-        centres = centres_for(strategies or list(latest), stated_centres, last.recipe)
+        centres = map_centres(strategies or list(latest), stated_centres, last.recipe)
         ranges = {(latest[name].lr, latest[name].wd): latest[name] for name in centres if name in latest}
         if len(ranges) > 1:
             problem = "its strategies have different ranges; choose one with --strategy"
@@ -118,12 +118,12 @@ class Sweep:
     @property
     def note(self) -> str:
         """The user's note; empty without one."""
-        return next((entry.note for entry in reversed(self.entries) if entry.note is not None), "")
+        return next((entry.note for entry in reversed(self.versions) if entry.note is not None), "")
 
     @property
-    def archived(self) -> bool:
+    def is_archived(self) -> bool:
         """`True` if commands without sweep names leave the sweep out."""
-        return next((entry.archived for entry in reversed(self.entries) if entry.archived is not None), False)
+        return next((entry.archived for entry in reversed(self.versions) if entry.archived is not None), False)
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
@@ -132,38 +132,40 @@ class Sweep:
         seeds = tuple(dict.fromkeys(seed for sweep_spec in self.sweep_specs for seed in sweep_spec.seeds))
         merged: dict[str, Study] = {}
         for sweep_spec in self.sweep_specs:
-            for study in sweep_spec.searches(self.name):
+            for study in sweep_spec.studies(self.name):
                 # The first spec's centre stays the origin of the lattice; later centres lie whole steps from it.
                 first = merged.setdefault(study.family, replace(study, seeds=seeds, criterion=self.criterion))
-                points = dict.fromkeys(first.points)
+                points = dict.fromkeys(first.grid_points)
                 # Centres mapped between strategies differ in the last bits: one point must not become two.
-                points |= dict.fromkeys(snap(point, points) for point in study.points)
-                merged[study.family] = replace(first, points=tuple(points), box=study.box or first.box)
+                points |= dict.fromkeys(snap_point(point, points) for point in study.grid_points)
+                merged[study.family] = replace(first, grid_points=tuple(points), box=study.box or first.box)
         return tuple(
-            replace(study, proposed=tuple(self.samplers(study)), start=self._start(study.strategy))
+            replace(
+                study, suggested_points=tuple(self.sampler_by_point(study)), start=self._sampler_start(study.strategy)
+            )
             for study in merged.values()
         )
 
-    def samplers(self, study: Study) -> dict[Point, str]:
+    def sampler_by_point(self, study: Study) -> dict[Point, str]:
         """Return the points suggested for a study, in order, each with the sampler that first suggested it."""
-        grid_points = dict.fromkeys(study.points)
+        grid_points = dict.fromkeys(study.grid_points)
         points: dict[Point, str] = {}
         for suggestion in self.suggestions:
             if suggestion.strategy == study.strategy:
                 for centre in suggestion.points:
-                    points.setdefault(snap(Point(centre.lr, centre.wd), grid_points), suggestion.sampler)
+                    points.setdefault(snap_point(Point(centre.lr, centre.wd), grid_points), suggestion.sampler)
         return points
 
     @cached_property
     def suggestions(self) -> tuple[Suggestion, ...]:
         """All suggestions of samplers, in order."""
-        return tuple(suggestion for entry in self.entries for suggestion in entry.proposed or ())
+        return tuple(suggestion for entry in self.versions for suggestion in entry.proposed or ())
 
-    def _start(self, strategy: str) -> Point | None:
+    def _sampler_start(self, strategy: str) -> Point | None:
         """Return the point from which the sampler started in the latest ranges of a strategy; None before it did."""
         start: Point | None = None
         ranges = tuple[object, ...]()
-        for entry in self.entries:
+        for entry in self.versions:
             sweep_spec = entry.asked
             if sweep_spec and sweep_spec.searched and strategy in sweep_spec.centres:
                 previous, ranges = ranges, (sweep_spec.lr, sweep_spec.wd, sweep_spec.centres[strategy])
@@ -174,9 +176,9 @@ class Sweep:
                     start = Point(suggestion.start.lr, suggestion.start.wd) if suggestion.start else start
         return start
 
-    def searched_out(self, strategy: str, sampler: str) -> bool:
+    def is_exhausted(self, strategy: str, sampler: str) -> bool:
         """`True` if the sampler is exhausted for a strategy, and nothing was requested of the strategy since."""
-        for entry in reversed(self.entries):
+        for entry in reversed(self.versions):
             if entry.asked and strategy in entry.asked.centres:
                 return False  # requested again since the sampler gave up
             for suggestion in entry.proposed or ():
@@ -189,16 +191,18 @@ class Sweep:
         for study in self.studies:
             yield from study.specs()
 
-    def implies(self, sweep_spec: SweepSpec) -> bool:
+    def covers(self, sweep_spec: SweepSpec) -> bool:
         """`True` if a compatible spec adds nothing: no point, seed, launch option or change of the criterion."""
         last = self.sweep_specs[-1]
-        if last.place != sweep_spec.place or self.criterion_with(sweep_spec.criterion):
+        if last.launch_settings != sweep_spec.launch_settings or self.criterion_changes(sweep_spec.criterion):
             return False
         studies = {study.family: study for study in self.studies}
         return all(
             (own_study := studies.get(new_study.family))
-            and all(snap(point, own_study.points) in own_study.points for point in new_study.points)
+            and all(
+                snap_point(point, own_study.grid_points) in own_study.grid_points for point in new_study.grid_points
+            )
             and new_study.box in ((), own_study.box)
             and set(new_study.seeds) <= set(own_study.seeds)
-            for new_study in sweep_spec.searches()
+            for new_study in sweep_spec.studies()
         )

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from pydantic import Field, field_serializer
 
-from ettsweep.config import hidden
+from ettsweep.config import hide_secrets
 from ettsweep.runs.spec import Recipe, RunSpec, Seeds, StrategySpec
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.strategy import parse_strategy
-from ettsweep.study.criterion import CriterionOptions, resolve
+from ettsweep.study.criterion import CriterionOptions, resolve_criterion
 from ettsweep.study.lattice import Axis, Centres, Point, expand
 from ettsweep.study.study import Study
-from ettsweep.trainer.tasks.registry import bound
+from ettsweep.trainer.tasks.registry import bind_to_data
 
 
 class SweepSpec(StrictModel):
@@ -44,15 +44,15 @@ class SweepSpec(StrictModel):
     launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_serializer("launch_set")
-    def _kept(self, sets: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(hidden, sets))
+    def _masked_sets(self, sets: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(hide_secrets, sets))
 
     @property
-    def place(self) -> tuple[str, tuple[str, ...], str | None]:
+    def launch_settings(self) -> tuple[str, tuple[str, ...], str | None]:
         """Launch profile, its overrides with secrets masked, and the data path."""
-        return self.launch, self._kept(self.launch_set), self.data
+        return self.launch, self._masked_sets(self.launch_set), self.data
 
-    def searches(self, sweep: str = "") -> list["Study"]:
+    def studies(self, sweep: str = "") -> list["Study"]:
         """Return one study for each strategy, as part of the sweep of this name."""
         studies = []
         for name, centre in self.centres.items():
@@ -65,21 +65,21 @@ class SweepSpec(StrictModel):
             grid_points: tuple[Point, ...] = () if self.searched else points
             # `expand` runs from the lowest lr and wd to the highest: these are opposite corners.
             box = (points[0], points[-1]) if self.searched else ()
-            criterion = resolve([self.criterion])
+            criterion = resolve_criterion([self.criterion])
             studies.append(Study(base, self.lr, self.wd, self.seeds, grid_points, sweep, criterion, box))
         return studies
 
     def specs(self) -> list[RunSpec]:
         """Return all runs by strategy, then point, then seed: in this order whole points finish early."""
-        return [spec for study in self.searches() for spec in study.specs()]
+        return [spec for study in self.studies() for spec in study.specs()]
 
 
-def with_corpus(sweep_spec: SweepSpec) -> SweepSpec:
+def with_corpus_digest(sweep_spec: SweepSpec) -> SweepSpec:
     """Return the spec with the digest of the corpus in its task: it is part of the run ids.
 
     Raises:
         DataMissingError: there is no corpus.
     """
     recipe = sweep_spec.recipe
-    task = bound(recipe.task, sweep_spec.data)
+    task = bind_to_data(recipe.task, sweep_spec.data)
     return sweep_spec.model_copy(update={"recipe": recipe.model_copy(update={"task": task})})

@@ -18,11 +18,11 @@ from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import validate
-from ettsweep.study.compatibility import differences
+from ettsweep.study.compatibility import sweep_differences
 from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
-from ettsweep.study.sweep import VERSION, Sweep, SweepVersion
+from ettsweep.study.sweep import FORMAT_VERSION, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -34,15 +34,15 @@ class SweepStore:
     """The sweeps of a results folder by name, and the errors of those that cannot be read, by name."""
 
     results: Path
-    named: dict[str, Sweep]
+    sweeps: dict[str, Sweep]
     broken: dict[str, str]
 
     @cached_property
-    def searches(self) -> dict[str, list[Study]]:
+    def studies_by_family(self) -> dict[str, list[Study]]:
         """The studies of all sweeps, archived ones too, by family."""
-        return by_family(study for sweep in self.named.values() for study in sweep.studies)
+        return group_by_family(study for sweep in self.sweeps.values() for study in sweep.studies)
 
-    def chosen(self, names: Sequence[str] = ()) -> list[Sweep]:
+    def select(self, names: Sequence[str] = ()) -> list[Sweep]:
         """Return the sweeps of these names; without names, all that are not archived.
 
         Raises:
@@ -52,16 +52,16 @@ class SweepStore:
         for name in names:
             if name in self.broken:
                 raise CorruptError(self.broken[name])
-            if name not in self.named:
-                raise unknown_name("sweep", name, self.named)
-        return [sweep for sweep in self.named.values() if (sweep.name in names if names else not sweep.archived)]
+            if name not in self.sweeps:
+                raise unknown_name("sweep", name, self.sweeps)
+        return [sweep for sweep in self.sweeps.values() if (sweep.name in names if names else not sweep.is_archived)]
 
 
-Searches = Mapping[str, Sequence[Study]]
+StudiesByFamily = Mapping[str, Sequence[Study]]
 """Studies of some sweeps by family, to look up to which sweeps a run belongs."""
 
 
-def by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
+def group_by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
     """Group studies by family."""
     groups: dict[str, list[Study]] = {}
     for study in studies:
@@ -69,24 +69,24 @@ def by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
     return groups
 
 
-def holders(searches: Searches, family: str, spec: RunSpec) -> list[str]:
+def run_sweeps(studies_by_family: StudiesByFamily, family: str, spec: RunSpec) -> list[str]:
     """Return the names of the sweeps to which a run belongs.
 
     These are the sweeps that request it. If none does, those on whose lattice it lies: runs beyond the ranges or with
     fresh seeds are trained by `verify-optimum` and `seeds`, and no file of a sweep mentions them.
     """
-    studies = searches.get(family, ())
+    studies = studies_by_family.get(family, ())
     point = Point(spec.lr, spec.wd)
-    requesting = [study.sweep for study in studies if study.asks(point, spec.seed)]
-    return requesting or [study.sweep for study in studies if study.holds(point)]
+    requesting = [study.sweep for study in studies if study.requests(point, spec.seed)]
+    return requesting or [study.sweep for study in studies if study.is_on_lattice(point)]
 
 
-def held_by(searches: Searches, family: str, spec: RunSpec) -> str:
+def run_sweeps_text(studies_by_family: StudiesByFamily, family: str, spec: RunSpec) -> str:
     """Return the same as one text for people; `-` for none."""
-    return ", ".join(holders(searches, family, spec)) or "-"
+    return ", ".join(run_sweeps(studies_by_family, family, spec)) or "-"
 
 
-def belonging(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str] = ()) -> list[Run]:
+def runs_of_sweeps(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str] = ()) -> list[Run]:
     """Return the runs that belong to the sweeps of these names.
 
     Without names, all runs but those that belong to archived sweeps only.
@@ -95,12 +95,14 @@ def belonging(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str]
         InputError: there is no sweep of a name.
         CorruptError: a sweep cannot be read.
     """
-    selected = {sweep.name for sweep in sweep_store.chosen(names)}
-    memberships = ((run, set(holders(sweep_store.searches, run.family, run.spec))) for run in runs)
+    selected = {sweep.name for sweep in sweep_store.select(names)}
+    memberships = ((run, set(run_sweeps(sweep_store.studies_by_family, run.family, run.spec))) for run in runs)
     return [run for run, sweeps in memberships if sweeps & selected or not (names or sweeps)]
 
 
-def spared(runs: Sequence[Run], names: Collection[str], sweep_store: SweepStore) -> tuple[list[Run], dict[str, int]]:
+def split_exclusive_runs(
+    runs: Sequence[Run], names: Collection[str], sweep_store: SweepStore
+) -> tuple[list[Run], dict[str, int]]:
     """Split runs into those that only the named sweeps use and those that other sweeps use too.
 
     Archived sweeps do not count as users.
@@ -108,29 +110,29 @@ def spared(runs: Sequence[Run], names: Collection[str], sweep_store: SweepStore)
     Returns:
         The runs that no other sweep uses, and the number of the remaining runs by the name of the other sweep.
     """
-    other_studies = by_family(
-        study for sweep in sweep_store.chosen() for study in sweep.studies if sweep.name not in names
+    other_studies = group_by_family(
+        study for sweep in sweep_store.select() for study in sweep.studies if sweep.name not in names
     )
-    own_studies = by_family(study for sweep in sweep_store.chosen(list(names)) for study in sweep.studies)
+    own_studies = group_by_family(study for sweep in sweep_store.select(list(names)) for study in sweep.studies)
     shared_counts: Counter[str] = Counter()
     exclusive_runs = []
     for run in runs:
-        users = [study for study in other_studies.get(run.family, ()) if study.asks(run.point, run.spec.seed)]
+        users = [study for study in other_studies.get(run.family, ()) if study.requests(run.point, run.spec.seed)]
         # A run that nobody requests belongs to all sweeps on whose lattice it lies, as in `holders`.
-        if not users and not any(study.asks(run.point, run.spec.seed) for study in own_studies.get(run.family, ())):
-            users = [study for study in other_studies.get(run.family, ()) if study.holds(run.point)]
+        if not users and not any(study.requests(run.point, run.spec.seed) for study in own_studies.get(run.family, ())):
+            users = [study for study in other_studies.get(run.family, ()) if study.is_on_lattice(run.point)]
         shared_counts.update({study.sweep for study in users})
         exclusive_runs += [] if users else [run]
     return exclusive_runs, dict(shared_counts)
 
 
-def asked_too(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> SweepStore:
+def with_spec(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> SweepStore:
     """Return the store as it would be with a compatible spec added to the sweep of this name; write nothing."""
-    sweep = sweep_store.named.get(name) or Sweep(name)
-    if sweep.sweep_specs and sweep.implies(sweep_spec):
+    sweep = sweep_store.sweeps.get(name) or Sweep(name)
+    if sweep.sweep_specs and sweep.covers(sweep_spec):
         return sweep_store
-    extended = replace(sweep, entries=(*sweep.entries, SweepVersion(asked=sweep_spec)))
-    return replace(sweep_store, named=sweep_store.named | {name: extended})
+    extended = replace(sweep, versions=(*sweep.versions, SweepVersion(asked=sweep_spec)))
+    return replace(sweep_store, sweeps=sweep_store.sweeps | {name: extended})
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -143,53 +145,53 @@ def load_sweep_store(results: Path) -> SweepStore:
         if not NAME.fullmatch(folder.name) or not folder.is_dir():
             continue
         try:
-            if entries := _read_all(folder):
-                sweep_store.named[folder.name] = _sound(Sweep(folder.name, entries), folder)
+            if entries := _read_versions(folder):
+                sweep_store.sweeps[folder.name] = _checked_sweep(Sweep(folder.name, entries), folder)
         except CorruptError as error:
             sweep_store.broken[folder.name] = str(error)
     return sweep_store
 
 
-def _sound(sweep: Sweep, folder: Path) -> Sweep:
+def _checked_sweep(sweep: Sweep, folder: Path) -> Sweep:
     """Return the sweep if its specs are valid and compatible, which only editing by hand can break."""
     remedy = f"repair {folder}, or move it away and request the grid again"
     try:
-        first, *others = (sweep_spec for sweep_spec in sweep.sweep_specs if sweep_spec.searches())
+        first, *others = (sweep_spec for sweep_spec in sweep.sweep_specs if sweep_spec.studies())
         assert sweep.studies
     except InputError as error:
         raise CorruptError(f"{folder}: {error}; {remedy}") from None
     for sweep_spec in others:
-        if problems := differences([first], sweep_spec):
+        if problems := sweep_differences([first], sweep_spec):
             text = "; ".join(problems.values())
             raise CorruptError(f"{folder}: its files are not for the same recipe and lattice: {text}; {remedy}")
     return sweep
 
 
-def _read_all(folder: Path) -> tuple[SweepVersion, ...]:
-    files = _files(folder)
+def _read_versions(folder: Path) -> tuple[SweepVersion, ...]:
+    files = _version_files(folder)
     gaps = files.keys() ^ set(range(1, len(files) + 1))
     # The listing of a folder may miss a file that is written meanwhile: only a gap that stays is damage.
-    if gaps and files != (files := _files(folder)):
-        return _read_all(folder)
+    if gaps and files != (files := _version_files(folder)):
+        return _read_versions(folder)
     if gaps:
         missing = folder / f"{min(gaps):04d}.yaml"
         raise CorruptError(f"{missing} is missing; restore it, or move the folder away and request the grid again")
-    entries = tuple(_read(files[number]) for number in sorted(files))
+    entries = tuple(_read_version(files[number]) for number in sorted(files))
     if entries and not any(entry.asked for entry in entries):
         raise CorruptError(f"{folder}: no file contains a grid; move the folder away and request the grid again")
     return entries
 
 
-def _files(folder: Path) -> dict[int, Path]:
+def _version_files(folder: Path) -> dict[int, Path]:
     return {int(path.stem): path for path in folder.glob("*.yaml") if _NUMBER.fullmatch(path.stem)}
 
 
-def _read(path: Path) -> SweepVersion:
+def _read_version(path: Path) -> SweepVersion:
     try:
         data = read_yaml(path)
-        if isinstance(data, dict) and isinstance(version := data.get("version"), int) and version > VERSION:
+        if isinstance(data, dict) and isinstance(version := data.get("version"), int) and version > FORMAT_VERSION:
             raise CorruptError(
-                f"{path}: a later version of ettsweep wrote it (format {version}, this one reads {VERSION})"
+                f"{path}: a later version of ettsweep wrote it (format {version}, this one reads {FORMAT_VERSION})"
             )
         return validate(SweepVersion, data, str(path))
     except InputError as error:
@@ -199,12 +201,12 @@ def _read(path: Path) -> SweepVersion:
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def plain(text: str) -> str:
+def sanitize_name(text: str) -> str:
     """Turn a text into a valid sweep name: other characters become `-`."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:64].strip("-._") or "sweep"
 
 
-def numbered(stem: str) -> Iterator[str]:
+def name_candidates(stem: str) -> Iterator[str]:
     """Yield candidates for a name: `stem`, `stem-2`, `stem-3`, ... at most 64 characters long."""
     yield stem
     number = 1

@@ -8,16 +8,16 @@ from pathlib import Path
 from ettsweep.config import dump_yaml
 from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
 from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
-from ettsweep.processes import Process, process
+from ettsweep.processes import Process, process_identity
 from ettsweep.runs.folder import is_run_id, sweeps_dir
-from ettsweep.study.compatibility import differences
+from ettsweep.study.compatibility import sweep_differences
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, numbered, plain
+from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, name_candidates, sanitize_name
 
 
-def agreeing(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep | None:
+def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep | None:
     """Return the sweep of this name, which the spec may extend; None if there is none.
 
     Raises:
@@ -26,13 +26,15 @@ def agreeing(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep
     """
     if name in sweep_store.broken:
         raise CorruptError(sweep_store.broken[name])
-    sweep = sweep_store.named.get(name)
-    if sweep and (problems := differences(sweep.sweep_specs, sweep_spec)):
+    sweep = sweep_store.sweeps.get(name)
+    if sweep and (problems := sweep_differences(sweep.sweep_specs, sweep_spec)):
         text = "; ".join(problems.values())
-        taken_names = sweep_store.named.keys() | sweep_store.broken.keys()
+        taken_names = sweep_store.sweeps.keys() | sweep_store.broken.keys()
         # The first difference makes a telling name: w64-batch_size-32.
         free = next(
-            candidate for candidate in numbered(plain(f"{name}-{next(iter(problems))}")) if candidate not in taken_names
+            candidate
+            for candidate in name_candidates(sanitize_name(f"{name}-{next(iter(problems))}"))
+            if candidate not in taken_names
         )
         raise SweepNameTakenError(f"sweep {name} is for another recipe or lattice: {text}", free)
     return sweep
@@ -47,7 +49,7 @@ def check_name(name: str, option: str = "--name") -> str:
     if not NAME.fullmatch(name) or name.endswith("."):
         raise InputError(
             f"{option} {name!r}: up to 64 letters, digits, dots, - and _ are expected, a letter or a digit first"
-            + (f"; for example {valid}" if NAME.fullmatch(valid := plain(name)) and valid != name else "")
+            + (f"; for example {valid}" if NAME.fullmatch(valid := sanitize_name(name)) and valid != name else "")
         )
     if is_run_id(name):
         raise InputError(f"{option} {name}: that could be a run's id; choose another")
@@ -65,7 +67,7 @@ def check_note(text: str) -> str:
     return text
 
 
-def extend(results: Path, name: str, sweep_spec: SweepSpec, note: str | None = None) -> str:
+def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec, note: str | None = None) -> str:
     """Make a sweep, or add a spec to it if that adds anything; an archived sweep is archived no longer.
 
     Returns:
@@ -77,25 +79,25 @@ def extend(results: Path, name: str, sweep_spec: SweepSpec, note: str | None = N
     """
     while True:  # until no other command writes at the same time
         sweep_store = load_sweep_store(results)
-        sweep = agreeing(sweep_store, name, sweep_spec)
-        entry = SweepVersion(
-            asked=None if sweep and sweep.implies(sweep_spec) else sweep_spec,
+        sweep = find_compatible(sweep_store, name, sweep_spec)
+        version = SweepVersion(
+            asked=None if sweep and sweep.covers(sweep_spec) else sweep_spec,
             note=None if sweep and note == sweep.note else note,
-            archived=False if sweep and sweep.archived else None,
+            archived=False if sweep and sweep.is_archived else None,
         )
-        if entry == SweepVersion():
+        if version == SweepVersion():
             return ""
-        if append(results, sweep_store, name, entry):
-            change = "extended" if sweep and entry.asked else "changed" if sweep else "made"
-            criterion = sweep.criterion_with(sweep_spec.criterion) if sweep else ""
+        if try_append(results, sweep_store, name, version):
+            change = "extended" if sweep and version.asked else "changed" if sweep else "made"
+            criterion = sweep.criterion_changes(sweep_spec.criterion) if sweep else ""
             return (
                 f"sweep {name} is {change}"
-                + (", and no longer archived" if entry.archived is False else "")
+                + (", and no longer archived" if version.archived is False else "")
                 + (f"; {criterion} from now on" if criterion else "")
             )
 
 
-def add(results: Path, name: str, entry: SweepVersion) -> None:
+def append_version(results: Path, name: str, version: SweepVersion) -> None:
     """Write the next file of an existing sweep.
 
     Raises:
@@ -104,22 +106,22 @@ def add(results: Path, name: str, entry: SweepVersion) -> None:
     """
     while True:
         sweep_store = load_sweep_store(results)
-        sweep_store.chosen([name])
-        if append(results, sweep_store, name, entry):
+        sweep_store.select([name])
+        if try_append(results, sweep_store, name, version):
             return
 
 
-def propose(results: Path, name: str, suggestions: Sequence[Suggestion]) -> None:
+def record_suggestions(results: Path, name: str, suggestions: Sequence[Suggestion]) -> None:
     """Record suggestions of samplers in a sweep. Do so before submitting their runs, so that a kill loses none.
 
     Raises:
         InputError: there is no sweep of this name.
         CorruptError: it cannot be read.
     """
-    add(results, name, SweepVersion(proposed=tuple(suggestions)))
+    append_version(results, name, SweepVersion(proposed=tuple(suggestions)))
 
 
-def judge_by(results: Path, names: Iterable[str], stated: CriterionOptions) -> str:
+def record_criterion(results: Path, names: Iterable[str], options: CriterionOptions) -> str:
     """Record options of the criterion in sweeps that have others.
 
     Returns:
@@ -133,9 +135,9 @@ def judge_by(results: Path, names: Iterable[str], stated: CriterionOptions) -> s
     for name in names:
         while True:
             sweep_store = load_sweep_store(results)
-            (sweep,) = sweep_store.chosen([name])
-            change = sweep.criterion_with(stated)
-            if not change or append(results, sweep_store, name, SweepVersion(criterion=stated)):
+            (sweep,) = sweep_store.select([name])
+            change = sweep.criterion_changes(options)
+            if not change or try_append(results, sweep_store, name, SweepVersion(criterion=options)):
                 break
         if change:
             changed.setdefault(change, []).append(name)
@@ -151,11 +153,11 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
     """
     check_name(new, "new name")
     sweep_store = load_sweep_store(results)
-    sweep_store.chosen([name])
-    if new in sweep_store.named or new in sweep_store.broken:
+    sweep_store.select([name])
+    if new in sweep_store.sweeps or new in sweep_store.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
     # A command that follows the sweep would write its next file under the old name.
-    for path, follower in followers(results, name).items():
+    for path, follower in find_followers(results, name).items():
         raise InputError(
             f"a command follows sweep {name} (process {follower.pid} on {follower.host}); end it first, its runs "
             f"continue; if it is gone, delete {path}"
@@ -165,7 +167,7 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
         folder.rename(sweeps_dir(results) / new)
 
 
-def followers(results: Path, name: str) -> dict[Path, Process]:
+def find_followers(results: Path, name: str) -> dict[Path, Process]:
     """Return the processes that follow a sweep, by the file that each has written; dead ones are left out."""
     paths = (sweeps_dir(results) / name).glob("follower-*.json")
     processes = {path: Process.from_json(json_or_empty(path)) for path in paths}
@@ -173,32 +175,32 @@ def followers(results: Path, name: str) -> dict[Path, Process]:
 
 
 @contextlib.contextmanager
-def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
+def mark_followed(results: Path, names: Iterable[str]) -> Iterator[None]:
     """Context in which this process follows sweeps; they cannot be renamed meanwhile."""
     paths = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
     try:
         for path in paths:
-            write_atomic(path, dumps(process().to_json()))
+            write_atomic(path, dumps(process_identity().to_json()))
         yield
     finally:
         for path in paths:
             path.unlink(missing_ok=True)
 
 
-def append(results: Path, sweep_store: SweepStore, name: str, entry: SweepVersion) -> bool:
+def try_append(results: Path, sweep_store: SweepStore, name: str, version: SweepVersion) -> bool:
     """Write the next file of a sweep; `False` if another command was faster: then read the store again and retry."""
-    number = len(sweep_store.named[name].entries) + 1 if name in sweep_store.named else 1
-    return _write(sweeps_dir(results) / name / f"{number:04d}.yaml", entry, first=number == 1)
+    number = len(sweep_store.sweeps[name].versions) + 1 if name in sweep_store.sweeps else 1
+    return _write_version(sweeps_dir(results) / name / f"{number:04d}.yaml", version, is_first=number == 1)
 
 
-def _write(path: Path, entry: SweepVersion, *, first: bool) -> bool:
+def _write_version(path: Path, version: SweepVersion, *, is_first: bool) -> bool:
     """Create a file; `False` if it exists, or if its folder has been renamed."""
-    if first:
+    if is_first:
         with storage_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return write_atomic(path, dump_yaml(entry.model_dump(mode="json", exclude_none=True)), exclusive=True)
+        return write_atomic(path, dump_yaml(version.model_dump(mode="json", exclude_none=True)), exclusive=True)
     except StorageError:
-        if first or path.parent.is_dir():
+        if is_first or path.parent.is_dir():
             raise
         return False  # the sweep was renamed meanwhile: the caller reads the store again

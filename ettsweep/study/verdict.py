@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ettsweep.runs.state import State
-from ettsweep.study.compatibility import unlike
+from ettsweep.study.compatibility import study_differences
 from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
@@ -16,16 +16,16 @@ from ettsweep.trainer.tasks.registry import Metric
 if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
     from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
 
-FINAL = frozenset({"optimal", "tie", "unsearched"})
+FINAL_VERDICTS = frozenset({"optimal", "tie", "unsearched"})
 """Verdicts that further runs of the same plan cannot change."""
 
-COMPARED = frozenset({"optimal", "tie", "refuted"})
+MEANS_VERDICTS = frozenset({"optimal", "tie", "refuted"})
 """Verdicts of the paper's rule, the comparison of means, once it has all scores."""
 
-MOST = 2000
+MAX_NEEDED_RUNS = 2000
 """Limit of the estimate of further runs; beyond it, no estimate is given."""
 
-MOST_SURE = 0.999
+MAX_PROBABILITY = 0.999
 """Largest probability that is reported: the number of posterior draws does not resolve higher ones."""
 
 
@@ -69,25 +69,25 @@ class Bound:
     value: float | None
     confidence: float
     margin: float
-    best: float
+    best_probability: float
     differences: "tuple[Difference | None, ...]"
     noise: "NoiseEstimate"
     caveat: str
     plateau: tuple[Point, ...]
     recommended: Point
     paper: str | None
-    more: int | None = None
+    further_runs: int | None = None
     posterior: "Posterior | None" = field(default=None, compare=False, repr=False)
 
     @property
-    def wide(self) -> bool:
+    def is_too_wide(self) -> bool:
         """`True` if the bound exists and exceeds the margin."""
         return self.value is not None and self.value > self.margin
 
     @property
-    def needed(self) -> int:
+    def needed_runs(self) -> int:
         """Estimate of the further runs needed; `MOST` means at least so many, and 0 also that there is no bound."""
-        return (self.more or MOST) if self.wide else 0
+        return (self.further_runs or MAX_NEEDED_RUNS) if self.is_too_wide else 0
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ class Verdict:
     reason: str
     candidate: ScoredPoint | None
     neighbours: tuple[ScoredPoint, ...] = ()
-    fresh: Mapping[int, float | None] = field(default_factory=dict)
+    fresh_scores: Mapping[int, float | None] = field(default_factory=dict)
     outside: tuple[Point, ...] = ()
     path: tuple[Point, ...] = ()
     runs: tuple[Run, ...] = field(default=(), compare=False)
-    stuck: tuple[str, ...] = field(default=(), compare=False)
+    blocked_run_ids: tuple[str, ...] = field(default=(), compare=False)
     bound: Bound | None = field(default=None, compare=False)
 
     @property
@@ -138,7 +138,7 @@ class Verdict:
         """The verdict with its bound, for people, such as `optimal within 1.2% (95%)`."""
         if self.study.criterion.rule == "paper":
             # The other verdicts do not come from a comparison.
-            suffix = " by the paper's comparison of means" if self.verdict in COMPARED else ""
+            suffix = " by the paper's comparison of means" if self.verdict in MEANS_VERDICTS else ""
             return self.verdict + suffix
         if self.verdict not in ("optimal", "unresolved"):
             return self.verdict
@@ -151,7 +151,7 @@ class Verdict:
         return f"unresolved: {bound}, margin {format_share(self.bound.margin)}"
 
     @property
-    def compared(self) -> tuple[ScoredPoint, ...]:
+    def compared_points(self) -> tuple[ScoredPoint, ...]:
         """The candidate, if any, followed by its neighbours."""
         return (self.candidate, *self.neighbours) if self.candidate else self.neighbours
 
@@ -172,41 +172,41 @@ class Verdict:
         return self.candidate.score if self.candidate else None
 
     @property
-    def rival(self) -> ScoredPoint | None:
+    def best_neighbour(self) -> ScoredPoint | None:
         """The best neighbour."""
-        return best(self.neighbours, self.study.metric)
+        return best_point(self.neighbours, self.study.metric)
 
     @property
-    def lead(self) -> float | None:
+    def lead_over_neighbours(self) -> float | None:
         """Score difference by which the best neighbour is worse than the candidate; negative if it is better."""
-        if self.score is None or self.rival is None or self.rival.score is None:
+        if self.score is None or self.best_neighbour is None or self.best_neighbour.score is None:
             return None
-        return self.study.metric.worse_by(self.rival.score, self.score)
+        return self.study.metric.worse_by(self.best_neighbour.score, self.score)
 
     @property
-    def counted(self) -> dict[Point, int]:
+    def run_counts(self) -> dict[Point, int]:
         """Number of compared runs by point."""
         return dict(Counter(run.point for run in self.runs))
 
     @property
-    def missing(self) -> list[Point]:
+    def missing_points(self) -> list[Point]:
         """Neighbours without a finished score."""
         return [n.point for n in self.neighbours if not n.state.finished]
 
     @property
-    def way(self) -> tuple[Point, ...]:
+    def full_path(self) -> tuple[Point, ...]:
         """The path of the climb including the candidate at its end."""
         return self.path if self.point is None or self.point in self.path[-1:] else (*self.path, self.point)
 
 
-def side_by_side(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Verdict, list[str]]]:
+def conflicting_verdicts(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Verdict, list[str]]]:
     """Yield pairs of conflicting verdicts on one family, by two sweeps, with the differences of the two studies."""
     for verdict, other in combinations(verdicts, 2):
         outcome, other_outcome = ((v.verdict, v.point, v.score) for v in (verdict, other))
         if verdict.family == other.family and outcome != other_outcome:
-            yield verdict, other, unlike(verdict.study, other.study)
+            yield verdict, other, study_differences(verdict.study, other.study)
 
 
-def best(scored: Iterable[ScoredPoint], metric: Metric) -> ScoredPoint | None:
+def best_point(scored: Iterable[ScoredPoint], metric: Metric) -> ScoredPoint | None:
     """Return the point with the best score, the first of equals; None if there is no point."""
-    return min(scored, key=lambda scored_point: metric.rank(scored_point.score), default=None)
+    return min(scored, key=lambda scored_point: metric.sort_key(scored_point.score), default=None)

@@ -3,26 +3,26 @@
 from collections.abc import Iterable, Sequence
 
 from ettsweep.errors import InputError, unknown_name
-from ettsweep.powers import power
-from ettsweep.strategies.optimizers import factors_of
-from ettsweep.strategies.strategy import STRATEGIES, carry_point, parse_strategy, strategy_name
+from ettsweep.powers import format_power
+from ettsweep.strategies.optimizers import factor_rule
+from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_name, transfer_point
 from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import RunIndex
 from ettsweep.study.study import Study
-from ettsweep.study.suggesting import Key, StartPoint
+from ettsweep.study.suggesting import StartPoint, StudyKey
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import judge
 
 
-def starts(
+def find_starts(
     studies: Sequence[Study],
     sweep_store: SweepStore,
     run_index: RunIndex,
     source: str | None = None,
     *,
     unverified: bool = False,
-) -> dict[Key, StartPoint]:
+) -> dict[StudyKey, StartPoint]:
     """Return start points of studies without suggestions, by sweep and family: mapped optima of other studies.
 
     Args:
@@ -40,11 +40,12 @@ def starts(
         if unverified:
             raise InputError("--unverified needs --from STRATEGY or --from SWEEP")
         own_verdicts = [
-            verdict for name in {s.sweep for s in studies} for verdict in _verdicts(sweep_store, name, run_index)
+            verdict for name in {s.sweep for s in studies} for verdict in _sweep_verdicts(sweep_store, name, run_index)
         ]
-        unstarted = [study for study in studies if not study.proposed]
+        unstarted = [study for study in studies if not study.suggested_points]
         own_starts = {
-            study.key: _nearest(study, (v for v in own_verdicts if v.study.sweep == study.sweep)) for study in unstarted
+            study.key: _nearest_start(study, (v for v in own_verdicts if v.study.sweep == study.sweep))
+            for study in unstarted
         }
         return {key: start for key, start in own_starts.items() if start}
     if _is_strategy(source):  # s=.25 and s=0.250 are one strategy
@@ -52,23 +53,23 @@ def starts(
     if all(study.strategy == source for study in studies):
         raise InputError(f"--from {source}: this is the strategy being searched; give another strategy, or a sweep")
     # A sweep may be named like a strategy: the strategy wins.
-    if source in sweep_store.named and not _is_strategy(source):
-        source_name, verdicts = f"sweep {source}", _verdicts(sweep_store, source, run_index)
+    if source in sweep_store.sweeps and not _is_strategy(source):
+        source_name, verdicts = f"sweep {source}", _sweep_verdicts(sweep_store, source, run_index)
     elif _is_strategy(source):
         source_name = f"strategy {source}"
         names = {study.sweep for study in studies}
-        verdicts = [v for name in names for v in _verdicts(sweep_store, name, run_index) if v.strategy == source]
+        verdicts = [v for name in names for v in _sweep_verdicts(sweep_store, name, run_index) if v.strategy == source]
     else:
-        raise unknown_name("strategy or sweep", source, [*STRATEGIES, *sweep_store.named])
+        raise unknown_name("strategy or sweep", source, [*STRATEGIES, *sweep_store.sweeps])
     start_points = {}
     for study in studies:
-        start = _nearest(study, verdicts, unverified)
+        start = _nearest_start(study, verdicts, unverified)
         # A study that is the verified source itself needs no start.
         is_source = any(v.key == study.key and v.verdict == "optimal" for v in verdicts)
-        if start and not study.proposed:
+        if start and not study.suggested_points:
             start_points[study.key] = start
-        elif not (start or is_source or study.proposed):
-            raise InputError(f"--from {source}: {_why(source_name, verdicts, study, unverified)}")
+        elif not (start or is_source or study.suggested_points):
+            raise InputError(f"--from {source}: {_no_source_reason(source_name, verdicts, study, unverified)}")
     return start_points
 
 
@@ -80,16 +81,16 @@ def _is_strategy(name: str) -> bool:
     return True
 
 
-def _verdicts(sweep_store: SweepStore, name: str, run_index: RunIndex) -> list[Verdict]:
+def _sweep_verdicts(sweep_store: SweepStore, name: str, run_index: RunIndex) -> list[Verdict]:
     """Return the verdicts on the studies of a sweep that have runs; empty if there is no such sweep."""
-    studies = sweep_store.named[name].studies if name in sweep_store.named else ()
-    return judge([study for study in studies if run_index.family(study.family)], run_index)
+    studies = sweep_store.sweeps[name].studies if name in sweep_store.sweeps else ()
+    return judge([study for study in studies if run_index.family_runs(study.family)], run_index)
 
 
-def _nearest(study: Study, verdicts: Iterable[Verdict], unverified: bool = False) -> StartPoint | None:
+def _nearest_start(study: Study, verdicts: Iterable[Verdict], unverified: bool = False) -> StartPoint | None:
     """Return the start point mapped from the nearest usable strategy: the same one, then by distance in s."""
     own_s = study.base.strategy.s
-    usable = [v for v in verdicts if _usable(v, unverified) and _maps(v.study, study)]
+    usable = [v for v in verdicts if _is_usable(v, unverified) and _is_mappable(v.study, study)]
     if not usable:
         return None
 
@@ -98,26 +99,26 @@ def _nearest(study: Study, verdicts: Iterable[Verdict], unverified: bool = False
         # Strategies without s, which are no member of the s family, come last.
         return 0.0 if own_s == source_s else 2.0 if own_s is None or source_s is None else abs(own_s - source_s)
 
-    return _mapped(min(usable, key=distance), study)
+    return _map_start(min(usable, key=distance), study)
 
 
-def _usable(verdict: Verdict, unverified: bool) -> bool:
+def _is_usable(verdict: Verdict, unverified: bool) -> bool:
     """`True` if a search may start from the point of a verdict."""
     return verdict.verdict == "optimal" or (unverified and verdict.score is not None)
 
 
-def _maps(study: Study, other: Study) -> bool:
+def _is_mappable(study: Study, other: Study) -> bool:
     """`True` if points of one study can be mapped to another: same optimizer, different family."""
     return study.family != other.family and study.base.optimizer.kind == other.base.optimizer.kind
 
 
-def _mapped(verdict: Verdict, study: Study) -> StartPoint:
+def _map_start(verdict: Verdict, study: Study) -> StartPoint:
     """Return the candidate of a verdict, mapped to the strategy and width of a study and rounded to its lattice."""
     assert verdict.point is not None
     base, other = study.base, verdict.study.base
     origin, target = (other.strategy.s, other.model.width), (base.strategy.s, base.model.width)
-    lr, wd = carry_point(verdict.point.lr, verdict.point.wd, origin, target, factors_of(base.optimizer))
-    nearest = _within(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd)))
+    lr, wd = transfer_point(verdict.point.lr, verdict.point.wd, origin, target, factor_rule(base.optimizer))
+    nearest = _clip_to_box(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd)))
     width_text = f" at width {other.model.width}" if other.model.width != base.model.width else ""
     sweep_text = f" of sweep {verdict.study.sweep}" if verdict.study.sweep != study.sweep else ""
     is_verified = verdict.verdict == "optimal"
@@ -125,10 +126,12 @@ def _mapped(verdict: Verdict, study: Study) -> StartPoint:
         f"the optimum {verdict.point}" if is_verified else f"the best point {verdict.point}, which is not verified,"
     )
     origin_text = f"{point_text} of {verdict.strategy}{width_text}{sweep_text}"
-    return StartPoint(nearest, f"from {origin_text}, mapped to ({power(lr)}, {power(wd)}), nearest {nearest}")
+    return StartPoint(
+        nearest, f"from {origin_text}, mapped to ({format_power(lr)}, {format_power(wd)}), nearest {nearest}"
+    )
 
 
-def _within(study: Study, point: Point) -> Point:
+def _clip_to_box(study: Study, point: Point) -> Point:
     """Return the point of the study's ranges that is nearest to a lattice point."""
     (min_lr, min_wd), (max_lr, max_wd) = (
         [extreme(axis) for axis in zip(*study.box, strict=True)] for extreme in (min, max)
@@ -136,12 +139,12 @@ def _within(study: Study, point: Point) -> Point:
     return Point(min(max(point.lr, min_lr), max_lr), min(max(point.wd, min_wd), max_wd))
 
 
-def _why(source_name: str, verdicts: Sequence[Verdict], study: Study, unverified: bool) -> str:
+def _no_source_reason(source_name: str, verdicts: Sequence[Verdict], study: Study, unverified: bool) -> str:
     """Return why no verdict can be started from, and what would help."""
     if not verdicts:
         return f"{source_name}: it has no runs yet"
     verdict_list = ", ".join(f"{v.strategy} is {v.statement}" for v in verdicts)
-    if not any(_usable(v, unverified) for v in verdicts):
+    if not any(_is_usable(v, unverified) for v in verdicts):
         if unverified:
             return f"{source_name} has no point with a score: {verdict_list}"
         sweep_options = "".join(f" --sweep {sweep}" for sweep in dict.fromkeys(v.study.sweep for v in verdicts))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-CHUNK = 32
+DRAWS_PER_CHUNK = 32
 """Draws per matrix product, few enough for the operands to fit into the cache."""
 
 
@@ -29,11 +29,11 @@ class SampledAttention:
     weights: Array
     slopes: Array
 
-    def read(self, kernel_RR: Array) -> Array:
+    def contract_weights(self, kernel_RR: Array) -> Array:
         """Return the sum over s1, s2 of E[Omega_{t1 s1} Omega_{t2 s2}] K_{s1 s2}, (P, P)."""
         return _contract(self.weights, kernel_RR)
 
-    def turn(self, kernel_RR: Array) -> Array:
+    def contract_slopes(self, kernel_RR: Array) -> Array:
         """Return the sum over s1, s2 of slopes times K_{s1 s2}, (P, P): the effect of a change of the logits."""
         return _contract(self.slopes, kernel_RR)
 
@@ -67,8 +67,8 @@ def sample_attention(
     masked_TS = np.triu(np.ones((T, S), bool), 1) if causal else np.zeros((T, S), bool)
     size = B * T * S
     weights, slopes = np.zeros((size, size)), np.zeros((size, size))
-    for start in range(0, draws, CHUNK):
-        D = min(CHUNK, draws - start)
+    for start in range(0, draws, DRAWS_PER_CHUNK):
+        D = min(DRAWS_PER_CHUNK, draws - start)
         normal_DXY = rng.standard_normal((D, X, Y))
         logits_DBTS = query_BTX @ (math.sqrt(variance) * normal_DXY)[:, None] @ source_BSY.transpose(0, 2, 1)
         # The same Z for all samples: they share the weights of queries and keys, so their logits are correlated.

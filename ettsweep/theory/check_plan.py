@@ -5,26 +5,26 @@ from dataclasses import dataclass
 
 from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.processes import GIB
-from ettsweep.runs.spec import ModelSpec, RunSpec, ScheduleSpec, StrategySpec, indivisible
+from ettsweep.runs.spec import ModelSpec, RunSpec, ScheduleSpec, StrategySpec, indivisible_problems
 from ettsweep.strategies.factors import MlpFactor, Optimizer
 from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
-from ettsweep.theory.exponents import ENOUGH, least_error
+from ettsweep.theory.exponents import MAX_POWER_ERROR, error_floor
 from ettsweep.theory.probe import SAMPLES, small_model
 from ettsweep.trainer.models.registry import model_spec, parameter_count
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 
-CHANNELS = (8, 16, 32, 64)
+DEFAULT_CHANNELS = (8, 16, 32, 64)
 """Channels per head at each width, unless --widths is given."""
 
-SEEDS, SEEDS_OF_SMALL = 3, 12
-SMALL = 5_000_000
+DEFAULT_SEEDS, SEEDS_FOR_SMALL = 3, 12
+SMALL_PARAMETERS = 5_000_000
 """Models with fewer parameters than this at the widest get more seeds, which cost them seconds."""
 
-BYTES = 22
+BYTES_PER_PARAMETER = 22
 """Bytes per parameter, with some slack: values, initial values, gradients and AdamW's two moments in fp32 (20). After
 training a copy in fp64 takes the place of the moments."""
-REST_BYTES = 2**29
+OVERHEAD_BYTES = 2**29
 """Bytes for everything that does not grow with the number of parameters."""
 
 
@@ -110,27 +110,27 @@ def make_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     """
     s = parse_strategy(request.strategy)
     model = small_model(model_spec(request.model), request.depth)
-    widths = tuple(sorted(set(request.widths or (model.heads * channels for channels in CHANNELS))))
+    widths = tuple(sorted(set(request.widths or (model.heads * channels for channels in DEFAULT_CHANNELS))))
     problems = [f"width {n} is below the model's {model.heads} heads" for n in widths if n < model.heads]
-    problems += [p for n in widths if n >= model.heads for p in indivisible("width", n, "heads", model.heads)]
+    problems += [p for n in widths if n >= model.heads for p in indivisible_problems("width", n, "heads", model.heads)]
     if len(widths) < 3:
         problems.append(f"fitting a power takes at least three different widths, got {len(widths)}")
     if problems:
         raise InputError.of([f"--widths: {problem}" for problem in problems])
-    if (floor := least_error(widths, [n // model.heads for n in widths])) > ENOUGH:
+    if (floor := error_floor(widths, [n // model.heads for n in widths])) > MAX_POWER_ERROR:
         raise InputError(
             f"--widths: {', '.join(map(str, widths))} determine a power to {floor:.2f} at best, since corrections are "
-            f"of order heads / width; {ENOUGH:g} is needed: use wider ones, or ones farther apart"
+            f"of order heads / width; {MAX_POWER_ERROR:g} is needed: use wider ones, or ones farther apart"
         )
     widest = model.model_copy(update={"width": widths[-1]})
     _check_memory(widest, free_bytes)
-    seeds = request.seeds or (SEEDS_OF_SMALL if parameter_count(widest) < SMALL else SEEDS)
+    seeds = request.seeds or (SEEDS_FOR_SMALL if parameter_count(widest) < SMALL_PARAMETERS else DEFAULT_SEEDS)
     return CheckPlan(request, widest, s, widths, tuple(range(seeds)))
 
 
 def _check_memory(model: ModelSpec, free_bytes: int) -> None:
     def required_bytes(width: int) -> int:
-        return BYTES * parameter_count(model.model_copy(update={"width": width})) + REST_BYTES
+        return BYTES_PER_PARAMETER * parameter_count(model.model_copy(update={"width": width})) + OVERHEAD_BYTES
 
     if required_bytes(model.width) <= free_bytes:
         return

@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ettsweep.console import Format, cell, print_note, print_table
+from ettsweep.console import Format, format_cell, print_note, print_table
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.theory.coordinate_check import coordinates_figure
-from ettsweep.theory.exponents import APART, ENOUGH, ERRORS, ExponentTest, signed
+from ettsweep.theory.exponents import MAX_POWER_ERROR, POWER_ERRORS, POWER_TOLERANCE, ExponentTest, format_exponent
 from ettsweep.theory.judge import (
     CONTRIBUTION_ALLOWANCE,
     KERNEL_ALLOWANCE,
@@ -23,19 +23,19 @@ from ettsweep.theory.judge import (
 from ettsweep.theory.scaling_check import CheckResult
 
 LEGEND = (
-    f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; "
-    f"off: beyond {APART:g} and {ERRORS} errors, "
+    f"ok: within {POWER_TOLERANCE:g} of the implied power, with an error of at most {MAX_POWER_ERROR:g}; "
+    f"off: beyond {POWER_TOLERANCE:g} and {POWER_ERRORS} errors, "
     f"or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
     f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor, decay or a layer is wrong; "
     "unclear: neither; off by: power of the change less the implied one"
 )
 
-TEXT = (
+TEXT_NOTE = (
     "text: initial stds are 0.02 at every width, so the implied powers of the bulk are not 0: ok means that the "
     "scaling is as implied, not that one lr suits all widths"
 )
 
-NARROW = 130
+NARROW_COLUMNS = 130
 """Terminals with fewer columns than this get tables with only the most important columns."""
 NARROW_BLOCKS = ("block", "kernel", "theory", "power", "change", "verdict")
 NARROW_GROUPS = ("group", "tangent", "theory", "power", "change", "off by", "verdict")
@@ -52,14 +52,16 @@ def show_check(check: CheckResult, form: Format) -> None:
         case Format.CSV:
             print_table(list(_quantity_rows(check)), form)
         case Format.TABLE | Format.MARKDOWN:
-            narrow = form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW
+            narrow = (
+                form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW_COLUMNS
+            )
             print_note(check.about)
             print_table(list(_stage_rows(check)), form, NARROW_BLOCKS if narrow else None)
             print()
             print_table(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
             print()
             print_table(list(_layer_rows(check)), form)
-            for line in (*_contact(check), *check.findings, LEGEND):
+            for line in (*_text_notes(check), *check.findings, LEGEND):
                 print_note(line)
 
 
@@ -74,7 +76,7 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def leaving_nothing(folder: Path) -> Iterator[None]:
+def remove_folder_on_error(folder: Path) -> Iterator[None]:
     """Remove the folder if the body raises. The body creates it: Ctrl-C between creation and entry would leave it."""
     try:
         yield
@@ -104,14 +106,14 @@ def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
         kernel, between_samples, change = row.quantities.values()  # in the order in which `judge` adds them
         yield {
             "block": row.name,
-            "kernel": _value(kernel),
-            "theory": cell(kernel.predicted),
-            "between": _value(between_samples),
-            "between theory": cell(between_samples.predicted),
-            "power": _power(kernel),
-            "implied": _implied(kernel),
-            "change": _power(change),
-            "change implied": _implied(change),
+            "kernel": _value_cell(kernel),
+            "theory": format_cell(kernel.predicted),
+            "between": _value_cell(between_samples),
+            "between theory": format_cell(between_samples.predicted),
+            "power": _power_cell(kernel),
+            "implied": _implied_cell(kernel),
+            "change": _power_cell(change),
+            "change implied": _implied_cell(change),
             "verdict": row.verdict.value,
         }
 
@@ -122,15 +124,15 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
         *init, factor, contribution, change, decay = row.quantities.values()  # the head bias has no initial std
         yield {
             "group": row.name,
-            "tangent": _value(contribution),
-            "theory": cell(contribution.predicted),
-            "power": _power(contribution),
-            "change": _power(change),
-            "implied": _implied(change),
-            "init": _power(init[0]) if init else "",
-            "factor": _power(factor),
-            "decay": cell(decay.measured),
-            "off by": "" if row.off_by is None else signed(row.off_by),
+            "tangent": _value_cell(contribution),
+            "theory": format_cell(contribution.predicted),
+            "power": _power_cell(contribution),
+            "change": _power_cell(change),
+            "implied": _implied_cell(change),
+            "init": _power_cell(init[0]) if init else "",
+            "factor": _power_cell(factor),
+            "decay": format_cell(decay.measured),
+            "off by": "" if row.off_by is None else format_exponent(row.off_by),
             "verdict": row.verdict.value,
         }
 
@@ -138,11 +140,11 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
 def _layer_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield, per layer check, the value at the location farthest off."""
     for row in check.judgement.layers:
-        location, quantity = row.farthest
+        location, quantity = row.farthest_off
         yield {
             "layers": row.name,
             "farthest off": "none" if quantity.measured is None else f"{quantity.measured:.4g}",
-            "theory": cell(quantity.predicted),
+            "theory": format_cell(quantity.predicted),
             "in": location if row.verdict is ExponentTest.OFF else f"any of {len(row.quantities)}",
             "verdict": row.verdict.value,
         }
@@ -154,10 +156,10 @@ def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
     for kind, rows in (("block", judgement.stages), ("group", judgement.groups), ("layers", judgement.layers)):
         for row in rows:
             for quantity_name, quantity in row.quantities.items():
-                yield {"kind": kind, "name": row.name, "quantity": quantity_name, **_numbers(quantity)}
+                yield {"kind": kind, "name": row.name, "quantity": quantity_name, **_quantity_json(quantity)}
 
 
-def _numbers(quantity: JudgedQuantity) -> dict[str, Any]:
+def _quantity_json(quantity: JudgedQuantity) -> dict[str, Any]:
     power = quantity.power
     return {
         "measured": quantity.measured,
@@ -165,7 +167,7 @@ def _numbers(quantity: JudgedQuantity) -> dict[str, Any]:
         "predicted": quantity.predicted,
         "power": None if power is None else power.value,
         "power_error": None if power is None else power.error,
-        "implied": quantity.implied,
+        "implied": quantity.implied_power,
         "off_by": quantity.off_by,
         "verdict": quantity.verdict.value,
     }
@@ -180,9 +182,11 @@ def check_json(check: CheckResult) -> Json:
         "verdict": check.verdict.value,
         "findings": list(check.findings),
         "layers": [_layer_json(row) for row in judgement.layers],
-        "blocks": [{"block": row.name, "verdict": row.verdict.value} | _parts(row) for row in judgement.stages],
+        "blocks": [
+            {"block": row.name, "verdict": row.verdict.value} | _quantities_json(row) for row in judgement.stages
+        ],
         "groups": [
-            {"group": row.name, "verdict": row.verdict.value, "off_by": row.off_by} | _parts(row)
+            {"group": row.name, "verdict": row.verdict.value, "off_by": row.off_by} | _quantities_json(row)
             for row in judgement.groups
         ],
         "contact_logit": None
@@ -205,13 +209,14 @@ def check_json(check: CheckResult) -> Json:
 
 
 def _layer_json(row: LayerRow) -> Json:
-    locations = [{"place": location, **_numbers(quantity)} for location, quantity in row.quantities.items()]
+    locations = [{"place": location, **_quantity_json(quantity)} for location, quantity in row.quantities.items()]
     return {"layers": row.name, "verdict": row.verdict.value, "places": locations}
 
 
-def _parts(row: JudgedRow) -> Json:
+def _quantities_json(row: JudgedRow) -> Json:
     return {
-        quantity_name.replace(" ", "_").replace("-", "_"): _numbers(q) for quantity_name, q in row.quantities.items()
+        quantity_name.replace(" ", "_").replace("-", "_"): _quantity_json(q)
+        for quantity_name, q in row.quantities.items()
     }
 
 
@@ -222,24 +227,24 @@ def _finite(value: float) -> float | None:
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
-def _value(quantity: JudgedQuantity) -> str:
+def _value_cell(quantity: JudgedQuantity) -> str:
     return "not finite" if quantity.measured is None else f"{quantity.measured:.3g} ± {quantity.error:.2g}"
 
 
-def _power(quantity: JudgedQuantity) -> str:
+def _power_cell(quantity: JudgedQuantity) -> str:
     if quantity.power is None:
         return "none" if quantity.verdict is ExponentTest.OFF else ""
     error = f" ± {quantity.power.error:.2f}" if quantity.power.error else ""
-    return signed(quantity.power.value) + error
+    return format_exponent(quantity.power.value) + error
 
 
-def _implied(quantity: JudgedQuantity) -> str:
-    return "-" if quantity.implied is None else signed(quantity.implied)
+def _implied_cell(quantity: JudgedQuantity) -> str:
+    return "-" if quantity.implied_power is None else format_exponent(quantity.implied_power)
 
 
-def _contact(check: CheckResult) -> Iterator[str]:
+def _text_notes(check: CheckResult) -> Iterator[str]:
     """Yield notes for language models: what `ok` means, and the contact logit of the tied head, which is not judged."""
     if check.judgement.contact is not None:
-        yield TEXT
+        yield TEXT_NOTE
         predicted, measured = check.judgement.contact
         yield f"mean logit of the token that the decoder reads: {measured:.4g}, predicted {predicted:.4g}; not judged"

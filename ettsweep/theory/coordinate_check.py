@@ -11,23 +11,23 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.report.figure_files import Figure
-from ettsweep.report.formats import short
+from ettsweep.report.formats import three_digits
 from ettsweep.theory.scaling_check import CoordinateCurves
 
 TITLE = "Change of activations in the first steps of training"
-PART, OUTPUTS, IMPLIED = "part", "outputs that are trained", "slope that theory implies"
+STAGE, OUTPUTS, IMPLIED = "part", "outputs that are trained", "slope that theory implies"
 """Kinds of lines, also the labels of the legend."""
 
-LOOKS = {OUTPUTS: ("#d55e00", [1, 0]), IMPLIED: ("#555555", [4, 3])}
+LINE_STYLES = {OUTPUTS: ("#d55e00", [1, 0]), IMPLIED: ("#555555", [4, 3])}
 """Colour and dash pattern of the lines in the legend; lines of hidden stages are coloured by depth instead."""
 
 COLUMNS = ("kind", "line", "depth", "width", "change")
 """Columns of the plotted data besides the row and column of the panel."""
 
-LIGHTEST = 0.92
+MAX_COLOUR = 0.92
 """Share of the colour map in use: its light end is invisible on white paper."""
 
-MOST_STEPS, MOST_NAMES = 6, 6
+MAX_STEPS, MAX_LABELS = 6, 6
 PANEL_WIDTH, PANEL_HEIGHT = 130, 165
 """Size of a panel in pixels."""
 
@@ -40,20 +40,20 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Coord
     """
     *hidden, outputs = curves[0].changes
     last = len(curves[0].changes[outputs]) - 1
-    steps = sorted({round(step) for step in np.linspace(0, last, min(last + 1, MOST_STEPS))})
+    steps = sorted({round(step) for step in np.linspace(0, last, min(last + 1, MAX_STEPS))})
     frame = pd.DataFrame(_points(widths, curves, steps), columns=["row", "column", *COLUMNS])
     # A log axis cannot show what is 0 or not finite; missing values leave gaps.
     frame["change"] = frame["change"].where(np.isfinite(frame["change"]) & (frame["change"] > 0))
-    base = alt.Chart(frame).encode(_widths(widths), _changes(frame["change"]), alt.Detail("line:N"))
-    kinds, legend = list(LOOKS), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
-    colours, dashes = zip(*LOOKS.values(), strict=True)
+    base = alt.Chart(frame).encode(_width_axis(widths), _change_axis(frame["change"]), alt.Detail("line:N"))
+    kinds, legend = list(LINE_STYLES), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
+    colours, dashes = zip(*LINE_STYLES.values(), strict=True)
     styles = (
         alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=list(colours)), legend=legend),
         alt.StrokeDash("kind:N", scale=alt.Scale(domain=kinds, range=list(dashes)), legend=legend),
     )
-    stages, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (PART, OUTPUTS, IMPLIED))
+    stages, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (STAGE, OUTPUTS, IMPLIED))
     layers = alt.layer(
-        stages.mark_line(strokeWidth=1).encode(_depths(hidden, len(curves) * PANEL_HEIGHT)),
+        stages.mark_line(strokeWidth=1).encode(_depth_colours(hidden, len(curves) * PANEL_HEIGHT)),
         trained.mark_line(strokeWidth=2.6, point={"size": 30, "filled": True, "opacity": 1}).encode(*styles),
         implied.mark_line(strokeWidth=1).encode(*styles),
     )
@@ -71,10 +71,10 @@ def _points(
 ) -> Iterator[tuple[str, str, str, str, int, int, float]]:
     """Yield the points of all lines. Implied slopes are drawn through the value at the widest."""
     for curve, step in product(curves, steps):
-        cell = f"{curve.strategy}, lr {short(curve.lr)}", f"step {step + 1}"
+        cell = f"{curve.strategy}, lr {three_digits(curve.lr)}", f"step {step + 1}"
         *_, last, outputs = curve.changes
         for depth, (stage, changes) in enumerate(curve.changes.items()):
-            line = OUTPUTS if stage == outputs else PART, stage, depth
+            line = OUTPUTS if stage == outputs else STAGE, stage, depth
             yield from ((*cell, *line, *point) for point in zip(widths, changes[step], strict=True))
         for stage, power in ((outputs, curve.output_power), (last, curve.hidden_power)):
             if power is not None:
@@ -85,13 +85,13 @@ def _points(
                 )
 
 
-def _widths(widths: Sequence[int]) -> alt.X:
+def _width_axis(widths: Sequence[int]) -> alt.X:
     angle = -45 if widths[-1] >= 1000 else 0  # labels of four digits would overlap
     axis = alt.Axis(values=list(widths), labelAngle=angle, labelOverlap=False, labelFlush=False, grid=False, format="d")
     return alt.X("width:Q", title="width", scale=alt.Scale(type="log", base=2, nice=False, padding=6), axis=axis)
 
 
-def _changes(changes: "pd.Series[float]") -> alt.Y:
+def _change_axis(changes: "pd.Series[float]") -> alt.Y:
     positive = changes.dropna()
     # Without any value (training blew up), the axis still needs a decade.
     low, high = (math.log10(positive.min()), math.log10(positive.max())) if len(positive) else (0.0, 0.0)
@@ -100,12 +100,12 @@ def _changes(changes: "pd.Series[float]") -> alt.Y:
     return alt.Y("change:Q", title="rms change", scale=alt.Scale(type="log", nice=False, padding=6), axis=axis)
 
 
-def _depths(hidden: Sequence[str], height: int) -> alt.Stroke:
+def _depth_colours(hidden: Sequence[str], height: int) -> alt.Stroke:
     """Colour stages by depth, with a colour bar as high as the panels that names some of them."""
-    labelled_depths = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MOST_NAMES)})
+    labelled_depths = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MAX_LABELS)})
     names = f"{json.dumps(list(hidden))}[datum.value]"
     colour_bar = alt.Legend(
         title=None, values=labelled_depths, labelExpr=names, gradientLength=height, gradientThickness=12, labelOffset=6
     )
-    colours = alt.SchemeParams(name="viridis", extent=[0, LIGHTEST])
+    colours = alt.SchemeParams(name="viridis", extent=[0, MAX_COLOUR])
     return alt.Stroke("depth:Q", scale=alt.Scale(scheme=colours, domain=[0, len(hidden) - 1]), legend=colour_bar)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ettsweep.theory.forward_pass import rms
 from ettsweep.theory.kernels import Kernels, encdec_kernels
-from ettsweep.theory.measurement import Layer
-from ettsweep.theory.probe import DRAWS, SAMPLES, Checkable, Found, Probe
+from ettsweep.theory.measurement import LayerCheck
+from ettsweep.theory.probe import DRAWS, SAMPLES, Checkable, LayerMeasurement, Probe
 from ettsweep.token_ids import FIRST_BPE, PAD
 from ettsweep.trainer.models.encdec import EncDec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec, dims
@@ -83,7 +83,7 @@ def _stems(network: EncDec, batch: Batch) -> dict[str, Tensor]:
     return {"encoder.stem": encoder_BTD, "decoder.stem": network.we[previous_BT] + network.decoder_pe}
 
 
-def _leaks(network: EncDec, batch: Batch) -> list[Found]:
+def _leaks(network: EncDec, batch: Batch) -> list[LayerMeasurement]:
     """Measure what must be 0: the effect of the decoder's last token on earlier outputs, and of [pad] in the source."""
     source_BT, previous_BT, target_BT = batch.inputs
     if source_BT.shape[1] == 1:
@@ -94,8 +94,8 @@ def _leaks(network: EncDec, batch: Batch) -> list[Found]:
     padded_BT = torch.cat((source_BT[:, :-1], torch.full_like(source_BT[:, -1:], PAD)), 1)
     padded_BTK = network.logits(padded_BT, previous_BT)
     return [
-        (Layer.LATER, "decoder", rms(moved_BTK[:, :-1]) / rms(moved_BTK[:, -1])),
-        (Layer.PADDING, "encoder and decoder", rms(padded_BTK - right_BTK) / rms(right_BTK)),
+        (LayerCheck.CAUSALITY, "decoder", rms(moved_BTK[:, :-1]) / rms(moved_BTK[:, -1])),
+        (LayerCheck.PADDING, "encoder and decoder", rms(padded_BTK - right_BTK) / rms(right_BTK)),
     ]
 
 

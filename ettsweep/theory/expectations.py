@@ -8,7 +8,7 @@ import numpy as np
 from ettsweep.runs.spec import ModelSpec
 from ettsweep.strategies.factors import Dims, Group, MlpFactor, Optimizer, adamw_order_one, tangent_contribution
 from ettsweep.strategies.strategy import bulk_exponent
-from ettsweep.theory.exponents import growth
+from ettsweep.theory.exponents import log_slope
 from ettsweep.theory.kernels import Kernels
 from ettsweep.theory.paper import initial_std, output_scale
 from ettsweep.theory.recursion import Array
@@ -17,7 +17,7 @@ from ettsweep.trainer.models.registry import dims, parameter_shapes
 HEAD = "head"
 """Name of the last stage, the outputs."""
 
-FLAT = 0.01
+CONSTANT_POWER = 0.01
 """Power of the width up to which a contribution counts as constant."""
 
 
@@ -36,11 +36,11 @@ class ExpectedValue:
     value: float | None
     error: float
     power: float
-    shape: tuple[float, ...]
+    relative_values: tuple[float, ...]
 
-    def implied(self, widths: Sequence[int]) -> float:
+    def implied_power(self, widths: Sequence[int]) -> float:
         """Return the power of the width that a fit should find."""
-        return self.power + growth(widths, self.shape)
+        return self.power + log_slope(widths, self.relative_values)
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ class Expectations:
 
     def contribution(self, group: Group) -> ExpectedValue:
         """Return a group's contribution to the optimizer's tangent kernel, at one sample."""
-        curve = [self._order_one(prediction, group) for prediction in self.predictions]
+        curve = [self._order_one_contribution(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
         if self.s is None:
             widest = self.predictions[-1]
-            raw = own(widest.kernels.tangent[group].value)
+            raw = mean_over_positions(widest.kernels.tangent[group].value)
             scale = tangent_contribution(raw, 1.0, self.optimizer, widest.count(group)) / value
             value, error = value * scale, error * scale
-        return ExpectedValue(value, error, self.outside, tuple(value for value, _ in curve))
+        return ExpectedValue(value, error, self.common_power, tuple(value for value, _ in curve))
 
     def change(self, stage: str) -> ExpectedValue | None:
         """Return the power of the width by which a stage changes in the first steps of training.
@@ -149,26 +149,26 @@ class Expectations:
             if predicted.name in stages_so_far
             for group in predicted.groups
         }
-        curves = [self.contribution(group).shape for group in upstream]
-        if any(abs(growth(self.widths, curve)) > FLAT for curve in curves):
+        curves = [self.contribution(group).relative_values for group in upstream]
+        if any(abs(log_slope(self.widths, curve)) > CONSTANT_POWER for curve in curves):
             return None
-        power = self.outside if stage == HEAD else self.hidden_power
+        power = self.common_power if stage == HEAD else self.hidden_power
         return ExpectedValue(None, 0.0, power, tuple(1.0 for _ in self.widths))
 
     @property
     def hidden_power(self) -> float:
         """Power of the width by which hidden activations change if all C_G are of order one."""
         # Hidden activations do not contain the head's scale, so it is taken out again.
-        shared_power = self.outside - (self.output_power / 2 if self.s is None else 0.0)
+        shared_power = self.common_power - (self.output_power / 2 if self.s is None else 0.0)
         return shared_power - (1 - (self.s or 0.0)) / 2
 
     @property
     def output_power(self) -> float:
         """Power of the width of the outputs' kernel that is due to the output scale."""
-        return growth(self.widths, [output_scale(prediction.dims, self.s) for prediction in self.predictions])
+        return log_slope(self.widths, [output_scale(prediction.dims, self.s) for prediction in self.predictions])
 
     @property
-    def outside(self) -> float:
+    def common_power(self) -> float:
         """Power of the width that all groups share: 0 in the family, the bulk's for standard."""
         if self.s is not None:
             return 0.0
@@ -176,10 +176,10 @@ class Expectations:
         through_outputs = self.output_power * (1.0 if self.optimizer == "sgd" else 0.5)
         return bulk_exponent(0.0, self.optimizer) + through_outputs
 
-    def _order_one(self, prediction: Prediction, group: Group) -> tuple[float, float]:
+    def _order_one_contribution(self, prediction: Prediction, group: Group) -> tuple[float, float]:
         """Return a contribution with the paper's factors, which cancel all powers of the width, and its error."""
         estimate = prediction.kernels.order_one[group]
-        value, error = own(estimate.value), own(estimate.error)
+        value, error = mean_over_positions(estimate.value), mean_over_positions(estimate.error)
         if self.optimizer == "sgd":
             missing_m = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
             return missing_m * value, missing_m * error
@@ -188,12 +188,12 @@ class Expectations:
         return root, root * error / (2 * value)  # error of a square root
 
 
-def own(kernel: Array) -> float:
+def mean_over_positions(kernel: Array) -> float:
     """Return the mean of a kernel's diagonal."""
     return float(np.diag(kernel).mean())
 
 
-def between(samples: int) -> Callable[[Array], float]:
+def mean_between_samples(samples: int) -> Callable[[Array], float]:
     """Return a function that averages a (P, P) kernel over pairs of positions from different samples."""
 
     def mean(kernel_PP: Array) -> float:

@@ -9,13 +9,13 @@ import numpy as np
 
 from ettsweep.theory.recursion import Array
 
-APART = 0.25
+POWER_TOLERANCE = 0.25
 """Largest difference from the implied power that counts as ok: half of what a forgotten sqrt(n) makes."""
 
-ENOUGH = APART / 2
+MAX_POWER_ERROR = POWER_TOLERANCE / 2
 """Largest standard error with which a power can be called ok."""
 
-ERRORS = 3
+POWER_ERRORS = 3
 """Standard errors by which a power must also differ before it is called off."""
 
 
@@ -27,7 +27,7 @@ class Exponent:
     error: float
 
 
-def signed(power: float) -> str:
+def format_exponent(power: float) -> str:
     """Format a power with sign and two digits: `+0.50`, and `+0.00` rather than `-0.00`."""
     return f"{round(power, 2) + 0.0:+.2f}"
 
@@ -70,7 +70,7 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
     return Exponent(value, max(1.0, excess) / math.sqrt((weights * centred**2).sum()))
 
 
-def least_error(widths: Sequence[int], channels: Sequence[int]) -> float:
+def error_floor(widths: Sequence[int], channels: Sequence[int]) -> float:
     """Return the error that a fitted power keeps however many seeds there are, due to corrections of order 1/C."""
     power = fit_power(widths, [[1.0] for _ in widths], channels)
     assert power is not None
@@ -87,7 +87,7 @@ def relative_variances(table: Sequence[Array]) -> Array:
     return result
 
 
-def growth(widths: Sequence[int], values: Sequence[float]) -> float:
+def log_slope(widths: Sequence[int], values: Sequence[float]) -> float:
     """Return the slope of an unweighted fit of log(value) against log(width); exactly 0 for a constant."""
     x, y = np.log(widths), np.log(values)
     return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
@@ -103,12 +103,12 @@ def judge_power(power: Exponent | None, implied: float) -> ExponentTest:
     if power is None:
         return ExponentTest.OFF
     miss = abs(power.value - implied)
-    if miss > APART and miss > ERRORS * power.error:
+    if miss > POWER_TOLERANCE and miss > POWER_ERRORS * power.error:
         return ExponentTest.OFF
-    return ExponentTest.OK if miss <= APART and power.error <= ENOUGH else ExponentTest.UNCLEAR
+    return ExponentTest.OK if miss <= POWER_TOLERANCE and power.error <= MAX_POWER_ERROR else ExponentTest.UNCLEAR
 
 
-def worst(verdicts: Sequence[ExponentTest]) -> ExponentTest:
+def worst_verdict(verdicts: Sequence[ExponentTest]) -> ExponentTest:
     """Return the worst of several verdicts; `ok` if there are none."""
     order = list(ExponentTest)
     return max(verdicts, key=order.index, default=ExponentTest.OK)

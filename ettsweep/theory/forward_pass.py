@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ettsweep.theory.expectations import HEAD
-from ettsweep.theory.probe import Probe, checkable
+from ettsweep.theory.probe import Probe, load_checkable
 from ettsweep.trainer.models.blocks import Network
 
 
 def logits(network: Network, probe: Probe) -> Tensor:
     """Return the network's outputs for the probe batch: (B, K) for images, (B, T, K) for text."""
-    return checkable(probe.model).logits(network, probe.batch.inputs)
+    return load_checkable(probe.model).logits(network, probe.batch.inputs)
 
 
 @torch.no_grad()
@@ -29,13 +29,15 @@ def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
     stacks = {name: module for name, module in network.named_children() if isinstance(module, nn.ModuleList)}
     with ExitStack() as hooks:
         for name, blocks in stacks.items():
-            for hook in _watch(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", activations):
+            for hook in _hook_blocks(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", activations):
                 hooks.enter_context(hook)
         activations[HEAD] = logits(network, probe)
     return activations
 
 
-def _watch(blocks: nn.ModuleList, stack: str, stem: str, activations: dict[str, Tensor]) -> Iterator[RemovableHandle]:
+def _hook_blocks(
+    blocks: nn.ModuleList, stack: str, stem: str, activations: dict[str, Tensor]
+) -> Iterator[RemovableHandle]:
     """Register hooks that record the residual stream at the stem and after each branch of each block."""
 
     def enter(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[str]) -> None:
@@ -72,7 +74,7 @@ def kernel(x: Tensor) -> tuple[float, float]:
     return x_BTD.square().mean().item(), pairs.item() / (D * B * (B - 1) * T**2)
 
 
-def contact(outputs: Tensor, probe: Probe) -> float | None:
+def mean_contact_logit(outputs: Tensor, probe: Probe) -> float | None:
     """Return the mean logit of the token that the decoder reads at each position; None unless the head is tied."""
     if probe.read_BT is None:
         return None

@@ -54,11 +54,11 @@ def pair_expectations(f: Function, kernel_PP: Array) -> Array:
         # `tiny` avoids 0 / 0 for positions with variance 0; clip undoes rounding beyond +-1, where arccos is nan.
         remaining_P = deviations[i:]
         cosine = np.clip(kernel_PP[i, i:] / np.maximum(deviation * remaining_P, np.finfo(np.float64).tiny), -1.0, 1.0)
-        result[i, i:] = result[i:, i] = _polar(f, deviation, remaining_P, np.arccos(cosine))
+        result[i, i:] = result[i:, i] = _integrate_polar(f, deviation, remaining_P, np.arccos(cosine))
     return result
 
 
-def _polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
+def _integrate_polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
     """Return the integrals of one position, with std a, with P others, with stds b_P at angles phi_P in [0, pi]."""
     node_R, weight_R = RADIUS_NODES
     radius_R = RADIUS_MAX * (node_R + 1) / 2

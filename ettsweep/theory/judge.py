@@ -8,9 +8,17 @@ from statistics import fmean
 import numpy as np
 
 from ettsweep.strategies.factors import Group, tangent_contribution
-from ettsweep.theory.expectations import Expectations, ExpectedValue, between, own
-from ettsweep.theory.exponents import Exponent, ExponentTest, fit_power, growth, judge_power, relative_variances, worst
-from ettsweep.theory.measurement import EXACT, Layer, Measurement, PerTensor
+from ettsweep.theory.expectations import Expectations, ExpectedValue, mean_between_samples, mean_over_positions
+from ettsweep.theory.exponents import (
+    Exponent,
+    ExponentTest,
+    fit_power,
+    judge_power,
+    log_slope,
+    relative_variances,
+    worst_verdict,
+)
+from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck, Measurement, PerTensor
 from ettsweep.theory.paper import factor_power
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
@@ -52,14 +60,14 @@ class JudgedQuantity:
     error: float
     predicted: float | None
     power: Exponent | None
-    implied: float | None
+    implied_power: float | None
     verdict: ExponentTest
-    where: tuple[str, ...] = ()
+    off_tensors: tuple[str, ...] = ()
 
     @property
     def off_by(self) -> float | None:
         """Fitted power minus implied power."""
-        return None if self.power is None or self.implied is None else self.power.value - self.implied
+        return None if self.power is None or self.implied_power is None else self.power.value - self.implied_power
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class JudgedRow:
     @property
     def verdict(self) -> ExponentTest:
         """The worst verdict of the quantities."""
-        return worst([quantity.verdict for quantity in self.quantities.values()])
+        return worst_verdict([quantity.verdict for quantity in self.quantities.values()])
 
 
 class GroupRow(JudgedRow):
@@ -99,7 +107,7 @@ class LayerRow(JudgedRow):
     """One exact property of layers (`LayerCheck`), judged at each location in the network."""
 
     @property
-    def farthest(self) -> tuple[str, JudgedQuantity]:
+    def farthest_off(self) -> tuple[str, JudgedQuantity]:
         """Return the location that is farthest off; a location without a finite measurement counts as farthest."""
 
         def distance(item: tuple[str, JudgedQuantity]) -> float:
@@ -124,7 +132,7 @@ class Judgement:
     @property
     def verdict(self) -> ExponentTest:
         """The worst verdict of all rows."""
-        return worst([row.verdict for row in (*self.stages, *self.groups, *self.layers)])
+        return worst_verdict([row.verdict for row in (*self.stages, *self.groups, *self.layers)])
 
 
 def judge(expectations: Expectations, measurements: Sequence[Measurement], heads: int, samples: int) -> Judgement:
@@ -136,32 +144,32 @@ def judge(expectations: Expectations, measurements: Sequence[Measurement], heads
         heads: H, so that C = width / H.
         samples: B, samples of the probe batch.
     """
-    table = _Table(expectations.widths, [n // heads for n in expectations.widths], measurements)
-    stages = tuple(_stage(name, expectations, table, samples) for name in expectations.stages)
-    groups = tuple(_group(group, expectations, table) for group in expectations.groups)
-    layers = tuple(_layers(expectations, measurements))
+    table = _WidthTable(expectations.widths, [n // heads for n in expectations.widths], measurements)
+    stages = tuple(_judge_stage(name, expectations, table, samples) for name in expectations.stages)
+    groups = tuple(_judge_group(group, expectations, table) for group in expectations.groups)
+    layers = tuple(_judge_layers(expectations, measurements))
     contact = expectations.predictions[-1].kernels.contact
     if contact is None:
         return Judgement(stages, groups, layers)
-    logit, _ = table.widest(lambda m: math.nan if m.contact is None else m.contact)
+    logit, _ = table.mean_at_widest(lambda m: math.nan if m.contact is None else m.contact)
     return Judgement(stages, groups, layers, (float(contact.logit.value.mean()), math.nan if logit is None else logit))
 
 
-Read = Callable[[Measurement], float]
+ReadValue = Callable[[Measurement], float]
 
 
 @dataclass(frozen=True)
-class _Table:
+class _WidthTable:
     """Measurements with the widths and the channels per head C of each width, both ascending."""
 
     widths: Sequence[int]
     channels: Sequence[int]
-    measured: Sequence[Measurement]
+    measurements: Sequence[Measurement]
 
-    def values(self, read: Read) -> list[list[float]]:
-        return [[read(m) for m in self.measured if m.width == n] for n in self.widths]
+    def values(self, read: ReadValue) -> list[list[float]]:
+        return [[read(m) for m in self.measurements if m.width == n] for n in self.widths]
 
-    def widest(self, read: Read) -> tuple[float | None, float]:
+    def mean_at_widest(self, read: ReadValue) -> tuple[float | None, float]:
         """Return mean and standard error at the widest; (None, 0) if the values of some width are not finite."""
         table = [np.array(row) for row in self.values(read) if all(map(math.isfinite, row))]
         if len(table) < len(self.widths):
@@ -169,7 +177,7 @@ class _Table:
         mean = float(table[-1].mean())
         return mean, abs(mean) * math.sqrt(relative_variances(table)[-1] / len(table[-1]))
 
-    def power(self, read: Read, relative_values: Sequence[float] | None = None) -> Exponent | None:
+    def fitted_power(self, read: ReadValue, relative_values: Sequence[float] | None = None) -> Exponent | None:
         """Fit the power of the width.
 
         Dividing by the expected relative values before the fit leaves a straight line in log-log, although the
@@ -181,18 +189,18 @@ class _Table:
         remainder = fit_power(self.widths, divided, self.channels)
         if remainder is None:
             return None
-        return Exponent(remainder.value + growth(self.widths, relative_values), remainder.error)
+        return Exponent(remainder.value + log_slope(self.widths, relative_values), remainder.error)
 
-    def fitted(self, read: Read, expected: ExpectedValue | None, allowance: float = 0.0) -> JudgedQuantity:
+    def judge_fitted(self, read: ReadValue, expected: ExpectedValue | None, allowance: float = 0.0) -> JudgedQuantity:
         """Judge a noisy quantity: its power if one is implied, and its value at the widest if one is predicted."""
-        mean, error = self.widest(read)
+        mean, error = self.mean_at_widest(read)
         if expected is None:
-            return JudgedQuantity(mean, error, None, self.power(read), None, ExponentTest.OK)
-        power, implied = self.power(read, expected.shape), expected.implied(self.widths)
-        verdict = worst([judge_power(power, implied), self.compared(mean, error, expected, allowance)])
+            return JudgedQuantity(mean, error, None, self.fitted_power(read), None, ExponentTest.OK)
+        power, implied = self.fitted_power(read, expected.relative_values), expected.implied_power(self.widths)
+        verdict = worst_verdict([judge_power(power, implied), self.judge_value(mean, error, expected, allowance)])
         return JudgedQuantity(mean, error, expected.value, power, implied, verdict)
 
-    def compared(self, mean: float | None, error: float, expected: ExpectedValue, allowance: float) -> ExponentTest:
+    def judge_value(self, mean: float | None, error: float, expected: ExpectedValue, allowance: float) -> ExponentTest:
         """Judge a mean at the widest; `allowance` is in units of 1/C of the expected value."""
         if mean is None:  # training blew up, or an initial value is not finite
             return ExponentTest.OFF
@@ -203,31 +211,33 @@ class _Table:
         tolerance = errors + allowance / self.channels[-1] * abs(expected.value)
         return ExponentTest.OFF if abs(mean - expected.value) > tolerance else ExponentTest.OK
 
-    def direct(self, read: Read, implied: float) -> JudgedQuantity:
+    def judge_noiseless(self, read: ReadValue, implied: float) -> JudgedQuantity:
         """Judge the power of a quantity without finite-width corrections, such as a learning-rate factor."""
-        (mean, error), means = self.widest(read), [fmean(row) for row in self.values(read)]
+        (mean, error), means = self.mean_at_widest(read), [fmean(row) for row in self.values(read)]
         positive = all(math.isfinite(value) and value > 0 for value in means)
-        power = Exponent(growth(self.widths, means), 0.0) if positive else None
+        power = Exponent(log_slope(self.widths, means), 0.0) if positive else None
         is_right = power is not None and abs(power.value - implied) <= DIRECT_POWER
         return JudgedQuantity(mean, error, None, power, implied, ExponentTest.OK if is_right else ExponentTest.OFF)
 
 
-def _stage(name: str, expectations: Expectations, table: _Table, samples: int) -> JudgedRow:
+def _judge_stage(name: str, expectations: Expectations, table: _WidthTable, samples: int) -> JudgedRow:
     between_samples, (mean, error) = (
-        expectations.kernel(name, between(samples)),
-        table.widest(lambda m: m.kernels[name][1]),
+        expectations.kernel(name, mean_between_samples(samples)),
+        table.mean_at_widest(lambda m: m.kernels[name][1]),
     )
-    verdict = table.compared(mean, error, between_samples, KERNEL_ALLOWANCE)
+    verdict = table.judge_value(mean, error, between_samples, KERNEL_ALLOWANCE)
     quantities = {
-        "kernel": table.fitted(lambda m: m.kernels[name][0], expectations.kernel(name, own), KERNEL_ALLOWANCE),
+        "kernel": table.judge_fitted(
+            lambda m: m.kernels[name][0], expectations.kernel(name, mean_over_positions), KERNEL_ALLOWANCE
+        ),
         "kernel between samples": JudgedQuantity(mean, error, between_samples.value, None, None, verdict),
         # Of the last step: changes are cumulative.
-        "activation change": table.fitted(lambda m: m.changes[-1][name], expectations.change(name)),
+        "activation change": table.judge_fitted(lambda m: m.changes[-1][name], expectations.change(name)),
     }
     return JudgedRow(name, quantities)
 
 
-def _group(group: Group, expectations: Expectations, table: _Table) -> GroupRow:
+def _judge_group(group: Group, expectations: Expectations, table: _WidthTable) -> GroupRow:
     contribution = expectations.contribution(group)
     counts = {prediction.dims.width: prediction.count(group) for prediction in expectations.predictions}
 
@@ -237,24 +247,26 @@ def _group(group: Group, expectations: Expectations, table: _Table) -> GroupRow:
         return tangent_contribution(sum(m.gradients[group]), factor, expectations.optimizer, counts[m.width])
 
     # The head bias starts from 0, so its initial std has no power.
-    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expectations, table)}
+    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _judge_std(group, expectations, table)}
     quantities |= {
-        "learning-rate factor": _factor(group, expectations, table),
-        "tangent contribution": table.fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
+        "learning-rate factor": _judge_factor(group, expectations, table),
+        "tangent contribution": table.judge_fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
         # Its value depends on the lr, so only its power is judged: that of the tangent contribution.
-        "function change": table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
-        "decay": _decay(group, expectations, table),
+        "function change": table.judge_fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
+        "decay": _judge_decay(group, expectations, table),
     }
     return GroupRow(group.value, quantities)
 
 
-def _std(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
+def _judge_std(group: Group, expectations: Expectations, table: _WidthTable) -> JudgedQuantity:
     """Judge power and value at the widest of the initial std of each tensor."""
     expected_std, (*_, widest) = expectations.initial_std(group), expectations.predictions
     assert expected_std.value is not None  # stds are exact, so a value is always predicted
-    seeds, quantities = len(table.measured) / len(table.widths), dict[str, JudgedQuantity]()
+    seeds, quantities = len(table.measurements) / len(table.widths), dict[str, JudgedQuantity]()
     for index, (name, size) in enumerate(widest.sizes[group].items()):
-        quantity = table.direct(_of(lambda m: m.stds, group, index), expected_std.implied(table.widths))
+        quantity = table.judge_noiseless(
+            _tensor_reader(lambda m: m.stds, group, index), expected_std.implied_power(table.widths)
+        )
         error = 1 / math.sqrt(2 * size * seeds)  # relative, of the std of Gaussian values
         is_off = (
             quantity.measured is None
@@ -264,39 +276,39 @@ def _std(group: Group, expectations: Expectations, table: _Table) -> JudgedQuant
         quantities[name] = replace(
             quantity, error=error * (quantity.measured or 0.0), predicted=expected_std.value, verdict=verdict
         )
-    return _farthest(quantities)
+    return _farthest_off(quantities)
 
 
-def _factor(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
+def _judge_factor(group: Group, expectations: Expectations, table: _WidthTable) -> JudgedQuantity:
     """Judge the power of the learning-rate factor of each tensor."""
     implied = factor_power(group, expectations.s, expectations.optimizer)
     names = expectations.predictions[-1].sizes[group]
-    reads = (_of(lambda m: m.factors, group, index) for index in range(len(names)))
-    return _farthest({name: table.direct(read, implied) for name, read in zip(names, reads, strict=True)})
+    reads = (_tensor_reader(lambda m: m.factors, group, index) for index in range(len(names)))
+    return _farthest_off({name: table.judge_noiseless(read, implied) for name, read in zip(names, reads, strict=True)})
 
 
-def _decay(group: Group, expectations: Expectations, table: _Table) -> JudgedQuantity:
+def _judge_decay(group: Group, expectations: Expectations, table: _WidthTable) -> JudgedQuantity:
     """Judge whether a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
     implied, quantities = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, JudgedQuantity]()
     # Decay does not depend on the seed, so it is measured for the first seed of each width only.
-    decay_table = replace(table, measured=[m for m in table.measured if m.decay])
+    decay_table = replace(table, measurements=[m for m in table.measurements if m.decay])
     for index, name in enumerate(expectations.predictions[-1].sizes[group]):
-        read = _of(lambda m: m.decay, group, index)
+        read = _tensor_reader(lambda m: m.decay, group, index)
         ratios = [value for row in decay_table.values(read) for value in row]
         is_right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
-        power = decay_table.power(read) if implied else None
+        power = decay_table.fitted_power(read) if implied else None
         quantities[name] = JudgedQuantity(
             ratios[-1], 0.0, implied, power, 0.0, ExponentTest.OK if is_right else ExponentTest.OFF
         )
-    return _farthest(quantities)
+    return _farthest_off(quantities)
 
 
-def _of(values: Callable[[Measurement], PerTensor], group: Group, index: int) -> Read:
+def _tensor_reader(values: Callable[[Measurement], PerTensor], group: Group, index: int) -> ReadValue:
     """Return a function that reads one tensor's number from a measurement."""
     return lambda m: values(m)[group][index]
 
 
-def _farthest(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
+def _farthest_off(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
     """Return the quantity of the tensor that is farthest off, with the names of all tensors that are off."""
 
     def distance(quantity: JudgedQuantity) -> tuple[bool, float]:
@@ -305,26 +317,26 @@ def _farthest(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
         return quantity.verdict is ExponentTest.OFF, math.inf if power is None else abs(power)
 
     off_tensors = tuple(name for name, quantity in quantities.items() if quantity.verdict is ExponentTest.OFF)
-    return replace(max(quantities.values(), key=distance), where=off_tensors if len(quantities) > 1 else ())
+    return replace(max(quantities.values(), key=distance), off_tensors=off_tensors if len(quantities) > 1 else ())
 
 
-def _layers(expectations: Expectations, measurements: Sequence[Measurement]) -> Iterator[LayerRow]:
+def _judge_layers(expectations: Expectations, measurements: Sequence[Measurement]) -> Iterator[LayerRow]:
     """Yield a row for each layer check, in the enum's order; checks without a measurement are left out."""
-    for layer in Layer:
+    for layer in LayerCheck:
         values = {location: value for m in measurements for location, value in m.layers.get(layer, {}).items()}
-        if layer is Layer.GRADIENT:
+        if layer is LayerCheck.GRADIENT:
             # Not measured by layer, but known from the squared gradients of every network.
             values = {
                 name: float(all(m.gradients[group][i] > 0 for m in measurements))
                 for group, sizes in expectations.predictions[-1].sizes.items()
                 for i, name in enumerate(sizes)
             }
-        quantities = {location: _exact(value, *EXACT[layer]) for location, value in values.items()}
+        quantities = {location: _judge_exact(value, *EXACT_VALUES[layer]) for location, value in values.items()}
         if quantities:
             yield LayerRow(layer.value, quantities)
 
 
-def _exact(value: float, exact_value: float, tolerance: float) -> JudgedQuantity:
+def _judge_exact(value: float, exact_value: float, tolerance: float) -> JudgedQuantity:
     """Judge a value that is exact up to rounding."""
     verdict = ExponentTest.OK if abs(value - exact_value) <= tolerance else ExponentTest.OFF
     return JudgedQuantity(value if math.isfinite(value) else None, 0.0, exact_value, None, None, verdict)

@@ -127,19 +127,21 @@ def vit_kernels(
         pe_PP = np.tile(np.eye(tokens), (samples, samples))
         kernel = variances[Group.PATCH] * inputs_PP + variances[Group.PE] * pe_PP
         stem = ResidualStream(kernel, {Group.PATCH: inputs_PP, Group.PE: pe_PP})
-        streams = {"stem": stem, **dict(recursion.through(stem, "blocks", model.depth))}
-        pooled = _last(streams).normalised(model.ln_eps).pooled(samples)
+        streams = {"stem": stem, **dict(recursion.run_blocks(stem, "blocks", model.depth))}
+        pooled = _last_stream(streams).normalised(model.ln_eps).pooled(samples)
         tangent = {group: variances[Group.HEAD] * kernel for group, kernel in pooled.tangent.items()}
         tangent |= {Group.HEAD: pooled.kernel, Group.HEAD_BIAS: np.ones((samples, samples))}
         # n^-s comes from the head's std; the tangent kernel of `order_one` is without it.
         outputs = dims.width ** -(s or 0.0) * variances[Group.HEAD] * pooled.kernel
-        return _Pass(_kernels(streams) | {"head": outputs}, tangent)
+        return _Pass(_kernels_by_stage(streams) | {"head": outputs}, tangent)
 
     recursion = Recursion(variances, model.ln_eps, activation, samples)
-    return _sampled(forward, recursion, draws, seed, dims, s, {"stem": (Group.PATCH, Group.PE), "head": (Group.HEAD,)})
+    return _average_passes(
+        forward, recursion, draws, seed, dims, s, {"stem": (Group.PATCH, Group.PE), "head": (Group.HEAD,)}
+    )
 
 
-def at_width(kernels: Kernels, dims: Dims, s: float | None) -> Kernels:
+def kernels_at_width(kernels: Kernels, dims: Dims, s: float | None) -> Kernels:
     """Convert a Vision Transformer's kernels to another width and strategy, without another recursion.
 
     Args:
@@ -147,11 +149,11 @@ def at_width(kernels: Kernels, dims: Dims, s: float | None) -> Kernels:
         dims: dimensions at the new width.
         s: meta-parameter of the new strategy.
     """
-    head = _scaled(kernels.order_one[Group.HEAD], output_scale(dims, s) * group_variances(dims, s)[Group.HEAD])
+    head = _scale(kernels.order_one[Group.HEAD], output_scale(dims, s) * group_variances(dims, s)[Group.HEAD])
     return replace(
         kernels,
         stages=(*kernels.stages[:-1], replace(kernels.stages[-1], kernel=head)),
-        tangent=_tangent(kernels.order_one, dims, s),
+        tangent=_unscaled_tangent(kernels.order_one, dims, s),
     )
 
 
@@ -189,11 +191,11 @@ def encdec_kernels(
 
     def forward(recursion: Recursion) -> _Pass:
         streams = {"encoder.stem": stem(source_BS)}
-        streams |= recursion.through(_last(streams), "encoder", model.depth)
-        source = _last(streams).normalised(model.ln_eps)
+        streams |= recursion.run_blocks(_last_stream(streams), "encoder", model.depth)
+        source = _last_stream(streams).normalised(model.ln_eps)
         streams["decoder.stem"] = decoder_stem = stem(previous_BT)
-        streams |= recursion.through(decoder_stem, "decoder", model.depth, source)
-        decoded = _last(streams)
+        streams |= recursion.run_blocks(decoder_stem, "decoder", model.depth, source)
+        decoded = _last_stream(streams)
         final = decoded.normalised(model.ln_eps)
         tangent = {group: variances[Group.WE] * kernel for group, kernel in final.tangent.items()}
         # The tied embedding has gradients both from the stem and as the head.
@@ -201,10 +203,12 @@ def encdec_kernels(
         outputs = head * variances[Group.WE] * final.kernel
         logit_P, cross_PP = _contact(previous_BT, variances, model.ln_eps, decoder_stem.kernel, decoded.kernel)
         contact = math.sqrt(head * dims.width) * logit_P, head * cross_PP
-        return _Pass(_kernels(streams) | {"head": outputs}, tangent, contact)
+        return _Pass(_kernels_by_stage(streams) | {"head": outputs}, tangent, contact)
 
     recursion = Recursion(variances, model.ln_eps, GELU, samples)
-    return _sampled(forward, recursion, draws, seed, dims, s, {"stem": (Group.WE, Group.PE), "head": (Group.WE,)})
+    return _average_passes(
+        forward, recursion, draws, seed, dims, s, {"stem": (Group.WE, Group.PE), "head": (Group.WE,)}
+    )
 
 
 def _contact(
@@ -246,29 +250,29 @@ class _Pass:
     contact: tuple[Array, Array] | None = None
 
 
-def _last(streams: Mapping[str, ResidualStream]) -> ResidualStream:
+def _last_stream(streams: Mapping[str, ResidualStream]) -> ResidualStream:
     return list(streams.values())[-1]
 
 
-def _kernels(streams: Mapping[str, ResidualStream]) -> dict[str, Array]:
+def _kernels_by_stage(streams: Mapping[str, ResidualStream]) -> dict[str, Array]:
     return {name: stream.kernel for name, stream in streams.items()}
 
 
-def _sampled(
+def _average_passes(
     forward: Callable[[Recursion], _Pass],
     recursion: Recursion,
     draws: int,
     seed: int,
     dims: Dims,
     s: float | None,
-    ends: Mapping[str, tuple[Group, ...]],
+    end_groups: Mapping[str, tuple[Group, ...]],
 ) -> Kernels:
     """Average passes with independent samples of attention; `end_groups` are the groups of stem and head."""
     draws_per_pass = math.ceil(draws / REPLICAS)
     passes = [
         forward(replace(recursion, draws=draws_per_pass, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)
     ]
-    groups = {**BRANCHES, **ends}
+    groups = {**BRANCHES, **end_groups}
     stages = (
         Stage(name, groups[name.rpartition(".")[2]], _estimate(p.stages[name] for p in passes))
         for name in passes[0].stages
@@ -276,17 +280,17 @@ def _sampled(
     order_one = {group: _estimate(p.tangent[group] for p in passes) for group in Group if group in passes[0].tangent}
     contacts = [p.contact for p in passes if p.contact is not None]
     contact = Contact(*map(_estimate, zip(*contacts, strict=True))) if contacts else None
-    return Kernels(tuple(stages), order_one, _tangent(order_one, dims, s), contact)
+    return Kernels(tuple(stages), order_one, _unscaled_tangent(order_one, dims, s), contact)
 
 
-def _tangent(order_one: Mapping[Group, Estimate], dims: Dims, s: float | None) -> dict[Group, Estimate]:
+def _unscaled_tangent(order_one: Mapping[Group, Estimate], dims: Dims, s: float | None) -> dict[Group, Estimate]:
     """Divide the paper's SGD factors out of order-one contributions."""
 
     def scale(group: Group) -> float:
         through_head = group not in (Group.HEAD, Group.HEAD_BIAS)
         return fan_in(group, dims) * (output_scale(dims, s) if through_head else 1.0)
 
-    return {group: _scaled(estimate, scale(group)) for group, estimate in order_one.items()}
+    return {group: _scale(estimate, scale(group)) for group, estimate in order_one.items()}
 
 
 def _estimate(values: Iterable[Array]) -> Estimate:
@@ -294,5 +298,5 @@ def _estimate(values: Iterable[Array]) -> Estimate:
     return Estimate(stacked.mean(0), stacked.std(0, ddof=1) / math.sqrt(len(stacked)))
 
 
-def _scaled(estimate: Estimate, scale: float) -> Estimate:
+def _scale(estimate: Estimate, scale: float) -> Estimate:
     return Estimate(scale * estimate.value, scale * estimate.error)

@@ -21,12 +21,12 @@ from torch.overrides import TorchFunctionMode
 from ettsweep.strategies.factors import Group
 from ettsweep.theory.forward_pass import observe, rms
 from ettsweep.theory.gaussian import GELU
-from ettsweep.theory.measurement import EXACT, Layer
-from ettsweep.theory.probe import Found, Probe, checkable
+from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck
+from ettsweep.theory.probe import LayerMeasurement, Probe, load_checkable
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import parameter_shapes
 
-SCALE_STEPS = 6
+NEWTON_STEPS = 6
 """Gauss-Newton steps to fit the scale of the logits: enough for five digits if the scale is off by a half."""
 
 
@@ -52,7 +52,7 @@ class MatrixProducts(TorchFunctionMode):
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Branch:
     """A residual branch with the recorded inputs and outputs of its weights, by group; empty if never called."""
 
     name: str
@@ -67,33 +67,33 @@ class _Part:
 
 
 @torch.no_grad()
-def layers(network: Network, probe: Probe) -> dict[Layer, dict[str, float]]:
+def measure_layers(network: Network, probe: Probe) -> dict[LayerCheck, dict[str, float]]:
     """Run a forward pass and measure the exact properties of all layers, by property and location."""
     with MatrixProducts(network) as products:
         streams = observe(network, probe)
-    blocks = _blocks(probe, products.by_parameter)
-    values_by_layer: dict[Layer, dict[str, float]] = defaultdict(dict)
+    blocks = _branches_by_block(probe, products.by_parameter)
+    values_by_layer: dict[LayerCheck, dict[str, float]] = defaultdict(dict)
     for layer, location, value in (
-        *_norms(network, probe, products.by_parameter, streams),
+        *_measure_layer_norms(network, probe, products.by_parameter, streams),
         *(
             measurement
             for block, branches in blocks.items()
-            for measurement in _block(block, branches, streams, probe.model.heads)
+            for measurement in _measure_block(block, branches, streams, probe.model.heads)
         ),
-        *checkable(probe.model).leaks(network, probe.batch),
+        *load_checkable(probe.model).leaks(network, probe.batch),
     ):
         values_by_layer[layer][location] = value
     return dict(values_by_layer)
 
 
-def _blocks(probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, list[_Part]]:
+def _branches_by_block(probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, list[_Branch]]:
     """Group recorded products into the branches of each block, in the order in which they are called."""
-    branches: dict[str, _Part] = {}
+    branches: dict[str, _Branch] = {}
     for parameter in parameter_shapes(probe.model):
         name = parameter.name.rpartition(".")[0]
         if not name:
             continue  # stem and head are outside blocks
-        branch = branches.setdefault(name, _Part(name, set(), {}, {}))
+        branch = branches.setdefault(name, _Branch(name, set(), {}, {}))
         branch.groups.update(parameter.groups)
         if parameter.name in matrix_products:
             inputs, product = matrix_products[parameter.name]
@@ -101,7 +101,7 @@ def _blocks(probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]]) 
             branch.inputs.update(dict.fromkeys(parameter.groups, inputs))
             branch.products.update(zip(parameter.groups, product.chunk(len(parameter.groups), -1), strict=True))
     # Parameters come in the order of the forward pass within a block, and so do branches.
-    blocks: dict[str, list[_Part]] = defaultdict(list)
+    blocks: dict[str, list[_Branch]] = defaultdict(list)
     for name, branch in branches.items():
         blocks[name.rpartition(".")[0]].append(branch)
     return blocks
@@ -110,13 +110,13 @@ def _blocks(probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]]) 
 # --- LayerNorm ------------------------------------------------------------------------------------------------------
 
 
-def _norms(
+def _measure_layer_norms(
     network: Network, probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]], streams: Mapping[str, Tensor]
-) -> Iterator[Found]:
+) -> Iterator[LayerMeasurement]:
     """Yield mean and variance after each LayerNorm, taken from the inputs of the weights that follow it."""
-    stages, eps = list(streams), checkable(probe.model).ln_eps(probe.model)
-    for stem, embedded_BTD in checkable(probe.model).stems(network, probe.batch).items():
-        yield from _norm(stem, embedded_BTD, streams[stem], eps)
+    stages, eps = list(streams), load_checkable(probe.model).ln_eps(probe.model)
+    for stem, embedded_BTD in load_checkable(probe.model).stems(network, probe.batch).items():
+        yield from _measure_layer_norm(stem, embedded_BTD, streams[stem], eps)
     for parameter in parameter_shapes(probe.model):
         module = parameter.name.rpartition(".")[0]
         if parameter.name not in matrix_products or parameter.groups[0] in (Group.PATCH, Group.U, Group.X):
@@ -127,12 +127,14 @@ def _norms(
             stage = f"{module.split('.')[0]}.stem"
         # The branch's own stage is the stream after it; the one before is what its LayerNorm reads.
         inputs_BTD = streams[stages[stages.index(stage) - 1]]
-        yield from _norm(parameter.name, inputs_BTD, normalised, eps, scaled=parameter.groups == (Group.WE,))
+        yield from _measure_layer_norm(
+            parameter.name, inputs_BTD, normalised, eps, scaled=parameter.groups == (Group.WE,)
+        )
 
 
-def _norm(
+def _measure_layer_norm(
     location: str, inputs_BTD: Tensor, normalised: Tensor, eps: float, *, scaled: bool = False
-) -> Iterator[Found]:
+) -> Iterator[LayerMeasurement]:
     """Yield mean and variance of normalised tokens, (B, T, D), or of their average over tokens, (B, D).
 
     If `scaled`, tokens are multiplied by a constant (output rescale) and only the mean is exact.
@@ -142,40 +144,44 @@ def _norm(
     expected = centred_BTD / (centred_BTD.square().mean(-1, keepdim=True) + eps).sqrt()
     if normalised.dim() < expected.dim():
         expected = expected.mean(1)  # the head of images reads the mean over tokens
-    yield Layer.MEAN, location, rms(normalised.mean(-1)) / rms(normalised)
+    yield LayerCheck.MEAN, location, rms(normalised.mean(-1)) / rms(normalised)
     if not scaled:
-        yield Layer.VARIANCE, location, (normalised.var(-1, correction=0).mean() / expected.square().mean()).item()
+        yield LayerCheck.VARIANCE, location, (normalised.var(-1, correction=0).mean() / expected.square().mean()).item()
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def _block(block: str, branches: list[_Part], streams: Mapping[str, Tensor], heads: int) -> Iterator[Found]:
+def _measure_block(
+    block: str, branches: list[_Branch], streams: Mapping[str, Tensor], heads: int
+) -> Iterator[LayerMeasurement]:
     """Yield the checks of a block's branches, and the coefficients of input and branches in the block's output."""
     stages = list(streams)
     input_BTD = streams[stages[stages.index(branches[0].name) - 1]]
     updates = [torch.zeros_like(input_BTD) if branch.update is None else branch.update for branch in branches]
     # Regress the block's output on its input and its branches: all coefficients should be 1, and nothing should remain.
-    (skip_weight, *weights), remainder = _fit(streams[branches[-1].name], input_BTD, *updates)
-    yield Layer.WEIGHT, block, skip_weight
-    yield Layer.REST, block, remainder
+    (skip_weight, *weights), remainder = _least_squares(streams[branches[-1].name], input_BTD, *updates)
+    yield LayerCheck.WEIGHT, block, skip_weight
+    yield LayerCheck.BLOCK_REMAINDER, block, remainder
     for branch, weight in zip(branches, weights, strict=True):
         if Group.U in branch.products:
             # Only decoders have cross-attention (a second branch with q), and only their self-attention is causal.
             is_decoder = any(Group.Q in other.groups for other in branches[1:])
-            attention_weight, scale, attention_remainder = _attention(
+            attention_weight, scale, attention_remainder = _fit_attention(
                 branch, heads, causal=branch is branches[0] and is_decoder
             )
-            yield Layer.ATTENTION, branch.name, attention_remainder
-            if attention_remainder <= EXACT[Layer.ATTENTION][1]:  # otherwise weight and scale are meaningless
+            yield LayerCheck.ATTENTION_REMAINDER, branch.name, attention_remainder
+            if (
+                attention_remainder <= EXACT_VALUES[LayerCheck.ATTENTION_REMAINDER][1]
+            ):  # otherwise weight and scale are meaningless
                 weight *= attention_weight
-                yield Layer.LOGITS, branch.name, scale
+                yield LayerCheck.LOGITS, branch.name, scale
         elif Group.X in branch.products:
-            yield Layer.ACTIVATION, branch.name, _activation(branch)
-        yield Layer.WEIGHT, branch.name, weight
+            yield LayerCheck.ACTIVATION, branch.name, _activation_error(branch)
+        yield LayerCheck.WEIGHT, branch.name, weight
 
 
-def _attention(branch: _Part, heads: int, *, causal: bool) -> tuple[float, float, float]:
+def _fit_attention(branch: _Branch, heads: int, *, causal: bool) -> tuple[float, float, float]:
     """Fit the input of u by weight * softmax(scale * q k / sqrt(C)) v.
 
     Returns:
@@ -191,17 +197,19 @@ def _attention(branch: _Part, heads: int, *, causal: bool) -> tuple[float, float
     logits_BHTS = q_BHTC @ k_BHSC.transpose(-1, -2) / math.sqrt(q_BHTC.shape[-1])
     masked_TS = torch.ones(logits_BHTS.shape[-2:], dtype=torch.bool).triu(1) & causal
     scale, weight, remainder = 1.0, math.nan, math.nan
-    for _ in range(SCALE_STEPS):
+    for _ in range(NEWTON_STEPS):
         omega_BHTS = (scale * logits_BHTS).masked_fill(masked_TS, -math.inf).softmax(-1)
         centred_BHTS = logits_BHTS - (omega_BHTS * logits_BHTS).sum(-1, keepdim=True)
         # Gauss-Newton: regress on the attention and its derivative by the scale.
         slope_BHTC = (omega_BHTS * centred_BHTS) @ v_BHSC
-        (weight, correction), remainder = _fit(split_heads(branch.inputs[Group.U]), omega_BHTS @ v_BHSC, slope_BHTC)
+        (weight, correction), remainder = _least_squares(
+            split_heads(branch.inputs[Group.U]), omega_BHTS @ v_BHSC, slope_BHTC
+        )
         scale += correction / weight if weight else math.nan  # the slope's coefficient is weight * (change of scale)
     return weight, scale, remainder
 
 
-def _activation(branch: _Part) -> float:
+def _activation_error(branch: _Branch) -> float:
     """Return the rms difference between activations and the exact GELU, relative to the rms of the GELU."""
     if Group.W not in branch.products:
         return math.nan
@@ -209,7 +217,7 @@ def _activation(branch: _Part) -> float:
     return rms(branch.inputs[Group.X].double() - gelu_BTF) / rms(gelu_BTF)
 
 
-def _fit(y: Tensor, *regressors: Tensor) -> tuple[list[float], float]:
+def _least_squares(y: Tensor, *regressors: Tensor) -> tuple[list[float], float]:
     """Return the coefficients of a least-squares fit, and the rms of the residual relative to that of y.
 
     A regressor that vanishes gets the coefficient 0.

@@ -15,22 +15,22 @@ from ettsweep.runs.spec import ModelSpec, RunSpec
 from ettsweep.seeding import derive_seed
 from ettsweep.strategies.factors import Group
 from ettsweep.theory.expectations import HEAD
-from ettsweep.theory.forward_pass import contact, kernel, logits, observe, rms
-from ettsweep.theory.layers import layers
+from ettsweep.theory.forward_pass import kernel, logits, mean_contact_logit, observe, rms
+from ettsweep.theory.layers import measure_layers
 from ettsweep.theory.measurement import Changes, Measurement
-from ettsweep.theory.probe import Probe, checkable
+from ettsweep.theory.probe import Probe, load_checkable
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import parameter_shapes
-from ettsweep.trainer.tasks.task import BatchShare, SameBatch
+from ettsweep.trainer.tasks.task import BatchShare, FixedBatchTask
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
 from ettsweep.trainer.training.trainer import Trainer, initial_network
 
 CPU = torch.device("cpu")
 
-SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
+SAMPLE_SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
 """Signs of the four samples in each backward pass: orthogonal columns, so that cross terms of two samples cancel."""
 
-DECAY = 2.0**-4
+DECAY_PER_STEP = 2.0**-4
 """lr wd of the step that measures decay: a power of two, so that 1 - lr wd is exact in fp32."""
 
 
@@ -46,7 +46,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
     """
     network = initial_network(spec, CPU)
     # Measured before `train`, which changes the parameters in place.
-    layer_values = layers(network, probe) if by_layer else {}
+    layer_values = measure_layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
     initial_values = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     initial, changes, factors = train(network, spec, probe, steps)
@@ -54,8 +54,8 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
         width=spec.model.width,
         seed=spec.seed,
         # Outputs that some position reads have a contact term, so the head's kernel leaves them out.
-        kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in initial.items()},
-        stds=per_tensor(lambda x: x.square().mean().sqrt().item(), initial_values, spec.model),
+        kernels={name: kernel(x if name != HEAD else x[..., probe.unread_K]) for name, x in initial.items()},
+        stds=map_tensors(lambda x: x.square().mean().sqrt().item(), initial_values, spec.model),
         factors=factors,
         gradients=gradients,
         changes=changes,
@@ -63,7 +63,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
         layers=layer_values,
         # After everything else, since it overwrites the parameters.
         decay=shrinkage(network, spec) if decay else {},
-        contact=contact(initial[HEAD], probe),
+        contact=mean_contact_logit(initial[HEAD], probe),
     )
 
 
@@ -75,7 +75,7 @@ def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
 # --- parameters -----------------------------------------------------------------------------------------------------
 
 
-def by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, list[Tensor]]:
+def split_by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, list[Tensor]]:
     """Return each group's tensors as views; a fused tensor (qkv) is split along its first dimension."""
     tensors_by_group: dict[Group, list[Tensor]] = {}
     for parameter in parameter_shapes(model):
@@ -85,11 +85,11 @@ def by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, lis
     return tensors_by_group
 
 
-def per_tensor(
+def map_tensors(
     values: Callable[[Tensor], float], tensors: Mapping[str, Tensor], model: ModelSpec
 ) -> dict[Group, tuple[float, ...]]:
     """Apply a function to each group's tensors."""
-    return {group: tuple(map(values, group_tensors)) for group, group_tensors in by_group(tensors, model).items()}
+    return {group: tuple(map(values, group_tensors)) for group, group_tensors in split_by_group(tensors, model).items()}
 
 
 def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, tuple[float, ...]]:
@@ -101,15 +101,15 @@ def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, 
     names, parameters = zip(*network.named_parameters(), strict=True)
     total: dict[Group, tuple[float, ...]] = {}
     # The signs of outputs are the same in each pass (same seed), or cross terms of samples would not cancel.
-    for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
-        outputs_BK = logits(network, probe)[..., probe.quiet_K].flatten(1)
+    for signs_B in torch.tensor(SAMPLE_SIGNS, dtype=torch.float32):
+        outputs_BK = logits(network, probe)[..., probe.unread_K].flatten(1)
         signed_sum = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
         gradients = torch.autograd.grad(signed_sum, parameters, allow_unused=True, materialize_grads=True)
         by_name = dict(zip(names, gradients, strict=True))
-        squares = per_tensor(lambda x: x.square().sum().item(), by_name, probe.model)
+        squares = map_tensors(lambda x: x.square().sum().item(), by_name, probe.model)
         for group, values in squares.items():
             total[group] = tuple(map(add, total.get(group, [0.0 for _ in values]), values))
-    count = len(SIGNS) * outputs_BK.numel()
+    count = len(SAMPLE_SIGNS) * outputs_BK.numel()
     return {group: tuple(value / count for value in values) for group, values in total.items()}
 
 
@@ -130,23 +130,23 @@ def train(
         Activations before the first step (as from `observe`), the rms change of each stage after each step, and the
         learning-rate factors of each group's tensors.
     """
-    optimizer, task = build_optimizer(network, spec), SameBatch(probe.batch, checkable(probe.model).loss)
+    optimizer, task = build_optimizer(network, spec), FixedBatchTask(probe.batch, load_checkable(probe.model).loss)
     trainer = Trainer(spec, network, optimizer, CPU, BatchShare(spec.batch_size))
     trainer.task = task
     initial, changes = observe(network, probe), list[dict[str, float]]()
     for step in range(1, steps + 1):
         trainer.train_step(spec.lr, task.batches(step))
-        changes.append(_change(initial, observe(network, probe), probe))
-    return initial, changes, _factors(network, optimizer, spec)
+        changes.append(_rms_changes(initial, observe(network, probe), probe))
+    return initial, changes, _lr_factors(network, optimizer, spec)
 
 
-def _change(initial: Mapping[str, Tensor], current: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
+def _rms_changes(initial: Mapping[str, Tensor], current: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
     changes = {name: current[name] - initial[name] for name in initial}
     changes[HEAD] = changes[HEAD][..., probe.trained_K]
     return {name: rms(x) for name, x in changes.items()}
 
 
-def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
+def _lr_factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
     """Return the learning-rate factors of the optimizer's last step."""
     # Read off the optimizer, not computed from the strategy: a factor that is lost on the way must show.
     by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
@@ -167,9 +167,9 @@ def function_changes(network: Network, probe: Probe, initial_values: Mapping[str
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
     trial = copy.deepcopy(network).double()  # a copy, so that the network itself keeps its trained values
     trial.load_state_dict(initial_values)
-    trial_groups = by_group(dict(trial.named_parameters()), probe.model)
-    trained_groups = by_group(dict(network.named_parameters()), probe.model)
-    initial_groups, changes = by_group(initial_values, probe.model), dict[Group, float]()
+    trial_groups = split_by_group(dict(trial.named_parameters()), probe.model)
+    trained_groups = split_by_group(dict(network.named_parameters()), probe.model)
+    initial_groups, changes = split_by_group(initial_values, probe.model), dict[Group, float]()
     initial_outputs = logits(trial, probe)[..., probe.trained_K]
     for group, trial_tensors in trial_groups.items():
         for trial_tensor, trained_tensor in zip(trial_tensors, trained_groups[group], strict=True):
@@ -191,7 +191,7 @@ def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]
     for parameter in parameters.values():
         parameter.fill_(1.0)  # so that 1 - value is the shrinkage
         parameter.grad = torch.zeros_like(parameter)  # None would have the optimizer skip the parameter, decay too
-    optimizer = build_optimizer(network, spec.with_point(spec.lr, DECAY / spec.lr, spec.seed))
+    optimizer = build_optimizer(network, spec.with_point(spec.lr, DECAY_PER_STEP / spec.lr, spec.seed))
     set_lr(optimizer, spec.lr)
     optimizer.step()
-    return per_tensor(lambda x: (1 - x).mean().item() / DECAY, parameters, spec.model)
+    return map_tensors(lambda x: (1 - x).mean().item() / DECAY_PER_STEP, parameters, spec.model)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from ettsweep.strategies.factors import Group
 
 
-class Layer(StrEnum):
+class LayerCheck(StrEnum):
     """A property of a layer that holds at every width, exactly but for rounding.
 
     The values are row names in tables and check.json.
@@ -19,15 +19,15 @@ class Layer(StrEnum):
     """Relative to v / (v + eps), where v is the token's variance before LayerNorm."""
     WEIGHT = "weight"
     """Coefficient of a branch, or of the block's input, in the block's output."""
-    REST = "rest of a block"
+    BLOCK_REMAINDER = "rest of a block"
     """Rms of what input and branches leave unexplained of a block's output, relative to the output."""
     LOGITS = "scale of logits"
     """Relative to q k / sqrt(C)."""
-    ATTENTION = "rest of attention"
+    ATTENTION_REMAINDER = "rest of attention"
     """Rms of what masked softmax leaves unexplained of attention's output, relative to the output."""
     ACTIVATION = "activation"
     """Rms difference between activations and the GELU of their preactivations, relative to the GELU."""
-    LATER = "later token"
+    CAUSALITY = "later token"
     """Change of earlier outputs when the last token changes, relative to the change of the last output."""
     PADDING = "padding"
     """Change of the outputs when [pad] is appended to the source, relative to the outputs."""
@@ -35,17 +35,17 @@ class Layer(StrEnum):
     """Whether a gradient reaches a tensor: 1 or 0."""
 
 
-EXACT = {
-    Layer.MEAN: (0.0, 1e-4),
-    Layer.VARIANCE: (1.0, 1e-4),
-    Layer.WEIGHT: (1.0, 1e-4),
-    Layer.REST: (0.0, 1e-4),
-    Layer.LOGITS: (1.0, 1e-3),
-    Layer.ATTENTION: (0.0, 1e-4),
-    Layer.ACTIVATION: (0.0, 1e-6),
-    Layer.LATER: (0.0, 1e-5),
-    Layer.PADDING: (0.0, 1e-5),
-    Layer.GRADIENT: (1.0, 0.0),
+EXACT_VALUES = {
+    LayerCheck.MEAN: (0.0, 1e-4),
+    LayerCheck.VARIANCE: (1.0, 1e-4),
+    LayerCheck.WEIGHT: (1.0, 1e-4),
+    LayerCheck.BLOCK_REMAINDER: (0.0, 1e-4),
+    LayerCheck.LOGITS: (1.0, 1e-3),
+    LayerCheck.ATTENTION_REMAINDER: (0.0, 1e-4),
+    LayerCheck.ACTIVATION: (0.0, 1e-6),
+    LayerCheck.CAUSALITY: (0.0, 1e-5),
+    LayerCheck.PADDING: (0.0, 1e-5),
+    LayerCheck.GRADIENT: (1.0, 0.0),
 }
 """Exact value and tolerance of each property. Rounding uses up a tenth of the tolerance at most.
 
@@ -87,6 +87,6 @@ class Measurement:
     gradients: PerTensor
     changes: Changes
     function_changes: Mapping[Group, float]
-    layers: Mapping[Layer, Mapping[str, float]]
+    layers: Mapping[LayerCheck, Mapping[str, float]]
     decay: PerTensor
     contact: float | None = None

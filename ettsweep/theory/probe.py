@@ -12,14 +12,14 @@ from ettsweep.errors import InputError
 from ettsweep.runs.spec import ModelSpec
 from ettsweep.seeding import derive_seed
 from ettsweep.theory.kernels import Kernels
-from ettsweep.theory.measurement import Layer
+from ettsweep.theory.measurement import LayerCheck
 from ettsweep.trainer.models.registry import architecture
 from ettsweep.trainer.tasks.task import Batch
 
 SAMPLES = 4
 """Samples of a batch; `measure.SAMPLE_SIGNS` has a column for each."""
 
-Found = tuple[Layer, str, float]
+LayerMeasurement = tuple[LayerCheck, str, float]
 """Property, location in the network, and measured value."""
 
 DRAWS = 64
@@ -42,7 +42,7 @@ class Probe:
 
     model: ModelSpec
     batch: Batch
-    quiet_K: Tensor
+    unread_K: Tensor
     trained_K: Tensor
     read_BT: Tensor | None = None
 
@@ -71,10 +71,10 @@ class Checkable:
     kernels: Callable[[Sequence[Any], float | None, Batch], list[Kernels]]
     ln_eps: Callable[[Any], float]
     stems: Callable[[Any, Batch], dict[str, Tensor]] = lambda network, batch: {}
-    leaks: Callable[[Any, Batch], list[Found]] = lambda network, batch: []
+    leaks: Callable[[Any, Batch], list[LayerMeasurement]] = lambda network, batch: []
 
 
-def checkable(model: ModelSpec) -> Checkable:
+def load_checkable(model: ModelSpec) -> Checkable:
     """Import the check functions of a model's architecture.
 
     Raises:
@@ -89,9 +89,9 @@ def checkable(model: ModelSpec) -> Checkable:
 
 def small_model(model: ModelSpec, depth: int | None) -> ModelSpec:
     """Return the model with few tokens and no dropout, and with that depth unless None."""
-    return checkable(model).small(model, depth)
+    return load_checkable(model).small(model, depth)
 
 
 def make_probe(model: ModelSpec) -> Probe:
     """Return a random batch for a model, the same for models that differ only in width."""
-    return checkable(model).probe(model, torch.Generator().manual_seed(derive_seed(0, "check-scaling")))
+    return load_checkable(model).probe(model, torch.Generator().manual_seed(derive_seed(0, "check-scaling")))

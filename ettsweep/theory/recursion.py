@@ -42,7 +42,7 @@ class ResidualStream:
             _pool(self.kernel, samples), {g: _pool(kernel, samples) for g, kernel in self.tangent.items()}
         )
 
-    def plus(self, kernel: Array, *tangents: Mapping[Group, Array]) -> "ResidualStream":
+    def add_branch(self, kernel: Array, *tangents: Mapping[Group, Array]) -> "ResidualStream":
         """Add a residual branch's kernel and tangent kernels; on average, skip and branch have no cross terms."""
         total = dict(self.tangent)
         for tangent in tangents:
@@ -71,7 +71,7 @@ class Recursion:
     draws: int = 0
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
-    def through(
+    def run_blocks(
         self, stream: ResidualStream, name: str, depth: int, source: ResidualStream | None = None
     ) -> Iterator[tuple[str, ResidualStream]]:
         """Yield (stage name, stream) after each branch of `depth` blocks; with a source, of decoder blocks."""
@@ -97,7 +97,10 @@ class Recursion:
         attention = sample_attention(
             query.kernel, source_stream.kernel, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng
         )
-        values, slopes = attention.read(source_stream.kernel), attention.turn(source_stream.kernel)
+        values, slopes = (
+            attention.contract_weights(source_stream.kernel),
+            attention.contract_slopes(source_stream.kernel),
+        )
         weighted_slopes = query.kernel * slopes
         outer = c[Group.U] * c[Group.V]
         inner = outer * c[Group.Q] * c[Group.K]
@@ -111,10 +114,11 @@ class Recursion:
         # Gradients by earlier weights pass through the branch: by queries, and by keys and values of the source.
         through_queries = {group: inner * slopes * tangent for group, tangent in query.tangent.items()}
         through_source = {
-            group: outer * attention.read(tangent) + inner * query.kernel * attention.turn(tangent)
+            group: outer * attention.contract_weights(tangent)
+            + inner * query.kernel * attention.contract_slopes(tangent)
             for group, tangent in source_stream.tangent.items()
         }
-        return stream.plus(outer * values, added, through_queries, through_source)
+        return stream.add_branch(outer * values, added, through_queries, through_source)
 
     def _mlp(self, stream: ResidualStream) -> ResidualStream:
         """Add an MLP: eq:GP, eq:promised-MLP."""
@@ -124,7 +128,7 @@ class Recursion:
         slopes = c[Group.X] * pair_expectations(self.activation.derivative, preactivations)
         added = {Group.X: activations, Group.W: slopes * hidden.kernel}
         through_mlp = {group: c[Group.W] * slopes * tangent for group, tangent in hidden.tangent.items()}
-        return stream.plus(c[Group.X] * activations, added, through_mlp)
+        return stream.add_branch(c[Group.X] * activations, added, through_mlp)
 
 
 def _pool(kernel_PP: Array, samples: int) -> Array:

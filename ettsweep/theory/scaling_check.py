@@ -21,12 +21,12 @@ from ettsweep.theory.judge import Judgement, judge
 from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.measure import activation_changes, measure
 from ettsweep.theory.measurement import Changes, Measurement
-from ettsweep.theory.probe import SAMPLES, Probe, checkable, make_probe
+from ettsweep.theory.probe import SAMPLES, Probe, load_checkable, make_probe
 
-MOVE = 0.01
+TARGET_CHANGE = 0.01
 """Target rms change of the trained outputs in one step at the narrowest: small, so that changes are linear in lr."""
 
-MOVE_LEAST, MOVE_MOST = 1e-4, 0.3
+MIN_CHANGE, MAX_CHANGE = 1e-4, 0.3
 """Range of that change that a requested learning rate may cause."""
 
 TRIAL_LR = 2.0**-10
@@ -91,25 +91,25 @@ def check_scaling(plan: CheckPlan) -> CheckResult:
     """
     try:
         probes = [make_probe(model) for model in plan.models]
-        with _one_thread():
+        with _single_thread():
             lrs = _learning_rates(plan, probes[0])
             measurements, changes = _train_and_measure(plan, probes, lrs)
-        expectations = expect(plan, probes[0])  # the batch is the same at all widths
+        expectations = compute_expectations(plan, probes[0])  # the batch is the same at all widths
         judgement = judge(expectations, measurements, plan.model.heads, SAMPLES)
         return CheckResult(
             settings=_settings(plan, lrs),
-            about=_about(plan, lrs),
+            about=_describe_check(plan, lrs),
             widths=plan.widths,
             judgement=judgement,
             findings=findings(judgement, plan.s),
-            curves=tuple(_curves(replace(expectations, s=s), changes[s], lr) for s, lr in lrs.items()),
+            curves=tuple(_coordinate_curves(replace(expectations, s=s), changes[s], lr) for s, lr in lrs.items()),
         )
     except KeyboardInterrupt:
         raise StoppedError("interrupted; nothing has been written") from None
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _single_thread() -> Iterator[None]:
     """Run torch on one thread: with so few tokens more threads gain little, and stall if a core is busy."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -146,14 +146,14 @@ def _train_and_measure(
     return measurements, changes
 
 
-def expect(plan: CheckPlan, probe: Probe) -> Expectations:
+def compute_expectations(plan: CheckPlan, probe: Probe) -> Expectations:
     """Compute what theory implies for the plan's networks on the probe batch."""
-    kernels = checkable(plan.model).kernels(plan.models, plan.s, probe.batch)
+    kernels = load_checkable(plan.model).kernels(plan.models, plan.s, probe.batch)
     predictions = [Prediction.of(model, k) for model, k in zip(plan.models, kernels, strict=True)]
     return Expectations(predictions, plan.s, plan.request.optimizer, plan.request.mlp_factor)
 
 
-def _curves(expectations: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
+def _coordinate_curves(expectations: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
     """Average changes over seeds, by stage, step and width, and add the implied powers."""
 
     def means(stage: str) -> tuple[tuple[float, ...], ...]:
@@ -193,13 +193,13 @@ def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
     }
 
 
-def _about(plan: CheckPlan, lrs: LearningRates) -> str:
+def _describe_check(plan: CheckPlan, lrs: LearningRates) -> str:
     request, model = plan.request, plan.model
     standard_note = (
         "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
     )
     return (
-        f"{request.model} under {strategy_name(plan.s)}: {model.heads} heads, {checkable(model).about(model)}; "
+        f"{request.model} under {strategy_name(plan.s)}: {model.heads} heads, {load_checkable(model).about(model)}; "
         f"{len(plan.seeds)} seeds, {request.steps} steps of {request.optimizer} at lr {lrs[plan.s]:.2g}{standard_note}"
     )
 
@@ -219,33 +219,33 @@ def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
     """
     requested_lr, s = plan.request.lr, plan.s
     if s is None and requested_lr is not None:
-        return {None: _checked(plan, probe, requested_lr)}
-    lr = _moving(plan, probe, s or 0.0, TRIAL_LR) if requested_lr is None else _checked(plan, probe, requested_lr)
+        return {None: _check_lr(plan, probe, requested_lr)}
+    lr = _choose_lr(plan, probe, s or 0.0, TRIAL_LR) if requested_lr is None else _check_lr(plan, probe, requested_lr)
     standard_lr, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.request.optimizer)
     return {None: standard_lr} if s is None else {None: standard_lr, s: lr}
 
 
-def _moving(plan: CheckPlan, probe: Probe, s: float | None, trial_lr: float) -> float:
+def _choose_lr(plan: CheckPlan, probe: Probe, s: float | None, trial_lr: float) -> float:
     """Return the lr, to two digits, that changes the outputs by `TARGET_CHANGE` in the first step at the narrowest."""
-    change = _moved(plan, probe, s, trial_lr)
+    change = _output_change(plan, probe, s, trial_lr)
     if not 0 < change < math.inf:  # also false for nan
         raise EttsweepError(f"a step at lr {trial_lr:.2g} moves the outputs by {change:.2g}; choose another with --lr")
-    return float(f"{trial_lr * MOVE / change:.2g}")  # changes are linear in so small an lr
+    return float(f"{trial_lr * TARGET_CHANGE / change:.2g}")  # changes are linear in so small an lr
 
 
-def _checked(plan: CheckPlan, probe: Probe, lr: float) -> float:
-    change = _moved(plan, probe, plan.s, lr)
-    if MOVE_LEAST <= change <= MOVE_MOST:
+def _check_lr(plan: CheckPlan, probe: Probe, lr: float) -> float:
+    change = _output_change(plan, probe, plan.s, lr)
+    if MIN_CHANGE <= change <= MAX_CHANGE:
         return lr
-    n, amount = plan.widths[0], "little" if change < MOVE else "much"
+    n, amount = plan.widths[0], "little" if change < TARGET_CHANGE else "much"
     # The trial lr suits the family; standard's is its image at this width.
     trial_lr = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
-    better_lr = _moving(plan, probe, plan.s, trial_lr)
+    better_lr = _choose_lr(plan, probe, plan.s, trial_lr)
     raise InputError(
         f"--lr {lr:g}: a step at width {n} moves the outputs by {change:.2g}, which is too {amount} to measure powers "
-        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {better_lr:.2g} moves them by {MOVE:g}"
+        f"({MIN_CHANGE:g} to {MAX_CHANGE:g} do); {better_lr:.2g} moves them by {TARGET_CHANGE:g}"
     )
 
 
-def _moved(plan: CheckPlan, probe: Probe, s: float | None, lr: float) -> float:
+def _output_change(plan: CheckPlan, probe: Probe, s: float | None, lr: float) -> float:
     return activation_changes(plan.spec(probe.model, plan.seeds[0], s, lr), probe, 1)[0][HEAD]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ettsweep.console import count
-from ettsweep.theory.kernels import Kernels, at_width, vit_kernels
+from ettsweep.console import format_count
+from ettsweep.theory.kernels import Kernels, kernels_at_width, vit_kernels
 from ettsweep.theory.probe import DRAWS, SAMPLES, Checkable, Probe
 from ettsweep.trainer.models.vit import Vit, patchify
 from ettsweep.trainer.models.vit_spec import VitSpec, dims, patches
@@ -27,7 +27,7 @@ def _small(model: VitSpec, depth: int | None) -> VitSpec:
 
 
 def _about(model: VitSpec) -> str:
-    return f"{count(model.depth, 'block')}, {SAMPLES} images of {patches(model)} patches"
+    return f"{format_count(model.depth, 'block')}, {SAMPLES} images of {patches(model)} patches"
 
 
 def _probe(model: VitSpec, generator: torch.Generator) -> Probe:
@@ -56,7 +56,7 @@ def _kernels(models: Sequence[VitSpec], s: float | None, batch: Batch) -> list[K
     inputs_PX = patchify(batch.inputs[0], widest.patch_size).flatten(0, 1).double().numpy()
     inputs_PP = inputs_PX @ inputs_PX.T / inputs_PX.shape[1]
     kernels = vit_kernels(widest, dims(widest), s, inputs_PP, SAMPLES, draws=DRAWS)
-    return [*(at_width(kernels, dims(model), s) for model in narrower), kernels]
+    return [*(kernels_at_width(kernels, dims(model), s) for model in narrower), kernels]
 
 
 def _ln_eps(model: VitSpec) -> float:

@@ -18,29 +18,29 @@ from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Footer, Static
 
-from ettsweep.console import cell, count
+from ettsweep.console import format_cell, format_count
 from ettsweep.errors import EttsweepError
-from ettsweep.launch.cancellation import OVER, cancel, cancellable
+from ettsweep.launch.cancellation import ENDED_STATES, cancel, cancellable
 from ettsweep.launch.progress import SweepStatus
 from ettsweep.study.run_index import Run
 from ettsweep.watch.dialogs import ConfirmDialog, HelpScreen, LogScreen
 from ettsweep.watch.events import run_title
-from ettsweep.watch.labels import Words, few, headline, problems
-from ettsweep.watch.lattice_view import drawn, is_whole, window
-from ettsweep.watch.layout import FRAME, panel_heights
+from ettsweep.watch.labels import StyledText, headline, limit_problems, problems
+from ettsweep.watch.lattice_view import draw_lattice, fit_window, shows_all_cells
+from ettsweep.watch.layout import BORDER_LINES, panel_heights
 from ettsweep.watch.list_view import ListView
-from ettsweep.watch.panels import SORTS, event_lines, family_lines, family_words, run_lines, sorted_runs
+from ettsweep.watch.panels import SORT_KEYS, event_lines, family_details, family_lines, run_lines, sorted_runs
 from ettsweep.watch.poller import Poller
 from ettsweep.watch.view_model import FamilyView, ViewModel
-from ettsweep.watch.watcher import Choose, Watcher
+from ettsweep.watch.watcher import Selector, Watcher
 
-DETAILS = 30
+MIN_DETAILS_WIDTH = 30
 """Minimum width of the details beside the lattice, in characters."""
 
-KEYS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
+MAIN_ACTIONS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
 """Actions of the main screen, which are disabled while a log or a dialog covers it."""
 
-TERMINAL_S = 1.0
+TERMINAL_CHECK_S = 1.0
 """Seconds between checks whether the terminal still exists."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -76,14 +76,14 @@ class WatchScreen(App[None]):
 
         def __init__(self, view: ViewModel) -> None:
             super().__init__()
-            self.sight = view
+            self.view = view
 
     class StatusText(Message):
         """The poller reports progress or an error."""
 
-        def __init__(self, text: str, bad: bool = False) -> None:
+        def __init__(self, text: str, is_error: bool = False) -> None:
             super().__init__()
-            self.text, self.bad = text, bad
+            self.text, self.is_error = text, is_error
 
     class Failed(Message):
         """The poller has stopped because of an error."""
@@ -97,13 +97,13 @@ class WatchScreen(App[None]):
         self.theme = "ansi-dark"  # with ansi_color this uses the terminal's own colours, on dark and light backgrounds
         self.view: ViewModel | None = None
         self.error: Exception | None = None
-        self.ended_by: signal.Signals | None = None
+        self.exit_signal: signal.Signals | None = None
         self._results, self._watcher = results, watcher
-        self._looking = Poller(watcher, self)
-        self._sort, self._reading, self._unreadable = next(iter(SORTS)), "reading ...", ""
-        self._shown: dict[str, Text] = {}
-        self._drawn: tuple[object, int, int, object] = (None, 0, 0, None)  # family, width, height, lattice
-        self._beside = 0
+        self._poller = Poller(watcher, self)
+        self._sort_name, self._progress_text, self._error_text = next(iter(SORT_KEYS)), "reading ...", ""
+        self._panel_texts: dict[str, Text] = {}
+        self._lattice_key: tuple[object, int, int, object] = (None, 0, 0, None)  # family, width, height, lattice
+        self._details_width = 0
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -122,52 +122,52 @@ class WatchScreen(App[None]):
         # Signal handlers can be set in the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                loop.add_signal_handler(number, self._end, number)
+                loop.add_signal_handler(number, self._exit_on_signal, number)
         for name, title in {"families": "families", "middle": "lattice", "runs": "runs", "events": "events"}.items():
             self.query_one(f"#{name}").border_title = f" {title} "
         # Before the first view, so that arrow keys work at once.
         self.query_one("#families").focus()
-        self._draw()
-        self._looking.start()
+        self._draw_panels()
+        self._poller.start()
 
-    def _end(self, number: signal.Signals) -> None:
-        self.ended_by = number
+    def _exit_on_signal(self, number: signal.Signals) -> None:
+        self.exit_signal = number
         self.exit()
 
     def on_unmount(self) -> None:
-        self._looking.stop()
+        self._poller.stop()
 
     # --- listener of the poller -------------------------------------------------------------------------------------
 
     # Called in the poller's thread: widgets may be changed in the application's thread only, hence messages.
 
-    def reading(self, message: str) -> None:
+    def report_progress(self, message: str) -> None:
         self.post_message(self.StatusText(message))
 
-    def seen(self, view: ViewModel) -> None:
+    def show_view(self, view: ViewModel) -> None:
         self.post_message(self.Updated(view))
 
-    def unreadable(self, reason: str) -> None:
-        self.post_message(self.StatusText(f"{reason}; showing the last readable state", bad=True))
+    def report_read_error(self, reason: str) -> None:
+        self.post_message(self.StatusText(f"{reason}; showing the last readable state", is_error=True))
 
-    def impossible(self, error: Exception) -> None:
+    def report_failure(self, error: Exception) -> None:
         self.post_message(self.Failed(error))
 
     @on(Updated)
-    def _on_seen(self, message: Updated) -> None:
-        self.view, self._unreadable = message.sight, ""
-        self._draw()
+    def _on_updated(self, message: Updated) -> None:
+        self.view, self._error_text = message.view, ""
+        self._draw_panels()
 
     @on(StatusText)
-    def _on_said(self, message: StatusText) -> None:
-        if message.bad:
-            self._unreadable = message.text
+    def _on_status_text(self, message: StatusText) -> None:
+        if message.is_error:
+            self._error_text = message.text
         else:
-            self._reading = message.text
-        self._draw()
+            self._progress_text = message.text
+        self._draw_panels()
 
     @on(Failed)
-    def _on_impossible(self, message: Failed) -> None:
+    def _on_failed(self, message: Failed) -> None:
         self.error = message.error
         self.exit()
 
@@ -175,69 +175,69 @@ class WatchScreen(App[None]):
 
     def on_resize(self, event: Resize) -> None:
         # Only after the refresh do all widgets have their new sizes.
-        self.call_after_refresh(self._draw)
+        self.call_after_refresh(self._draw_panels)
 
-    @on(ListView.Chosen)
-    def _on_chosen(self) -> None:
-        self._draw()
+    @on(ListView.Highlighted)
+    def _on_highlighted(self) -> None:
+        self._draw_panels()
 
-    def _draw(self) -> None:
+    def _draw_panels(self) -> None:
         """Show the newest view in all panels."""
         width, view = self.size.width, self.view
-        problem_lines: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
+        problem_lines: list[StyledText] = [(format_cell(self._error_text), "red")] if self._error_text else []
         # Before the first view there is a single line on the progress of reading.
         if view is None:
-            self._say("head", [(self._reading, "bold"), (cell(str(self._results)), "dim")])
-            self._share_out(0)
+            self._show_texts("head", [(self._progress_text, "bold"), (format_cell(str(self._results)), "dim")])
+            self._layout_panels(0)
             return
-        problem_lines = few([*problem_lines, *problems(view)])
-        self._say("head", headline(view, str(self._results)))
-        self._say("problems", problem_lines, between="\n")
+        problem_lines = limit_problems([*problem_lines, *problems(view)])
+        self._show_texts("head", headline(view, str(self._results)))
+        self._show_texts("problems", problem_lines, separator="\n")
         families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
         no_families = "no sweep: only single runs" if view.runs or not view.families else ""
         families.set_lines([family.key for family in view.families], family_lines(view, width), no_families)
-        sorted_views = sorted_runs(view, self._sort)
+        sorted_views = sorted_runs(view, self._sort_name)
         no_runs = "all runs have finished"
         runs.set_lines([run.run.id for run in sorted_views], run_lines(sorted_views, width), no_runs)
         families.border_title = f" families: {len(view.families)} "
-        runs.border_title = f" unfinished runs: {len(sorted_views)}, by {self._sort} "
-        self._share_out(len(problem_lines))
+        runs.border_title = f" unfinished runs: {len(sorted_views)}, by {self._sort_name} "
+        self._layout_panels(len(problem_lines))
 
-    def _share_out(self, problem_count: int) -> None:
+    def _layout_panels(self, problem_count: int) -> None:
         """Set the heights of all panels, and draw those whose content depends on their height."""
         view, family, height = self.view, self.family, self.size.height - 2 - problem_count  # 2: headline and footer
-        lattice_width = self.size.width - DETAILS
-        viewport = window(family.lattice, lattice_width, height // 2) if family else None
+        lattice_width = self.size.width - MIN_DETAILS_WIDTH
+        viewport = fit_window(family.lattice, lattice_width, height // 2) if family else None
         families, runs = (len(view.families), len(view.runs)) if view else (0, 0)
         # Seven lines for the lattice even before there is one, so that panels do not jump.
         heights = panel_heights(height, families + 1, max(viewport.height if viewport else 0, 7), runs + 1)
         for name, lines in zip(("families", "middle", "runs", "events"), heights, strict=True):
             self.query_one(f"#{name}").styles.height = lines
         if family:
-            self._show_family(family, lattice_width, heights.lattice - FRAME)
-        self._update("events", event_lines(view.events if view else (), heights.events - FRAME))
+            self._show_family(family, lattice_width, heights.lattice - BORDER_LINES)
+        self._set_text("events", event_lines(view.events if view else (), heights.events - BORDER_LINES))
 
     def _show_family(self, family: FamilyView, width: int, height: int) -> None:
         """Draw the lattice of a family and its details."""
         # Drawing a large lattice takes long: skip it unless family, size or lattice has changed.
-        if self._drawn[:3] != (family.key, width, height) or self._drawn[3] is not family.lattice:
-            lines = drawn(family.lattice, width, height)
-            self._drawn = (family.key, width, height, family.lattice)
-            self._update("lattice", Text("\n").join(lines))
+        if self._lattice_key[:3] != (family.key, width, height) or self._lattice_key[3] is not family.lattice:
+            lines = draw_lattice(family.lattice, width, height)
+            self._lattice_key = (family.key, width, height, family.lattice)
+            self._set_text("lattice", Text("\n").join(lines))
             # Details get what the lattice and its margin leave.
-            self._beside = self.size.width - max(map(len, lines), default=0) - 3
-            suffix = "" if is_whole(family.lattice, width, height) else ", a part of it"
-            self.query_one("#middle").border_title = f" {cell(family.title)}: lr across, wd up{suffix} "
-        self._update("details", family_words(family, self._beside, height))
+            self._details_width = self.size.width - max(map(len, lines), default=0) - 3
+            suffix = "" if shows_all_cells(family.lattice, width, height) else ", a part of it"
+            self.query_one("#middle").border_title = f" {format_cell(family.title)}: lr across, wd up{suffix} "
+        self._set_text("details", family_details(family, self._details_width, height))
 
-    def _update(self, name: str, text: Text) -> None:
+    def _set_text(self, name: str, text: Text) -> None:
         # Static.update lays out the whole screen again, even for an equal text.
-        if self._shown.get(name) != text:
-            self._shown[name] = text
+        if self._panel_texts.get(name) != text:
+            self._panel_texts[name] = text
             self.query_one(f"#{name}", Static).update(text)
 
-    def _say(self, name: str, texts: Sequence[Words], between: str = "  ") -> None:
-        self._update(name, Text(between).join(Text(text, style=style) for text, style in texts))
+    def _show_texts(self, name: str, texts: Sequence[StyledText], separator: str = "  ") -> None:
+        self._set_text(name, Text(separator).join(Text(text, style=style) for text, style in texts))
         self.query_one(f"#{name}").display = bool(texts)
 
     @property
@@ -258,7 +258,7 @@ class WatchScreen(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys of the main screen while a log or a dialog covers it."""
-        return len(self.screen_stack) < 2 or action not in KEYS
+        return len(self.screen_stack) < 2 or action not in MAIN_ACTIONS
 
     def action_family(self, by: int) -> None:
         """Select another family, `by` lines below."""
@@ -266,9 +266,9 @@ class WatchScreen(App[None]):
 
     def action_sort(self) -> None:
         """Sort the runs by the next of `SORT_KEYS`."""
-        names = list(SORTS)
-        self._sort = names[(names.index(self._sort) + 1) % len(names)]
-        self._draw()
+        names = list(SORT_KEYS)
+        self._sort_name = names[(names.index(self._sort_name) + 1) % len(names)]
+        self._draw_panels()
 
     def action_help(self) -> None:
         """Show the help."""
@@ -278,11 +278,11 @@ class WatchScreen(App[None]):
     def action_log(self) -> None:
         """Follow the log of the selected run."""
         if (run := self.run_in_view) is None:
-            self._tell("no run is selected")
+            self._notify_user("no run is selected")
             return
-        self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._over(run.id)))
+        self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._is_over(run.id)))
 
-    def _over(self, run_id: str) -> bool:
+    def _is_over(self, run_id: str) -> bool:
         """`True` if a run logs nothing more until it is requested again."""
         status = self.view.sweep_status.statuses.get(run_id) if self.view else None
         return status is not None and status.state.over
@@ -290,68 +290,68 @@ class WatchScreen(App[None]):
     def action_cancel_run(self) -> None:
         """Cancel the selected run after confirmation."""
         run = self.run_in_view
-        if run is None or run.state in OVER:
-            self._tell(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is selected")
+        if run is None or run.state in ENDED_STATES:
+            self._notify_user(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is selected")
             return
-        self._ask(f"cancel run {run_title(run)}?", lambda: [run])
+        self._confirm_cancel(f"cancel run {run_title(run)}?", lambda: [run])
 
     def action_cancel_sweep(self) -> None:
         """Cancel the runs of the selected family's sweep, except those of other sweeps, after confirmation."""
         if (family := self.family) is None or self.view is None:
-            self._tell("no sweep is selected")
+            self._notify_user("no sweep is selected")
             return
         name, view = family.study.sweep, self.view
         # The result is fixed now: the runs that the question counts are the ones cancelled.
         runs, skipped = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
         if not runs:
-            self._tell("; ".join([f"sweep {name}: nothing to cancel", *skipped]))
+            self._notify_user("; ".join([f"sweep {name}: nothing to cancel", *skipped]))
             return
-        request = "; ".join([f"cancel {count(len(runs), 'run')} of sweep {name}", *skipped])
-        self._ask(f"{request}?", lambda: runs)
+        request = "; ".join([f"cancel {format_count(len(runs), 'run')} of sweep {name}", *skipped])
+        self._confirm_cancel(f"{request}?", lambda: runs)
 
-    def _tell(self, text: str) -> None:
-        self.notify(cell(text), markup=False)
+    def _notify_user(self, text: str) -> None:
+        self.notify(format_cell(text), markup=False)
 
-    def _ask(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
+    def _confirm_cancel(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
         def on_answer(yes: bool | None) -> None:
             if yes:
                 # A daemon thread: leaving does not wait for SLURM.
-                threading.Thread(target=self._cancel, args=(runs(),), daemon=True).start()
+                threading.Thread(target=self._cancel_runs, args=(runs(),), daemon=True).start()
 
-        self.push_screen(ConfirmDialog(cell(question)), on_answer)
+        self.push_screen(ConfirmDialog(format_cell(question)), on_answer)
 
-    def _cancel(self, runs: Sequence[Run]) -> None:
+    def _cancel_runs(self, runs: Sequence[Run]) -> None:
         """Cancel runs; called in a thread of its own, since SLURM may take minutes to answer."""
         try:
             message = "; ".join(cancel(self._results, runs))
             # Widgets may be changed in the application's thread only.
-            self.call_from_thread(self._tell, message)
+            self.call_from_thread(self._notify_user, message)
         except EttsweepError as error:
-            self.call_from_thread(self._tell, str(error))
-        self._looking.wake()
+            self.call_from_thread(self._notify_user, str(error))
+        self._poller.wake()
 
 
-def _end_with_terminal() -> None:
+def _exit_without_terminal() -> None:
     """Exit the process once its terminal is gone: Textual would wait forever to write its last lines there."""
     while os.isatty(0):
-        time.sleep(TERMINAL_S)
+        time.sleep(TERMINAL_CHECK_S)
     os._exit(128 + signal.SIGHUP)
 
 
-def show_screen(results: Path, choose: Choose) -> SweepStatus | None:
+def show_screen(results: Path, selector: Selector) -> SweepStatus | None:
     """Run the application until the user leaves it; return the last status of the runs, None before the first poll.
 
     Raises:
         EttsweepError: No run or study matches, or the results folder cannot be read.
     """
-    screen = WatchScreen(results, Watcher(results, choose, lambda: time.strftime("%H:%M:%S")))
-    threading.Thread(target=_end_with_terminal, daemon=True).start()
+    screen = WatchScreen(results, Watcher(results, selector, lambda: time.strftime("%H:%M:%S")))
+    threading.Thread(target=_exit_without_terminal, daemon=True).start()
     screen.run()
     if screen.error:
         raise screen.error
-    if screen.ended_by not in (None, signal.SIGINT):  # the terminal is restored: let the signal end the process
-        signal.signal(screen.ended_by, signal.SIG_DFL)
-        os.kill(os.getpid(), screen.ended_by)
+    if screen.exit_signal not in (None, signal.SIGINT):  # the terminal is restored: let the signal end the process
+        signal.signal(screen.exit_signal, signal.SIG_DFL)
+        os.kill(os.getpid(), screen.exit_signal)
     if screen.return_code:
         raise SystemExit(screen.return_code)  # Textual has printed a traceback
     return screen.view.sweep_status if screen.view else None

@@ -10,12 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, RichLog, Static
 
-from ettsweep.console import cell, escape_control
+from ettsweep.console import escape_control, format_cell
 from ettsweep.launch.log_follow import LogFollower
 from ettsweep.runs.folder import RunDir
-from ettsweep.watch.lattice_view import LEGEND, MARKED
+from ettsweep.watch.lattice_view import MARK_LEGEND, STATE_LEGEND
 
-KEPT = 5000
+MAX_LOG_LINES = 5000
 """Lines of a log that can be scrolled back."""
 
 POLL_S = 0.5
@@ -53,7 +53,7 @@ so that the six neighbours of a point touch it. Lighter colours are
 better scores. A verdict followed by ... is out of date: runs have
 finished since.
 
-{MARKED}
+{MARK_LEGEND}
 """
 
 
@@ -63,7 +63,7 @@ class HelpScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
 
     def compose(self) -> ComposeResult:
-        signs = LEGEND.split("  ")
+        signs = STATE_LEGEND.split("  ")
         yield Static(Text(HELP + "\n".join("  ".join(signs[k : k + 5]) for k in range(0, len(signs), 5))))
 
 
@@ -72,13 +72,13 @@ class LogScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,l", "dismiss", "back", key_display="q")]
 
-    def __init__(self, run: RunDir, title: str, over: Callable[[], bool]) -> None:
+    def __init__(self, run: RunDir, title: str, is_over: Callable[[], bool]) -> None:
         super().__init__()
-        self._tail, self._title, self._over, self._ended = LogFollower(run), title, over, False
+        self._follower, self._title, self._is_over, self._ended = LogFollower(run), title, is_over, False
 
     def compose(self) -> ComposeResult:
-        yield Static(Text(f"log of {cell(self._title)}", no_wrap=True, overflow="ellipsis"), id="title")
-        yield RichLog(max_lines=KEPT, wrap=True)
+        yield Static(Text(f"log of {format_cell(self._title)}", no_wrap=True, overflow="ellipsis"), id="title")
+        yield RichLog(max_lines=MAX_LOG_LINES, wrap=True)
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -91,13 +91,13 @@ class LogScreen(Screen[None]):
         """Show new lines and, once the run has ended, the rest."""
         if self._ended:
             return
-        self._ended = self._over()  # before reading: lines written in between are read too
-        text = self._tail.more() + (self._tail.rest() if self._ended else "")
+        self._ended = self._is_over()  # before reading: lines written in between are read too
+        text = self._follower.read_new_lines() + (self._follower.read_ending() if self._ended else "")
         if text:
             self.app.call_from_thread(self._write, text)
 
     def _write(self, text: str) -> None:
         log = self.query_one(RichLog)
         # Logs may hold control characters that would change the terminal.
-        for line in escape_control(text).splitlines()[-KEPT:]:
+        for line in escape_control(text).splitlines()[-MAX_LOG_LINES:]:
             log.write(Text(line))

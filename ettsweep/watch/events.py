@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass
 
-from ettsweep.console import STYLES, cell, count
+from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.files import number
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run
 from ettsweep.study.verdict import Verdict
 
-TOLD = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD, State.PRUNED)
+EVENT_STATES = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD, State.PRUNED)
 """States that are an event when a run enters them."""
 
-LASTING = (State.FAILED, State.DIVERGED)
+INITIAL_EVENT_STATES = (State.FAILED, State.DIVERGED)
 """States that are an event also for runs that were in them at the first poll."""
 
-STYLED = STYLES | {"requeued": "cyan", "spikes": "yellow", "reached": "bold green", "lost": "red"}
+EVENT_STYLES = STYLES | {"requeued": "cyan", "spikes": "yellow", "reached": "bold green", "lost": "red"}
 """Style of an event by its kind."""
 
 
@@ -27,14 +27,14 @@ class Event:
     first poll.
     """
 
-    what: str
-    whose: str
-    told: str
-    place: str = ""
+    kind: str
+    subject: str
+    text: str
+    position: str = ""
     at: str = ""
 
 
-def events_of_run(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 0), at: str = "") -> list[Event]:
+def run_events(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 0), at: str = "") -> list[Event]:
     """Return what happened to a run between two polls; `before` is None if the first of them did not see the run.
 
     `attempts` are the numbers of the run's last attempt at both polls.
@@ -42,16 +42,16 @@ def events_of_run(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 
     events: list[tuple[str, str]] = []
     # A new attempt of a known run: its job was requeued, or another worker took it over.
     if before and 0 < attempts[0] < attempts[1]:
-        events.append(("requeued", _taken_over(now, attempts[1])))
+        events.append(("requeued", _describe_resume(now, attempts[1])))
     state = now.state
-    if state in (TOLD if before else LASTING) and not (before and before.state is state):
+    if state in (EVENT_STATES if before else INITIAL_EVENT_STATES) and not (before and before.state is state):
         events.append((state.value, now.status.reason))
-    if now.result and not (before and before.result) and (text := told_spikes(now)):
+    if now.result and not (before and before.result) and (text := describe_spikes(now)):
         events.append(("spikes", text))
-    return [Event(kind, short_id(now), first_line(text), place(now), at) for kind, text in events]
+    return [Event(kind, short_id(now), first_line(text), run_position(now), at) for kind, text in events]
 
 
-def events_of_verdict(title: str, before: Verdict | None, now: Verdict, at: str) -> list[Event]:
+def verdict_events(title: str, before: Verdict | None, now: Verdict, at: str) -> list[Event]:
     """Return an event if a family has reached an optimum, moved to another one, or lost it.
 
     A first verdict is no event: it says nothing about when the optimum was reached.
@@ -70,17 +70,17 @@ def short_id(run: Run) -> str:
     return run.id[:8]
 
 
-def place(run: Run) -> str:
+def run_position(run: Run) -> str:
     """Return strategy, point and seed of a run in one line."""
     return f"{run.strategy} {run.point} seed {run.spec.seed}"
 
 
 def run_title(run: Run) -> str:
     """Return the short id and the position of a run."""
-    return f"{short_id(run)} {place(run)}"
+    return f"{short_id(run)} {run_position(run)}"
 
 
-def told_spikes(run: Run) -> str:
+def describe_spikes(run: Run) -> str:
     """Return the number of spikes of a finished run and the step of the highest one; "" if there are none."""
     # Results may be edited by hand: check types.
     spikes = (run.result or {}).get("spike_events")
@@ -90,16 +90,16 @@ def told_spikes(run: Run) -> str:
     highest = max(events, key=lambda event: number(event.get("sigmas")) or 0.0)
     sigmas = number(highest.get("sigmas"))
     size = f" by {sigmas:.3g} sigmas" if sigmas is not None else ""
-    return f"{count(len(events), 'spike')}; {cell(highest.get('kind'))} at step {cell(highest.get('step'))}{size}"
+    return f"{format_count(len(events), 'spike')}; {format_cell(highest.get('kind'))} at step {format_cell(highest.get('step'))}{size}"
 
 
 def first_line(text: str) -> str:
     """Return the first non-blank line of a text, without control characters."""
-    return cell(next((line.strip() for line in text.split("\n") if line.strip()), ""))
+    return format_cell(next((line.strip() for line in text.split("\n") if line.strip()), ""))
 
 
-def _taken_over(run: Run, number: int) -> str:
+def _describe_resume(run: Run, number: int) -> str:
     """Return the step from which a new attempt resumes, and whether SLURM requeued the job."""
     _, step = run.dir.attempt(number).resumed_from()
-    job = "its job was requeued: " if run.dir.attempt(number - 1).requeued() else ""
+    job = "its job was requeued: " if run.dir.attempt(number - 1).was_requeued() else ""
     return f"{job}attempt {number} resumes from {f'step {step}' if step else 'the start'}"

@@ -2,36 +2,36 @@
 
 from collections.abc import Iterator
 
-from ettsweep.console import STYLES, cell, count
+from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.progress import format_duration
-from ettsweep.powers import power
-from ettsweep.study.verdict import MOST, MOST_SURE, Bound, Verdict
+from ettsweep.powers import format_power
+from ettsweep.study.verdict import MAX_NEEDED_RUNS, MAX_PROBABILITY, Bound, Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 
-Words = tuple[str, str]
+StyledText = tuple[str, str]
 """A text and its style."""
 
 NOT_JUDGED = "not judged yet"
-AGAIN = " ..."
+STALE_SUFFIX = " ..."
 """Suffix of a verdict that is out of date, since runs have finished after it."""
 
 
-def confidence(family: FamilyView) -> Words:
+def verdict_label(family: FamilyView) -> StyledText:
     """Return the verdict on a family as a short label."""
     if (verdict := family.verdict) is None:
         return NOT_JUDGED, "dim"
-    suffix = AGAIN if family.stale else ""
-    return _short(verdict) + suffix, STYLES.get(verdict.verdict, "")
+    suffix = STALE_SUFFIX if family.stale else ""
+    return _short_verdict(verdict) + suffix, STYLES.get(verdict.verdict, "")
 
 
-def _short(verdict: Verdict) -> str:
+def _short_verdict(verdict: Verdict) -> str:
     bound, format_share = verdict.bound, verdict.study.metric.format_share
     if verdict.verdict == "unresolved" and bound and bound.value is not None:
         return f"unresolved: {format_share(bound.value)}, margin {format_share(bound.margin)}"
     return verdict.statement
 
 
-def details(family: FamilyView) -> Iterator[Words]:
+def detail_lines(family: FamilyView) -> Iterator[StyledText]:
     """Yield the details of a family, line by line, the most important first."""
     yield family.title, "bold"
     verdict = family.verdict
@@ -42,28 +42,32 @@ def details(family: FamilyView) -> Iterator[Words]:
     if family.stale:
         yield "runs have finished since; judging again", "dim"
     if point := verdict.point:
-        yield f"at lr {power(point.lr)}, wd {power(point.wd)}", ""
-        yield _score(verdict), ""
+        yield f"at lr {format_power(point.lr)}, wd {format_power(point.wd)}", ""
+        yield _score_text(verdict), ""
     if bound := verdict.bound:
-        yield from _bound(verdict, bound)
+        yield from _bound_lines(verdict, bound)
     if verdict.reason:
-        yield cell(verdict.reason), "dim"
+        yield format_cell(verdict.reason), "dim"
 
 
-def _score(verdict: Verdict) -> str:
+def _score_text(verdict: Verdict) -> str:
     if verdict.score is None or verdict.candidate is None:
         return "no score: it diverged" if verdict.candidate and verdict.candidate.state.finished else "no score yet"
-    metric = verdict.study.metric.metric.replace("_", " ")
-    return f"{metric} {verdict.score:.4g}, {count(verdict.candidate.runs, 'seed')}"
+    metric = verdict.study.metric.name.replace("_", " ")
+    return f"{metric} {verdict.score:.4g}, {format_count(verdict.candidate.runs, 'seed')}"
 
 
-def _bound(verdict: Verdict, bound: Bound) -> Iterator[Words]:
+def _bound_lines(verdict: Verdict, bound: Bound) -> Iterator[StyledText]:
     # Without an estimate of the noise, the probability means nothing.
-    if bound.noise.known != "unknown":
-        probability = f"more than {100 * MOST_SURE:g}%" if bound.best > MOST_SURE else f"{100 * bound.best:.3g}%"
+    if bound.noise.source != "unknown":
+        probability = (
+            f"more than {100 * MAX_PROBABILITY:g}%"
+            if bound.best_probability > MAX_PROBABILITY
+            else f"{100 * bound.best_probability:.3g}%"
+        )
         yield f"beats all {len(verdict.neighbours)} neighbours: {probability}", ""
-    if bound.wide:
-        further_runs = f"more than {MOST}" if bound.more is None else f"about {bound.more}"
+    if bound.is_too_wide:
+        further_runs = f"more than {MAX_NEEDED_RUNS}" if bound.further_runs is None else f"about {bound.further_runs}"
         yield f"{further_runs} more runs would decide", "yellow"
 
 
@@ -73,36 +77,40 @@ def progress_bar(share: float, width: int) -> str:
     return "━" * full + "─" * (width - full)
 
 
-def headline(view: ViewModel, results: str) -> list[Words]:
+def headline(view: ViewModel, results: str) -> list[StyledText]:
     """Return the texts of the first line: numbers of runs, time left, results folder."""
     sweep_status = view.sweep_status
-    texts = [(f"{sweep_status.done}/{count(len(sweep_status.statuses), 'run')} finished", "bold")]
+    texts = [(f"{sweep_status.finished_count}/{format_count(len(sweep_status.statuses), 'run')} finished", "bold")]
     if view.ended:
-        texts.append(("all runs have ended", "green" if not sweep_status.left else "yellow"))
+        texts.append(("all runs have ended", "green" if not sweep_status.unfinished_count else "yellow"))
     if sweep_status.remaining_s:
         texts.append((f"about {format_duration(sweep_status.remaining_s)} left", "cyan"))
-    return [*texts, (cell(results), "dim")]
+    return [*texts, (format_cell(results), "dim")]
 
 
-def problems(view: ViewModel) -> list[Words]:
+def problems(view: ViewModel) -> list[StyledText]:
     """Return what keeps runs from training, and what cannot be read."""
     sweep_status = view.sweep_status
-    silence = f"SLURM does not answer: {cell(sweep_status.slurm_error)}" if sweep_status.slurm_error else ""
-    texts = [(cell(sweep_status.waits), "yellow"), (cell(sweep_status.idles), "yellow"), (silence, "magenta")]
+    silence = f"SLURM does not answer: {format_cell(sweep_status.slurm_error)}" if sweep_status.slurm_error else ""
+    texts = [
+        (format_cell(sweep_status.wait_reason), "yellow"),
+        (format_cell(sweep_status.idle_slots), "yellow"),
+        (silence, "magenta"),
+    ]
     return [(text, style) for text, style in (*texts, *((text, "red") for text in view.problems)) if text]
 
 
-MOST_PROBLEMS = 2
+MAX_PROBLEMS = 2
 """Number of problems that are shown; the last line tells how many more there are."""
 
 
-def few(problem_lines: list[Words]) -> list[Words]:
+def limit_problems(problem_lines: list[StyledText]) -> list[StyledText]:
     """Return at most `MAX_PROBLEMS` problems, the last of them with the number of hidden ones."""
-    if len(problem_lines) <= MOST_PROBLEMS:
+    if len(problem_lines) <= MAX_PROBLEMS:
         return problem_lines
-    text, style = problem_lines[MOST_PROBLEMS - 1]
-    hidden = len(problem_lines) - MOST_PROBLEMS
-    return [*problem_lines[: MOST_PROBLEMS - 1], (f"(and {count(hidden, 'more problem')}) {text}", style)]
+    text, style = problem_lines[MAX_PROBLEMS - 1]
+    hidden = len(problem_lines) - MAX_PROBLEMS
+    return [*problem_lines[: MAX_PROBLEMS - 1], (f"(and {format_count(hidden, 'more problem')}) {text}", style)]
 
 
 def short_duration(seconds: float) -> str:

@@ -70,20 +70,22 @@ def build_lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCe
         marks = {scored_point.point: Mark.NEIGHBOUR for scored_point in verdict.neighbours} | {
             verdict.candidate.point: Mark.CANDIDATE
         }
-    study, runs = study_state.study, study_state.runs()
+    study, runs = study_state.study, study_state.runs_by_point()
     cells = []
     # Points outside the ranges have runs, or are neighbours: all three sources are needed.
-    for point in dict.fromkeys((*study.asked, *runs, *marks)):
+    for point in dict.fromkeys((*study.seeds_by_point, *runs, *marks)):
         run_states = {run.spec.seed: run.state for run in runs.get(point, ())}
         # A neighbour that nobody has requested has no seeds yet: one missing run stands for it.
-        state_by_seed = dict.fromkeys(study.asked.get(point, ()), State.MISSING) | run_states or {-1: State.MISSING}
+        state_by_seed = dict.fromkeys(study.seeds_by_point.get(point, ()), State.MISSING) | run_states or {
+            -1: State.MISSING
+        }
         cells.append(
             Cell(
                 i=_steps(study.lr, study.base.lr, point.lr),
                 j=_steps(study.wd, study.base.wd, point.wd),
                 point=point,
                 state=min(state_by_seed.values(), key=URGENCY.index),
-                score=study_state.at(point).score,
+                score=study_state.score_point(point).score,
                 finished=sum(state.finished for state in run_states.values()),
                 runs=len(state_by_seed),
                 mark=marks.get(point, Mark.NONE),
@@ -96,7 +98,7 @@ def _steps(axis: Axis, centre: float, value: float) -> int:
     return 0 if axis.fixed or not (centre and value) else round(math.log2(value / centre) / axis.step)
 
 
-REACH = 3.0
+SHADE_REACH = 3.0
 """Maximum distance of the worst shade from the best score, in multiples of the median's distance; see `shades`."""
 
 
@@ -106,12 +108,12 @@ def shades(lattice_cells: LatticeCells) -> Mapping[Point, float]:
     A few very bad points would leave almost one shade for all others, so scores far worse than the median all get 0.
     """
     scores = {
-        cell.point: lattice_cells.metric.rank(cell.score) for cell in lattice_cells.cells if cell.score is not None
+        cell.point: lattice_cells.metric.sort_key(cell.score) for cell in lattice_cells.cells if cell.score is not None
     }
     if not scores:
         return {}
     # rank is lower for better scores, whether the metric is a loss or an accuracy.
     ranked = sorted(scores.values())
     best, median = ranked[0], ranked[len(ranked) // 2]
-    width = min(ranked[-1], best + REACH * (median - best)) - best
+    width = min(ranked[-1], best + SHADE_REACH * (median - best)) - best
     return {point: 1.0 - min(1.0, (score - best) / width) if width > 0 else 1.0 for point, score in scores.items()}

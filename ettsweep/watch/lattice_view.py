@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from rich.style import Style
 from rich.text import Text
 
-from ettsweep.powers import power
+from ettsweep.powers import format_power
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Point
 from ettsweep.trainer.tasks.registry import Metric
 from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark, shades
 
-SIGNS = {
+STATE_SIGNS = {
     State.DONE: "●",
     State.RUNNING: "▸",
     State.QUEUED: "○",
@@ -28,8 +28,8 @@ SIGNS = {
     State.HELD: "!",
     State.UNKNOWN: "?",
 }
-LEGEND = "● finished  ▸ training  ○ queued  · to come  × diverged  – pruned  ⊘ cancelled  ! needs you  ? unknown"
-MARKED = "[ ] the candidate  ( ) its neighbours"
+STATE_LEGEND = "● finished  ▸ training  ○ queued  · to come  × diverged  – pruned  ⊘ cancelled  ! needs you  ? unknown"
+MARK_LEGEND = "[ ] the candidate  ( ) its neighbours"
 
 STATE_STYLES = {
     State.RUNNING: "cyan",
@@ -46,7 +46,7 @@ BRACKETS = {Mark.NONE: (" ", " "), Mark.CANDIDATE: ("[", "]"), Mark.NEIGHBOUR: (
 COLOURS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 """Viridis, as in the report, the best last. Lightness grows throughout, so colour-blind users can read it too."""
 
-WHITE_ON = 4
+DARK_COLOURS = 4
 """The first so many colours are dark: white text is legible on them, black on the others."""
 
 
@@ -88,7 +88,7 @@ class Window:
         return (self.j[1] - self.j[0] + 1) * self.density.height + 1
 
 
-def window(lattice_cells: LatticeCells, width: int, height: int) -> Window | None:
+def fit_window(lattice_cells: LatticeCells, width: int, height: int) -> Window | None:
     """Return the window with the largest cells that holds the whole lattice, else a part of it around the focus.
 
     `width` and `height` are the available characters and lines. Without cells there is no window.
@@ -97,40 +97,40 @@ def window(lattice_cells: LatticeCells, width: int, height: int) -> Window | Non
         return None
     columns, rows = [cell.i for cell in lattice_cells.cells], [cell.j for cell in lattice_cells.cells]
     i, j = (min(columns), max(columns)), (min(rows), max(rows))
-    labels = max(len(power(cell.point.wd, 3)) for cell in lattice_cells.cells)
+    labels = max(len(format_power(cell.point.wd, 3)) for cell in lattice_cells.cells)
     for density in DENSITIES:
         viewport = Window(density, i, j, labels)
         if viewport.width <= width and viewport.height <= height:
             return viewport
     # Rows first: each row shifts the others by half a cell, so fewer rows leave room for more columns.
-    j = _around(focus.j, j, max(1, height - 1))
+    j = _centred_range(focus.j, j, max(1, height - 1))
     cells_width = width - labels - 1 - (j[1] - j[0]) * density.width // 2
-    return Window(density, _around(focus.i, i, max(1, cells_width // density.width)), j, labels)
+    return Window(density, _centred_range(focus.i, i, max(1, cells_width // density.width)), j, labels)
 
 
-def is_whole(lattice_cells: LatticeCells, width: int, height: int) -> bool:
+def shows_all_cells(lattice_cells: LatticeCells, width: int, height: int) -> bool:
     """`True` if the whole lattice fits `width` characters and `height` lines."""
-    viewport = window(lattice_cells, width, height)
+    viewport = fit_window(lattice_cells, width, height)
     return viewport is None or all(
         viewport.i[0] <= cell.i <= viewport.i[1] and viewport.j[0] <= cell.j <= viewport.j[1]
         for cell in lattice_cells.cells
     )
 
 
-def _around(centre: int, bounds: tuple[int, int], number: int) -> tuple[int, int]:
+def _centred_range(centre: int, bounds: tuple[int, int], number: int) -> tuple[int, int]:
     """Return (first, last) of at most `number` steps around `centre` within `bounds`."""
     # Shift the window rather than cut it where it would leave the bounds.
     first = max(bounds[0], min(centre - number // 2, bounds[1] - number + 1))
     return first, min(bounds[1], first + number - 1)
 
 
-def drawn(lattice_cells: LatticeCells, width: int, height: int) -> list[Text]:
+def draw_lattice(lattice_cells: LatticeCells, width: int, height: int) -> list[Text]:
     """Return a lattice as lines of text, the highest wd first, the labels of lr last."""
-    if (viewport := window(lattice_cells, width, height)) is None:
+    if (viewport := fit_window(lattice_cells, width, height)) is None:
         return []
     cells = {(cell.i, cell.j): cell for cell in lattice_cells.cells}
-    lrs = {cell.i: power(cell.point.lr, 3) for cell in lattice_cells.cells}
-    wds = {cell.j: power(cell.point.wd, 3) for cell in lattice_cells.cells}
+    lrs = {cell.i: format_power(cell.point.lr, 3) for cell in lattice_cells.cells}
+    wds = {cell.j: format_power(cell.point.wd, 3) for cell in lattice_cells.cells}
     shade_by_point, half = shades(lattice_cells), viewport.density.width // 2
     columns = range(viewport.i[0], viewport.i[1] + 1)
     lines = []
@@ -142,13 +142,13 @@ def drawn(lattice_cells: LatticeCells, width: int, height: int) -> list[Text]:
             # Each step in wd shifts the row by half a cell to the right.
             line.append(" " * (half * (j - viewport.j[0])))
             for cell in row:
-                line.append_text(_cell(cell, k, viewport.density, lattice_cells.metric, shade_by_point))
+                line.append_text(_cell_line(cell, k, viewport.density, lattice_cells.metric, shade_by_point))
             lines.append(line)
-    lines.append(_axis([lrs.get(i, "") for i in columns], viewport))
+    lines.append(_lr_axis([lrs.get(i, "") for i in columns], viewport))
     return lines
 
 
-def _axis(labels: list[str], viewport: Window) -> Text:
+def _lr_axis(labels: list[str], viewport: Window) -> Text:
     """Return the line with the labels of lr; if they are wider than cells, only every second or third one."""
     stride = -(-(max(map(len, labels)) + 1) // viewport.density.width)
     shown_labels = [label if k % stride == 0 else "" for k, label in enumerate(labels)]
@@ -158,7 +158,7 @@ def _axis(labels: list[str], viewport: Window) -> Text:
     return Text(f"{'lr':>{viewport.labels}} {text}"[: viewport.width], style="dim", no_wrap=True)
 
 
-def _cell(
+def _cell_line(
     cell: Cell | None, line: int, density: Density, metric: Metric, shade_by_point: Mapping[Point, float]
 ) -> Text:
     """Return line `line` of a cell: 0 has sign and score, 1 the numbers of finished and all runs."""
@@ -169,7 +169,7 @@ def _cell(
     if line:
         return Text.assemble((f"{f'{cell.finished}/{cell.runs}':^{width - 1}}", style), " ")
     left, right = BRACKETS[cell.mark]
-    sign, score = SIGNS[cell.state], digits(cell.score, metric)
+    sign, score = STATE_SIGNS[cell.state], format_score(cell.score, metric)
     if width == 4:
         return Text.assemble((f"{left}{sign}{right}", style), " ")
     if width == 6:
@@ -185,15 +185,15 @@ def cell_style(cell: Cell, shade_by_point: Mapping[Point, float]) -> Style:
     if cell.point not in shade_by_point:
         return Style.parse(STATE_STYLES.get(cell.state, "dim")) + Style(bold=cell.mark is Mark.CANDIDATE)
     k = round((len(COLOURS) - 1) * shade_by_point[cell.point])
-    colour = "#ffffff" if k < WHITE_ON else "#000000"
+    colour = "#ffffff" if k < DARK_COLOURS else "#000000"
     return Style(color=colour, bgcolor=COLOURS[k], bold=cell.mark is Mark.CANDIDATE)
 
 
-def digits(score: float | None, metric: Metric) -> str:
+def format_score(score: float | None, metric: Metric) -> str:
     """Format a score in at most four characters, accuracies in percent; "" for None."""
     if score is None:
         return ""
-    value = 100 * score if metric.metric.endswith("accuracy") else score
+    value = 100 * score if metric.name.endswith("accuracy") else score
     if 0.01 <= abs(value) < 9999.5 or value == 0:  # the longest text that fits; 0.123 loses its leading zero
         texts = (f"{value:.{decimals}f}" for decimals in (3, 2, 1, 0))
         return next(short for text in texts if len(short := text[1:] if text.startswith("0.") else text) <= 4)

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-FRAME = 1
+BORDER_LINES = 1
 """Lines of the border above a panel."""
 
-LEAST_RUNS, LEAST_EVENTS = 4, 2
+MIN_RUN_LINES, MIN_EVENT_LINES = 4, 2
 """Minimum lines of the table of runs, including its header, and of the events."""
 
 
@@ -24,11 +24,11 @@ def panel_heights(height: int, families: int, lattice: int, runs: int) -> PanelH
     `families`, `lattice` and `runs` are the lines that these would fill. The lattice comes first, then the families;
     runs get up to two thirds of the rest, but no more than they fill, and events what remains.
     """
-    min_below = 2 * FRAME + LEAST_RUNS + LEAST_EVENTS
-    min_families = FRAME + min(families, 3)
+    min_below = 2 * BORDER_LINES + MIN_RUN_LINES + MIN_EVENT_LINES
+    min_families = BORDER_LINES + min(families, 3)
     # At least three rows of the lattice, whatever else is on the screen.
-    middle = FRAME + max(3, min(lattice, height - min_below - min_families - FRAME))
-    top = FRAME + max(2, min(families, height - min_below - middle - FRAME))
+    middle = BORDER_LINES + max(3, min(lattice, height - min_below - min_families - BORDER_LINES))
+    top = BORDER_LINES + max(2, min(families, height - min_below - middle - BORDER_LINES))
     remaining = height - top - middle
-    table = max(FRAME + LEAST_RUNS, min(FRAME + runs, 2 * remaining // 3))
+    table = max(BORDER_LINES + MIN_RUN_LINES, min(BORDER_LINES + runs, 2 * remaining // 3))
     return PanelHeights(top, middle, table, max(0, remaining - table))

@@ -28,7 +28,7 @@ class ListView(Widget, can_focus=True):
         Binding("enter", "open", show=False),
     ]
 
-    class Chosen(Message):
+    class Highlighted(Message):
         """Another line is selected."""
 
     class Opened(Message):
@@ -46,7 +46,7 @@ class ListView(Widget, can_focus=True):
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self._head, self._lines, self._keys = Text(), list[Text](), list[object]()
-        self._at, self._top, self._nothing = 0, 0, Text()
+        self._index, self._first_visible, self._empty_text = 0, 0, Text()
 
     def set_lines(self, keys: Sequence[object], lines: Sequence[Text], empty_text: str = "") -> None:
         """Replace the lines, the first of which is the header; without any lines below it, show a text instead."""
@@ -55,47 +55,51 @@ class ListView(Widget, can_focus=True):
             return  # nothing has changed: do not redraw
         self._keys, (self._head, *self._lines) = list(keys), lines
         # If the selected line is gone, select the one that took its place.
-        self._at = (
-            self._keys.index(selected_key) if selected_key in self._keys else max(0, min(self._at, len(self._keys) - 1))
+        self._index = (
+            self._keys.index(selected_key)
+            if selected_key in self._keys
+            else max(0, min(self._index, len(self._keys) - 1))
         )
-        self._nothing = Text(empty_text, style="dim")
+        self._empty_text = Text(empty_text, style="dim")
         self.refresh()
 
     @property
     def selected_key(self) -> object:
         """The key of the selected line; None if the list is empty."""
-        return self._keys[self._at] if self._keys else None
+        return self._keys[self._index] if self._keys else None
 
     def render(self) -> RenderResult:
         """Return the header and the visible lines."""
         if not self._keys:
-            return self._nothing
+            return self._empty_text
         # Scroll no farther than needed to keep the selected line visible, and leave no blank lines at the end.
         visible_lines = max(1, self.size.height - 1)
-        self._top = max(0, min(self._top, self._at, len(self._lines) - visible_lines), self._at - visible_lines + 1)
-        visible = self._lines[self._top : self._top + visible_lines]
-        selected = self._lines[self._at]
+        self._first_visible = max(
+            0, min(self._first_visible, self._index, len(self._lines) - visible_lines), self._index - visible_lines + 1
+        )
+        visible = self._lines[self._first_visible : self._first_visible + visible_lines]
+        selected = self._lines[self._index]
         # Reverse video only with focus: it shows which table the arrow keys move in.
-        visible[self._at - self._top] = (
+        visible[self._index - self._first_visible] = (
             Text(selected.plain, style="reverse") if self.has_focus else Text.assemble(selected, style="bold")
         )
         return Text("\n", no_wrap=True).join([self._head, *visible])
 
     def action_move(self, by: int) -> None:
         """Select another line, `by` lines below."""
-        self._choose(self._at + by)
+        self._select_line(self._index + by)
 
     def action_open(self) -> None:
         """Post `Opened` for the selected line."""
         if self._keys:
             self.post_message(self.Opened(self))
 
-    def _choose(self, index: int) -> None:
+    def _select_line(self, index: int) -> None:
         index = max(0, min(index, len(self._keys) - 1))
-        if index != self._at:
-            self._at = index
+        if index != self._index:
+            self._index = index
             self.refresh()
-            self.post_message(self.Chosen())
+            self.post_message(self.Highlighted())
 
     def on_focus(self) -> None:
         self.refresh()
@@ -106,7 +110,7 @@ class ListView(Widget, can_focus=True):
     def on_click(self, event: Click) -> None:
         # Line 0 is the header.
         if self._keys and event.y > 0:
-            self._choose(self._top + event.y - 1)
+            self._select_line(self._first_visible + event.y - 1)
             if event.chain == 2:
                 self.action_open()
 

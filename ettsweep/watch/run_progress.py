@@ -5,15 +5,15 @@ import os
 from ettsweep.files import last_line, loads, number
 from ettsweep.runs.attempt import Attempt
 
-END_BYTES = 16384
+TAIL_BYTES = 16384
 """Bytes read from the end of metrics.jsonl: the last line may be an evaluation, without a loss."""
 
 
-def loss_of(attempt: Attempt) -> float | None:
+def read_loss(attempt: Attempt) -> float | None:
     """Return the loss of the last logged step; None if there is none yet, or if it is not finite."""
     try:
         with attempt.metrics_path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().split(b"\n")[:-1]  # the last part is empty, or a line that is still being written
     except OSError:
         return None
@@ -26,6 +26,6 @@ def loss_of(attempt: Attempt) -> float | None:
     return number(record.get("loss")) if isinstance(record, dict) else None
 
 
-def speed_of(attempt: Attempt) -> float | None:
+def read_speed(attempt: Attempt) -> float | None:
     """Return the steps per second of an attempt so far; None before it has logged any."""
     return number((last_line(attempt.timings_path) or {}).get("steps_per_s"))

@@ -3,9 +3,9 @@
 import time
 from dataclasses import dataclass, field
 
-from ettsweep.launch.progress import LOOK_SHARE
+from ettsweep.launch.progress import POLL_REST_FACTOR
 
-REST = 40
+REST_FACTOR = 40
 """Pause after work, in multiples of its CPU time: reading takes at most 1/40 of a core, as drawing needs some too."""
 
 
@@ -13,24 +13,24 @@ REST = 40
 class Throttle:
     """A pause in proportion to the time that the work before it took."""
 
-    again_s: float = 0.0
+    ready_at_s: float = 0.0
 
     @property
-    def left_s(self) -> float:
+    def wait_s(self) -> float:
         """Seconds until the pause ends."""
-        return max(0.0, self.again_s - time.monotonic())
+        return max(0.0, self.ready_at_s - time.monotonic())
 
     @property
-    def over(self) -> bool:
+    def is_ready(self) -> bool:
         """`True` if the pause is over."""
-        return self.left_s == 0
+        return self.wait_s == 0
 
-    def begin(self, cpu_s: float, wall_s: float) -> None:
+    def start(self, cpu_s: float, wall_s: float) -> None:
         """Start a pause after work that took `cpu_s` seconds of CPU time and `wall_s` seconds in all.
 
         Wall time counts too, so that a slow file system is not read all the time.
         """
-        self.again_s = time.monotonic() + max(REST * cpu_s, LOOK_SHARE * wall_s)
+        self.ready_at_s = time.monotonic() + max(REST_FACTOR * cpu_s, POLL_REST_FACTOR * wall_s)
 
 
 @dataclass

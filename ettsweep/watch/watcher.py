@@ -6,40 +6,40 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ettsweep.console import cell, count
+from ettsweep.console import format_cell, format_count
 from ettsweep.errors import CorruptError, EttsweepError, InputError
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.progress import SweepStatus
-from ettsweep.launch.running_packs import pack_of, pack_sizes
+from ettsweep.launch.running_packs import describe_pack, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.time_left import TimeLeftEstimator
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run, RunIndex
-from ettsweep.study.study import Study, titles
-from ettsweep.study.sweep_store import SweepStore, held_by, holders, load_sweep_store
+from ettsweep.study.study import Study, study_titles
+from ettsweep.study.sweep_store import SweepStore, load_sweep_store, run_sweeps, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate
-from ettsweep.watch.events import Event, events_of_run, events_of_verdict, short_id
+from ettsweep.watch.events import Event, run_events, short_id, verdict_events
 from ettsweep.watch.lattice_cells import LatticeCells, build_lattice
-from ettsweep.watch.run_progress import loss_of, speed_of
+from ettsweep.watch.run_progress import read_loss, read_speed
 from ettsweep.watch.throttle import Stopwatch, Throttle
 from ettsweep.watch.view_model import FamilyView, RunView, ViewModel
 
-EVENTS = 200
+MAX_EVENTS = 200
 """Number of events that are kept."""
 
-LISTED = 200
+MAX_LISTED_RUNS = 200
 """Number of unfinished runs that are listed; those in training come first."""
 
-ORDER = (State.RUNNING, State.FAILED, State.HELD, State.UNKNOWN, State.INTERRUPTED, State.QUEUED)
+STATE_ORDER = (State.RUNNING, State.FAILED, State.HELD, State.UNKNOWN, State.INTERRUPTED, State.QUEUED)
 """Order of the states in the list of unfinished runs; all other states come last."""
 
-Chosen = tuple[Sequence[Run], Sequence[Study]]
-Choose = Callable[[RunIndex, SweepStore], Chosen]
+Selection = tuple[Sequence[Run], Sequence[Study]]
+Selector = Callable[[RunIndex, SweepStore], Selection]
 """Returns the runs and studies that the user has selected."""
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass
@@ -53,12 +53,12 @@ class WatchedFamily:
 
     study: Study
     title: str
-    seen: int = -1
-    judged: int = -1
+    lattice_version: int = -1
+    verdict_version: int = -1
     states: Counter[State] = field(default_factory=Counter)
     lattice: LatticeCells | None = None
     verdict: Verdict | None = None
-    rest: Throttle = field(default_factory=Throttle)
+    throttle: Throttle = field(default_factory=Throttle)
 
 
 class Watcher:
@@ -68,26 +68,26 @@ class Watcher:
     of day as text, for events.
     """
 
-    def __init__(self, results: Path, choose: Choose, clock: Callable[[], str]) -> None:
-        self._results, self._choose, self._clock = results, choose, clock
+    def __init__(self, results: Path, selector: Selector, clock: Callable[[], str]) -> None:
+        self._results, self._selector, self._clock = results, selector, clock
         self._runs: dict[str, Run] = {}
         self._broken: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
-        self._sweep_store, self._files = SweepStore(results, {}, {}), list[str]()
-        self._chosen: dict[str, Run] = {}
+        self._sweep_store, self._sweep_files = SweepStore(results, {}, {}), list[str]()
+        self._selected: dict[str, Run] = {}
         self._families: dict[tuple[str, str], WatchedFamily] = {}
-        self._holders: dict[str, str] = {}
-        self._events: deque[Event] = deque(maxlen=EVENTS)
+        self._sweep_names: dict[str, str] = {}
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         # The cache remembers SLURM's answers from poll to poll, so that the controller is asked rarely.
-        self._slurm_cache, self._pace, self._others_rest = SlurmCache(), TimeLeftEstimator(), Throttle()
-        self._choice_rest, self._unchosen = Throttle(), True
-        self._begun, self._grouped, self._shown = False, dict[str, list[str]](), set[str]()
-        self._changes: Counter[str] = Counter()
-        self._outcomes: Counter[str] = Counter()
+        self._slurm_cache, self._time_left, self._waiting_throttle = SlurmCache(), TimeLeftEstimator(), Throttle()
+        self._selection_throttle, self._selection_is_stale = Throttle(), True
+        self._has_polled, self._ids_by_family, self._selected_short_ids = False, dict[str, list[str]](), set[str]()
+        self._state_changes: Counter[str] = Counter()
+        self._outcome_changes: Counter[str] = Counter()
 
     # --- polls ------------------------------------------------------------------------------------------------------
 
-    def look(self, on_progress: Tell = lambda message: None) -> ViewModel:
+    def poll(self, on_progress: OnProgress = lambda message: None) -> ViewModel:
         """Read what may have changed, and return a view; `on_progress` receives a line now and then if this takes long.
 
         Raises:
@@ -96,43 +96,46 @@ class Watcher:
         """
         sweeps_changed = self._read_sweeps()
         liveness = SchedulerLiveness(self._results, self._slurm_cache)
-        self._unchosen |= self._read_runs(liveness, on_progress) | sweeps_changed
-        if self._unchosen and (self._choice_rest.over or not self._begun):
+        self._selection_is_stale |= self._read_runs(liveness, on_progress) | sweeps_changed
+        if self._selection_is_stale and (self._selection_throttle.is_ready or not self._has_polled):
             stopwatch = Stopwatch()
-            self._read_choice()
-            self._unchosen = False
-            self._choice_rest.begin(*stopwatch.read())
-        self._begun = True
+            self._update_selection()
+            self._selection_is_stale = False
+            self._selection_throttle.start(*stopwatch.read())
+        self._has_polled = True
         for family in self._families.values():
-            self._see(family)
-        return self._sight(liveness)
+            self._update_lattice(family)
+        return self._build_view(liveness)
 
-    def judge(self) -> bool:
+    def judge_next(self) -> bool:
         """Judge one family that has new results; return `False` if there is none.
 
         A family is judged again only after a pause in proportion to the time that judging it took.
         """
         for family in self._families.values():
             # A first verdict waits for no throttle: the screen would show none for long.
-            if self._stale(family) and (family.rest.over or family.verdict is None):
+            if self._is_stale(family) and (family.throttle.is_ready or family.verdict is None):
                 stopwatch, before = Stopwatch(), family.verdict
-                family.verdict = evaluate(family.study, self._members(family)).verdict()
-                family.judged, family.seen = self._outcomes[family.study.family], -1  # -1: draw the new marks
-                family.rest.begin(*stopwatch.read())
-                self._events += events_of_verdict(family.title, before, family.verdict, self._clock())
-                self._see(family)
+                family.verdict = evaluate(family.study, self._runs_of_family(family)).verdict()
+                family.verdict_version, family.lattice_version = (
+                    self._outcome_changes[family.study.family],
+                    -1,
+                )  # -1: draw the new marks
+                family.throttle.start(*stopwatch.read())
+                self._events += verdict_events(family.title, before, family.verdict, self._clock())
+                self._update_lattice(family)
                 return True
         return False
 
     def runs_of(self, sweep: str) -> list[Run]:
         """Return the selected runs that belong to a sweep."""
-        searches = self._sweep_store.searches
+        searches = self._sweep_store.studies_by_family
         # The application's thread calls this while the poller's thread may change the dict: iterate over a copy.
-        return [run for run in list(self._chosen.values()) if sweep in holders(searches, run.family, run.spec)]
+        return [run for run in list(self._selected.values()) if sweep in run_sweeps(searches, run.family, run.spec)]
 
-    def sight(self) -> ViewModel:
+    def view(self) -> ViewModel:
         """Return the view without reading anything."""
-        return self._sight(None)
+        return self._build_view(None)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -140,14 +143,14 @@ class Watcher:
         """Read the sweeps if the list of their files has changed; return whether it has."""
         # A change to a sweep is a new numbered file: the names alone tell whether to read.
         files = sorted(map(str, sweeps_dir(self._results).glob("*/[0-9]*.yaml")))
-        if self._begun and files == self._files:
+        if self._has_polled and files == self._sweep_files:
             return False
-        self._files, self._sweep_store = files, load_sweep_store(self._results)
+        self._sweep_files, self._sweep_store = files, load_sweep_store(self._results)
         return True
 
-    def _read_runs(self, liveness: SchedulerLiveness, on_progress: Tell) -> bool:
+    def _read_runs(self, liveness: SchedulerLiveness, on_progress: OnProgress) -> bool:
         """Read new runs and those that may have changed; return `True` if runs were added or removed."""
-        names = set(os.listdir(runs_dir(self._results))) if self._there() else set()
+        names = set(os.listdir(runs_dir(self._results))) if self._has_runs_folder() else set()
         # `clean`, or the user, may remove run folders.
         removed = (self._runs.keys() | self._broken.keys()) - names
         for name in removed:
@@ -157,14 +160,14 @@ class Watcher:
         unfinished = [run for run in self._runs.values() if not run.state.finished]
         running = [run for run in unfinished if run.state is State.RUNNING]
         # Runs in training are read at each poll, waiting ones only when their throttle allows: there may be thousands.
-        if self._others_rest.over:
+        if self._waiting_throttle.is_ready:
             stopwatch, waiting = Stopwatch(), [run for run in unfinished if run.state is not State.RUNNING]
             new += sorted(self._broken)  # the user may have repaired one
             for run in waiting:
-                self._look_at(run, liveness)
-            self._others_rest.begin(*stopwatch.read())
+                self._reread_run(run, liveness)
+            self._waiting_throttle.start(*stopwatch.read())
         for run in running:
-            self._look_at(run, liveness)
+            self._reread_run(run, liveness)
         before = len(self._runs)
         timed_events: list[tuple[float, list[Event]]] = []
         for k, name in enumerate(new):
@@ -174,10 +177,10 @@ class Watcher:
             timed_events += self._read_new(name, liveness)
         # By the time at which runs ended, so that the newest events come last.
         timed_events.sort(key=lambda timed_event: timed_event[0])
-        self._events += [event for _, events in timed_events[-EVENTS:] for event in events]
+        self._events += [event for _, events in timed_events[-MAX_EVENTS:] for event in events]
         return bool(removed) or len(self._runs) != before
 
-    def _there(self) -> bool:
+    def _has_runs_folder(self) -> bool:
         # Once runs were seen, a missing folder is an error that os.listdir raises, not an empty list of runs.
         return bool(self._runs) or runs_dir(self._results).is_dir()
 
@@ -185,162 +188,168 @@ class Watcher:
         """Read a run folder for the first time; return its events, with the time at which the run ended."""
         folder = RunDir(runs_dir(self._results) / name)
         try:
-            run = Run(folder, folder.spec(), *folder.look(liveness))
+            run = Run(folder, folder.spec(), *folder.status_and_result(liveness))
         except (CorruptError, OSError) as error:
             self._broken[name] = str(error)
             return []
         self._broken.pop(name, None)
-        self._keep(run)
-        events = events_of_run(None, run, at=self._clock() if self._begun else "")
-        return [(_ended_s(folder), events)] if events else []
+        self._store_run(run)
+        events = run_events(None, run, at=self._clock() if self._has_polled else "")
+        return [(_end_time_s(folder), events)] if events else []
 
-    def _look_at(self, run: Run, liveness: SchedulerLiveness) -> None:
+    def _reread_run(self, run: Run, liveness: SchedulerLiveness) -> None:
         """Read a run again and record its events."""
         try:
-            updated = Run(run.dir, run.spec, *run.dir.look(liveness))
+            updated = Run(run.dir, run.spec, *run.dir.status_and_result(liveness))
         except (EttsweepError, OSError) as error:
             self._broken[run.id] = str(error)
             return
         attempt_before = self._attempts.get(run.id, 0)
-        self._keep(updated)
-        self._events += events_of_run(run, updated, (attempt_before, self._attempts.get(run.id, 0)), self._clock())
+        self._store_run(updated)
+        self._events += run_events(run, updated, (attempt_before, self._attempts.get(run.id, 0)), self._clock())
 
-    def _keep(self, run: Run) -> None:
+    def _store_run(self, run: Run) -> None:
         previous = self._runs.get(run.id)
         states = {previous.state, run.state} if previous else {run.state}
         if previous is None or len(states) > 1:
-            self._changes[run.family] += 1
+            self._state_changes[run.family] += 1
             # A run that goes from queued to running changes the lattice, but no verdict.
-            self._outcomes[run.family] += not states <= WAITING
+            self._outcome_changes[run.family] += not states <= WITHOUT_OUTCOME
         self._runs[run.id] = run
-        if run.id in self._chosen:
-            self._chosen[run.id] = run
+        if run.id in self._selected:
+            self._selected[run.id] = run
         if run.result:
             # Finished runs teach how fast runs like them train.
-            self._pace.learn(run.spec, run.result)
-        elif numbers := run.dir.numbers():
+            self._time_left.add_result(run.spec, run.result)
+        elif numbers := run.dir.attempt_numbers():
             self._attempts[run.id] = numbers[-1]
 
     # --- selection --------------------------------------------------------------------------------------------------
 
-    def _read_choice(self) -> None:
+    def _update_selection(self) -> None:
         """Select runs and studies again, and keep the verdicts of studies that were selected before."""
         try:
-            runs, studies = self._choose(RunIndex(self._runs, self._broken), self._sweep_store)
+            runs, studies = self._selector(RunIndex(self._runs, self._broken), self._sweep_store)
         except InputError:
-            if not self._begun:
+            if not self._has_polled:
                 raise
-            self._chosen = {run: self._runs[run] for run in self._chosen if run in self._runs}
+            self._selected = {run: self._runs[run] for run in self._selected if run in self._runs}
             return  # the selected sweeps were renamed, archived or removed: keep showing their runs
-        self._chosen = {run.id: run for run in runs}
-        self._shown = {short_id(run) for run in runs}
-        self._grouped = {}
+        self._selected = {run.id: run for run in runs}
+        self._selected_short_ids = {short_id(run) for run in runs}
+        self._ids_by_family = {}
         for run in runs:
-            self._grouped.setdefault(run.family, []).append(run.id)
-        names, previous = titles(studies), self._families
+            self._ids_by_family.setdefault(run.family, []).append(run.id)
+        names, previous = study_titles(studies), self._families
         self._families = {}
         for study in studies:
             previous_family = previous.get(study.key)
             family = WatchedFamily(study, names[study.key])
             if previous_family:
-                family.verdict, family.rest = previous_family.verdict, previous_family.rest
+                family.verdict, family.throttle = previous_family.verdict, previous_family.throttle
                 # An extended study has other neighbours or seeds: its verdict is out of date.
-                family.judged = previous_family.judged if previous_family.study == study else -1
+                family.verdict_version = previous_family.verdict_version if previous_family.study == study else -1
             self._families[study.key] = family
-        self._holders = {}
+        self._sweep_names = {}
 
     # --- families ---------------------------------------------------------------------------------------------------
 
-    def _members(self, family: WatchedFamily) -> list[Run]:
-        return [self._runs[run] for run in self._grouped.get(family.study.family, ()) if run in self._runs]
+    def _runs_of_family(self, family: WatchedFamily) -> list[Run]:
+        return [self._runs[run] for run in self._ids_by_family.get(family.study.family, ()) if run in self._runs]
 
-    def _stale(self, family: WatchedFamily) -> bool:
-        return family.judged != self._outcomes[family.study.family]
+    def _is_stale(self, family: WatchedFamily) -> bool:
+        return family.verdict_version != self._outcome_changes[family.study.family]
 
-    def _see(self, family: WatchedFamily) -> None:
+    def _update_lattice(self, family: WatchedFamily) -> None:
         """Build the lattice of a family again if the state of one of its runs has changed."""
-        changes = self._changes[family.study.family]
-        if family.seen != changes:
-            members = [run for run in self._members(family) if family.study.holds(run.point)]
+        changes = self._state_changes[family.study.family]
+        if family.lattice_version != changes:
+            members = [run for run in self._runs_of_family(family) if family.study.is_on_lattice(run.point)]
             study_state = evaluate(family.study, members)
-            family.seen, family.lattice = changes, build_lattice(study_state, family.verdict)
-            existing = {(point, run.spec.seed) for point, runs in study_state.runs().items() for run in runs}
-            requested = {(point, seed) for point, seeds in family.study.asked.items() for seed in seeds}
+            family.lattice_version, family.lattice = changes, build_lattice(study_state, family.verdict)
+            existing = {(point, run.spec.seed) for point, runs in study_state.runs_by_point().items() for run in runs}
+            requested = {(point, seed) for point, seeds in family.study.seeds_by_point.items() for seed in seeds}
             family.states = Counter(run.state for run in members)
             # Requested runs without a folder.
             family.states[State.MISSING] += len(requested - existing)
 
     # --- view -------------------------------------------------------------------------------------------------------
 
-    def _sight(self, liveness: SchedulerLiveness | None) -> ViewModel:
-        statuses = {run.id: run.status for run in self._chosen.values()}
+    def _build_view(self, liveness: SchedulerLiveness | None) -> ViewModel:
+        statuses = {run.id: run.status for run in self._selected.values()}
         unfinished = [run for run, status in statuses.items() if not status.state.finished]
         if liveness and unfinished:
-            specs = {run: self._chosen[run].spec for run in unfinished}
+            specs = {run: self._selected[run].spec for run in unfinished}
             active = {run: statuses[run] for run in unfinished}
-            left_s = None if liveness.slurm_error else self._pace.left_s(specs, active, liveness.at_once(unfinished))
+            left_s = (
+                None
+                if liveness.slurm_error
+                else self._time_left.remaining_s(specs, active, liveness.count_active_workers(unfinished))
+            )
             queued = [run for run in unfinished if statuses[run].state is State.QUEUED]
-            self._last = SweepStatus(statuses, left_s, liveness.slurm_error, liveness.vacancies(queued))
+            self._sweep_status = SweepStatus(statuses, left_s, liveness.slurm_error, liveness.vacant_slots(queued))
         elif liveness:
-            self._last = SweepStatus(statuses, None)
+            self._sweep_status = SweepStatus(statuses, None)
         return ViewModel(
-            sweep_status=self._last,
-            families=tuple(map(self._family_sight, self._families.values())),
-            runs=tuple(self._unfinished()),
-            events=tuple(event for event in self._events if not event.place or event.whose in self._shown),
+            sweep_status=self._sweep_status,
+            families=tuple(map(self._family_view, self._families.values())),
+            runs=tuple(self._run_views()),
+            events=tuple(
+                event for event in self._events if not event.position or event.subject in self._selected_short_ids
+            ),
             problems=tuple(self._problems()),
             sweep_store=self._sweep_store,
         )
 
-    def _family_sight(self, family: WatchedFamily) -> FamilyView:
+    def _family_view(self, family: WatchedFamily) -> FamilyView:
         assert family.lattice is not None
-        stale, states = self._stale(family), +family.states  # + drops states that no run is in
+        stale, states = self._is_stale(family), +family.states  # + drops states that no run is in
         return FamilyView(family.study, family.title, states, family.lattice, family.verdict, stale)
 
-    def _unfinished(self) -> Iterable[RunView]:
+    def _run_views(self) -> Iterable[RunView]:
         """Yield the first `MAX_LISTED_RUNS` unfinished runs."""
-        runs = [run for run in self._chosen.values() if not run.state.finished]
-        runs.sort(key=_in_order)
+        runs = [run for run in self._selected.values() if not run.state.finished]
+        runs.sort(key=_run_sort_key)
         statuses = {run.id: run.status for run in runs}
         packs = pack_sizes(statuses)
-        for run in runs[:LISTED]:
+        for run in runs[:MAX_LISTED_RUNS]:
             # Looking up sweeps takes long for many runs: once per selection is enough.
-            if run.id not in self._holders:
-                self._holders[run.id] = held_by(self._sweep_store.searches, run.family, run.spec)
+            if run.id not in self._sweep_names:
+                self._sweep_names[run.id] = run_sweeps_text(self._sweep_store.studies_by_family, run.family, run.spec)
             number = self._attempts.get(run.id, 0)
             # Only a run in training has a current loss and speed.
             loss, speed = None, None
             if number and run.state is State.RUNNING:
-                loss, speed = loss_of(run.dir.attempt(number)), speed_of(run.dir.attempt(number))
-            pack = pack_of(run.status, packs.get(run.id, 1))
-            yield RunView(run, self._holders[run.id], loss, speed, pack, number)
+                loss, speed = read_loss(run.dir.attempt(number)), read_speed(run.dir.attempt(number))
+            pack = describe_pack(run.status, packs.get(run.id, 1))
+            yield RunView(run, self._sweep_names[run.id], loss, speed, pack, number)
 
     def _problems(self) -> Iterable[str]:
         if self._broken:
             name, problem = next(iter(self._broken.items()))
-            suffix = f" (and {count(len(self._broken) - 1, 'more folder')})" if len(self._broken) > 1 else ""
-            yield f"run folder {name} is broken: {cell(problem)}{suffix}"
+            suffix = f" (and {format_count(len(self._broken) - 1, 'more folder')})" if len(self._broken) > 1 else ""
+            yield f"run folder {name} is broken: {format_cell(problem)}{suffix}"
         for name, problem in self._sweep_store.broken.items():
-            yield f"sweep {cell(name)} is left out: {cell(problem)}"
+            yield f"sweep {format_cell(name)} is left out: {format_cell(problem)}"
 
 
-WAITING = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.INTERRUPTED})
+WITHOUT_OUTCOME = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.INTERRUPTED})
 """States that are all the same to a verdict: the run has no outcome yet."""
 
 
-def _in_order(run: Run) -> tuple[object, ...]:
-    urgency = ORDER.index(run.state) if run.state in ORDER else len(ORDER)
+def _run_sort_key(run: Run) -> tuple[object, ...]:
+    urgency = STATE_ORDER.index(run.state) if run.state in STATE_ORDER else len(STATE_ORDER)
     return urgency, run.model, run.strategy, run.spec.lr, run.spec.wd, run.spec.seed
 
 
-def _ended_s(run: RunDir) -> float:
+def _end_time_s(run: RunDir) -> float:
     """Return the time at which a run ended, for sorting the events of the first poll.
 
     It is the modification time of the result or, for a failed run, of its failure record.
     """
     if ended_ns := run.ended_ns():
         return ended_ns / 1e9
-    latest = run.latest()
+    latest = run.latest_attempt()
     try:
         return latest.failure_path.stat().st_mtime if latest else 0.0
     except OSError:

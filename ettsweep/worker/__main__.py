@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import EttsweepError, LaunchError, LostProcessError
 from ettsweep.launch.profile import Slot
-from ettsweep.launch.slots import hold_slot, let_go, lock_paths
+from ettsweep.launch.slots import lock_paths, lock_slot, unlock
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.provenance import package_dir
 from ettsweep.runs.folder import RunDir
-from ettsweep.worker.devices import meet_in_job, meet_leader, prepare_device
+from ettsweep.worker.devices import join_job_group, join_leader_group, prepare_device
 from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.slurm_job import SlurmJob
-from ettsweep.worker.worker import Worker, say
+from ettsweep.worker.worker import Worker, write_status
 
 if TYPE_CHECKING:
     import torch
@@ -46,22 +46,22 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     # Until torch is loaded, a signal ends the process at once; StopSource replaces these handlers.
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    lock = hold_slot(slot, submission.results, wait=False)
+    lock = lock_slot(slot, submission.results, wait=False)
     if lock is None:  # announce it, so that commands can tell what this worker waits for
-        say(submission, slot.name, leaving=False, waits=lock_paths(slot))
-        lock = hold_slot(slot, submission.results)  # waits in the kernel, without torch
+        write_status(submission, slot.name, leaving=False, waits=lock_paths(slot))
+        lock = lock_slot(slot, submission.results)  # waits in the kernel, without torch
     assert lock is not None
     try:
         Worker(submission, slot, submission.run_dirs(submission.runs), StopSource()).serve()
     finally:
-        let_go(lock)
+        unlock(lock)
     return 0
 
 
 def follow_in_slot(meeting_json: str) -> int:
     """Train the runs that the leader broadcasts, on another device of its slot; return the exit code."""
     stop_source = StopSource()
-    device, group = meet_leader(meeting_json)
+    device, group = join_leader_group(meeting_json)
     _follow(group, device, stop_source)
     group.leave()
     return 0
@@ -76,7 +76,7 @@ def _follow(group: "ProcessGroup", device: "torch.device", stop_source: "StopSou
         for path, number, settings in broadcast_jobs(group):
             run = RunDir(path)
             attempt = run.attempt(number)
-            train_run(run, attempt, device, settings, stop_source.watch(attempt), group)
+            train_run(run, attempt, device, settings, stop_source.make_poll(attempt), group)
     except LostProcessError as error:
         print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # a normal exit would destroy the group, which may hang without the lost peer
@@ -98,11 +98,11 @@ def run_task(folder: Path) -> int:
     Raises:
         LaunchError: this is no array task, or it imports other code than the submission's.
     """
-    job = SlurmJob.this()
+    job = SlurmJob.current()
     stop_source = StopSource()
     submission = read_submission(folder)
     _check_code(submission)
-    submission.record(job.id.partition("_")[0])
+    submission.record_array(job.id.partition("_")[0])
     profile = submission.profile
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     slot = Slot(
@@ -116,21 +116,21 @@ def run_task(folder: Path) -> int:
     if profile.get("devices_per_run", 1) > 1:
         # All processes join, even if no run is left: none of them can know what the others see.
         device, _ = prepare_device(slot)
-        group = meet_in_job(device, submission.name)
-        if not group.leads:
-            say(submission, slot.name, job, leaving=False)
+        group = join_job_group(device, submission.name)
+        if not group.is_leader:
+            write_status(submission, slot.name, job, leaving=False)
             _follow(group, device, stop_source)
-            say(submission, slot.name, job, leaving=True)
+            write_status(submission, slot.name, job, leaving=True)
             group.leave()
             return 0
-    worker = Worker(submission, slot, submission.run_dirs(submission.runs_of(job.index)), stop_source, job, group)
+    worker = Worker(submission, slot, submission.run_dirs(submission.task_runs(job.index)), stop_source, job, group)
     worker.serve()
     if group is not None:
-        from ettsweep.trainer.training.runtime_settings import dismiss
+        from ettsweep.trainer.training.runtime_settings import dismiss_followers
 
-        dismiss(group)
+        dismiss_followers(group)
         group.leave()
-    return worker.go_on_in_the_next_job() if stop_source.told and worker.work_is_left() else 0
+    return worker.requeue_job() if stop_source.stop_reason and worker.has_work() else 0
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from ettsweep.errors import LaunchError, first_line
 from ettsweep.files import Json
 from ettsweep.launch.profile import AnyProfile, Slot
-from ettsweep.processes import beside, blocked
+from ettsweep.processes import background_thread, signals_blocked
 from ettsweep.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PORTS = range(10_000, 25_000)
 START_POLL_S = 0.05
 """Seconds between checks for followers that are ready."""
 
-SPINS, BLOCK_MS = "10000", "1"
+OMP_SPIN_COUNT, OMP_BLOCK_MS = "10000", "1"
 """How long an OpenMP thread spins before it sleeps: iterations (some microseconds) for GNU, milliseconds for LLVM."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -64,8 +64,8 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         if "PYTORCH_ALLOC_CONF" not in os.environ:
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # micro-batches differ in size
-    bound_spinning()
-    with blocked(signal.SIGINT):  # torch's import swallows KeyboardInterrupt and would go on with half of numpy
+    limit_spinning()
+    with signals_blocked(signal.SIGINT):  # torch's import swallows KeyboardInterrupt and would go on with half of numpy
         import torch
 
         from ettsweep.trainer.training.run import environment
@@ -81,15 +81,15 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     return device, environment(device) | {"slot": slot.name}
 
 
-def bound_spinning() -> None:
+def limit_spinning() -> None:
     """Let OpenMP threads sleep soon while they wait for each other, unless OMP_WAIT_POLICY is set.
 
     Spinning threads block cores that other processes compute on: small operators on two threads were a hundred times
     slower beside work on both cores. Call it before torch is imported, which reads these variables.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # GNU's OpenMP
-        os.environ.setdefault("KMP_BLOCKTIME", BLOCK_MS)  # Intel's and LLVM's
+        os.environ.setdefault("GOMP_SPINCOUNT", OMP_SPIN_COUNT)  # GNU's OpenMP
+        os.environ.setdefault("KMP_BLOCKTIME", OMP_BLOCK_MS)  # Intel's and LLVM's
 
 
 def keep_freed_memory() -> None:
@@ -102,7 +102,7 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**30)
 
 
-def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: int = 1) -> "RuntimeSettings":
+def slot_settings(profile: AnyProfile, slot: Slot, data: str | None = None, alike: int = 1) -> "RuntimeSettings":
     """Return the runtime settings of a run in a slot: those of the profile, with `auto` left open as None.
 
     Args:
@@ -127,7 +127,7 @@ def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: i
 
 
 @contextlib.contextmanager
-def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
+def slot_group(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
     """Start a follower process for each other device of a slot; yield the group, and end the followers on exit.
 
     The processes rendezvous in a file in a private temporary folder, so no other user can join.
@@ -135,29 +135,30 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
     Raises:
         LaunchError: a follower ended before it could train.
     """
-    from ettsweep.trainer.training.distributed import ALONE, FileStore, ProcessGroup
-    from ettsweep.trainer.training.runtime_settings import dismiss
+    from ettsweep.trainer.training.distributed import SINGLE_PROCESS, FileStore, ProcessGroup
+    from ettsweep.trainer.training.runtime_settings import dismiss_followers
 
     if not slot.others:
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     world = 1 + len(slot.others)
     with tempfile.TemporaryDirectory(prefix="ettsweep-") as folder, contextlib.ExitStack() as exit_stack:
         store_path = str(Path(folder) / "meeting")
         store = FileStore(store_path, world)
         followers = [
-            exit_stack.enter_context(_started(other, store_path, k, world)) for k, other in enumerate(slot.others, 1)
+            exit_stack.enter_context(_start_follower(other, store_path, k, world))
+            for k, other in enumerate(slot.others, 1)
         ]
-        _await(followers, store)
+        _wait_until_ready(followers, store)
         group = ProcessGroup.join(device, store, 0, world)
         try:
-            with _watched(followers):
+            with _exit_if_follower_dies(followers):
                 yield group
-                dismiss(group)
+                dismiss_followers(group)
         except BaseException:
             for follower in followers:
                 follower.kill()  # before the abort, which may wait for processes that are still alive
-            group.abandon()
+            group.abort()
             raise
         group.leave()
         for follower in followers:
@@ -165,7 +166,7 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["ProcessGroup"]:
                 follower.wait(GRACE_S)
 
 
-def _watched(followers: "list[subprocess.Popen[bytes]]") -> contextlib.AbstractContextManager[None]:
+def _exit_if_follower_dies(followers: "list[subprocess.Popen[bytes]]") -> contextlib.AbstractContextManager[None]:
     """Exit this process some time after a follower has died: a GPU may wait for it in a collective for ever."""
 
     def watch(over: threading.Event) -> None:
@@ -174,11 +175,11 @@ def _watched(followers: "list[subprocess.Popen[bytes]]") -> contextlib.AbstractC
                 print("another process of this worker died while this one was waiting for it; exiting", flush=True)
                 os._exit(1)
 
-    return beside("followers", watch)
+    return background_thread("followers", watch)
 
 
 @contextlib.contextmanager
-def _started(slot: Slot, meeting: str, rank: int, world: int) -> "Iterator[subprocess.Popen[bytes]]":
+def _start_follower(slot: Slot, meeting: str, rank: int, world: int) -> "Iterator[subprocess.Popen[bytes]]":
     meeting_json = {"slot": asdict(slot), "meeting": meeting, "rank": rank, "world": world}
     command = [sys.executable, "-u", "-P", "-m", "ettsweep.worker", "--follow", json.dumps(meeting_json)]
     follower = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -189,7 +190,7 @@ def _started(slot: Slot, meeting: str, rank: int, world: int) -> "Iterator[subpr
         follower.wait()
 
 
-def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> None:
+def _wait_until_ready(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> None:
     """Wait until all followers are ready: the rendezvous itself would wait long for one that has died."""
     for rank, follower in enumerate(followers, 1):
         while not store.check([f"ready-{rank}"]):
@@ -198,7 +199,7 @@ def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> No
             time.sleep(START_POLL_S)
 
 
-def meet_in_job(device: "torch.device", name: str) -> "ProcessGroup":
+def join_job_group(device: "torch.device", name: str) -> "ProcessGroup":
     """Join the process group of a SLURM job, with the node that submitit finds in the environment as leader.
 
     The leader listens on one address only, loopback if all processes are on one node: by default torch listens on all
@@ -211,18 +212,18 @@ def meet_in_job(device: "torch.device", name: str) -> "ProcessGroup":
     from submitit.helpers import TorchDistributedEnvironment
     from torch.distributed import DistNetworkError
 
-    from ettsweep.trainer.training.distributed import DEVICE_WAIT, ProcessGroup, TCPStore
+    from ettsweep.trainer.training.distributed import STEP_TIMEOUT, ProcessGroup, TCPStore
 
     env = TorchDistributedEnvironment()
     leads, port = env.rank == 0, env.master_port
     if "MASTER_PORT" not in os.environ:
         port = PORTS[derive_seed(0, "port", name, os.environ["SLURM_JOB_ID"]) % len(PORTS)]
-    host = LOOPBACK if env.local_world_size == env.world_size else _reached_at(env.master_addr)
+    host = LOOPBACK if env.local_world_size == env.world_size else _leader_host(env.master_addr)
     try:
-        host = _address_here(host) if leads else host
+        host = _local_address(host) if leads else host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family).detach() if leads else None
-        store = TCPStore(host, port, env.world_size, is_master=leads, timeout=DEVICE_WAIT, master_listen_fd=listener)
+        store = TCPStore(host, port, env.world_size, is_master=leads, timeout=STEP_TIMEOUT, master_listen_fd=listener)
     except (DistNetworkError, RuntimeError, OSError) as error:
         raise LaunchError(
             f"the processes of this job cannot connect to their leader at {host}:{port}: {first_line(error)}; "
@@ -231,7 +232,7 @@ def meet_in_job(device: "torch.device", name: str) -> "ProcessGroup":
     return ProcessGroup.join(device, store, env.rank, env.world_size)
 
 
-def _reached_at(name: str) -> str:
+def _leader_host(name: str) -> str:
     """Return the address of a job's first node: that of srun, which runs there, else the node's name.
 
     A name may resolve to another interface on each node, and to loopback (such as 127.0.1.1) on the node itself.
@@ -243,13 +244,13 @@ def _reached_at(name: str) -> str:
     return name
 
 
-def _address_here(name: str) -> str:
+def _local_address(name: str) -> str:
     """Return this node's address by name, IPv4 if it has one."""
     addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return str(min(addresses, key=lambda address: address[0] != socket.AF_INET)[4][0])
 
 
-def meet_leader(meeting_json: str) -> "tuple[torch.device, ProcessGroup]":
+def join_leader_group(meeting_json: str) -> "tuple[torch.device, ProcessGroup]":
     """Join the process that started this one; return this process's device and the group.
 
     The kernel kills this process when the leader dies.

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.errors import CorruptError
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.processes import GIB
@@ -20,26 +20,26 @@ from ettsweep.trainer.tasks.registry import task_kind
 if TYPE_CHECKING:
     import torch
 
-WAITING = (State.MISSING, State.INTERRUPTED)
+CLAIMABLE_STATES = (State.MISSING, State.INTERRUPTED)
 """States of runs that a worker may claim."""
 
-TRAINED = (State.RUNNING, State.UNKNOWN)
+IN_TRAINING = (State.RUNNING, State.UNKNOWN)
 """States of runs that other workers train; their untrained fraction counts as work left."""
 
-FILLED = 0.5
+PACK_MEMORY_FRACTION = 0.5
 """Share of the free memory for a pack; the rest covers what the estimate of weights, moments and activations omits."""
 
-STACKED = {"cpu": 8, "cuda": 32}
+MAX_STACK = {"cpu": 8, "cuda": 32}
 """Most runs of a stack under `auto`, by device: activations of more runs no longer fit the caches of some CPUs."""
 
-WORTH_A_TRIAL = 5000
+MIN_TRIAL_STEPS = 5000
 """Least steps of all runs left to a worker for which `auto` tries a stack. A trial takes as long as some 200 steps of
 the smallest models, at 2 to 4 ms each: half a second to trace the stack, and five steps of each member."""
 
 
 def claimable(run: RunDir, liveness: Liveness) -> bool:
     """`True` if a run waits for a worker."""
-    return run.status(liveness).state in WAITING
+    return run.status(liveness).state in CLAIMABLE_STATES
 
 
 class RemainingRuns:
@@ -54,10 +54,10 @@ class RemainingRuns:
         self._all = tuple(runs)
         self._runs = dict.fromkeys(self._all)
         self._liveness = liveness
-        self._kinds: dict[object, int] = {}
-        self._read: dict[RunDir, tuple[int, int]] = {}
+        self._recipe_numbers: dict[object, int] = {}
+        self._recipes: dict[RunDir, tuple[int, int]] = {}
 
-    def left(self, limit: int) -> float:
+    def count_left(self, limit: int) -> float:
         """Count the runs left, up to `limit`; a run that other workers train counts by its untrained fraction.
 
         Finished runs are dropped, and not read again.
@@ -67,11 +67,11 @@ class RemainingRuns:
             if runs_left >= limit:
                 return limit
             status = run.status(self._liveness)
-            if status.state in WAITING:
+            if status.state in CLAIMABLE_STATES:
                 runs_left += 1
-            elif status.state in TRAINED:
+            elif status.state in IN_TRAINING:
                 # The owner is about to claim another one, so a part of its time is still available to the list.
-                runs_left += 1 - run.attempt(run.numbers()[-1]).progress()
+                runs_left += 1 - run.attempt(run.attempt_numbers()[-1]).progress()
             else:
                 del self._runs[run]
         return runs_left
@@ -81,7 +81,7 @@ class RemainingRuns:
 
         Other seeds need batches of their own; they follow only if the data come with a package, not from files.
         """
-        recipe, other_seeds = self._number(spec), []
+        recipe, other_seeds = self._recipe_number(spec), []
         for run in tuple(self._runs):
             its_recipe, its_seed = self._recipe_and_seed(run)
             if its_recipe != recipe:
@@ -90,26 +90,26 @@ class RemainingRuns:
                 other_seeds.append(run)
             elif claimable(run, self._liveness):
                 yield run
-        if task_kind(spec.task).packaged:
+        if task_kind(spec.task).comes_with_package:
             yield from (run for run in other_seeds if claimable(run, self._liveness))
 
-    def alike(self, spec: RunSpec) -> int:
+    def count_same_recipe(self, spec: RunSpec) -> int:
         """Count the runs of the recipe of `spec` in the list, finished ones included."""
-        recipe = self._number(spec)
+        recipe = self._recipe_number(spec)
         return sum(self._recipe_and_seed(run)[0] == recipe for run in self._all)
 
     def _recipe_and_seed(self, run: RunDir) -> tuple[int, int]:
         """Return a number that stands for a run's recipe, and the run's seed; each spec is read once."""
-        if run not in self._read:
+        if run not in self._recipes:
             try:
                 spec = run.spec()
             except CorruptError:
                 return -1, 0  # no recipe; training says so in the run's own folder
-            self._read[run] = self._number(spec), spec.seed
-        return self._read[run]
+            self._recipes[run] = self._recipe_number(spec), spec.seed
+        return self._recipes[run]
 
-    def _number(self, spec: RunSpec) -> int:
-        return self._kinds.setdefault(spec.recipe_key, len(self._kinds))
+    def _recipe_number(self, spec: RunSpec) -> int:
+        return self._recipe_numbers.setdefault(spec.recipe_key, len(self._recipe_numbers))
 
 
 class PackSize(NamedTuple):
@@ -122,14 +122,14 @@ class PackSize(NamedTuple):
     """
 
     size: int
-    stack: int | None = None
+    stack_size: int | None = None
     remark: str = ""
 
 
-ONE = PackSize(1)
+SINGLE_RUN = PackSize(1)
 
 
-class PackPlaces:
+class PackQueue:
     """The size of a pack and the queue of runs that may join it.
 
     Attributes:
@@ -137,26 +137,26 @@ class PackPlaces:
         stack_size, remark: as in `PackSize`.
     """
 
-    def __init__(self, size: PackSize = ONE, others: Iterable[RunDir] = ()) -> None:
-        self.size, self.stack, self.remark = size
+    def __init__(self, size: PackSize = SINGLE_RUN, others: Iterable[RunDir] = ()) -> None:
+        self.size, self.stack_size, self.remark = size
         self._others = iter(others)
-        self._seen = deque[RunDir]()
+        self._queue = deque[RunDir]()
 
-    def waiting(self, limit: int) -> int:
+    def count_waiting(self, limit: int) -> int:
         """Count the queued runs, up to `limit`; reads no run's state beyond that."""
-        self._seen.extend(itertools.islice(self._others, max(0, limit - len(self._seen))))
-        return len(self._seen)
+        self._queue.extend(itertools.islice(self._others, max(0, limit - len(self._queue))))
+        return len(self._queue)
 
     def next(self) -> RunDir | None:
         """Remove and return the next queued run; None if there is none."""
-        return self._seen.popleft() if self.waiting(1) else None
+        return self._queue.popleft() if self.count_waiting(1) else None
 
 
-def enough(profile: AnyProfile, spec: RunSpec) -> int:
+def runs_for_largest_pack(profile: AnyProfile, spec: RunSpec) -> int:
     """Return the number of runs left per worker beyond which a pack grows no further."""
     if profile.pack != "auto":
         return profile.pack
-    return max(*STACKED.values(), math.ceil(WORTH_A_TRIAL / spec.schedule.last_step))
+    return max(*MAX_STACK.values(), math.ceil(MIN_TRIAL_STEPS / spec.schedule.last_step))
 
 
 def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> PackSize:
@@ -171,35 +171,35 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     """
     fair_share = math.ceil(left / workers)
     if fair_share < 2 or profile.devices_per_run > 1 or profile.pack == 1:
-        return ONE
+        return SINGLE_RUN
     from ettsweep.trainer.training.memory import STATE_BYTES, available_bytes
 
     free_bytes = available_bytes(device) // (workers if device.type == "cpu" else 1)  # workers share the host's memory
     state_bytes = STATE_BYTES * parameter_count(spec.model)
-    fitting = int(FILLED * free_bytes / state_bytes)
+    fitting = int(PACK_MEMORY_FRACTION * free_bytes / state_bytes)
     if profile.pack != "auto":
         if fitting >= 2:
             return PackSize(min(profile.pack, fair_share, fitting))
         remark = (
-            f"trains alone: of the {count(min(profile.pack, fair_share), 'run')} that could train at once, with "
+            f"trains alone: of the {format_count(min(profile.pack, fair_share), 'run')} that could train at once, with "
             f"{state_bytes / GIB:.2g} GiB of weights and moments each, no two fit into half of the "
             f"{free_bytes / GIB:.2g} GiB that are free"
         )
         return PackSize(1, remark=remark)
     each_bytes = state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)
-    size = min(STACKED[device.type], fair_share, int(FILLED * free_bytes / each_bytes))
-    reason = against_a_stack(profile, spec, device, size, fair_share)
+    size = min(MAX_STACK[device.type], fair_share, int(PACK_MEMORY_FRACTION * free_bytes / each_bytes))
+    reason = auto_stack_obstacle(profile, spec, device, size, fair_share)
     if not reason:
-        return PackSize(size, stack=size)
-    size = max(1, min(profile.together(spec.task), fair_share, fitting))
+        return PackSize(size, stack_size=size)
+    size = max(1, min(profile.max_pack(spec.task), fair_share, fitting))
     return PackSize(size, 0, f"no stack: {reason}" if size > 1 else f"trains alone, without a stack: {reason}")
 
 
-def against_a_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", size: int, runs: int) -> str:
+def auto_stack_obstacle(profile: AnyProfile, spec: RunSpec, device: "torch.device", size: int, runs: int) -> str:
     """Return why `auto` tries no stack of this size for `runs` runs like `spec`; "" if it tries one."""
     from ettsweep.trainer.ensemble.stack import stack_decision
 
-    if not architecture(spec.model).stacks:
+    if not architecture(spec.model).can_stack:
         return f"models of kind {spec.model.kind} cannot be stacked"
     if profile.compile is True or profile.activation_checkpointing is True:
         return "the profile compiles blocks or checkpoints activations"
@@ -209,8 +209,8 @@ def against_a_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", 
         return "a GPU rounds differently in a stack; pack_mode=fast allows that"
     decision = stack_decision(spec, device, size, profile.pack_mode)
     if decision:
-        return "" if decision.stacks else decision.why
-    if runs * spec.schedule.last_step < WORTH_A_TRIAL:
-        work = f"{count(runs, 'run')} of {count(spec.schedule.last_step, 'step')}"
+        return "" if decision.is_accepted else decision.reason
+    if runs * spec.schedule.last_step < MIN_TRIAL_STEPS:
+        work = f"{format_count(runs, 'run')} of {format_count(spec.schedule.last_step, 'step')}"
         return f"{work} are too few to pay for a trial; pack=K requests one"
     return ""

@@ -11,7 +11,7 @@ from ettsweep.runs.folder import RunDir
 
 if TYPE_CHECKING:
     from ettsweep.trainer.ensemble.pack import Pack
-    from ettsweep.trainer.training.coroutine import Stop
+    from ettsweep.trainer.training.coroutine import StopReason
 
 
 POLL_S = 0.5
@@ -29,56 +29,59 @@ class StopSource:
     """
 
     def __init__(self) -> None:
-        self.told = ""
-        self._heard: tuple[tuple[int, int], str] = ((0, 0), "")  # pack and round, and the reason seen in that round
+        self.stop_reason = ""
+        self._round_reason: tuple[tuple[int, int], str] = (
+            (0, 0),
+            "",
+        )  # pack and round, and the reason seen in that round
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script starts workers with SIGUSR2 blocked
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A preemption may send several at once. SIGUSR2 takes precedence: it means that SLURM can requeue the job.
-        if not self.told or number == signal.SIGUSR2:
-            self.told = signal.Signals(number).name
+        if not self.stop_reason or number == signal.SIGUSR2:
+            self.stop_reason = signal.Signals(number).name
 
-    def heed(self, stop: "Stop | None") -> None:
+    def record_stop(self, stop: "StopReason | None") -> None:
         """Adopt the stop reason of another process of the run, whose signal may not have reached this one."""
-        from ettsweep.trainer.training.coroutine import Stop
+        from ettsweep.trainer.training.coroutine import StopReason
 
-        if stop is Stop.OUT_OF_TIME:
-            self.told = "SIGUSR2"
-        elif stop is Stop.TERMINATED:
-            self.told = self.told or "SIGTERM"
+        if stop is StopReason.OUT_OF_TIME:
+            self.stop_reason = "SIGUSR2"
+        elif stop is StopReason.TERMINATED:
+            self.stop_reason = self.stop_reason or "SIGTERM"
 
-    def watch(self, attempt: Attempt, pack: "Pack | None" = None) -> "Callable[[], Stop | None]":
+    def make_poll(self, attempt: Attempt, pack: "Pack | None" = None) -> "Callable[[], StopReason | None]":
         """Return a function that returns the reason for an attempt to stop now, or None.
 
         All runs of a pack see the same signals in one round, so that runs of one stream stop at the same step.
         """
-        from ettsweep.trainer.training.coroutine import Stop
+        from ettsweep.trainer.training.coroutine import StopReason
 
         run, polled_s = RunDir(attempt.run), 0.0
 
-        def poll() -> Stop | None:
+        def poll() -> StopReason | None:
             nonlocal polled_s
-            if reason := self._told_to(pack):
-                return Stop.OUT_OF_TIME if reason == "SIGUSR2" else Stop.TERMINATED
+            if reason := self._reason_for(pack):
+                return StopReason.OUT_OF_TIME if reason == "SIGUSR2" else StopReason.TERMINATED
             # Files are read rarely: a step may take a millisecond, and the folder may be on a network file system.
             now_s = time.monotonic()
             if now_s - polled_s < POLL_S:
                 return None
             polled_s = now_s
-            if attempt.superseded():
-                return Stop.SUPERSEDED
+            if attempt.is_superseded():
+                return StopReason.SUPERSEDED
             if run.cancel_path.exists():
-                return Stop.CANCELLED
-            return Stop.PRUNED if run.prune_path.exists() else None
+                return StopReason.CANCELLED
+            return StopReason.PRUNED if run.prune_path.exists() else None
 
         return poll
 
-    def _told_to(self, pack: "Pack | None") -> str:
+    def _reason_for(self, pack: "Pack | None") -> str:
         if pack is None:
-            return self.told
+            return self.stop_reason
         current_round = id(pack), pack.rounds
-        if self._heard[0] != current_round:
-            self._heard = current_round, self.told
-        return self._heard[1]
+        if self._round_reason[0] != current_round:
+            self._round_reason = current_round, self.stop_reason
+        return self._round_reason[1]

@@ -34,7 +34,7 @@ class SlurmJob:
     local_rank: int
 
     @classmethod
-    def this(cls) -> "SlurmJob":
+    def current(cls) -> "SlurmJob":
         """Read the job of this process from the environment.
 
         Raises:
@@ -83,7 +83,9 @@ class JobLiveness(Liveness):
             other = SchedulerLiveness(self._submission.results, self._slurm_cache).owner(attempt)
             # If SLURM cannot be asked, as in a container, the owner's heartbeat decides.
             return (
-                other if other.life != "unknown" else Owner(self._slurm_cache.pulse(attempt), other.where, other.reason)
+                other
+                if other.life != "unknown"
+                else Owner(self._slurm_cache.heartbeat_life(attempt), other.host, other.reason)
             )
         if theirs.get("restart") != self._job.restart:
             # SLURM restarts a job only after it has given up the previous start, even if that process still runs.

@@ -21,18 +21,25 @@ from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import PROFILES, AnyProfile, LocalProfile, Slot
-from ettsweep.launch.slots import Lock, held, hold_slot, let_go, lock_paths
-from ettsweep.launch.slurm_cache import BEATS
+from ettsweep.launch.slots import Lock, held_slots, lock_paths, lock_slot, unlock
+from ettsweep.launch.slurm_cache import MISSED_BEATS
 from ettsweep.launch.submissions import Submission
-from ettsweep.processes import beside, process
+from ettsweep.processes import background_thread, process_identity
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Liveness, LocalLiveness, State, Status
 from ettsweep.schema import validate
-from ettsweep.worker.devices import execution, gathered, prepare_device
-from ettsweep.worker.packing import WAITING, PackPlaces, RemainingRuns, claimable, enough, pack_size
+from ettsweep.worker.devices import prepare_device, slot_group, slot_settings
+from ettsweep.worker.packing import (
+    CLAIMABLE_STATES,
+    PackQueue,
+    RemainingRuns,
+    claimable,
+    pack_size,
+    runs_for_largest_pack,
+)
 from ettsweep.worker.signals import POLL_S, StopSource
 from ettsweep.worker.slurm_job import JobLiveness, SlurmJob
 
@@ -40,19 +47,19 @@ if TYPE_CHECKING:
     import torch
 
     from ettsweep.trainer.ensemble.pack import Pack
-    from ettsweep.trainer.training.coroutine import RunCoroutine, Stop
+    from ettsweep.trainer.training.coroutine import RunCoroutine, StopReason
     from ettsweep.trainer.training.distributed import ProcessGroup
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 
-IDLE_LIVES = 6
+MAX_IDLE_LIVES = 6
 """Starts of a job in a row without a single training step after which the job is not requeued any more."""
 
-ALONE_OF_ITS_KIND = "trains alone: no waiting run has the same recipe (and, if data are loaded, the same seed)"
+NO_COMPANIONS = "trains alone: no waiting run has the same recipe (and, if data are loaded, the same seed)"
 """Log line of a run whose pack has free places but no run to fill them."""
 
 
-def say(
+def write_status(
     submission: Submission,
     worker: str,
     job: SlurmJob | None = None,
@@ -75,12 +82,12 @@ def say(
         waits: paths of the locks that it waits for.
         claimed: whether it has claimed a run. If not, and it dies, a replacement would fail for the same reason.
     """
-    status: Json = {"process": process().to_json(), "leaving": leaving, "claimed": claimed}
+    status: Json = {"process": process_identity().to_json(), "leaving": leaving, "claimed": claimed}
     if waits:
         status["waits"] = list(map(str, waits))
     if job:
         status |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
-    write_atomic(submission.words_path(worker), dumps(status))
+    write_atomic(submission.report_path(worker), dumps(status))
 
 
 @dataclass
@@ -107,10 +114,10 @@ class Worker:
         self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
         self._claimed = False
         # Counts this start as idle until a run has made a step.
-        self._idle_lives = 1 + int(self.submission.said_by(self.slot.name).get("idle_lives") or 0)
+        self._idle_lives = 1 + int(self.submission.worker_report(self.slot.name).get("idle_lives") or 0)
 
-    def _say(self, *, leaving: bool, saved: bool = False) -> None:
-        say(
+    def _write_status(self, *, leaving: bool, saved: bool = False) -> None:
+        write_status(
             self.submission,
             self.slot.name,
             self.job,
@@ -120,33 +127,33 @@ class Worker:
             claimed=self._claimed,
         )
 
-    def work_is_left(self) -> bool:
+    def has_work(self) -> bool:
         """`True` if a run of the list waits for a worker."""
         return any(claimable(run, self._liveness) for run in self.runs)
 
     def serve(self) -> None:
         """Train until no run is left or a signal arrives; repeat the list, since runs of dead workers become free."""
-        self._say(leaving=False)
+        self._write_status(leaving=False)
         while True:
-            if self.work_is_left():
+            if self.has_work():
                 self._train_all()
-            if self.stop_source.told and self.job and self.work_is_left():
+            if self.stop_source.stop_reason and self.job and self.has_work():
                 return  # the list stays this job's: it goes on once SLURM has requeued it
-            self._wait_for_the_unknown()
+            self._wait_for_unknown_owners()
             # Announce leaving before the last check. In the other order, a run that becomes free in between, while this
             # worker still counts as present, would be left to nobody.
-            self._say(leaving=True)
-            if self.stop_source.told or not self.work_is_left():
+            self._write_status(leaving=True)
+            if self.stop_source.stop_reason or not self.has_work():
                 return
-            self._say(leaving=False)
+            self._write_status(leaving=False)
 
-    def _wait_for_the_unknown(self) -> None:
+    def _wait_for_unknown_owners(self) -> None:
         """Wait, in a job, until heartbeats tell of every owner whether it is alive or dead."""
         # Twice the time for a verdict: a heartbeat must be seen to stand still for that many intervals.
-        until_s = time.monotonic() + 2 * BEATS * float(self.submission.profile["heartbeat_s"])
-        while self.job and not self.stop_source.told and time.monotonic() < until_s:
+        until_s = time.monotonic() + 2 * MISSED_BEATS * float(self.submission.profile["heartbeat_s"])
+        while self.job and not self.stop_source.stop_reason and time.monotonic() < until_s:
             states = [run.status(self._liveness).state for run in self.runs]
-            if State.UNKNOWN not in states or any(s in WAITING for s in states):
+            if State.UNKNOWN not in states or any(s in CLAIMABLE_STATES for s in states):
                 return
             time.sleep(POLL_S)
 
@@ -156,22 +163,22 @@ class Worker:
         claim_info["heartbeat_s"] = self.submission.profile["heartbeat_s"]
         code = provenance()
 
-        group_context = contextlib.nullcontext(self.group) if self.group is not None else gathered(self.slot, device)
+        group_context = contextlib.nullcontext(self.group) if self.group is not None else slot_group(self.slot, device)
         try:
             with group_context as group:
-                self._train_with(group, device, claim_info, code)
+                self._train_in_group(group, device, claim_info, code)
         except LostProcessError as error:
             if self.job:
                 print(error, file=sys.stderr, flush=True)
                 os._exit(1)  # SLURM then kills the rest of the job; the next command resumes its runs
             print(f"{error}; the processes of this slot are restarted", file=sys.stderr, flush=True)
 
-    def _train_with(self, group: "ProcessGroup", device: "torch.device", claim_info: Json, code: Json) -> None:
+    def _train_in_group(self, group: "ProcessGroup", device: "torch.device", claim_info: Json, code: Json) -> None:
         """Claim and train runs, in packs where possible, until a whole pass over the list claims none."""
         import torch
 
         from ettsweep.trainer.ensemble.pack import Pack
-        from ettsweep.trainer.training.memory import give_back
+        from ettsweep.trainer.training.memory import release_memory
 
         path = str(self.submission.path / "submission.json")
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, path)
@@ -179,123 +186,129 @@ class Worker:
         while claimed:
             claimed, remaining = False, RemainingRuns(self.runs, self._liveness)
             for run in self.runs:
-                first = None if self.stop_source.told else claim(run, claim_info, self._liveness)
+                first = None if self.stop_source.stop_reason else claim(run, claim_info, self._liveness)
                 if first is None:
                     continue
                 claimed = True
                 if not self._claimed:
                     self._claimed = True
                     with contextlib.suppress(StorageError):  # a full disk costs the status, not the run
-                        self._say(leaving=False)
+                        self._write_status(leaving=False)
                 torch.set_num_threads(self.slot.threads)  # the previous run may have used fewer
-                queue = self._places(run, remaining, profile, device)
-                attempts = [first, *self._take(queue, claim_info, queue.size - 1)]
+                queue = self._pack_queue(run, remaining, profile, device)
+                attempts = [first, *self._claim_up_to(queue, claim_info, queue.size - 1)]
                 refill = partial(self._refill, queue, claim_info)
-                settings = execution(profile, self.slot, self._data_of(run), self._alike(run, remaining))
-                has_no_companions = (
-                    len(attempts) == 1 < queue.size and not self.stop_source.told and not queue.waiting(1)
+                settings = slot_settings(
+                    profile, self.slot, self._data_path(run), self._same_recipe_runs(run, remaining)
                 )
-                remark = ALONE_OF_ITS_KIND if has_no_companions else queue.remark
+                has_no_companions = (
+                    len(attempts) == 1 < queue.size and not self.stop_source.stop_reason and not queue.count_waiting(1)
+                )
+                remark = NO_COMPANIONS if has_no_companions else queue.remark
                 pack_requested = profile.pack != "auto" or profile.pack_mode == "fast"
                 size = len(attempts)
-                pack = Pack(device, size, profile.pack_mode, remark, stack=queue.stack, asked=pack_requested)
-                stops = train(attempts, pack, settings, self.stop_source, group, profile.heartbeat_s, code, refill)
+                pack = Pack(
+                    device, size, profile.pack_mode, remark, stack_size=queue.stack_size, pack_requested=pack_requested
+                )
+                stops = train_attempts(
+                    attempts, pack, settings, self.stop_source, group, profile.heartbeat_s, code, refill
+                )
                 for attempt, stop in zip(attempts, stops, strict=True):
-                    self.stop_source.heed(stop)
+                    self.stop_source.record_stop(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):
                         self._idle_lives = 0
-                if self.stop_source.told == "SUPERSEDED":
+                if self.stop_source.stop_reason == "SUPERSEDED":
                     return
                 if device.type == "cuda":
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process must end
-                give_back(device)  # the next run sizes its micro-batches by the free memory
+                release_memory(device)  # the next run sizes its micro-batches by the free memory
 
-    def _places(
+    def _pack_queue(
         self, first: RunDir, remaining: RemainingRuns, profile: AnyProfile, device: "torch.device"
-    ) -> PackPlaces:
+    ) -> PackQueue:
         """Return the size of a pack that starts with a claimed run, and the runs that may join."""
         try:
             spec = first.spec()
         except CorruptError:
-            return PackPlaces()  # training records the error in the run's own folder
+            return PackQueue()  # training records the error in the run's own folder
         if profile.pack == 1 or len(self.runs) <= self._workers:
-            return PackPlaces()  # saves reading the states of the list
-        left = remaining.left(self._workers * enough(profile, spec))
-        return PackPlaces(pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
+            return PackQueue()  # saves reading the states of the list
+        left = remaining.count_left(self._workers * runs_for_largest_pack(profile, spec))
+        return PackQueue(pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
 
-    def _take(self, queue: PackPlaces, claim_info: Json, free: int) -> list[Attempt]:
+    def _claim_up_to(self, queue: PackQueue, claim_info: Json, free: int) -> list[Attempt]:
         """Claim up to `free` runs of the queue, skipping those that other workers claim first."""
         attempts = list[Attempt]()
         with contextlib.suppress(StorageError):  # the next claim outside a pack reports it
-            while len(attempts) < free and not self.stop_source.told and (run := queue.next()):
+            while len(attempts) < free and not self.stop_source.stop_reason and (run := queue.next()):
                 if attempt := claim(run, claim_info, self._liveness):
                     attempts.append(attempt)
         return attempts
 
-    def _refill(self, queue: PackPlaces, claim_info: Json, free: int) -> list[Attempt]:
+    def _refill(self, queue: PackQueue, claim_info: Json, free: int) -> list[Attempt]:
         """Claim runs for the free places of a pack, at most this worker's share of the waiting ones."""
-        waiting = queue.waiting(free * self._workers)
-        return self._take(queue, claim_info, min(free, math.ceil(waiting / self._workers)))
+        waiting = queue.count_waiting(free * self._workers)
+        return self._claim_up_to(queue, claim_info, min(free, math.ceil(waiting / self._workers)))
 
     @property
     def _workers(self) -> int:
         """Number of workers that share the list."""
         return len(self.submission.slots) or self.submission.workers_per_job
 
-    def _alike(self, run: RunDir, remaining: RemainingRuns) -> int:
+    def _same_recipe_runs(self, run: RunDir, remaining: RemainingRuns) -> int:
         """Return how many runs of this recipe the worker trains, over which compiling its model pays off."""
         if self.slot.device == "cpu":
             return 1  # `auto` compiles nothing on a CPU, so do not read the list
         try:
-            return math.ceil(remaining.alike(run.spec()) / self._workers)
+            return math.ceil(remaining.count_same_recipe(run.spec()) / self._workers)
         except CorruptError:
             return 1  # training records the error in the run's own folder
 
-    def _data_of(self, run: RunDir) -> str | None:
+    def _data_path(self, run: RunDir) -> str | None:
         """Return the path of a run's data, as given at submission; None if they come with a package."""
         try:
             return self.submission.data.get(run.spec().task.kind)
         except CorruptError:
             return None  # training records the error in the run's own folder
 
-    def go_on_in_the_next_job(self) -> int:
+    def requeue_job(self) -> int:
         """Requeue this job if its time is up or it was preempted; return the exit code.
 
         A preempted job that exits by itself before SLURM kills it is not requeued by SLURM, so the worker requests it.
         A job that a user has cancelled stays cancelled.
         """
         assert self.job is not None
-        reason = self.stop_source.told
+        reason = self.stop_source.stop_reason
         # SLURM signals all processes of a step: the scontrol child would die of a second SIGTERM, but inherits this.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if reason == "SUPERSEDED":
             return 1
-        if self._idle_lives >= IDLE_LIVES:
+        if self._idle_lives >= MAX_IDLE_LIVES:
             print(
-                f"{reason}: this job was started {IDLE_LIVES} times in a row without time for a single step; "
+                f"{reason}: this job was started {MAX_IDLE_LIVES} times in a row without time for a single step; "
                 "raise time_min in the launch profile",
                 flush=True,
             )
             return 1
-        preempted = None if reason == "SIGUSR2" else slurm.preempted(self.job.id)
+        preempted = None if reason == "SIGUSR2" else slurm.is_being_preempted(self.job.id)
         if preempted is False:
             print(f"{reason}: checkpoint saved; SLURM did not preempt this job, so it is not requeued", flush=True)
             return 1
-        self._wait_for_the_others()
+        self._wait_for_other_workers()
         # SIGUSR2 means that SLURM ends the job for its time limit or a preemption, so a requeue is right.
         certain = preempted or reason == "SIGUSR2"
         if certain and slurm.requeue(self.job.id):
             print(f"{reason}: checkpoint saved; SLURM requeues this job", flush=True)
             return 0
         # In a container there may be no scontrol, or SLURM does not answer now: the batch script retries outside.
-        self.submission.leave_to_script(self.job.index, self.job.restart, certain=bool(certain))
+        self.submission.request_requeue(self.job.index, self.job.restart, certain=bool(certain))
         print(f"{reason}: checkpoint saved; the batch script asks SLURM to requeue this job", flush=True)
         return 1
 
-    def _wait_for_the_others(self) -> None:
+    def _wait_for_other_workers(self) -> None:
         """Wait until all workers of this job have saved, since a requeue kills those that have not."""
         assert self.job is not None
-        self._say(leaving=False, saved=True)
+        self._write_status(leaving=False, saved=True)
         until_s = time.monotonic() + self.submission.profile["warn_s"] / 2
         while time.monotonic() < until_s and not self.submission.all_saved(self.job.index, self.job.restart):
             time.sleep(POLL_S)
@@ -304,19 +317,19 @@ class Worker:
 def progress_before(attempt: Attempt) -> float:
     """Return the largest share of steps that a run had completed in any earlier attempt."""
     run = RunDir(attempt.run)
-    earlier = (run.attempt(number) for number in run.numbers() if number < attempt.number)
+    earlier = (run.attempt(number) for number in run.attempt_numbers() if number < attempt.number)
     return max(map(Attempt.progress, earlier), default=0.0)
 
 
 def claim(run: RunDir, claim_info: Json, liveness: Liveness) -> Attempt | None:
     """Claim a run and return the new attempt; None if the run does not wait or another worker was faster."""
-    numbers = run.numbers()  # before the state is read: a newer attempt in between then makes the claim fail
+    numbers = run.attempt_numbers()  # before the state is read: a newer attempt in between then makes the claim fail
     if not claimable(run, liveness):
         return None
     return run.claim(claim_info, after=numbers[-1] if numbers else 0)
 
 
-def train(
+def train_attempts(
     attempts: list[Attempt],
     pack: "Pack",
     settings: "RuntimeSettings",
@@ -325,7 +338,7 @@ def train(
     heartbeat_s: float,
     code: Json,
     refill: Callable[[int], list[Attempt]] = lambda free: [],
-) -> "list[Stop | None]":
+) -> "list[StopReason | None]":
     """Train claimed runs: several as a pack, or one together with the other processes of a group.
 
     Args:
@@ -341,8 +354,8 @@ def train(
     Returns:
         Why each run was stopped early, or None.
     """
-    from ettsweep.trainer.training.coroutine import Stop
-    from ettsweep.trainer.training.run import ClaimedRun, training
+    from ettsweep.trainer.training.coroutine import StopReason
+    from ettsweep.trainer.training.run import ClaimedRun, training_coroutine
     from ettsweep.trainer.training.runtime_settings import broadcast_job
 
     alive = list(attempts)
@@ -352,11 +365,11 @@ def train(
         try:
             attempt.record_provenance(code)
             broadcast_job(group, run.path, attempt.number, settings)
-            stop = yield from training(
-                ClaimedRun(run, attempt, pack.device, settings, stop_source.watch(attempt, pack), group), pack
+            stop = yield from training_coroutine(
+                ClaimedRun(run, attempt, pack.device, settings, stop_source.make_poll(attempt, pack), group), pack
             )
-            if stop is Stop.SUPERSEDED and attempt.requeued():
-                stop_source.told = "SUPERSEDED"  # SLURM has requeued the job, with all of its list
+            if stop is StopReason.SUPERSEDED and attempt.was_requeued():
+                stop_source.stop_reason = "SUPERSEDED"  # SLURM has requeued the job, with all of its list
             return stop
         finally:
             alive.remove(attempt)
@@ -367,11 +380,11 @@ def train(
         alive.extend(claimed)
         return list(map(train_attempt, claimed))
 
-    with beating(alive, heartbeat_s):
+    with heartbeat(alive, heartbeat_s):
         return pack.train(map(train_attempt, tuple(attempts)), refill_pack)
 
 
-def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextManager[None]:
+def heartbeat(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextManager[None]:
     """Write heartbeats of the attempts from a thread while the body runs."""
 
     def beat(ended: threading.Event) -> None:
@@ -379,12 +392,12 @@ def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextMa
         while True:
             for attempt in tuple(attempts):
                 with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
-                    attempt.beat(count)
+                    attempt.write_heartbeat(count)
             count += 1
             if ended.wait(interval_s):
                 return
 
-    return beside("heartbeat", beat)
+    return background_thread("heartbeat", beat)
 
 
 # --- one run in the foreground: `ettsweep train` ----------------------------------------------------------------------
@@ -421,7 +434,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         run.retry()
     if run.status().state.finished:
         return True
-    lock, slot = _any_slot(profile.resolve(), results)
+    lock, slot = _hold_any_slot(profile.resolve_slots(), results)
     try:
         device, claim_info = prepare_device(slot)
         # Before the claim: from here on Ctrl-C takes effect after a step, and the attempt records how it ended.
@@ -440,22 +453,22 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
-        settings, code = execution(profile, slot, data), provenance()
-        with gathered(slot, device) as group:
-            train([attempt], Pack(device), settings, stop_source, group, profile.heartbeat_s, code)
+        settings, code = slot_settings(profile, slot, data), provenance()
+        with slot_group(slot, device) as group:
+            train_attempts([attempt], Pack(device), settings, stop_source, group, profile.heartbeat_s, code)
         return run.status().state.finished
     finally:
-        let_go(lock)
+        unlock(lock)
 
 
-def _any_slot(slots: list[Slot], results: Path) -> tuple[Lock, Slot]:
+def _hold_any_slot(slots: list[Slot], results: Path) -> tuple[Lock, Slot]:
     """Lock the first free slot, or wait for the first one if none is free."""
     for slot in slots:
-        lock = hold_slot(slot, results, wait=False)
+        lock = lock_slot(slot, results, wait=False)
         if lock is not None:
             return lock, slot
-    holder_text = "".join(f" for {holder}" for holder in held(lock_paths(slots[0]))[:1])
+    holder_text = "".join(f" for {holder}" for holder in held_slots(lock_paths(slots[0]))[:1])
     print_note(f"all slots are taken: waiting{holder_text}")
-    lock = hold_slot(slots[0], results)
+    lock = lock_slot(slots[0], results)
     assert lock is not None
     return lock, slots[0]

@@ -14,7 +14,7 @@ from ettsweep import cli
 from ettsweep.report.formats import STRATEGY_COLOURS, strategy_colour, strategy_rank
 from ettsweep.runs.folder import RunDir
 from ettsweep.strategies.strategy import parse_strategy
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 
 WIDTH = 8
 LR, WD = 0.25, 0.25
@@ -33,7 +33,7 @@ def call(call: Call) -> Call:
 @pytest.fixture
 def asked(tmp_path: Path, results: Path) -> Path:
     """Return a results folder with the finished runs of ntk and of s = 0.25; every score is another."""
-    sweep_spec = load_request(write_grid(tmp_path / "small.yaml", strategies=["ntk", "s=0.25"]))
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "small.yaml", strategies=["ntk", "s=0.25"]))
     keep(results, sweep_spec)
     for score, spec in enumerate(sweep_spec.specs(), start=1):
         run = RunDir.create(results, spec)

@@ -13,14 +13,14 @@ from support.forks import Forks, warm_workers
 
 from ettsweep import cli
 from ettsweep.console import with_results
-from ettsweep.launch.cost import device_hours
+from ettsweep.launch.cost import format_device_hours
 from ettsweep.launch.profile import LocalProfile
-from ettsweep.launch.slots import hold_slot, let_go
+from ettsweep.launch.slots import lock_slot, unlock
 from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
 
@@ -51,7 +51,7 @@ def asked(tmp_path: Path, results: Path) -> Callable[[Sequence[float | None]], l
     """Return a function that asks for the small grid, and finishes its runs with made scores; -1 leaves one out."""
 
     def ask(scores: Sequence[float | None]) -> list[RunSpec]:
-        sweep_spec = load_request(write_grid(tmp_path / "asked.yaml"))
+        sweep_spec = load_sweep_spec(write_grid(tmp_path / "asked.yaml"))
         keep(results, sweep_spec)
         specs = sweep_spec.specs()
         for spec, score in zip(specs, scores, strict=True):
@@ -72,7 +72,7 @@ def finish(results: Path, spec: RunSpec, score: float | None) -> None:
 def failed(results: Path, spec: RunSpec) -> None:
     attempt = RunDir.create(results, spec).claim({}, after=0)
     assert attempt
-    attempt.fail("error", "RuntimeError: out of luck")
+    attempt.record_failure("error", "RuntimeError: out of luck")
 
 
 def files(folder: Path) -> list[Path]:
@@ -329,7 +329,7 @@ def test_status_says_what_starts_runs_that_wait(results: Path, asked: Any, call:
     RunDir.create(results, specs[1])
     attempt = RunDir.create(results, specs[2]).claim({}, after=0)
     assert attempt
-    attempt.fail("interrupted", "terminated")
+    attempt.record_failure("interrupted", "terminated")
     done = call("status", "--results", results)
     assert "2 runs wait for a worker" in done.err
     assert f"`ettsweep retry --state interrupted --state missing --results {results}`" in done.err
@@ -436,7 +436,7 @@ def test_a_named_point_is_judged(results: Path, asked: Any, call: Call) -> None:
 
 
 def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call: Call, tmp_path: Path) -> None:
-    sweep_spec = load_request(write_grid(tmp_path / "asked.yaml", centre={"standard": {"lr": 1 / 3, "wd": 2 / 3}}))
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "asked.yaml", centre={"standard": {"lr": 1 / 3, "wd": 2 / 3}}))
     keep(results, sweep_spec)
     for spec, score in zip(sweep_spec.specs(), (3.0, 1.0, 2.0), strict=True):
         finish(results, spec, score)
@@ -448,7 +448,7 @@ def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call:
 
 
 def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_path: Path) -> None:
-    keep(results, load_request(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
+    keep(results, load_sweep_spec(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
     options = ("verify-optimum", "--dry-run", "--results", results)
     done = call(*options, "--at", "0.25,0.25", code=2)
     assert "--at needs a single study, but 2 are selected: asked vit-n8" in done.err
@@ -460,7 +460,7 @@ def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_p
 def test_sweeps_launched_differently_need_a_choice(results: Path, call: Call, tmp_path: Path) -> None:
     one, two = ("slots=1",), ("slots=2",)
     for strategy, launch_set in (("standard", one), ("mup", two)):
-        sweep_spec = load_request(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
+        sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
         keep(results, sweep_spec.model_copy(update={"launch_set": launch_set}))
     options = ("--dry-run", "--results", results)
     for command in ("verify-optimum", "seeds"):
@@ -499,7 +499,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
     done = call("seeds", "--dry-run", "--results", results, "--format", "json", code=1)
     assert done.json == []
     assert "not rerun, since not verified" in done.err
-    finish(results, load_request(Path("asked.yaml")).specs()[2], 3.0)
+    finish(results, load_sweep_spec(Path("asked.yaml")).specs()[2], 3.0)
     rows = call("seeds", "--dry-run", "--count", 2, "--results", results, "--format", "json").json
     assert [(row["lr"], row["seed"], row["action"]) for row in rows] == [(0.25, 1, "submit"), (0.25, 2, "submit")]
 
@@ -582,7 +582,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
 )  # fmt: skip
 def test_wrong_input_is_a_message_and_exit_code_2(call: Call, tmp_path: Path, arguments: str, message: str) -> None:
     grid = write_grid(tmp_path / "grid.yaml")
-    keep(tmp_path / "asked", load_request(grid))
+    keep(tmp_path / "asked", load_sweep_spec(grid))
     done = call(*arguments.split(), code=2)
     assert message in done.err
     assert done.err.startswith("ettsweep: ")
@@ -685,7 +685,7 @@ def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path
     done = call("retry", spec.run_id, "--results", results)
     assert f"run {spec.run_id} is running: nothing to retry" in done.err
     assert files(results) == before
-    assert not attempt.retried()
+    assert not attempt.is_retried()
     assert RunDir(attempt.run).status().state is State.RUNNING
 
 
@@ -733,7 +733,7 @@ def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path
     assert done.stderr.startswith("1 run to train\n")
     (folder,) = (results / "runs").iterdir()
     seconds = json.loads((folder / "result.json").read_text())["device_s"]
-    assert f"1 run trained: {device_hours(seconds)} in " in done.stderr
+    assert f"1 run trained: {format_device_hours(seconds)} in " in done.stderr
     again = ettsweep("train", folder.name[:6], "--results", results)
     assert again.stdout == done.stdout
     assert "step" not in again.stderr
@@ -744,11 +744,11 @@ def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path
 
 
 def test_doctor_tells_what_works(call: Call, results: Path) -> None:
-    lock = hold_slot(LocalProfile(devices="cpu", slots=1).resolve()[0], Path("/other"))
+    lock = lock_slot(LocalProfile(devices="cpu", slots=1).resolve_slots()[0], Path("/other"))
     assert lock
     options = ("--launch-set", "devices=cpu", "--launch-set", "slots=2", "--results", results, "--format", "json")
     rows = {row["check"]: row for row in call("doctor", *options).json}
-    let_go(lock)
+    unlock(lock)
     told = rows["profile local"]["detail"]
     assert told.startswith("2 slots: cpu-0, cpu-1; ")
     assert f"; slot cpu-0, held by process {os.getpid()} of /other; locks in {os.environ['ETTSWEEP_SLOTS']}" in told

@@ -18,7 +18,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import STRATEGIES
 from ettsweep.study.criterion import Rule
-from ettsweep.study.grid_file import find_grid, load_request
+from ettsweep.study.grid_file import find_grid, load_sweep_spec
 from ettsweep.study.pruning import PRUNERS
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.trainer.models.registry import named_models
@@ -57,7 +57,7 @@ def ask(shell: str, folder: Path, *words: object, **environment: str) -> list[st
     given = {"_TYPER_COMPLETE_ARGS": " ".join(line), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     if shell == "bash":
         given = {"COMP_WORDS": "\n".join(line), "COMP_CWORD": str(len(line) - 1)}
-    environment = {**os.environ, **given, completion.VARIABLE: f"complete_{shell}", **environment}
+    environment = {**os.environ, **given, completion.COMPLETE_VARIABLE: f"complete_{shell}", **environment}
     process = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)
     assert process.stderr == ""
     if shell == "zsh":
@@ -66,7 +66,7 @@ def ask(shell: str, folder: Path, *words: object, **environment: str) -> list[st
 
 
 def make_sweep(folder: Path, name: str, results: str = "results") -> None:
-    keep(folder / results, load_request(write_grid(folder / f"{name}.yaml")))
+    keep(folder / results, load_sweep_spec(write_grid(folder / f"{name}.yaml")))
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_bash_completes_with_the_script_that_is_installed(folder: Path, tmp_path
     make_sweep(folder, "first")
     named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     script = typed("--show-completion", "bash", env=named).stdout
-    assert f"{completion.VARIABLE}=complete_bash" in script
+    assert f"{completion.COMPLETE_VARIABLE}=complete_bash" in script
     (tmp_path / "script").write_text(script)
     code = """
         . ./script
@@ -228,7 +228,7 @@ def test_bash_completes_with_the_script_that_is_installed(folder: Path, tmp_path
     ],
 )
 def test_fish_is_told_whether_to_offer_files(line: dict[str, str], code: int, folder: Path) -> None:
-    given = {**line, "_TYPER_COMPLETE_FISH_ACTION": "is-args", completion.VARIABLE: "complete_fish"}
+    given = {**line, "_TYPER_COMPLETE_FISH_ACTION": "is-args", completion.COMPLETE_VARIABLE: "complete_fish"}
     done = typed(code=code, env={**os.environ, **given}, cwd=folder)
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -252,7 +252,7 @@ def test_no_heavy_package_is_loaded(words: str, light: bool, folder: Path, make_
         {"pydantic", "yaml"} if light else set()
     )
     line = ["ettsweep", *words.split(), *([] if words.endswith("--") else [""])]
-    given = {"_TYPER_COMPLETE_ARGS": " ".join(line), completion.VARIABLE: "complete_zsh"}
+    given = {"_TYPER_COMPLETE_ARGS": " ".join(line), completion.COMPLETE_VARIABLE: "complete_zsh"}
     environment = {**os.environ, **given, "PYTHONPROFILEIMPORTTIME": "1"}
     done = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)
     assert done.stdout.startswith("_arguments")

@@ -9,15 +9,15 @@ from support.commandline import Call, ended, finish, keep, runs_in, start, wait_
 from support.forks import Forks, warm_workers
 from support.slots import held, waiting
 
-from ettsweep.launch.cost import device_hours
+from ettsweep.launch.cost import format_device_hours
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 
 TIMED = r"about [\d.]+ device hours, \d+ s on 1 slot \(measured on 3 runs of the same kind\)"
 
 
 def cost(runs: list[RunDir]) -> str:
-    return device_hours(sum(json.loads(run.result_path.read_text())["device_s"] for run in runs))
+    return format_device_hours(sum(json.loads(run.result_path.read_text())["device_s"] for run in runs))
 
 
 @pytest.mark.usefixtures("process")
@@ -48,7 +48,7 @@ def test_commands_that_train_say_what_it_costs(call: Call, results: Path, forks:
 
 @pytest.mark.usefixtures("process")
 def test_a_round_whose_runs_were_cancelled_is_told_too(call: Call, results: Path, tmp_path: Path) -> None:
-    sweep_spec = load_request(write_grid(tmp_path / "w8.yaml", lr={"range": [0, 1]}))
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml", lr={"range": [0, 1]}))
     keep(results, sweep_spec)
     for spec in sweep_spec.specs():
         finish(results, spec, score=1 / spec.lr)

@@ -9,7 +9,7 @@ from support.commandline import Call, keep, write_grid
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import load_sweep_store
 
 Ask = Callable[..., None]
@@ -21,7 +21,7 @@ def ask(tmp_path: Path, results: Path) -> Ask:
 
     def asked(name: str, criterion: object = None, **changes: Any) -> None:
         path = write_grid(tmp_path / f"{name}.yaml", criterion=criterion or {}, **changes)
-        keep(results, sweep_spec := load_request(path))
+        keep(results, sweep_spec := load_sweep_spec(path))
         for spec in sweep_spec.specs():
             run = RunDir.create(results, spec)
             if run.claim({}, after=0):
@@ -31,7 +31,7 @@ def ask(tmp_path: Path, results: Path) -> Ask:
 
 
 def criteria(results: Path) -> dict[str, Criterion]:
-    return {name: sweep.criterion for name, sweep in load_sweep_store(results).named.items()}
+    return {name: sweep.criterion for name, sweep in load_sweep_store(results).sweeps.items()}
 
 
 def test_what_grid_is_told_wins_over_the_file_and_is_kept(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_verify_optimum_is_told_is_kept_in_the_sweeps_that_it_is_about(
     assert "sweep a: margin 5% from now on\n" in told
     assert criteria(results) == {"a": Criterion(margin=0.05), "b": Criterion(margin=0.05), "c": Criterion()}
     assert "from now on" not in call(*verify, "-s", "a", "--margin", "5%", code=1).err
-    assert {len(sweep.entries) for sweep in load_sweep_store(results).named.values()} == {1, 2}
+    assert {len(sweep.versions) for sweep in load_sweep_store(results).sweeps.values()} == {1, 2}
 
 
 def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Path, ask: Ask) -> None:
@@ -93,7 +93,7 @@ def test_an_option_that_is_no_criterion_is_refused(
     ask("w8")
     for command in (["grid", "--grid", "w8.yaml"], ["verify-optimum"]):
         assert told in call(*command, *options, "--results", results, code=2).err
-    assert len(load_sweep_store(results).named["w8"].entries) == 1
+    assert len(load_sweep_store(results).sweeps["w8"].versions) == 1
 
 
 def test_set_says_which_option_a_criterion_has(call: Call, ask: Ask, results: Path) -> None:

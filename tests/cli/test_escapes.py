@@ -7,8 +7,8 @@ from support.commandline import ETTSWEEP, at_a_terminal, ettsweep, write_grid
 from support.watched import Terminal
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.grid_file import load_request
-from ettsweep.study.sweep_updates import extend
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep_updates import extend_sweep
 
 NASTY = "\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=x :boom:"
 SPELLED = r"\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=x :boom:"
@@ -18,13 +18,13 @@ SPELLED = r"\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the id of a failed run whose reason, log, owner and sweep say what a terminal would obey."""
     monkeypatch.chdir(tmp_path)
-    sweep_spec = load_request(write_grid(tmp_path / "grid.yaml"))
-    extend(Path("results"), "grid", sweep_spec, None)
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "grid.yaml"))
+    extend_sweep(Path("results"), "grid", sweep_spec, None)
     (spec, *_) = sweep_spec.specs()
     attempt = RunDir.create(Path("results"), spec).claim({"job": NASTY, "device_name": NASTY}, after=0)
     assert attempt
     attempt.log_path.write_text(f"{NASTY}\n")
-    attempt.fail("error", NASTY)
+    attempt.record_failure("error", NASTY)
     return spec.run_id
 
 

@@ -10,11 +10,11 @@ import pytest
 import typer
 from support.commandline import Call, finish, keep, write_grid
 
-from ettsweep.cli.prompts import detaching
+from ettsweep.cli.prompts import detach_on_interrupt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 
 Ask = Callable[..., list[RunSpec]]
 
@@ -24,7 +24,7 @@ def ask(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for a sweep of the small grid, whose criterion is a bound."""
 
     def asked(name: str, **changes: Any) -> list[RunSpec]:
-        sweep_spec = load_request(write_grid(tmp_path / f"{name}.yaml", **({"criterion": {}} | changes)))
+        sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", **({"criterion": {}} | changes)))
         keep(results, sweep_spec)
         return sweep_spec.specs()
 
@@ -79,6 +79,6 @@ def test_a_search_tells_to_go_on_with_what_proposes_its_points(call: Call, resul
 
 
 def test_who_detaches_is_told_how_to_see_the_same_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), detaching(meant=["--sweep", "a"]):
+    with pytest.raises(typer.Exit), detach_on_interrupt(selection=["--sweep", "a"]):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "detached; the runs go on: `ettsweep watch --sweep a` shows them\n"

@@ -10,9 +10,9 @@ from support.commandline import Call, ettsweep, status
 from support.pictures import CLASSES, COUNTS, write_folders
 from support.texts import TOPICS, small_tokenizer
 
-from ettsweep.study.criterion import resolve
-from ettsweep.study.grid_file import load_request
-from ettsweep.study.grid_template import GRIDS, PROPOSALS
+from ettsweep.study.criterion import resolve_criterion
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.grid_template import PROPOSED_MODELS, SHIPPED_GRIDS
 from ettsweep.trainer.models.registry import named_models
 from ettsweep.trainer.tasks.registry import TASKS, task_kind
 
@@ -40,17 +40,17 @@ def written(call: Call, folder: Path, *options: object) -> Path:
 
 
 def test_all_models_and_tasks_have_a_proposal() -> None:
-    assert list(GRIDS) == list(named_models())
-    assert list(PROPOSALS) == list(TASKS)
-    assert {path.stem for path in SHIPPED.glob("*.yaml")} == set(GRIDS.values())
+    assert list(SHIPPED_GRIDS) == list(named_models())
+    assert list(PROPOSED_MODELS) == list(TASKS)
+    assert {path.stem for path in SHIPPED.glob("*.yaml")} == set(SHIPPED_GRIDS.values())
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_template_for_each_task_is_one_that_grid_takes(task: str, call: Call, tmp_path: Path) -> None:
     told = call("init", "--task", task, "--out", "mine.yaml").err
-    assert load_request(tmp_path / "mine.yaml").recipe.task.kind == task
+    assert load_sweep_spec(tmp_path / "mine.yaml").recipe.task.kind == task
     plan = ("grid", "--grid", "mine.yaml", "--dry-run")
-    if TASKS[task].packaged:
+    if TASKS[task].comes_with_package:
         assert "`ettsweep grid --grid mine.yaml --dry-run` prints the plan" in told
     else:
         assert "`ettsweep grid --grid mine.yaml --data PATH --dry-run` prints the plan" in told
@@ -63,13 +63,13 @@ def test_the_template_for_each_task_is_one_that_grid_takes(task: str, call: Call
 
 @pytest.mark.parametrize("model", named_models())
 def test_the_template_for_each_model_makes_the_runs_of_its_shipped_grid(model: str, call: Call, tmp_path: Path) -> None:
-    grid = SHIPPED / f"{GRIDS[model]}.yaml"
+    grid = SHIPPED / f"{SHIPPED_GRIDS[model]}.yaml"
     path = written(call, tmp_path, "--model", model)
-    found, shipped = load_request(path), load_request(grid)
+    found, shipped = load_sweep_spec(path), load_sweep_spec(grid)
     if f"model: {model}" in grid.read_text():
         assert found.specs() == shipped.specs()
-        criteria = [resolve([sweep_spec.criterion]) for sweep_spec in (found, shipped)]
-        assert not criteria[0].unlike(criteria[1], task_kind(found.recipe.task).score)
+        criteria = [resolve_criterion([sweep_spec.criterion]) for sweep_spec in (found, shipped)]
+        assert not criteria[0].differing_fields(criteria[1], task_kind(found.recipe.task).metric)
     else:
         assert found.recipe.model == named_models()[model]
     assert max(map(len, path.read_text().splitlines())) <= 120
@@ -86,9 +86,9 @@ def test_each_key_has_a_comment_and_all_choices_are_named(call: Call, tmp_path: 
 
 def test_another_width_starts_where_theory_carries_the_centre(call: Call, tmp_path: Path) -> None:
     """From 768 to 384 channels, the standard lr rises by 2, and wd falls by 2: from 1e-3 and 0.8, to powers of two."""
-    centres = load_request(written(call, tmp_path, "--model", "vit-s16")).centres
+    centres = load_sweep_spec(written(call, tmp_path, "--model", "vit-s16")).centres
     assert (centres["standard"].lr, centres["standard"].wd) == (2.0**-9, 2.0**-1)
-    sgd = load_request(written(call, tmp_path, "--model", "encdec-small"), (), ["optimizer=sgd"]).centres
+    sgd = load_sweep_spec(written(call, tmp_path, "--model", "encdec-small"), (), ["optimizer=sgd"]).centres
     assert sgd["standard"].lr == 8.0, "with sgd the standard lr is that of maximal update at any width"
     assert sgd["ntk"].lr == 2 * 128.0
 
@@ -96,11 +96,11 @@ def test_another_width_starts_where_theory_carries_the_centre(call: Call, tmp_pa
 def test_options_fill_it_in(call: Call, tmp_path: Path) -> None:
     options = ("--strategy", "ntk", "--strategy", "s=0.1", "--lr-range=-2:1", "--wd-range=-1:1:0.5")
     path = written(call, tmp_path, "--model", "vit-digits", *options)
-    sweep_spec = load_request(path)
+    sweep_spec = load_sweep_spec(path)
     assert list(sweep_spec.centres) == ["ntk", "s=0.1"]
     assert sweep_spec.lr.offsets() == [-2, -1, 0, 1]
     assert sweep_spec.wd.offsets() == [-1, -0.5, 0, 0.5, 1]
-    assert load_request(written(call, tmp_path, "--wd-range", "fixed")).wd.fixed
+    assert load_sweep_spec(written(call, tmp_path, "--wd-range", "fixed")).wd.fixed
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_file_that_is_there_is_written_over_only_when_that_is_said(call: Call,
     assert "mine.yaml exists already: --force overwrites it" in call("init", "--out", path, code=2).err
     assert path.read_text() == "kept"
     call("init", "--out", path, "--force")
-    assert load_request(path).recipe == load_request(SHIPPED / "vit-digits.yaml").recipe
+    assert load_sweep_spec(path).recipe == load_sweep_spec(SHIPPED / "vit-digits.yaml").recipe
     assert "wrote vit-digits.yaml" in call("init").err
     assert "vit-digits.yaml exists already" in call("init", code=2).err
 
@@ -175,7 +175,7 @@ def test_what_is_written_for_digits_trains(call: Call, results: Path, tmp_path: 
 def test_what_is_written_for_images_of_ones_own_fits_them_and_trains(call: Call, results: Path, tmp_path: Path) -> None:
     data = write_folders(tmp_path / "data")
     path = written(call, tmp_path, "--data", data, *FEW)
-    recipe = load_request(path).recipe
+    recipe = load_sweep_spec(path).recipe
     fields = recipe.model_dump()
     assert recipe.model.width == named_models()["vit-ti16"].width, "so few images have the smallest model"
     assert fields["model"]["classes"] == len(CLASSES)
@@ -183,7 +183,7 @@ def test_what_is_written_for_images_of_ones_own_fits_them_and_trains(call: Call,
         n * len(CLASSES) for n in COUNTS.values()
     )
     assert recipe.batch_size == 2  # a tenth of 36 images, as a power of two
-    assert load_request(path).data == str(data)
+    assert load_sweep_spec(path).data == str(data)
     sets = ["model.image_size=32", "precision=fp32", "batch_size=12", "schedule.epochs=1", "schedule.warmup_epochs=0"]
     assert len(trained(path, results, *SMALL, *sets)) == 2
 
@@ -198,7 +198,7 @@ def test_what_is_written_for_text_of_ones_own_fits_it_and_trains(
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
     call("data", "text", "--input", "a.jsonl", "--out", "out", "--tokenizer", "tokenizer", "--val-fraction", 0.1)
     path = written(call, tmp_path, "--data", "out", *FEW)
-    sweep_spec = load_request(path)
+    sweep_spec = load_sweep_spec(path)
     assert sweep_spec.recipe.model_dump()["model"]["vocabulary"] == 408
     assert sweep_spec.data == str(tmp_path / "out")
     assert "sweep mine would be created" in call("grid", "--grid", "mine.yaml", "--dry-run").err
@@ -217,7 +217,7 @@ def test_more_images_have_a_larger_model(images: int, model: str, call: Call, tm
             for number in range(images // 2 if side == "train" else 1):
                 (folder / f"{number}.png").touch()
     assert f"wrote {model}-imagenet.yaml" in call("init", "--data", "data").err
-    recipe = load_request(tmp_path / f"{model}-imagenet.yaml").recipe
+    recipe = load_sweep_spec(tmp_path / f"{model}-imagenet.yaml").recipe
     assert recipe.model == named_models()[model].model_copy(update={"classes": 2})
     assert recipe.model_dump()["task"]["train_size"] == images
 
@@ -226,5 +226,5 @@ def test_images_that_no_glance_counts_are_taken_for_imagenet(call: Call, tmp_pat
     (tmp_path / "data").mkdir()
     for side in ("train", "val"):
         (tmp_path / "data" / f"{side}.tar").touch()
-    recipe = load_request(written(call, tmp_path, "--data", tmp_path / "data")).recipe
-    assert recipe == load_request(SHIPPED / "vit-b16.yaml").recipe
+    recipe = load_sweep_spec(written(call, tmp_path, "--data", tmp_path / "data")).recipe
+    assert recipe == load_sweep_spec(SHIPPED / "vit-b16.yaml").recipe

@@ -19,13 +19,13 @@ from rich.console import Console
 from support.commandline import ETTSWEEP, GRID, Call, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
-from ettsweep.launch.follow import CommandContext, read_ledger, verify_rounds
+from ettsweep.launch.follow import CommandContext, read_run_index, verify_rounds
 from ettsweep.launch.profile import LocalProfile
-from ettsweep.launch.progress import ProgressMonitor, picture
+from ettsweep.launch.progress import ProgressMonitor, render_progress
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import load_sweep_store
 
 Ask = Callable[..., list[RunSpec]]
@@ -45,7 +45,7 @@ def ask(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for a grid under a name, and finishes its runs with what `score` makes of them."""
 
     def asked(name: str, score: Callable[[RunSpec], float | None] | None = None, **changes: Any) -> list[RunSpec]:
-        sweep_spec = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
+        sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", **changes))
         keep(results, sweep_spec)
         for spec in sweep_spec.specs():
             if score and (made := score(spec)) is not None:
@@ -92,7 +92,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     )
     refused = call(*hint, code=2)
     assert "sweep both is for another recipe or lattice: wd is searched there, fixed here" in refused.err
-    sweep_spec = load_request(
+    sweep_spec = load_sweep_spec(
         tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], wd_range="fixed", lr_range="-1:1"
     )
     keep(results, sweep_spec.model_copy(update={"grid": "held.yaml"}))
@@ -108,7 +108,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
         "lr was requested from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in told
     )
 
-    keep(results, load_request(tmp_path / "both.yaml"))  # asked for once more
+    keep(results, load_sweep_spec(tmp_path / "both.yaml"))  # asked for once more
     assert verdicts(call, results) == both
     shutil.copytree(results, tmp_path / "elsewhere")
     for number, path in enumerate(sorted((tmp_path / "elsewhere").rglob("*"), reverse=True)):
@@ -147,7 +147,7 @@ def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path
     specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
     for spec, code in zip(specs, ("aaaa", "bbbb", "aaaa"), strict=True):
         origin = {"packages": {"ettsweep": "0.9", "torch": f"2.{code[0]}"}, "code": code}
-        attempt = RunDir(results / "runs" / spec.run_id).latest()
+        attempt = RunDir(results / "runs" / spec.run_id).latest_attempt()
         assert attempt
         attempt.provenance_path.write_text(json.dumps(origin))
     told = call("verify-optimum", "--dry-run", "--results", results).err
@@ -176,7 +176,7 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
         call("grid", "--grid", "w8.yaml", "--note", "the narrow one", *follow)
         call("grid", "--grid", "w8.yaml", "--name", "again", *follow)
     assert len(submission_folders(results)) == 1, "runs belong to nobody, and train once"
-    sweeps = load_sweep_store(results).named
+    sweeps = load_sweep_store(results).sweeps
     assert (sweeps["w8"].note, sweeps["again"].note) == ("the narrow one", "")
     assert sweeps["w8"].sweep_specs == sweeps["again"].sweep_specs
     assert set(states(call, results).values()) == {("again, w8", "done")}
@@ -303,7 +303,7 @@ def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, as
     ask("w8")
     done = call("sweeps", "--results", results, "archive", "w8", code=2)
     assert "put the options of `sweeps archive` after its name" in done.err
-    assert not load_sweep_store(results).named["w8"].archived
+    assert not load_sweep_store(results).sweeps["w8"].is_archived
 
 
 def test_what_is_asked_for_of_an_archived_sweep_can_be_seen(
@@ -419,11 +419,11 @@ def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results:
     (first, *_) = ask("w8")
     attempt = RunDir.create(results, first).claim({}, after=0)
     assert attempt
-    attempt.fail("error", "RuntimeError: out of luck")
+    attempt.record_failure("error", "RuntimeError: out of luck")
 
     def shown() -> str:
-        monitor = ProgressMonitor(results, [first], load_sweep_store(results).searches)
-        (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+        monitor = ProgressMonitor(results, [first], load_sweep_store(results).studies_by_family)
+        (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
     assert "w8" not in shown()
@@ -481,7 +481,9 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
 
 @pytest.mark.usefixtures("process")
 def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Forks, tmp_path: Path) -> None:
-    sweep_spec = load_request(write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**12, "wd": 0.25}}))
+    sweep_spec = load_sweep_spec(
+        write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**12, "wd": 0.25}})
+    )
     keep(results, sweep_spec)
     answers, told = [True, False], []
 
@@ -489,12 +491,12 @@ def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Fo
         told.append((words, len(runs_in(results))))
         return answers.pop(0)
 
-    (sweep,) = load_sweep_store(results).chosen()
+    (sweep,) = load_sweep_store(results).select()
     context = CommandContext(results, LocalProfile(slots=1), console=Console(stderr=True))
     with warm_workers(forks):
-        done = verify_rounds(sweep.studies, context, agree=agree)
+        done = verify_rounds(sweep.studies, context, confirm=agree)
     assert [count for _, count in told] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
-    assert done.verification.stopped == [told[-1][0]]
-    done.verification.plan(read_ledger(results))
-    assert done.verification.stopped == [told[-1][0]], "whoever said no is not asked again"
+    assert done.verification.stop_reasons == [told[-1][0]]
+    done.verification.plan(read_run_index(results))
+    assert done.verification.stop_reasons == [told[-1][0]], "whoever said no is not asked again"
     assert len(runs_in(results)) == 9

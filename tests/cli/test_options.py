@@ -10,7 +10,7 @@ from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.run_index import load_run_index
 from ettsweep.study.sweep_store import load_sweep_store
 
@@ -51,8 +51,8 @@ def test_options_that_nothing_fits_together_are_named(tmp_path: Path, call: Call
     results, wide = tmp_path / "results", GRID["model"] | {"width": 16}
     centre = {"centre": {"ntk": {"lr": 1.0, "wd": 1.0}}, "strategies": ["ntk"]}
     for sweep_spec in (
-        load_request(write_grid(tmp_path / "a.yaml")),
-        load_request(write_grid(tmp_path / "b.yaml", model=wide, **centre)),
+        load_sweep_spec(write_grid(tmp_path / "a.yaml")),
+        load_sweep_spec(write_grid(tmp_path / "b.yaml", model=wide, **centre)),
     ):
         keep(results, sweep_spec)
     model = "vit-n8-l1-h2-p4-i8-c1-k10"

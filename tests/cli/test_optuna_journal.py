@@ -8,14 +8,16 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from support.commandline import Call, finish, keep, write_grid
 
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 
 
 @pytest.fixture
 def journal(results: Path, tmp_path: Path) -> Path:
     """Return where the journal of a report is to be, on a sweep of two strategies; the three points of one are finished."""
     centres = {"standard": {"lr": 0.25, "wd": 0.25}, "mup": {"lr": 1.0, "wd": 0.5}}
-    keep(results, sweep_spec := load_request(write_grid(tmp_path / "w8.yaml", centre=centres, strategies=[*centres])))
+    keep(
+        results, sweep_spec := load_sweep_spec(write_grid(tmp_path / "w8.yaml", centre=centres, strategies=[*centres]))
+    )
     for spec in sweep_spec.specs()[:3]:
         finish(results, spec, 1 + abs(spec.lr - 0.25))
     return tmp_path / "w8.journal"

@@ -13,8 +13,8 @@ from support.forks import Forks, warm_workers
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.grid_file import load_request
-from ettsweep.study.seeds import RACING
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.seeds import RACING_SEEDS
 
 Ask = Callable[..., list[RunSpec]]
 
@@ -33,7 +33,7 @@ def ask(tmp_path: Path, results: Path) -> Ask:
 
     def asked(slope: float = 1.0, **changes: Any) -> list[RunSpec]:
         path = write_grid(tmp_path / "w8.yaml", **({"criterion": {}, "seeds": [0, 1, 2]} | changes))
-        keep(results, sweep_spec := load_request(path))
+        keep(results, sweep_spec := load_sweep_spec(path))
         for spec in sweep_spec.specs():
             finish(results, spec, noisy(spec, slope))
         return sweep_spec.specs()
@@ -83,7 +83,7 @@ def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results:
     rows = call("seeds", "--count", 4, "--dry-run", "--results", results, "--format", "json").json
     fresh = [row["seed"] for row in rows]
     assert fresh == [3, 4, 5, 6]
-    assert not {*fresh} & {*RACING}
+    assert not {*fresh} & {*RACING_SEEDS}
     best = asked[0].with_point(before["lr"], before["wd"], 0)
     for number, seed in enumerate(fresh):
         finish(results, best.with_point(best.lr, best.wd, seed), 9.0 + number)
@@ -95,9 +95,9 @@ def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results:
 
 def test_no_fresh_seed_is_one_of_a_race(call: Call, results: Path, ask: Ask) -> None:
     """Also where a sweep's own seeds end just below those of races."""
-    ask(seeds=[RACING.start - 3, RACING.start - 2, RACING.start - 1])
+    ask(seeds=[RACING_SEEDS.start - 3, RACING_SEEDS.start - 2, RACING_SEEDS.start - 1])
     rows = call("seeds", "--count", 2, "--dry-run", "--results", results, "--format", "json").json
-    assert [row["seed"] for row in rows] == [RACING.stop, RACING.stop + 1]
+    assert [row["seed"] for row in rows] == [RACING_SEEDS.stop, RACING_SEEDS.stop + 1]
 
 
 # --- what is bought -------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_fewer_seeds_than_were_asked_for_are_refused(call: Call, results: Path, 
 def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, ask: Ask) -> None:
     asked = ask(seeds=[0, 1])
     centre = asked[len(asked) // 2]
-    for seed in (RACING[0], RACING[1]):
+    for seed in (RACING_SEEDS[0], RACING_SEEDS[1]):
         finish(results, spec := centre.with_point(centre.lr, centre.wd, seed), noisy(spec))
     done = call("verify-optimum", "--follow", "--max-seeds", 3, "--results", results, code=2)
     assert done.err.splitlines()[-1] == "ettsweep: --max-seeds 3: w8 standard already has 4 seeds at (2^-2, 2^-2)"
@@ -181,7 +181,7 @@ def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(
         (row,) = verify(call, results, "--follow", "--max-runs", 30, code=0).json
     raced = [spec for spec in specs(results) if spec.seed != 0]
     assert raced
-    assert {spec.seed for spec in raced} <= {*RACING}
+    assert {spec.seed for spec in raced} <= {*RACING_SEEDS}
     assert {spec.lr for spec in raced} <= {row["lr"], row["lr"] / 2, row["lr"] * 2}
 
 
@@ -202,7 +202,7 @@ def test_a_race_goes_on_after_its_command_is_killed(results: Path, ask: Ask, tmp
     command = start(*follow, cwd=tmp_path)
 
     def begun() -> list[RunDir]:
-        return [run for run in runs_in(results) if run.id not in asked and run.numbers()]
+        return [run for run in runs_in(results) if run.id not in asked and run.attempt_numbers()]
 
     wait_for(begun, "the first run of the race")
     command.kill()
@@ -212,6 +212,6 @@ def test_a_race_goes_on_after_its_command_is_killed(results: Path, ask: Ask, tmp
     done = start(*follow, "--max-runs", 0, cwd=tmp_path)
     done.communicate(timeout=PATIENCE_S)
     assert {run.id for run in runs_in(results)} == asked | raced
-    assert {run.id: (run.numbers(), run.status().state) for run in runs_in(results)} == dict.fromkeys(
+    assert {run.id: (run.attempt_numbers(), run.status().state) for run in runs_in(results)} == dict.fromkeys(
         asked | raced, ([1], State.DONE)
     )

@@ -65,10 +65,10 @@ def test_a_run_in_training_is_summed_up_as_far_as_it_is(results: Path, spec: Run
 
 def test_metrics_reach_back_over_attempts(results: Path, spec: RunSpec) -> None:
     first = started(results, spec, [4.0, 3.0, 2.0])
-    first.fail("interrupted", "the slot was needed")
+    first.record_failure("interrupted", "the slot was needed")
     second = first.run and RunDir(first.run).claim({}, after=1)
     assert second
-    second.resume_from(1, 2)
+    second.record_resume(1, 2)
     second.append(second.metrics_path, [{"step": 3, "loss": 2.5}])
     seen = shown(results, spec)
     assert seen["loss"] == ["4 at step 1, 2.5 at 3, lowest 2.5 at 3"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ettsweep.cli.run_tables import best_score, describe, in_order, state_note, status_row
+from ettsweep.cli.run_tables import best_score, describe_run, run_sort_key, state_note, status_row
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -39,14 +39,14 @@ def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
     run_index = load_run_index(results)
     for run in run_index.runs.values():
         status_row(run, "-")
-        describe(run_index, run.id, {})
+        describe_run(run_index, run.id, {})
     assert tree() == before
 
 
 def test_a_broken_folder_is_described_by_what_is_wrong(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec).spec_path.write_text("{")
     run_index = load_run_index(results)
-    assert describe(run_index, spec.run_id, {})["reason"] == run_index.broken[spec.run_id]
+    assert describe_run(run_index, spec.run_id, {})["reason"] == run_index.broken[spec.run_id]
 
 
 def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunSpec) -> None:
@@ -122,7 +122,7 @@ def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec)
     first.append(first.metrics_path, [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.1}])  # after the checkpoint
     second = RunDir(first.run).claim({}, after=1)
     assert second is not None
-    second.resume_from(1, 4)
+    second.record_resume(1, 4)
     evaluate_from_5 = [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.6}]
     second.append(second.metrics_path, evaluate_from_5)
     assert best_score(load_run_index(results).runs[spec.run_id]) == 0.4
@@ -130,12 +130,12 @@ def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec)
 
 def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -> None:
     first = start(results, spec)
-    first.fail("interrupted", "terminated")
+    first.record_failure("interrupted", "terminated")
     second = RunDir(first.run).claim({"slot": "cpu-1", "torch": "2.8"}, after=1)
     assert second is not None
-    second.resume_from(1, 8)
+    second.record_resume(1, 8)
     assert RunDir(second.run).finish({"status": "done", "score": 0.5}, [])
-    data = describe(load_run_index(results), spec.run_id, {})
+    data = describe_run(load_run_index(results), spec.run_id, {})
     assert data["state"] == "done"
     assert data["spec"]["model"]["width"] == 8
     assert data["result"]["score"] == 0.5
@@ -159,7 +159,7 @@ def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_s
     ]
     for spec in expected:
         RunDir.create(results, spec)
-    runs = sorted(load_run_index(results).runs.values(), key=in_order)
+    runs = sorted(load_run_index(results).runs.values(), key=run_sort_key)
     assert [run.spec for run in runs] == expected
 
 

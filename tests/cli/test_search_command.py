@@ -24,7 +24,7 @@ from support.forks import Forks, warm_workers
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Point
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import load_sweep_store
@@ -81,14 +81,14 @@ def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
 def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, tmp_path: Path) -> None:
     """A grid has run three points of the ranges: they are where the search goes on from."""
     write_grid(tmp_path / "w8.yaml", **WIDE | {"lr": {"range": [0, 2]}, "criterion": {"margin": "1%"}})
-    keep(results, sweep_spec := load_request(tmp_path / "w8.yaml"))
+    keep(results, sweep_spec := load_sweep_spec(tmp_path / "w8.yaml"))
     for spec in sweep_spec.specs():
         finish(results, spec, 1 + abs(spec.lr - 0.25))
     told = call("search", "--grid", "w8.yaml", "--lr-range=-3:3", "--dry-run", "--results", results, code=None)
     (match,) = PROPOSED.findall(told.err)
     assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
     assert "1 run would be submitted" in told.err
-    assert len(load_sweep_store(results).named["w8"].sweep_specs) == 1, "a dry run keeps nothing"
+    assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "a dry run keeps nothing"
 
 
 def test_without_following_a_call_submits_what_is_proposed_and_no_more(
@@ -122,13 +122,13 @@ def test_a_search_goes_on_after_its_command_is_killed(results: Path, tmp_path: P
     how = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
     follow = ("search", "--grid", "w8.yaml", *how, "--results", results)
     command = start(*follow, cwd=tmp_path)
-    wait_for(lambda: any(run.numbers() for run in runs_in(results)), "the first proposal to be trained")
+    wait_for(lambda: any(run.attempt_numbers() for run in runs_in(results)), "the first proposal to be trained")
     command.kill()
     command.communicate()
     before = proposed(results)["standard"]
     ended(start(*follow, cwd=tmp_path), 1)
     assert proposed(results)["standard"][: len(before)] == before
-    assert {(tuple(run.numbers()), run.status().state) for run in runs_in(results)} == {((1,), State.DONE)}
+    assert {(tuple(run.attempt_numbers()), run.status().state) for run in runs_in(results)} == {((1,), State.DONE)}
     asked = proposed(results)["standard"]
     assert len(asked) == len(set(asked)) > len(before)
 
@@ -142,7 +142,7 @@ def verified(results: Path, tmp_path: Path) -> Callable[..., list[RunSpec]]:
 
     def made(name: str = "w8", **changes: Any) -> list[RunSpec]:
         path = write_grid(tmp_path / f"{name}.yaml", **{"criterion": {}, "seeds": [0, 1, 2]} | changes)
-        keep(results, sweep_spec := load_request(path))
+        keep(results, sweep_spec := load_sweep_spec(path))
         for spec in sweep_spec.specs():
             finish(results, spec, 1 + abs(spec.lr - 0.25) + 0.01 * ((spec.seed + round(8 * spec.lr)) % 3))
         return sweep_spec.specs()
@@ -208,7 +208,7 @@ def cheaper(results: Path, tmp_path: Path) -> list[RunSpec]:
     """
     model = {"width": 4, "depth": 1, "heads": 2, "patch_size": 4, "image_size": 8, "channels": 1, "classes": 10}
     path = write_grid(tmp_path / "cheap.yaml", model=model, lr={"range": [-1, 1]}, criterion={}, seeds=[0])
-    keep(results, sweep_spec := load_request(path, overrides=["schedule.total_steps=12", "schedule.warmup_steps=1"]))
+    keep(results, sweep_spec := load_sweep_spec(path, overrides=["schedule.total_steps=12", "schedule.warmup_steps=1"]))
     for spec in sweep_spec.specs():
         finish(results, spec, 1 + abs(spec.lr - 0.5))
     return sweep_spec.specs()
@@ -244,7 +244,7 @@ def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
 
 def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
     write_grid(tmp_path / "w8.yaml", **WIDE)
-    keep(results, sweep_spec := load_request(tmp_path / "w8.yaml"))
+    keep(results, sweep_spec := load_sweep_spec(tmp_path / "w8.yaml"))
     for spec in sweep_spec.specs():
         run = RunDir.create(results, spec)
         assert run.claim({}, after=0)
@@ -286,10 +286,10 @@ def test_what_cannot_be_searched_is_refused(
 
 def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
     write_grid(tmp_path / "w8.yaml", **WIDE)
-    keep(results, load_request(tmp_path / "w8.yaml"))
+    keep(results, load_sweep_spec(tmp_path / "w8.yaml"))
     asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
     done = call(*asked, "--results", results, code=2)
-    assert len(load_sweep_store(results).named["w8"].sweep_specs) == 1, "nothing was asked for"
+    assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "nothing was asked for"
     assert "strategy standard: it has no runs yet" in done.err
 
 
@@ -309,7 +309,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     assert proposed(results)["ntk"] == [5.0]
     again = call(*asked, "--trials", 2, "--dry-run", code=None)
     assert "--from standard is ignored: the search has already started" in again.err
-    (study,) = (study for study in load_sweep_store(results).named["w8"].studies if study.strategy == "ntk")
+    (study,) = (study for study in load_sweep_store(results).sweeps["w8"].studies if study.strategy == "ntk")
     assert study.start == Point(5.0, 0.01)
     assert call(*asked[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(
         "ettsweep: unknown strategy or sweep 'nobody'"
@@ -320,7 +320,7 @@ def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_sear
     call: Call, results: Path, tmp_path: Path
 ) -> None:
     write_grid(tmp_path / "w8.yaml", **WIDE)
-    for spec in load_request(tmp_path / "w8.yaml").specs():
+    for spec in load_sweep_spec(tmp_path / "w8.yaml").specs():
         RunDir.create(results, spec)
     asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
     assert "mine standard: surface suggests (2^-4, 2^-2)" in call(*asked, code=None).err
@@ -330,7 +330,7 @@ def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
     call: Call, results: Path, tmp_path: Path
 ) -> None:
     write_grid(tmp_path / "w8.yaml", **WIDE)
-    (centre,) = (spec for spec in load_request(tmp_path / "w8.yaml").specs() if spec.lr == 0.0625)
+    (centre,) = (spec for spec in load_sweep_spec(tmp_path / "w8.yaml").specs() if spec.lr == 0.0625)
     claimed(RunDir.create(results, centre))
     asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
     (named,) = re.findall(r"mine standard: surface suggests (.*)", call(*asked, code=None).err)
@@ -341,14 +341,14 @@ def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Pa
     write_grid(tmp_path / "w8.yaml", **WIDE)
 
     def ask(**options: str) -> Study:
-        keep(results, load_request(tmp_path / "w8.yaml", **options).model_copy(update={"searched": True}))  # type: ignore[arg-type]
-        return load_sweep_store(results).named["w8"].studies[0]
+        keep(results, load_sweep_spec(tmp_path / "w8.yaml", **options).model_copy(update={"searched": True}))  # type: ignore[arg-type]
+        return load_sweep_store(results).sweeps["w8"].studies[0]
 
     assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
     assert [lr for lr, _ in ask(lr_range="1:2").box] == [0.125, 0.25]
     told = call("search", "--sweep", "w8", "--sampler", "random", "--dry-run", "--results", results, code=None)
     assert PROPOSED.findall(told.err) == [("random", "(2^-3, 2^-2)")], "the nearest to the centre"
-    assert len(load_sweep_store(results).named["w8"].sweep_specs) == 2
+    assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 2
     assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
 
 

@@ -9,15 +9,15 @@ import pytest
 from support.commandline import at_a_terminal, keep, write_grid
 from support.made_sweep import digits_spec, finish_at, imagenet_spec, searched
 
-from ettsweep.cli.search_history import show_course
+from ettsweep.cli.search_history import show_history
 from ettsweep.console import Format
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.run_index import load_run_index
 from ettsweep.study.study import Study
 from ettsweep.study.sweep import Suggestion
-from ettsweep.study.sweep_updates import propose
+from ettsweep.study.sweep_updates import record_suggestions
 
 LOSSES = (0.9, 1.3, 0.5, 0.75, 0.4)
 STEPS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
@@ -33,7 +33,7 @@ class Terminal(io.StringIO):
 def shown(results: Path, study: Study, monkeypatch: pytest.MonkeyPatch, form: Format = Format.TABLE) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout", screen := Terminal())
-    show_course([study], load_run_index(results), form)
+    show_history([study], load_run_index(results), form)
     return re.sub("\x1b\\[[0-9;]*m", "", screen.getvalue())
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_shown_of_what_was_not_searched_or_has_no_run(
 
 
 def test_nothing_is_shown_where_the_output_is_no_terminal(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show_course([made(results, digits_spec(None))], load_run_index(results), Format.TABLE)
+    show_history([made(results, digits_spec(None))], load_run_index(results), Format.TABLE)
     assert capsys.readouterr().out == ""
 
 
@@ -97,11 +97,11 @@ def test_all_diverged_is_said(results: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("process")
 def test_a_search_shows_its_course_before_its_verdicts(results: Path, tmp_path: Path) -> None:
-    sweep_spec = load_request(write_grid(tmp_path / "w8.yaml")).model_copy(update={"searched": True})
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml")).model_copy(update={"searched": True})
     keep(results, sweep_spec)
-    (study,) = sweep_spec.searches("w8")
+    (study,) = sweep_spec.studies("w8")
     centre = sweep_spec.centres["standard"]
-    propose(results, "w8", [Suggestion(strategy="standard", sampler="surface", points=(centre,))])
+    record_suggestions(results, "w8", [Suggestion(strategy="standard", sampler="surface", points=(centre,))])
     run = RunDir.create(results, study.base)
     assert run.finish({"status": "done", "score": 0.5}, [])
     _, seen = at_a_terminal("search", "--sweep", "w8", "--dry-run", "--results", results)

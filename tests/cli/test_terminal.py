@@ -13,10 +13,10 @@ from support.made_sweep import digits_spec, imagenet_spec
 from support.undrawn import leave_undrawn
 
 from ettsweep.cli.verdict_tables import score_note
-from ettsweep.launch.progress import ProgressMonitor, picture
+from ettsweep.launch.progress import ProgressMonitor, render_progress
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.study import Study
 
@@ -30,7 +30,7 @@ def ask(results: Path, tmp_path: Path) -> Ask:
     """Return a function that makes a sweep of the small grid, whose best point is the middle one."""
 
     def asked(name: str, spikes: int = 0, **changes: object) -> list[RunSpec]:
-        sweep_spec = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
+        sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", **changes))
         keep(results, sweep_spec)
         specs = sweep_spec.specs()
         for spec in specs:
@@ -73,9 +73,9 @@ def test_lr_and_wd_are_powers_of_two_where_they_are_shown_otherwise(call: Call, 
     assert re.findall(r"^(?:spec\.)?[lw][rd] +(\S+)$", shown, re.MULTILINE) == ["2^-2"] * 4
     attempt = RunDir.create(results, other := spec.with_point(0.125, 0.0, 3)).claim({}, after=0)
     assert attempt
-    attempt.fail("error", "RuntimeError: out of luck")
+    attempt.record_failure("error", "RuntimeError: out of luck")
     monitor = ProgressMonitor(results, [other], {})
-    (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+    (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
     assert re.search(r"2\^-3 +0 +3 ", console.file.getvalue())
     told = call("verify-optimum", "--at", "2^-1,2^-2", "--dry-run", "--results", results, code=1)
     assert re.search(r"refuted .*means +2\^-1 +2\^-2", told.out)
@@ -129,13 +129,13 @@ def test_report_suggests_out_where_it_cannot_write(
 def failed(results: Path, spec: RunSpec, why: str) -> None:
     attempt = RunDir.create(results, spec).claim({}, after=0)
     assert attempt
-    attempt.fail("error", why)
+    attempt.record_failure("error", why)
 
 
 @pytest.mark.parametrize("command", ["verify-optimum --dry-run", "grid --grid w8.yaml", "seeds --dry-run"])
 def test_a_hint_is_given_once(command: str, call: Call, results: Path, tmp_path: Path) -> None:
     """Two of six runs failed alike, one otherwise: `retry` is for all three."""
-    sweep_spec = load_request(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
     keep(results, sweep_spec)
     for spec, why in zip(sweep_spec.specs(), ("", "", "a", "a", "", "b"), strict=True):
         if why:
@@ -154,9 +154,9 @@ def test_a_hint_for_one_sweep_does_not_stand_for_another_of_the_family(
     call: Call, results: Path, tmp_path: Path
 ) -> None:
     """Over seed 0 a run of three failed, which the verdict says; over seed 1 a better neighbour hides the one that did."""
-    one = load_request(write_grid(tmp_path / "one.yaml", seeds=[0]))
+    one = load_sweep_spec(write_grid(tmp_path / "one.yaml", seeds=[0]))
     point = {"lr": {"range": [0, 0]}, "wd": {"range": [0, 0]}}
-    other = load_request(write_grid(tmp_path / "other.yaml", seeds=[1], **point))
+    other = load_sweep_spec(write_grid(tmp_path / "other.yaml", seeds=[1], **point))
     for sweep_spec in (one, other):
         keep(results, sweep_spec)
     (asked,) = other.specs()
@@ -191,12 +191,12 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
         assert (f"not rerun, since not verified: {names}\n" in done.err) == command.startswith("seeds")
     done = call("verify-optimum", "--dry-run", "-s", "two", "--results", results, code=1)
     assert "two standard, two ntk: edge: 6 of 6" in done.err, "of one model, its sweep tells enough"
-    specs = [spec for name in ("one", "two") for spec in load_request(Path(f"{name}.yaml")).specs()]
+    specs = [spec for name in ("one", "two") for spec in load_sweep_spec(Path(f"{name}.yaml")).specs()]
     others = [spec.with_point(spec.lr, spec.wd, 7) for spec in specs]
     for spec in others:
         failed(results, spec, "RuntimeError: out of luck")
     monitor = ProgressMonitor(results, others, {})
-    (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+    (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
     assert {*re.findall(r"vit-n\d", console.file.getvalue())} == {"vit-n4", "vit-n8"}
 
 
@@ -214,7 +214,9 @@ def test_data_that_several_sweeps_lack_are_told_of_all(call: Call, results: Path
     task = {"kind": "cifar10"}
     model = {"width": 8, "depth": 1, "heads": 2, "patch_size": 4, "image_size": 32, "channels": 3, "classes": 10}
     for name, width in (("c8", 8), ("c16", 16)):
-        keep(results, load_request(write_grid(tmp_path / f"{name}.yaml", task=task, model={**model, "width": width})))
+        keep(
+            results, load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", task=task, model={**model, "width": width}))
+        )
     told = call("verify-optimum", "--results", results, code=1).err
     assert "sweep c16 (vit-n16-l1-h2-p4-i32-k10), c8 (vit-n8-l1-h2-p4-i32-k10): " in told
     assert told.count("no data set given") == 1

@@ -15,11 +15,11 @@ from support.commandline import GRID, ended, ettsweep, start
 from support.pictures import hang, jpeg, pictures, wait_for_reader, write_cifar, write_folders, write_shards
 
 from ettsweep.doctor.checks import DoctorCheck
-from ettsweep.doctor.data_check import examine_data, subject
-from ettsweep.doctor.image_check import shorten
-from ettsweep.study.grid_file import find_grid, load_request
+from ettsweep.doctor.data_check import examine_data, resolve_requirement
+from ettsweep.doctor.image_check import shorten_rows
+from ettsweep.study.grid_file import find_grid, load_sweep_spec
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.tasks.images.image_data import guess
+from ettsweep.trainer.tasks.images.image_data import guess_task
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, ImageNetTask
 
 Rows = list[tuple[str, str, str]]
@@ -134,9 +134,9 @@ def test_so_many_unreadable_images_that_none_would_train_fail(tmp_path: Path, gr
 
 def test_a_table_shows_twenty_and_counts_the_rest() -> None:
     rows = [DoctorCheck("form", "ok", ""), *(DoctorCheck("image", "warning", str(i)) for i in range(25))]
-    assert [row.detail for row in shorten(rows)[1:21]] == [str(i) for i in range(20)]
-    assert shorten(rows)[21:] == [DoctorCheck("images", "warning", "5 more; --format json or csv lists all")]
-    assert shorten(rows[:21]) == rows[:21]
+    assert [row.detail for row in shorten_rows(rows)[1:21]] == [str(i) for i in range(20)]
+    assert shorten_rows(rows)[21:] == [DoctorCheck("images", "warning", "5 more; --format json or csv lists all")]
+    assert shorten_rows(rows[:21]) == rows[:21]
 
 
 def test_a_few_images_are_spread_over_all(tmp_path: Path, grid: Path) -> None:
@@ -171,9 +171,9 @@ def test_data_that_are_not_there_fail(tmp_path: Path) -> None:
 
 def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_cifar(tmp_path / "data", monkeypatch)
-    assert guess(str(root)) == guess(str(root / "cifar-10-batches-py")) == "cifar10"
-    assert guess(str(tmp_path)) == "imagenet"
-    meant = subject(str(root), None, [], None)
+    assert guess_task(str(root)) == guess_task(str(root / "cifar-10-batches-py")) == "cifar10"
+    assert guess_task(str(tmp_path)) == "imagenet"
+    meant = resolve_requirement(str(root), None, [], None)
     assert meant == (Cifar10Task(), None)
     rows = examine_data(meant._replace(task=Cifar10Task(train_size=100, val_size=20)), str(root))
     assert {row.state for row in rows} == {"ok"}
@@ -181,10 +181,13 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
-    assert subject("x", load_request(grid, overrides=["task.train_size=34"]), [], None).task == ImageNetTask(
-        train_size=34, val_size=9
+    assert resolve_requirement(
+        "x", load_sweep_spec(grid, overrides=["task.train_size=34"]), [], None
+    ).task == ImageNetTask(train_size=34, val_size=9)
+    assert resolve_requirement("x", load_sweep_spec(find_grid("vit-b16")), [], None) == (
+        ImageNetTask(),
+        model_spec("vit-b16"),
     )
-    assert subject("x", load_request(find_grid("vit-b16")), [], None) == (ImageNetTask(), model_spec("vit-b16"))
     for options, words in [
         (("--task", "cifar10", "--grid", grid), "--task NAME cannot be combined with"),
         (("--set", "task.train_size=3"), "--set changes a grid"),

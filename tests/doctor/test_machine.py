@@ -10,7 +10,7 @@ from support.commandline import ettsweep
 from support.devcluster import Cluster
 
 from ettsweep.doctor.cluster import file_system
-from ettsweep.doctor.inventory import minutes, nodes, partitions
+from ettsweep.doctor.inventory import nodes, parse_minutes, partitions
 from ettsweep.launch import slurm
 
 Rows = dict[str, tuple[str, str]]
@@ -203,7 +203,7 @@ def test_where_there_is_no_slurm_a_profile_for_it_fails(tmp_path: Path, monkeypa
     ],
 )
 def test_time_limits_are_read(text: str, expected: float | None) -> None:
-    assert minutes(text) == expected
+    assert parse_minutes(text) == expected
 
 
 def test_nodes_are_read_as_any_slurm_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +214,9 @@ def test_nodes_are_read_as_any_slurm_prints_them(monkeypatch: pytest.MonkeyPatch
         "a line that is none",
         "n4|mig|32|1|gpu:nvidia_a100_3g.20gb:7(S:0,2)|down$",
     ]
-    monkeypatch.setattr(slurm, "ask", lambda *command: "\n".join(lines))
+    monkeypatch.setattr(slurm, "run_command", lambda *command: "\n".join(lines))
     found = nodes()
-    assert [(n.name, n.gpus, n.mem_mb, n.broken) for n in found] == [
+    assert [(n.name, n.gpus, n.mem_mb, n.is_broken) for n in found] == [
         ("n1", 4, 515000, False),
         ("n2", 3, 515000, True),
         ("n3", 0, 257000, False),
@@ -228,10 +228,10 @@ def test_partitions_are_read_as_any_slurm_prints_them(monkeypatch: pytest.Monkey
     text = (
         "PartitionName=a Default=YES MaxTime=2-00:00:00 State=UP TRES=cpu=1,mem=2M NewField=\nPartitionName=b\n\nNo\n"
     )
-    monkeypatch.setattr(slurm, "ask", lambda *command: text)
+    monkeypatch.setattr(slurm, "run_command", lambda *command: text)
     first, second = partitions()
-    assert (first.name, first.default, first.longest_min, first.default_min) == ("a", True, 2880, None)
-    assert (second.name, second.default, second.state == "UP", second.longest_min) == ("b", False, True, None)
+    assert (first.name, first.is_default, first.max_min, first.default_min) == ("a", True, 2880, None)
+    assert (second.name, second.is_default, second.state == "UP", second.max_min) == ("b", False, True, None)
 
 
 def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from ettsweep.doctor.machine import examine_saving
-from ettsweep.study.grid_file import find_grid, load_request
-from ettsweep.study.lattice import ANYWHERE
+from ettsweep.study.grid_file import find_grid, load_sweep_spec
+from ettsweep.study.lattice import PLACEHOLDER_CENTRE
 
 
 def examine(model: str, results: Path, profile: str, *sets: str) -> list[tuple[str, str, str]]:
-    sweep_spec = load_request(find_grid(model), start=ANYWHERE)
-    return [(row.what, row.state, row.detail) for row in examine_saving(results, sweep_spec, profile, sets)]
+    sweep_spec = load_sweep_spec(find_grid(model), start=PLACEHOLDER_CENTRE)
+    return [(row.name, row.state, row.detail) for row in examine_saving(results, sweep_spec, profile, sets)]
 
 
 def test_of_a_large_model_it_says_whether_the_warning_leaves_the_time(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.doctor.checks import DoctorCheck
-from ettsweep.doctor.data_check import DataRequirement, examine_data, subject
+from ettsweep.doctor.data_check import DataRequirement, examine_data, resolve_requirement
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.text.corpus import open_corpus
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
@@ -27,7 +27,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
-    meant = subject(str(corpus), None, [], None)
+    meant = resolve_requirement(str(corpus), None, [], None)
     assert meant == (TextTask(), None)
     rows = examine_data(meant, str(corpus))
     assert {row.state for row in rows} == {"ok"}
@@ -35,7 +35,7 @@ def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
     train, val = manifest.train, manifest.val
     assert train.long_sentences > 1
     size = sum(one.size for one in manifest.shards) / 1e6
-    assert [(row.what, row.detail) for row in rows] == [
+    assert [(row.name, row.detail) for row in rows] == [
         ("form", f"tokenised text, {corpus}"),
         ("text", manifest.digest),
         (
@@ -80,5 +80,5 @@ def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object],
     model = model_spec("encdec-tiny").model_copy(update={"vocabulary": 408})
     rows: list[DoctorCheck] = examine_data(DataRequirement(TextTask(), model), str(corpus))
     failed = [row for row in rows if row.state == "failed"]
-    assert [row.what for row in failed] == [what]
+    assert [row.name for row in failed] == [what]
     assert words in failed[0].detail

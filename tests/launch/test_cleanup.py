@@ -17,7 +17,7 @@ def test_what_a_kill_left_goes_and_what_a_run_goes_on_from_stays(results: Path, 
         keeps.append(attempt.checkpoint_path)
         lefts.append(attempt.path / ".checkpoint.pt.0123.tmp")
         lefts[-1].write_bytes(b"x" * 100)
-        attempt.fail("interrupted", "terminated")
+        attempt.record_failure("interrupted", "terminated")
     waste = find_waste(results)
     assert [(item.path, item.reason, item.size) for item in waste] == [(left, "left by a kill", 100) for left in lefts]
     remove(waste)
@@ -45,7 +45,7 @@ def test_the_checkpoint_of_a_pruned_run_goes_and_that_of_one_which_is_wanted_sta
     attempt = run.claim({}, after=0)
     assert attempt is not None
     attempt.checkpoint_path.write_bytes(b"weights")
-    attempt.fail("interrupted", "pruned")
+    attempt.record_failure("interrupted", "pruned")
     assert run.prune(8, "why")
     assert [(item.path, item.reason) for item in find_waste(results)] == [
         (attempt.checkpoint_path, "checkpoint of a pruned run")

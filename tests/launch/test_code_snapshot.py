@@ -15,8 +15,8 @@ import ettsweep
 from ettsweep.errors import LaunchError, StorageError
 from ettsweep.launch import code_snapshot
 from ettsweep.launch.cleanup import find_waste, remove
-from ettsweep.launch.code_snapshot import snapshots, take_snapshot, unused
-from ettsweep.processes import process
+from ettsweep.launch.code_snapshot import find_unused, snapshots, take_snapshot
+from ettsweep.processes import process_identity
 from ettsweep.provenance import code_files
 from ettsweep.shipped_files import shipped
 
@@ -150,12 +150,12 @@ def test_a_kill_before_the_rename_leaves_nothing_under_the_final_name(checkout: 
             assert taker.stdout.readline() == "copied\n"
             assert snapshots(results) == []
             (temporary,) = names(results / "code")
-            assert unused(results, ()) == {}  # it may still become one
+            assert find_unused(results, ()) == {}  # it may still become one
         finally:
             taker.send_signal(signal.SIGKILL)
     assert snapshots(results) == []
-    assert set(unused(results, ())) == {*(results / "code").iterdir()}
-    assert unused(results, ())[results / "code" / temporary] == "left by a kill"
+    assert set(find_unused(results, ())) == {*(results / "code").iterdir()}
+    assert find_unused(results, ())[results / "code" / temporary] == "left by a kill"
     folder = Path(python(checkout, TAKE, results))
     assert "ettsweep/runs/spec.py" in files(folder)
     assert python(folder, "import ettsweep; print(ettsweep.__file__)") == str(folder / "ettsweep" / "__init__.py")
@@ -196,24 +196,24 @@ def test_a_snapshot_that_was_edited_or_purged_is_mended(results: Path) -> None:
 
 
 def test_a_snapshot_is_waste_once_nobody_uses_it(checkout: Path, results: Path) -> None:
-    assert unused(results, ()) == {}
+    assert find_unused(results, ()) == {}
     folder = results / "code" / Path(python(checkout, TAKE, results)).name
     (note,) = (results / "code").glob(".*.json")  # of a process that has ended
-    assert set(unused(results, {folder.name})) == {note}
-    assert unused(results, ()) == {
+    assert set(find_unused(results, {folder.name})) == {note}
+    assert find_unused(results, ()) == {
         folder: "snapshot that no live submission uses",
         note: "note of a submission that has ended",
     }
-    note.write_text(json.dumps({"process": process().to_json()}))
-    assert unused(results, ()) == {}  # this one is about to submit from it
-    note.write_text(json.dumps({"process": {**process().to_json(), "host": "other", "boot_id": "1"}}))
-    assert unused(results, ()) == {}  # that one cannot be asked
+    note.write_text(json.dumps({"process": process_identity().to_json()}))
+    assert find_unused(results, ()) == {}  # this one is about to submit from it
+    note.write_text(json.dumps({"process": {**process_identity().to_json(), "host": "other", "boot_id": "1"}}))
+    assert find_unused(results, ()) == {}  # that one cannot be asked
 
 
 def test_clean_removes_a_snapshot_once_no_live_submission_names_it(checkout: Path, results: Path) -> None:
     (checkout / "ettsweep" / "new.py").touch()
     folder = results / "code" / Path(python(checkout, TAKE, results)).name
-    content = {"runs": [], "slots": [{"name": "cpu-0"}], "workers": [], "submitter": process().to_json()}
+    content = {"runs": [], "slots": [{"name": "cpu-0"}], "workers": [], "submitter": process_identity().to_json()}
     submission = results / "jobs" / "1" / "submission.json"
     submission.parent.mkdir(parents=True)
     submission.write_text(json.dumps({**content, "code": str(folder.resolve())}))
@@ -232,7 +232,7 @@ def test_clean_keeps_what_was_taken_since_it_looked(checkout: Path, results: Pat
     (note,) = (results / "code").glob(".*.json")
     waste = find_waste(results)
     assert {folder, note} == {item.path for item in waste}
-    note.write_text(json.dumps({"process": process().to_json()}))
+    note.write_text(json.dumps({"process": process_identity().to_json()}))
     remove(waste)
     assert snapshots(results) == [folder]
 

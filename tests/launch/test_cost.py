@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from ettsweep.launch.cost import MIXED, CostEstimator, TrainingTimes, cost_so_far, device_hours, saved_by_racing
+from ettsweep.launch.cost import (
+    MIXED_MODES_NOTE,
+    CostEstimator,
+    TrainingTimes,
+    cost_so_far,
+    format_device_hours,
+    runs_saved_by_racing,
+)
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -15,7 +22,7 @@ from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.plan import make_plan
 from ettsweep.study.run_index import load_run_index
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import by_family
+from ettsweep.study.sweep_store import group_by_family
 
 HERE = LocalProfile(devices="cpu", slots=2, threads=1)
 CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
@@ -34,17 +41,17 @@ def finish(results: Path, spec: RunSpec, device_s: float, share: float = 1.0, wh
 def stop(results: Path, spec: RunSpec, progress: float, saved: bool = True) -> Attempt:
     """Write an attempt that ended there, with or without a checkpoint."""
     run = RunDir.create(results, spec)
-    attempt = run.claim({}, after=len(run.numbers()))
+    attempt = run.claim({}, after=len(run.attempt_numbers()))
     assert attempt
     attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 1.0}])
-    attempt.fail("interrupted", "terminated")
+    attempt.record_failure("interrupted", "terminated")
     if saved:
         attempt.save_checkpoint(lambda path: path.write_bytes(b"weights"))
     return attempt
 
 
 def before(results: Path, specs: list[RunSpec], profile: AnyProfile = HERE) -> str:
-    return CostEstimator(profile).before(make_plan(specs, load_run_index(results)))
+    return CostEstimator(profile).describe_estimate(make_plan(specs, load_run_index(results)))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,7 @@ def before(results: Path, specs: list[RunSpec], profile: AnyProfile = HERE) -> s
     ],
 )
 def test_device_hours_have_as_many_digits_as_anybody_wants(seconds: float, hours: str) -> None:
-    assert device_hours(seconds) == hours
+    assert format_device_hours(seconds) == hours
 
 
 def test_runs_take_as_long_as_those_of_their_kind_did(results: Path, make_spec: Specs) -> None:
@@ -168,12 +175,12 @@ def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec
     plan = make_plan([there, fresh, taken_on, failed], load_run_index(results))
     now_s = iter([100.0, 1000.0])
     account = CostEstimator(HERE, clock=lambda: next(now_s))
-    assert account.before(plan).startswith("3 runs to train: about 1.1 device hours")
-    assert account.before(plan) == "", "they are the same, whose worker died"
-    assert account.after(plan.run_index) == "1 run was finished already: 0.5 device hours saved"
+    assert account.describe_estimate(plan).startswith("3 runs to train: about 1.1 device hours")
+    assert account.describe_estimate(plan) == "", "they are the same, whose worker died"
+    assert account.describe_cost(plan.run_index) == "1 run was finished already: 0.5 device hours saved"
     finish(results, fresh, 3600)
     finish(results, taken_on, 3600)  # a quarter of it by this command
-    assert account.after(load_run_index(results)) == (
+    assert account.describe_cost(load_run_index(results)) == (
         "2 of 3 runs trained: 1.2 device hours in 15 min 0 s; 1 run was finished already: 0.5 device hours saved"
     )
 
@@ -181,13 +188,13 @@ def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec
 def test_it_is_told_how_many_runs_were_trained_in_packs(results: Path, make_spec: Specs) -> None:
     specs = [make_spec(seed=seed) for seed in range(4)]
     account = CostEstimator(HERE, clock=lambda: 0.0)
-    account.before(make_plan(specs, load_run_index(results)))
+    account.describe_estimate(make_plan(specs, load_run_index(results)))
     for spec, how in zip(specs[:3], ({}, {"pack": 3}, {"pack": 2}), strict=True):
         finish(results, spec, 900, **how)
-    told = account.after(load_run_index(results))
+    told = account.describe_cost(load_run_index(results))
     assert told == "3 of 4 runs trained, 2 of them in packs of up to 3: 0.75 device hours in 0 s"
     finish(results, specs[3], 900, pack=3, pack_mode="fast")
-    assert "3 of them in packs of up to 3, fast: " in account.after(load_run_index(results))
+    assert "3 of them in packs of up to 3, fast: " in account.describe_cost(load_run_index(results))
 
 
 def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_spec: Specs) -> None:
@@ -197,22 +204,22 @@ def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_s
     stop(results, alone, 0.5).record_execution({"processes": 1})
     runs = [fresh, exact, fast, alone]
     told = before(results, runs, HERE.model_copy(update={"pack_mode": "fast"}))
-    assert told == f"4 runs to train; 2 of them {MIXED}"
+    assert told == f"4 runs to train; 2 of them {MIXED_MODES_NOTE}"
     assert before(results, runs) == "4 runs to train"
 
 
 def test_rounds_after_the_first_are_told_in_few_words(results: Path, make_spec: Specs) -> None:
     finish(results, make_spec(), 3600)
-    account = CostEstimator(HERE, rounds=True)
+    account = CostEstimator(HERE, in_rounds=True)
 
     def told(*seeds: int) -> str:
-        return account.before(make_plan([make_spec(seed=seed) for seed in seeds], load_run_index(results)))
+        return account.describe_estimate(make_plan([make_spec(seed=seed) for seed in seeds], load_run_index(results)))
 
     assert told(0, 1, 2) == (
         "this round trains 2 runs: about 2 device hours, 1 h 0 min on 2 slots (measured on 1 run of the same kind)"
     )
     assert told(2, 3) == "the next trains 1 run: about 1 device hour, 1 h 0 min on 1 slot"
-    assert account.after(load_run_index(results)) == ""
+    assert account.describe_cost(load_run_index(results)) == ""
 
 
 # --- saved ----------------------------------------------------------------------------------------------------------
@@ -227,7 +234,7 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
 
     def told(*asked: tuple[str, tuple[int, ...], tuple[Point, ...]]) -> str:
         studies = [Study(base, Axis(low=0, high=1), fixed, seeds, points, sweep=name) for name, seeds, points in asked]
-        return cost_so_far(load_run_index(results).runs.values(), by_family(studies))
+        return cost_so_far(load_run_index(results).runs.values(), group_by_family(studies))
 
     assert told(("one", (0, 1), (low, high))) == "4 finished runs: 2 device hours"
     both = ("one", (0, 1), (low, high)), ("two", (0,), (low, high)), ("three", (0,), (high,))
@@ -247,34 +254,34 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
 )
 def test_racing_saves_the_seeds_that_decide_nothing(counted: list[int], compared: list[int], saved: int) -> None:
     points = [Point(2.0**n, 1.0) for n in range(6)]
-    assert saved_by_racing(dict(zip(points, counted, strict=False)), [points[n] for n in compared]) == saved
+    assert runs_saved_by_racing(dict(zip(points, counted, strict=False)), [points[n] for n in compared]) == saved
 
 
 def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
     done, pruned = make_spec(seed=0), make_spec(seed=1)
     account = CostEstimator(HERE, clock=lambda: 0.0)
-    account.before(make_plan([done, pruned], load_run_index(results)))
+    account.describe_estimate(make_plan([done, pruned], load_run_index(results)))
     finish(results, done, 36.0)
     attempt = stop(results, pruned, 0.5)
     attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 36.0}])
     RunDir(attempt.run).prune(12, "why")
-    assert account.after(load_run_index(results)) == "1 of 2 runs trained, 1 pruned: 0.02 device hours in 0 s"
+    assert account.describe_cost(load_run_index(results)) == "1 of 2 runs trained, 1 pruned: 0.02 device hours in 0 s"
 
 
 def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
     """Where nothing was trained to its end too; of a run that was begun before, what it has had since."""
     fresh, begun, failed, never = (make_spec(seed=seed) for seed in range(4))
     stop(results, begun, 0.2)
-    account = CostEstimator(HERE, rounds=True, clock=lambda: 0.0)
-    account.before(make_plan([fresh, begun, failed, never], load_run_index(results)))
+    account = CostEstimator(HERE, in_rounds=True, clock=lambda: 0.0)
+    account.describe_estimate(make_plan([fresh, begun, failed, never], load_run_index(results)))
     for spec, progress in ((fresh, 0.5), (begun, 0.8), (failed, 0.1)):
         attempt = stop(results, spec, progress)
         attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 3600.0}])
         if spec is not failed:
             RunDir(attempt.run).cancel()
     attempt.failure_path.unlink()
-    attempt.fail("error", "RuntimeError: out of luck")
+    attempt.record_failure("error", "RuntimeError: out of luck")
     RunDir.create(results, never).cancel()
     hours = 1 + 0.6 / 0.8 + 1
-    told = account.after(load_run_index(results))
+    told = account.describe_cost(load_run_index(results))
     assert told == f"0 of 4 runs trained, 1 failed, 3 cancelled: {hours:.2g} device hours in 0 s"

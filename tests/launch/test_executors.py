@@ -15,11 +15,11 @@ from support.commandline import wait_for
 
 from ettsweep.errors import InputError
 from ettsweep.launch import slurm
-from ettsweep.launch.executors import ArrayExecutor, SlotExecutor, sbatch
-from ettsweep.launch.follow import read_ledger
+from ettsweep.launch.executors import ArrayExecutor, SlotExecutor, sbatch_command
+from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.submissions import read_submission
-from ettsweep.launch.submit import check, scripts, submit
+from ettsweep.launch.submit import batch_scripts, check_plan, submit
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.trainer.tasks.registry import task_spec
@@ -46,7 +46,7 @@ ODD = [
 def executor(folder: Path, tasks: int = 3, parallel: int = 3, code: str = "", **profile: Any) -> ArrayExecutor:
     made = ArrayExecutor(folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code)
     folder.mkdir(exist_ok=True)
-    made.keep_variables()
+    made.write_variables()
     return made
 
 
@@ -307,7 +307,7 @@ def seen_by_sbatch(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     def run(script: str, *names: str) -> set[str]:
         for name in names:
             monkeypatch.setenv(name, "1")
-        done = subprocess.run(sbatch(script), capture_output=True, text=True, check=True)
+        done = subprocess.run(sbatch_command(script), capture_output=True, text=True, check=True)
         return {pair.partition("=")[0] for pair in done.stdout.split("\0")} & set(names)
 
     return run
@@ -389,7 +389,7 @@ def stand_in_cluster(bin_folder: Path, tmp_path: Path) -> Path:
 
 
 def plan_of(results: Path, specs: list[RunSpec]) -> Plan:
-    return make_plan(specs, read_ledger(results))
+    return make_plan(specs, read_run_index(results))
 
 
 def without_unique_names(script: str) -> str:
@@ -404,14 +404,14 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
 ) -> None:
     profile = SlurmProfile(kind="slurm", runs_per_job=2, max_parallel=3, snapshot=snapshot, partition="a b")
     plan = plan_of(results, [make_spec(seed=seed) for seed in range(7)])
-    shown = scripts(results, plan, profile)
+    shown = batch_scripts(results, plan, profile)
     assert not results.exists(), "a dry run leaves no trace"
     folders = submit(results, plan, profile)
     submitted = [path.read_text() for path in sorted(stand_in_cluster.iterdir())]
     assert [without_unique_names(script) for script in submitted] == shown
     assert [options(script)["array"] for script in shown] == ["0-1%1", "0-1%1"], "two arrays share max_parallel"
     assert [len(read_submission(folder).runs) for folder in folders] == [4, 3]
-    assert [read_submission(folder).array() for folder in folders] == ["100", "101"]
+    assert [read_submission(folder).array_id() for folder in folders] == ["100", "101"]
 
 
 @pytest.mark.parametrize(
@@ -450,5 +450,5 @@ def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(
 ) -> None:
     results = tmp_path / "50%j"
     with pytest.raises(InputError, match=r"50%j.*SLURM.*%"):
-        check(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
+        check_plan(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
     assert not results.exists()

@@ -14,16 +14,16 @@ import pytest
 
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm
-from ettsweep.launch.liveness import SchedulerLiveness, withdraw
+from ettsweep.launch.liveness import SchedulerLiveness, withdraw_jobs
 from ettsweep.launch.slurm import ArrayTask
-from ettsweep.launch.slurm_cache import ASK_FIRST_S, ASK_LAST_S, SlurmCache, watch_pulses
+from ettsweep.launch.slurm_cache import QUERY_MAX_S, QUERY_MIN_S, SlurmCache, watch_heartbeats
 from ettsweep.launch.submissions import Submission, next_name, submissions
-from ettsweep.processes import Life, Process, process
+from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 
-ME = process()
+ME = process_identity()
 GONE = replace(ME, start_time="1")
 UNSEEN = replace(ME, host="n7", boot_id="another")
 
@@ -79,7 +79,7 @@ def toy_cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(slurm, "queue", made.queue)
     monkeypatch.setattr(slurm, "history", made.history)
-    monkeypatch.setattr(slurm, "cluster", lambda: "toy")
+    monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
     monkeypatch.setattr(slurm, "cancel", lambda ids: made.cancelled.extend(ids))
     return made
 
@@ -175,7 +175,7 @@ def test_an_owner_lives_as_long_as_its_life_of_the_job(
     submitted(results)
     toy_cluster.has("7_0", state, restarts=restarts)
     owner = SchedulerLiveness(results).owner(claimed(results, job=by(restart=restart)))
-    assert (owner.life, owner.where) == (life, "n7")
+    assert (owner.life, owner.host) == (life, "n7")
 
 
 def test_an_owner_whose_job_squeue_does_not_list_is_dead(toy_cluster: Cluster, results: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
         raise SlurmUnavailableError("scontrol gave no answer in 20 s")
 
     submitted(results)
-    monkeypatch.setattr(slurm, "cluster", no_answer)
+    monkeypatch.setattr(slurm, "cluster_name", no_answer)
     liveness = SchedulerLiveness(results)
     assert liveness.owner(claimed(results, job=by())).life == "unknown"
     assert "scontrol gave no answer" in liveness.slurm_error
@@ -265,9 +265,9 @@ def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one
     def life() -> Life:
         return SchedulerLiveness(results, slurm_cache).owner(attempt).life
 
-    attempt.beat(0)
+    attempt.write_heartbeat(0)
     assert life() == "unknown"
-    attempt.beat(1)
+    attempt.write_heartbeat(1)
     assert life() == "alive"
     clock.now_s += 1000
     assert life() == "unknown"
@@ -278,7 +278,7 @@ def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(toy_clu
     clock = Clock()
     slurm_cache = SlurmCache(clock=clock)
     owner = SchedulerLiveness(results, slurm_cache).owner(attempt)
-    assert (owner.life, owner.where) == ("unknown", "n7")
+    assert (owner.life, owner.host) == ("unknown", "n7")
     assert owner.reason == "claimed on n7, which cannot be asked from here"
     clock.now_s += 30
     assert SchedulerLiveness(results, slurm_cache).owner(attempt).life == "dead"
@@ -399,7 +399,7 @@ def test_accounting_is_asked_once_for_all_arrays_with_unfinished_runs(toy_cluste
     for run in (RUN, OTHER, "a" * 12):
         liveness.job_status(run)
     assert toy_cluster.asked_history == [["7", "9"]]
-    clock.now_s += ASK_LAST_S - 1
+    clock.now_s += QUERY_MAX_S - 1
     SchedulerLiveness(results, slurm_cache).job_status(RUN)
     assert len(toy_cluster.asked_history) == 1
     clock.now_s += 1
@@ -452,7 +452,7 @@ def test_a_submission_without_a_number_is_as_alive_as_its_submitter(
 ) -> None:
     submission = submitted(results, array=None, submitter=submitter)
     if gave_up:
-        submission.record_silence()
+        submission.record_unanswered()
     toy_cluster.has("9_0", "PENDING", name="another.1")
     assert look(results)[:2] == expected
 
@@ -575,7 +575,7 @@ def test_slurm_is_asked_at_once_and_then_ever_more_seldom(toy_cluster: Cluster, 
     times = ask_times(SlurmCache(clock=clock), clock, toy_cluster, results, 200)
     gaps = [after - before for before, after in pairwise(times)]
     assert times[0] == 0
-    assert gaps == [ASK_FIRST_S, 2, 4, 8, 16, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S]
+    assert gaps == [QUERY_MIN_S, 2, 4, 8, 16, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S]
 
 
 def test_a_change_in_slurm_makes_the_questions_frequent_again(toy_cluster: Cluster, results: Path) -> None:
@@ -585,7 +585,7 @@ def test_a_change_in_slurm_makes_the_questions_frequent_again(toy_cluster: Clust
     slurm_cache = SlurmCache(clock=clock)
     ask_times(slurm_cache, clock, toy_cluster, results, 100)
     toy_cluster.has("7_0", "RUNNING")
-    times = ask_times(slurm_cache, clock, toy_cluster, results, ASK_LAST_S + 4)
+    times = ask_times(slurm_cache, clock, toy_cluster, results, QUERY_MAX_S + 4)
     assert [after - before for before, after in pairwise(times)][:2] == [1, 2]
 
 
@@ -606,7 +606,7 @@ def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anythi
     submission = submitted(results, array=None, submitter=ME)
     slurm_cache = SlurmCache(clock=Clock())
     assert look(results, slurm_cache=slurm_cache)[1] == "being submitted"
-    submission.record("7")  # sbatch has answered; the job starts at once, and claims its run
+    submission.record_array("7")  # sbatch has answered; the job starts at once, and claims its run
     toy_cluster.has("7_0", "RUNNING", node="n7")
     assert SchedulerLiveness(results, slurm_cache).owner(claimed(results, job=by())).life == "alive"
     assert look(results, slurm_cache=slurm_cache)[0] is State.QUEUED
@@ -652,9 +652,9 @@ class Heart:
         """Let time pass, and perhaps the heart beat, and look."""
         self.clock.now_s += after_s
         if beat:
-            self.attempt.beat(self.beats)
+            self.attempt.write_heartbeat(self.beats)
             self.beats += 1
-        return self.slurm_cache.pulse(self.attempt)
+        return self.slurm_cache.heartbeat_life(self.attempt)
 
 
 def test_a_heart_is_alive_only_once_it_was_seen_to_beat(results: Path) -> None:
@@ -716,13 +716,13 @@ def test_pulses_are_watched_until_each_has_beaten_or_stood_still_for_too_long(
     def sleep(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
         nonlocal count
         count += 1
-        living.beat(count)
+        living.write_heartbeat(count)
         sleep(0.005)
 
     monkeypatch.setattr(time, "sleep", sleep)
     runs = [RunDir(runs_dir(results) / (letter * 12)) for letter in "abcd"]
     start_s = time.monotonic()
-    assert watch_pulses(runs) == {"a" * 12}
+    assert watch_heartbeats(runs) == {"a" * 12}
     assert time.monotonic() - start_s >= 3 * 0.05
 
 
@@ -732,8 +732,8 @@ def test_nobody_waits_for_a_pulse_that_was_not_promised(
 ) -> None:
     attempt = claimed(results, **promise)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits"))
-    assert watch_pulses([RunDir(attempt.run)]) == set()
-    assert watch_pulses([]) == set()
+    assert watch_heartbeats([RunDir(attempt.run)]) == set()
+    assert watch_heartbeats([]) == set()
 
 
 # --- withdrawing ----------------------------------------------------------------------------------------------------
@@ -752,12 +752,12 @@ def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(toy_clust
     for index in range(3):
         toy_cluster.has(f"7_{index}", "PENDING")
     cancel(results, *runs[:3])
-    assert withdraw(results, runs[:3]) == ["7_0"]
+    assert withdraw_jobs(results, runs[:3]) == ["7_0"]
     assert toy_cluster.cancelled == ["7_0"], "the second job has a run that is still wanted"
     finished = RunDir(runs_dir(results) / runs[3]).result_path
     finished.parent.mkdir(parents=True)
     finished.write_text("{}")
-    assert withdraw(results, runs[:3]) == ["7_0", "7_1"]
+    assert withdraw_jobs(results, runs[:3]) == ["7_0", "7_1"]
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "CONFIGURING", "CANCELLED", "COMPLETED"])
@@ -765,7 +765,7 @@ def test_jobs_that_have_started_are_left_to_their_workers(toy_cluster: Cluster, 
     submitted(results)
     toy_cluster.has("7_0", state)
     cancel(results, RUN)
-    assert withdraw(results, [RUN]) == []
+    assert withdraw_jobs(results, [RUN]) == []
     assert toy_cluster.cancelled == []
 
 
@@ -786,7 +786,7 @@ def test_a_job_that_is_not_surely_ours_is_never_withdrawn(
     submitted(results)
     toy_cluster.has(id_, "PENDING", name=name)
     cancel(results, RUN)
-    assert withdraw(results, [RUN]) == []
+    assert withdraw_jobs(results, [RUN]) == []
     assert toy_cluster.cancelled == []
 
 
@@ -794,14 +794,14 @@ def test_jobs_found_by_name_are_withdrawn_too(toy_cluster: Cluster, results: Pat
     submitted(results, array=None)
     toy_cluster.has("8_0", "PENDING")
     cancel(results, RUN)
-    assert withdraw(results, [RUN]) == ["8_0"]
+    assert withdraw_jobs(results, [RUN]) == ["8_0"]
 
 
 def test_nothing_is_asked_where_no_job_lists_what_is_cancelled(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER)
     toy_cluster.silence = "no controller"
     cancel(results, RUN)
-    assert withdraw(results, [RUN]) == []
+    assert withdraw_jobs(results, [RUN]) == []
     assert toy_cluster.asked == 0
 
 
@@ -812,7 +812,7 @@ def test_jobs_that_cannot_be_withdrawn_are_said_to_do_nothing(toy_cluster: Clust
     with pytest.raises(
         SlurmUnavailableError, match=r"no controller; their waiting jobs could not be withdrawn, and will do nothing"
     ):
-        withdraw(results, [RUN])
+        withdraw_jobs(results, [RUN])
 
 
 # --- SLURM's own words ----------------------------------------------------------------------------------------------
@@ -861,8 +861,8 @@ def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
         "68_1": ArrayTask("68_1", "A", "FAILED", "NonZeroExitCode", "n1", "2026-11-21T10:02:17", 0),
         "69_0": ArrayTask("69_0", "A", "COMPLETING", "", "n[1-2]", "", 1),
     }
-    assert [id_ for id_, task in found.items() if task.active] == ["59_1", "69_0"]
-    assert [id_ for id_, task in found.items() if task.waiting] == ["59_3", "61"]
+    assert [id_ for id_, task in found.items() if task.is_active] == ["59_1", "69_0"]
+    assert [id_ for id_, task in found.items() if task.is_waiting] == ["59_3", "61"]
 
 
 def test_an_empty_queue_is_an_answer(answers: Any) -> None:
@@ -900,7 +900,7 @@ def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> N
     answers("sacct", f"{line}\n8_0|A|COMPLETED|0:0|n1\n")
     answers("squeue", f"{line}\n8_0|A|RUNNING|None|n1|N/A|0|\n")
     assert slurm.history(["7", "8"])["8_0"].state == "COMPLETED"
-    assert slurm.queue(["0"])["8_0"].active
+    assert slurm.queue(["0"])["8_0"].is_active
 
 
 @pytest.mark.parametrize(
@@ -929,7 +929,7 @@ def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> N
     ],
 )
 def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, told: str) -> None:
-    assert slurm.words(stderr) == told
+    assert slurm.clean_message(stderr) == told
 
 
 @pytest.mark.parametrize(
@@ -955,7 +955,7 @@ def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any, complaint: 
 
 
 def test_a_command_that_takes_too_long_is_no_answer(answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "ANSWER_S", 0.2)
+    monkeypatch.setattr(slurm, "TIMEOUT_S", 0.2)
     answers("squeue", first="exec sleep 60")
     with pytest.raises(SlurmUnavailableError, match=r"^squeue gave no answer in 0 s$"):
         slurm.queue(["0"])
@@ -1015,7 +1015,7 @@ def test_the_cluster_is_asked_for_its_name_once(answers: Any, tmp_path: Path) ->
         "Configuration data as of now\nClusterName             = toy\nMaxArraySize = 2\n",
         first=f"echo >> {count}",
     )
-    assert (slurm.cluster(), slurm.cluster()) == ("toy", "toy")
+    assert (slurm.cluster_name(), slurm.cluster_name()) == ("toy", "toy")
     assert slurm.configuration()["MaxArraySize"] == "2"
     assert count.read_text() == "\n"
     slurm.configuration.cache_clear()
@@ -1024,7 +1024,7 @@ def test_the_cluster_is_asked_for_its_name_once(answers: Any, tmp_path: Path) ->
 def test_a_claim_by_a_job_whose_submission_is_gone_is_judged_by_squeue(
     answers: Any, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "cluster", lambda: "toy")
+    monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
     attempt = claimed(results, job=by())
     answers(
         "squeue", f"7_0|{NAME}|RUNNING|None|n7|2026-11-21T10:01:05|0|\n", first='case "$*" in *"-u  "*) exit;; esac'

@@ -8,9 +8,9 @@ import pytest
 from ettsweep.errors import LaunchError
 from ettsweep.files import dumps
 from ettsweep.launch import local_workers
-from ettsweep.launch.local_workers import MOST, WorkerRespawner, fill
+from ettsweep.launch.local_workers import MAX_RESPAWNS, WorkerRespawner, respawn_worker
 from ettsweep.launch.submissions import Submission, VacantSlot
-from ettsweep.processes import process
+from ettsweep.processes import process_identity
 
 
 @pytest.fixture
@@ -22,11 +22,11 @@ def vacancy(tmp_path: Path) -> VacantSlot:
 
 def test_a_slot_gets_a_few_workers_and_no_more(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
     filled = list[VacantSlot]()
-    monkeypatch.setattr(local_workers, "fill", lambda vacancy: filled.append(vacancy) or True)
+    monkeypatch.setattr(local_workers, "respawn_worker", lambda vacancy: filled.append(vacancy) or True)
     replacer = WorkerRespawner(0.0)
     for _ in range(5):
-        replacer.look([vacancy])
-    assert len(filled) == MOST
+        replacer.poll([vacancy])
+    assert len(filled) == MAX_RESPAWNS
 
 
 def test_what_goes_wrong_is_told_and_the_others_go_on(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,16 +34,16 @@ def test_what_goes_wrong_is_told_and_the_others_go_on(vacancy: VacantSlot, monke
         raise LaunchError("no process could be started")
 
     told = list[str]()
-    monkeypatch.setattr(local_workers, "fill", fail)
-    WorkerRespawner(0.0, told.append).look([vacancy])
+    monkeypatch.setattr(local_workers, "respawn_worker", fail)
+    WorkerRespawner(0.0, told.append).poll([vacancy])
     assert told == ["no process could be started"]
 
 
 def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(vacancy: VacantSlot) -> None:
-    path = vacancy.submission.words_path("cpu-0")
-    words = dumps({"process": process().to_json(), "claimed": True})
+    path = vacancy.submission.report_path("cpu-0")
+    words = dumps({"process": process_identity().to_json(), "claimed": True})
     path.write_text(words)
-    assert fill(vacancy) is False
+    assert respawn_worker(vacancy) is False
     assert path.read_text() == words
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
@@ -52,11 +52,11 @@ def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, mon
     def refuse(*_: Any) -> Any:
         raise OSError(11, "Resource temporarily unavailable")
 
-    path = vacancy.submission.words_path("cpu-0")
+    path = vacancy.submission.report_path("cpu-0")
     path.write_text("{}")
     monkeypatch.setattr(local_workers, "SlotExecutor", refuse)
     with pytest.raises(LaunchError, match="Resource temporarily unavailable"):
-        fill(vacancy)
+        respawn_worker(vacancy)
     assert [one.name for one in path.parent.iterdir()] == [path.name], "it still died, and is replaced later"
     path.unlink()
-    assert fill(vacancy) is False, "another command was faster"
+    assert respawn_worker(vacancy) is False, "another command was faster"

@@ -26,25 +26,25 @@ LONGER = LONG | {"schedule": LONG["schedule"] | {"total_steps": 4000}}
 def test_only_whole_lines_are_passed_on_each_once(results: Path, spec: RunSpec) -> None:
     run = RunDir.create(results, spec)
     tail = LogFollower(run)
-    assert tail.more() == tail.rest() == ""
+    assert tail.read_new_lines() == tail.read_ending() == ""
     first = run.claim({}, after=0)
     assert first
-    assert tail.more() == "== attempt 1\n"
+    assert tail.read_new_lines() == "== attempt 1\n"
     with first.log_path.open("ab") as log:
         log.write(b"one\ntw")
         log.flush()
-        assert tail.more() == "one\n"
+        assert tail.read_new_lines() == "one\n"
         log.write("o \u00e4".encode()[:-1])  # a character is cut in two
         log.flush()
-        assert tail.more() == ""
+        assert tail.read_new_lines() == ""
         log.write("\u00e4".encode()[1:] + b"\n")
         log.flush()
-        assert tail.more() == "two \u00e4\n"
+        assert tail.read_new_lines() == "two \u00e4\n"
         log.write(b"cut")
-    first.fail("interrupted", "the slot was needed")
+    first.record_failure("interrupted", "the slot was needed")
     assert run.claim({}, after=1)
-    assert tail.more() == "cutended: the slot was needed\n== attempt 2\n"
-    assert tail.rest() == "(it logged nothing)\n"
+    assert tail.read_new_lines() == "cutended: the slot was needed\n== attempt 2\n"
+    assert tail.read_ending() == "(it logged nothing)\n"
 
 
 def test_what_was_followed_is_what_is_printed_afterwards(results: Path, spec: RunSpec) -> None:
@@ -53,7 +53,7 @@ def test_what_was_followed_is_what_is_printed_afterwards(results: Path, spec: Ru
         attempt = run.claim({}, after=number)
         assert attempt
         attempt.log_path.write_text(f"line {number}\n")
-        attempt.fail("error" if number == 2 else "interrupted", f"reason {number}")
+        attempt.record_failure("error" if number == 2 else "interrupted", f"reason {number}")
     done = ettsweep("logs", "-f", run.id, "--results", results, code=1)
     assert done.stdout == ettsweep("logs", run.id, "--results", results).stdout
     assert "== attempt 3\nline 2\nended: reason 2\n" in done.stdout

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError, StorageError
-from ettsweep.launch.gpus import mps_runs, visible_gpus
+from ettsweep.launch.gpus import mps_is_running, visible_gpus
 from ettsweep.launch.profile import (
-    OURS,
-    OWN_FIELDS,
+    FIELD_BY_OPTION,
+    RESERVED_OPTIONS,
     AnyProfile,
     LocalProfile,
     Slot,
@@ -19,7 +19,7 @@ from ettsweep.launch.profile import (
     find_profile,
     load_profile,
 )
-from ettsweep.launch.slots import free_first, hold_slot, let_go, slot_dir
+from ettsweep.launch.slots import lock_slot, make_lock_dir, sort_free_first, unlock
 from ettsweep.shipped_files import shipped
 
 CORES = len(os.sched_getaffinity(0))
@@ -36,14 +36,14 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_without_gpus_there_is_a_slot_for_each_core_with_one_thread() -> None:
-    slots = LocalProfile().resolve()
+    slots = LocalProfile().resolve_slots()
     assert slots == [Slot(f"cpu-{number}", "cpu", None, 1) for number in range(CORES)]
 
 
 def test_slots_share_the_cores_among_them() -> None:
-    (slot,) = LocalProfile(slots=1).resolve()
+    (slot,) = LocalProfile(slots=1).resolve_slots()
     assert slot == Slot("cpu-0", "cpu", None, CORES)
-    many = LocalProfile(slots=CORES + 3).resolve()
+    many = LocalProfile(slots=CORES + 3).resolve_slots()
     assert len(many) == CORES + 3
     assert {slot.threads for slot in many} == {1}
 
@@ -51,17 +51,17 @@ def test_slots_share_the_cores_among_them() -> None:
 def test_gpus_share_the_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16 + pid)))
-    assert {slot.threads for slot in LocalProfile(devices=[0, 2]).resolve()} == {8}
-    assert {slot.threads for slot in LocalProfile(devices=[0, 2], workers_per_device=2).resolve()} == {4}
+    assert {slot.threads for slot in LocalProfile(devices=[0, 2]).resolve_slots()} == {8}
+    assert {slot.threads for slot in LocalProfile(devices=[0, 2], workers_per_device=2).resolve_slots()} == {4}
 
 
 def test_threads_can_be_given() -> None:
-    assert {slot.threads for slot in LocalProfile(slots=2, threads=5).resolve()} == {5}
+    assert {slot.threads for slot in LocalProfile(slots=2, threads=5).resolve_slots()} == {5}
 
 
 def test_there_is_a_slot_for_each_gpu_that_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")  # numbers count what this process may use
-    slots = LocalProfile(devices=[0, 2], threads=3).resolve()
+    slots = LocalProfile(devices=[0, 2], threads=3).resolve_slots()
     assert slots == [Slot("gpu-4", "cuda", "4", 3), Slot("gpu-6", "cuda", "6", 3)]
 
 
@@ -69,7 +69,7 @@ def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(m
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
 
     def workers(**profile: Any) -> list[tuple[str, str | None, int]]:
-        return [(slot.name, slot.gpu, slot.sharers) for slot in LocalProfile(**profile).resolve()]
+        return [(slot.name, slot.gpu, slot.sharers) for slot in LocalProfile(**profile).resolve_slots()]
 
     both = [("gpu-4", "4", 2), ("gpu-5", "5", 2), ("gpu-4.2", "4", 2), ("gpu-5.2", "5", 2)]
     assert workers(slots=4) == workers(workers_per_device=2) == both
@@ -79,14 +79,14 @@ def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(m
     with pytest.raises(
         InputError, match=r"devices_per_run: 2 requested, but only 1 available \(slots=1; 2 are needed\)"
     ):
-        LocalProfile(slots=1, devices_per_run=2).resolve()
+        LocalProfile(slots=1, devices_per_run=2).resolve_slots()
     with pytest.raises(InputError, match="slots: 4 workers cannot share 2 GPUs where devices_per_run is 2"):
-        LocalProfile(slots=4, devices_per_run=2).resolve()
+        LocalProfile(slots=4, devices_per_run=2).resolve_slots()
 
 
 def test_a_gpu_that_is_named_twice_is_one_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,4")
-    assert [slot.name for slot in LocalProfile().resolve()] == ["gpu-4", "gpu-5"]
+    assert [slot.name for slot in LocalProfile().resolve_slots()] == ["gpu-4", "gpu-5"]
     with pytest.raises(InputError, match="devices: GPU 0 is named twice; workers_per_device=2 has two workers share"):
         load_profile("local", ["devices=[0, 1, 0]"])
     with pytest.raises(InputError, match="slots and workers_per_device both set the number of workers"):
@@ -97,7 +97,7 @@ def test_a_gpu_that_is_named_twice_is_one_or_refused(monkeypatch: pytest.MonkeyP
 
 def test_workers_of_a_device_are_those_of_a_gpu() -> None:
     with pytest.raises(InputError, match="workers_per_device: there is no GPU here; slots="):
-        LocalProfile(workers_per_device=2, devices="cpu").resolve()
+        LocalProfile(workers_per_device=2, devices="cpu").resolve_slots()
 
 
 @pytest.mark.parametrize("runs", [False, True])
@@ -105,12 +105,12 @@ def test_it_is_known_whether_mps_runs(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     if runs:
         (tmp_path / "control").touch()
-    assert mps_runs() is runs
+    assert mps_is_running() is runs
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="devices: there is no GPU 1; 0 found here"):
-        LocalProfile(devices=[1]).resolve()
+        LocalProfile(devices=[1]).resolve_slots()
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_auto_takes_the_gpus_that_this_process_may_use(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert visible_gpus() == gpus
-    found = [slot.gpu for slot in LocalProfile().resolve() if slot.device == "cuda"]
+    found = [slot.gpu for slot in LocalProfile().resolve_slots() if slot.device == "cuda"]
     assert found == gpus
-    assert all(slot.device == "cpu" for slot in LocalProfile(devices="cpu").resolve())
+    assert all(slot.device == "cpu" for slot in LocalProfile(devices="cpu").resolve_slots())
 
 
 def test_gpus_are_named_by_the_driver_so_that_all_commands_meet_at_one_slot(
@@ -138,7 +138,7 @@ def test_gpus_are_named_by_the_driver_so_that_all_commands_meet_at_one_slot(
         "#!/bin/sh\necho 'GPU 0: H200 (UUID: GPU-a1)'\necho '  MIG 1g (UUID: MIG-1)'\necho 'GPU 1: H200 (UUID: GPU-b2)'\n"
     )
     tool.chmod(0o755)
-    assert [slot.gpu for slot in LocalProfile().resolve()] == ["GPU-a1", "GPU-b2"]
+    assert [slot.gpu for slot in LocalProfile().resolve_slots()] == ["GPU-a1", "GPU-b2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert visible_gpus() == ["GPU-b2"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -161,7 +161,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_slots_of_gpus_are_named_by_uuid() -> None:
-    slots = LocalProfile(devices=[1, 0], threads=2).resolve()
+    slots = LocalProfile(devices=[1, 0], threads=2).resolve_slots()
     assert slots == [
         Slot("gpu-GPU-bbbb-2", "cuda", "GPU-bbbb-2", 2),
         Slot("gpu-GPU-aaaa-1", "cuda", "GPU-aaaa-1", 2),
@@ -171,16 +171,16 @@ def test_slots_of_gpus_are_named_by_uuid() -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_a_gpu_that_the_driver_does_not_list_is_refused() -> None:
     with pytest.raises(InputError) as error:
-        LocalProfile(devices=[0, 2]).resolve()
+        LocalProfile(devices=[0, 2]).resolve_slots()
     assert str(error.value) == "devices: there is no GPU 2; 2 found here (`devices: cpu` uses none)"
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_gpu_hidden_from_this_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [slot.gpu for slot in LocalProfile(devices=[0]).resolve()] == ["GPU-bbbb-2"]
+    assert [slot.gpu for slot in LocalProfile(devices=[0]).resolve_slots()] == ["GPU-bbbb-2"]
     with pytest.raises(InputError, match="devices: there is no GPU 1; 1 found here"):
-        LocalProfile(devices=[1]).resolve()
+        LocalProfile(devices=[1]).resolve_slots()
 
 
 HERE = Path("results")
@@ -192,7 +192,7 @@ HERE = Path("results")
 def test_slot_locks_lie_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("here", "there"):
         monkeypatch.setenv("ETTSWEEP_SLOTS", str(tmp_path / name))
-        assert slot_dir() == tmp_path / name
+        assert make_lock_dir() == tmp_path / name
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
 
 
@@ -202,7 +202,7 @@ def test_slot_locks_of_a_user_lie_in_one_place_by_default(monkeypatch: pytest.Mo
         monkeypatch.delenv("ETTSWEEP_SLOTS")
     else:
         monkeypatch.setenv("ETTSWEEP_SLOTS", value)
-    assert slot_dir() == Path(f"/tmp/ettsweep-{os.getuid()}")
+    assert make_lock_dir() == Path(f"/tmp/ettsweep-{os.getuid()}")
 
 
 def test_slot_locks_of_someone_else_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,21 +211,21 @@ def test_slot_locks_of_someone_else_are_refused(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "link").symlink_to(slots)
     monkeypatch.setenv("ETTSWEEP_SLOTS", str(tmp_path / "link"))
     with pytest.raises(StorageError, match=r"link: belongs to another user; .*set ETTSWEEP_SLOTS"):
-        slot_dir()
+        make_lock_dir()
     monkeypatch.setenv("ETTSWEEP_SLOTS", str(slots))
     monkeypatch.setattr(os, "getuid", lambda: slots.stat().st_uid + 1)
     with pytest.raises(StorageError, match=r"slots: belongs to another user; .*set ETTSWEEP_SLOTS"):
-        slot_dir()
+        make_lock_dir()
 
 
 def test_a_slot_is_held_once_and_free_ones_come_first() -> None:
-    slots = LocalProfile(slots=3).resolve()
-    lock = hold_slot(slots[0], HERE, wait=False)
+    slots = LocalProfile(slots=3).resolve_slots()
+    lock = lock_slot(slots[0], HERE, wait=False)
     assert lock is not None
-    assert hold_slot(slots[0], HERE, wait=False) is None
-    assert free_first(slots) == [slots[1], slots[2], slots[0]]
-    let_go(lock)
-    assert free_first(slots) == slots
+    assert lock_slot(slots[0], HERE, wait=False) is None
+    assert sort_free_first(slots) == [slots[1], slots[2], slots[0]]
+    unlock(lock)
+    assert sort_free_first(slots) == slots
 
 
 # --- several devices for a run --------------------------------------------------------------------------------------
@@ -233,36 +233,36 @@ def test_a_slot_is_held_once_and_free_ones_come_first() -> None:
 
 def test_slots_train_a_run_together_in_groups_of_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
-    groups = LocalProfile(devices_per_run=3, threads=1).resolve()
+    groups = LocalProfile(devices_per_run=3, threads=1).resolve_slots()
     assert [[slot.gpu, *(other.gpu for other in slot.others)] for slot in groups] == [["0", "1", "2"], ["3", "4", "5"]]
     assert all(not other.others for slot in groups for other in slot.others)
-    (pair,) = LocalProfile(devices="cpu", slots=2, devices_per_run=2, threads=1).resolve()
+    (pair,) = LocalProfile(devices="cpu", slots=2, devices_per_run=2, threads=1).resolve_slots()
     assert (pair.name, [other.name for other in pair.others]) == ("cpu-0", ["cpu-1"])
     assert Slot.from_json(json.loads(json.dumps(asdict(pair)))) == pair
-    alone = LocalProfile(devices="cpu", slots=2, threads=1).resolve()
+    alone = LocalProfile(devices="cpu", slots=2, threads=1).resolve_slots()
     assert [slot.others for slot in alone] == [(), ()]
 
 
 def test_more_devices_for_a_run_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"devices_per_run: 3 requested, but only 2 available \(on the CPU: slots=3\)"):
-        LocalProfile(slots=2, devices_per_run=3).resolve()
+        LocalProfile(slots=2, devices_per_run=3).resolve_slots()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(InputError, match=r"devices_per_run: 2 requested, but only 1 available$"):
-        LocalProfile(devices_per_run=2).resolve()
+        LocalProfile(devices_per_run=2).resolve_slots()
 
 
 def test_a_group_of_slots_is_held_whole_or_not_at_all() -> None:
-    (pair,) = LocalProfile(slots=2, devices_per_run=2).resolve()
-    first, second = LocalProfile(slots=2).resolve()
-    lock = hold_slot(second, HERE, wait=False)
+    (pair,) = LocalProfile(slots=2, devices_per_run=2).resolve_slots()
+    first, second = LocalProfile(slots=2).resolve_slots()
+    lock = lock_slot(second, HERE, wait=False)
     assert lock is not None
-    assert hold_slot(pair, HERE, wait=False) is None
-    assert free_first([second, first]) == [first, second], "the first was not kept"
-    let_go(lock)
-    lock = hold_slot(pair, HERE, wait=False)
+    assert lock_slot(pair, HERE, wait=False) is None
+    assert sort_free_first([second, first]) == [first, second], "the first was not kept"
+    unlock(lock)
+    lock = lock_slot(pair, HERE, wait=False)
     assert lock is not None
-    assert hold_slot(first, HERE, wait=False) is hold_slot(second, HERE, wait=False) is None
-    let_go(lock)
+    assert lock_slot(first, HERE, wait=False) is lock_slot(second, HERE, wait=False) is None
+    unlock(lock)
 
 
 def test_a_job_trains_one_run_on_all_its_devices_or_one_on_each() -> None:
@@ -306,13 +306,13 @@ def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
 
 
 def gib(profile: AnyProfile) -> tuple[float, str]:
-    room, of = profile.room()
+    room, of = profile.memory_limit()
     return room / 2**30, of
 
 
 def test_the_room_of_a_run_is_that_of_its_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = Path("/proc/meminfo").read_text().split()
-    assert 0 < LocalProfile(devices="cpu").room()[0] <= 1024 * int(words[words.index("MemTotal:") + 1])
+    assert 0 < LocalProfile(devices="cpu").memory_limit()[0] <= 1024 * int(words[words.index("MemTotal:") + 1])
     assert gib(slurm("gpus=0", "mem_gb=8", "nodes=2")) == (16, "2 nodes with that mem_gb")
     assert gib(slurm("gpus=0")) == (2**16, "1 node")
     assert gib(slurm("gpus=4", "devices_per_run=4")) == (2**12, "4 GPUs")
@@ -687,7 +687,7 @@ def test_names_of_options_are_long_options(option: str) -> None:
         SlurmProfile(kind="slurm", sbatch={option: 1})
 
 
-@pytest.mark.parametrize(("option", "field"), sorted(OWN_FIELDS.items()))
+@pytest.mark.parametrize(("option", "field"), sorted(FIELD_BY_OPTION.items()))
 def test_options_that_have_a_field_are_refused_with_its_name(option: str, field: str) -> None:
     assert f"sbatch: {option} is set by the profile's field {field}" in refusal(f"sbatch.{option}=1")
     assert field in SlurmProfile.model_fields
@@ -708,7 +708,7 @@ OURS_AT_LEAST = [
 OURS_AT_LEAST += ["wait", "parsable", "quiet", "clusters"]  # with them sbatch does not return, or not with a number
 
 
-@pytest.mark.parametrize("option", sorted({*OURS, *OURS_AT_LEAST}))
+@pytest.mark.parametrize("option", sorted({*RESERVED_OPTIONS, *OURS_AT_LEAST}))
 def test_options_that_the_tool_sets_or_depends_on_are_refused(option: str) -> None:
     assert f"--launch-set sbatch.{option}=true: sbatch: {option} is set by ettsweep itself" in refusal(
         f"sbatch.{option}=true"

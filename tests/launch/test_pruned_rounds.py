@@ -11,7 +11,7 @@ from support.arrays import PROFILE, only_submission
 from support.claims import claimed
 from support.devcluster import Cluster
 
-from ettsweep.launch.follow import CommandContext, carry_out, read_ledger
+from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
 from ettsweep.launch.profile import LocalProfile, SlurmProfile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -35,7 +35,7 @@ def make(make_spec: MakeSpec) -> MakeSpec:
 
 
 def evaluate(run: RunDir, loss: float, *steps: int) -> None:
-    attempt = run.latest()
+    attempt = run.latest_attempt()
     assert attempt is not None
     attempt.append(attempt.metrics_path, [{"step": step, "val_loss": loss, "val_accuracy": 0.5} for step in steps])
 
@@ -80,19 +80,19 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
     watched = (bad, good, asked, early)
     round_ = Round(results, bad, good, early)
     round_.look(*watched)
-    assert not any(run.pruned() for run in watched), "of the finished ones of other commands nothing is known yet"
-    round_.run_index = read_ledger(results)
+    assert not any(run.prune_reason() for run in watched), "of the finished ones of other commands nothing is known yet"
+    round_.run_index = read_run_index(results)
     for _ in range(2):
         round_.look(*watched)
         assert {run.id for run in watched if run.prune_path.exists()} == {bad.id}
-        assert bad.pruned() == "at step 8: median pruner: best_loss 2, the median of 5 others 1"
-        assert round_.told == [f"run {bad.id} will be pruned {bad.pruned()}"], "once"
+        assert bad.prune_reason() == "at step 8: median pruner: best_loss 2, the median of 5 others 1"
+        assert round_.told == [f"run {bad.id} will be pruned {bad.prune_reason()}"], "once"
     evaluate(early, 2.0, 8)
     round_.look(*watched)
-    assert early.pruned()
-    first = bad.latest()
+    assert early.prune_reason()
+    first = bad.latest_attempt()
     assert first is not None
-    first.fail("interrupted", "pruned")
+    first.record_failure("interrupted", "pruned")
     bad.retry()
     claimed(bad)
     evaluate(bad, 2.0, 12)
@@ -100,7 +100,7 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
         again.run_index = round_.run_index
         again.look(*watched)
         assert bad.status().state is State.RUNNING
-        assert bad.pruned() is None, "somebody wants it"
+        assert bad.prune_reason() is None, "somebody wants it"
 
 
 def test_runs_that_finish_while_they_are_watched_count_from_then_on(results: Path, make: MakeSpec) -> None:
@@ -108,20 +108,20 @@ def test_runs_that_finish_while_they_are_watched_count_from_then_on(results: Pat
     bad = running(results, make(seed=5), 2.0, 4, 8)
     round_ = Round(results, bad)
     round_.look(bad, *others)
-    assert bad.pruned() is None
+    assert bad.prune_reason() is None
     for other in others:
         other.finish({"status": "done", "score": 1.0}, [{"step": step, "val_loss": 1.0} for step in range(4, 25, 4)])
     round_.look(bad, *others)
-    assert bad.pruned()
+    assert bad.prune_reason()
 
 
 def test_families_are_judged_apart(results: Path, make: MakeSpec) -> None:
     done = [finished(results, make(seed=seed), 1.0) for seed in range(5)]
     other = running(results, make(batch_size=16), 2.0, 4, 8)
     round_ = Round(results, other)
-    round_.run_index = read_ledger(results)
+    round_.run_index = read_run_index(results)
     round_.look(other, *done)
-    assert other.pruned() is None
+    assert other.prune_reason() is None
 
 
 def test_what_has_not_changed_is_neither_read_nor_decided_again(
@@ -129,14 +129,14 @@ def test_what_has_not_changed_is_neither_read_nor_decided_again(
 ) -> None:
     reads: list[str] = []
     decisions: list[int] = []
-    evaluations, decide = RunDir.evaluations, pruning.hopeless
+    evaluations, decide = RunDir.evaluations, pruning.prune_reason
 
     def counted(run: RunDir) -> Any:
         reads.append(run.id)
         return evaluations(run)
 
     monkeypatch.setattr(RunDir, "evaluations", counted)
-    monkeypatch.setattr(pruning, "hopeless", lambda *arguments: decisions.append(1) or decide(*arguments))
+    monkeypatch.setattr(pruning, "prune_reason", lambda *arguments: decisions.append(1) or decide(*arguments))
     done, one = finished(results, make(seed=0), 1.0), running(results, make(seed=1), 0.5, 4)
     round_ = Round(results, one)
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_what_has_not_changed_is_neither_read_nor_decided_again(
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs judged from their first evaluation on: these would take minutes to their end."""
-    monkeypatch.setattr(pruning, "FIRST_SHARE", 10**9)
+    monkeypatch.setattr(pruning, "MEDIAN_START_DIVISOR", 10**9)
 
 
 def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
@@ -181,13 +181,13 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     console = Console(file=io.StringIO())
     context = CommandContext(results, profile, console=console, pruner=pruner)
 
-    submit_result = carry_out(make_plan([spec], read_ledger(results)), context, nothing_more)
+    submit_result = execute_plan(make_plan([spec], read_run_index(results)), context, nothing_more)
     run = RunDir(results / "runs" / spec.run_id)
     pruned = run.status()
-    assert (pruned.state, submit_result.sound) == (State.PRUNED, True)
+    assert (pruned.state, submit_result.succeeded) == (State.PRUNED, True)
     assert "the median of 5 others 0.01" in pruned.reason
     assert told == [f"run {spec.run_id} will be pruned {pruned.reason}"]
-    (attempt,) = map(run.attempt, run.numbers())
+    (attempt,) = map(run.attempt, run.attempt_numbers())
     assert attempt.has_checkpoint()
     assert attempt.failure() == {"kind": "interrupted", "reason": "pruned", "details": ""}
 
@@ -199,12 +199,12 @@ def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
     spec = hopeless(results, make_spec)
     pruner = Pruner(results, "median", lambda: {spec.run_id}, lambda text: None)
     context = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
-    submit_result = carry_out(make_plan([spec], read_ledger(results)), context, nothing_more)
+    submit_result = execute_plan(make_plan([spec], read_run_index(results)), context, nothing_more)
     run = RunDir(results / "runs" / spec.run_id)
-    assert (run.status().state, submit_result.sound) == (State.PRUNED, True)
-    (attempt,) = map(run.attempt, run.numbers())
+    assert (run.status().state, submit_result.succeeded) == (State.PRUNED, True)
+    (attempt,) = map(run.attempt, run.attempt_numbers())
     assert attempt.has_checkpoint()
-    job = f"{only_submission(results).array()}_0"
+    job = f"{only_submission(results).array_id()}_0"
     cluster.wait_state(job, "COMPLETED")
     (row,) = cluster.squeue("--jobs", job)
     assert int(row["restarts"]) == 0

@@ -15,12 +15,12 @@ from support.commandline import ETTSWEEP, ettsweep, runs_in, write_grid
 
 from ettsweep.launch import reproduce as module
 from ettsweep.launch.profile import LocalProfile, load_profile
-from ettsweep.launch.reproduce import differences, facts, facts_here, reproduce
+from ettsweep.launch.reproduce import attempt_facts, compare_facts, local_facts, reproduce
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 
 MakeSpec = Callable[..., RunSpec]
 HERE = {"torch": "2.9", "numpy": "2.1", "instruction_set": "AVX2", "code": "c0de"}
@@ -31,7 +31,7 @@ CLEAN = {"commit": "abc", "dirty": False, "diff": "", "diff_truncated": False}
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this machine one with known versions."""
-    monkeypatch.setattr(module, "facts_here", lambda device: HERE)
+    monkeypatch.setattr(module, "local_facts", lambda device: HERE)
 
 
 def begun(results: Path, spec: RunSpec, claim: dict[str, Any] = CLAIM, **origin: Any) -> Attempt:
@@ -63,7 +63,7 @@ def test_the_command_typed_elsewhere_trains_the_same_run_bit_for_bit(tmp_path: P
     settings = ("--launch-set", "devices=cpu", "--launch-set", f"threads={threads}")
     ettsweep("train", "--grid", grid, "--lr", 1 / 3, "--seed", 7, "--results", results, *settings)
     (run,) = runs_in(results)
-    attempt = run.latest()
+    attempt = run.latest_attempt()
     assert attempt is not None
     attempt.record_provenance(provenance())
     shown = ettsweep("show", run.id, "--results", "results", "--reproduce", cwd=results.parent)
@@ -103,7 +103,7 @@ def test_a_spec_file_is_trained_and_an_edited_one_is_another_run(
 
 def test_the_command_is_that_of_the_attempt_that_finished(results: Path, spec: RunSpec, here: None) -> None:
     first = begun(results, spec, {**CLAIM, "threads": 8})
-    first.fail("interrupted", "terminated")
+    first.record_failure("interrupted", "terminated")
     second = RunDir(first.run).claim(CLAIM, after=1)
     assert second is not None
     assert RunDir(second.run).finish({"status": "done", "score": 1.0, "attempts": 2}, [])
@@ -112,7 +112,7 @@ def test_the_command_is_that_of_the_attempt_that_finished(results: Path, spec: R
     settings = ["--launch-set", "threads=2", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
     found = reproduce(RunDir(second.run), spec, RunDir(second.run).result())
     assert shlex.split(found.command) == ["ettsweep", "train", *words, *settings]
-    assert found.differs == []
+    assert found.differences == []
 
 
 def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
@@ -125,13 +125,13 @@ def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
     settings = [value for word, value in itertools.pairwise(words) if word == "--launch-set"]
     profile = load_profile("local", settings)
     assert isinstance(profile, LocalProfile)
-    (slot,) = profile.resolve()
+    (slot,) = profile.resolve_slots()
     assert (slot.device, slot.threads, len(slot.others)) == ("cpu", 2, 1)
     assert (profile.micro_batch, profile.compile, profile.activation_checkpointing) == (5, False, True)
 
     later = RunDir(attempt.run).claim({**CLAIM, "device": "cuda"}, after=1)
     assert later is not None
-    later.resume_from(1, 8)
+    later.record_resume(1, 8)
     later.record_execution(how | {"processes": 4, "micro_batch": 3})
     found = reproduce(RunDir(attempt.run), spec, None)
     assert "'devices=[0, 1, 2, 3]' --launch-set devices_per_run=4 --launch-set micro_batch=3" in found.command
@@ -151,7 +151,7 @@ def test_what_differs_is_named(results: Path, spec: RunSpec, here: None) -> None
     old = {"torch": "2.8", "instruction_set": "AVX512", "timm": "1.0"}
     attempt = begun(results, spec, {**CLAIM, **old}, code="01d", packages={"timm": "1.0", "numpy": "2.1"})
     found = reproduce(RunDir(attempt.run), spec, None)
-    assert set(found.differs) == {
+    assert set(found.differences) == {
         "timm was 1.0, is absent",
         "torch was 2.8, is 2.9",
         "instruction_set was AVX512, is AVX2",
@@ -180,7 +180,7 @@ def test_a_run_that_resumed_under_other_circumstances_says_so(results: Path, spe
     assert second is not None
     second.record_provenance(first.provenance())
     assert not any("went on" in line for line in reproduce(RunDir(first.run), spec, None).notes)  # it began anew
-    second.resume_from(1, 12)
+    second.record_resume(1, 12)
     line = "attempt 2 resumed at step 12 where threads was 8, is 2: no run from the start reproduces that"
     assert line in reproduce(RunDir(first.run), spec, None).notes
 
@@ -188,7 +188,7 @@ def test_a_run_that_resumed_under_other_circumstances_says_so(results: Path, spe
 def test_a_task_with_a_data_set_says_that_it_needs_it(results: Path, here: None) -> None:
     from ettsweep.shipped_files import shipped
 
-    spec = load_request(shipped("grids") / "vit-b16.yaml").specs()[0]
+    spec = load_sweep_spec(shipped("grids") / "vit-b16.yaml").specs()[0]
     found = reproduce(RunDir.create(results, spec), spec, None)
     assert "task imagenet needs its data set: add --data PATH, or set ETTSWEEP_IMAGENET" in found.notes
 
@@ -200,14 +200,14 @@ def test_the_facts_of_this_process_are_those_that_a_run_records(results: Path, s
     from ettsweep.trainer.training.run import environment
 
     attempt = begun(results, spec, environment(torch.device("cpu")), **provenance())
-    assert differences(facts(attempt), facts_here("cpu")) == []
-    assert {"torch", "numpy", "python", "instruction_set", "device_name", "code"} <= set(facts(attempt))
+    assert compare_facts(attempt_facts(attempt), local_facts("cpu")) == []
+    assert {"torch", "numpy", "python", "instruction_set", "device_name", "code"} <= set(attempt_facts(attempt))
 
 
 def test_a_torch_that_cannot_be_imported_is_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcuda')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    assert differences({"instruction_set": "AVX2"}, facts_here("cpu")) == [
+    assert compare_facts({"instruction_set": "AVX2"}, local_facts("cpu")) == [
         "instruction_set was AVX2, is unknown: torch cannot be imported"
     ]
 

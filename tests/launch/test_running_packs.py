@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from ettsweep.launch.running_packs import pack_of, pack_sizes, told_states
-from ettsweep.processes import Process, process
+from ettsweep.launch.running_packs import describe_pack, describe_states, pack_sizes
+from ettsweep.processes import Process, process_identity
 from ettsweep.runs.state import State, Status
 
-ONE = process()
+ONE = process_identity()
 OTHER, THIRD = replace(ONE, pid=1), replace(ONE, boot_id="of another machine")
 
 
@@ -24,8 +24,8 @@ def test_a_pack_is_of_one_process() -> None:
 
 def test_the_name_of_a_pack_tells_where_it_is() -> None:
     (status,) = trained_by(ONE).values()
-    assert [pack_of(status, size) for size in (1, 2)] == ["", "2 on cpu-0"]
-    assert pack_of(replace(status, slot=""), 2) == f"2 on process {ONE.pid}", "earlier versions claimed without"
+    assert [describe_pack(status, size) for size in (1, 2)] == ["", "2 on cpu-0"]
+    assert describe_pack(replace(status, slot=""), 2) == f"2 on process {ONE.pid}", "earlier versions claimed without"
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_the_name_of_a_pack_tells_where_it_is() -> None:
 )
 def test_packs_are_counted_beside_the_runs(workers: list[Process], told: str) -> None:
     statuses = trained_by(*workers) | {"a": Status(State.QUEUED), "b": Status(State.DONE)}
-    assert told_states(statuses) == ["1 queued", told, "1 done"]
-    assert told_states({}) == []
+    assert describe_states(statuses) == ["1 queued", told, "1 done"]
+    assert describe_states({}) == []

@@ -32,7 +32,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.worker.worker import beating
+from ettsweep.worker.worker import heartbeat
 
 HOSTS = 3
 ROUNDS = 20
@@ -107,11 +107,11 @@ def _finish(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, score: floa
 
 
 def _beat(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, number: int) -> None:
-    hearts.enter_context(beating([run.attempt(number)], BEAT_S))
+    hearts.enter_context(heartbeat([run.attempt(number)], BEAT_S))
 
 
 def _latest(run: RunDir) -> Attempt:
-    latest = run.latest()
+    latest = run.latest_attempt()
     assert latest is not None
     return latest
 
@@ -227,7 +227,7 @@ def test_one_host_wins_each_claim(hosts: list[Host], make_spec: Callable[..., Ru
             assert won.count(True) == 1, f"attempt {number} was claimed by {won}"
             owners = together(hosts, "owner", *[[run.id, number]] * HOSTS)
             assert owners == [hosts[won.index(True)].name] * HOSTS, "hosts disagree about who has it"
-        assert run.numbers() == [1, 2]
+        assert run.attempt_numbers() == [1, 2]
 
 
 def test_a_result_is_written_once(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
@@ -276,7 +276,7 @@ def submission(host: Host, runs: list[RunDir], slot: str) -> Path:
         "kind": "local",
         "runs": [run.id for run in runs],
         "profile": profile.model_dump(mode="json"),
-        "slots": [asdict(profile.resolve()[0]) | {"name": slot}],
+        "slots": [asdict(profile.resolve_slots()[0]) | {"name": slot}],
         "submitter": None,
         "code": None,
     }
@@ -302,7 +302,7 @@ def test_workers_of_several_hosts_share_a_list(hosts: list[Host], make_spec: Cal
     names = {host.name for host in hosts}
     for run in runs:
         wait_for(lambda run=run: run.status().state is State.DONE, f"run {run.id}")  # a host may see it late
-        assert run.numbers() == [1], "a run was trained twice"
+        assert run.attempt_numbers() == [1], "a run was trained twice"
         assert _latest(run).host() in names
 
 
@@ -315,7 +315,7 @@ def test_retry_believes_the_heart_of_another_host(hosts: list[Host], make_spec: 
     retry = ["retry", run.id, "--yes", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
     told = _ettsweep(hosts[0], retry)
     assert "still training on node1" in told
-    assert run.numbers() == [1]
+    assert run.attempt_numbers() == [1]
     worker.kill()
     worker.communicate()
     told = _ettsweep(hosts[0], retry)

@@ -163,7 +163,7 @@ def trained_once() -> Callable[[Path], None]:
 
     def check(results: Path) -> None:
         for run in runs_in(results):
-            logs = "".join(run.attempt(number).log() for number in run.numbers())
+            logs = "".join(run.attempt(number).log_text() for number in run.attempt_numbers())
             assert logs.count(" finished") == 1, logs
             assert "another attempt finished first" not in logs
             assert not list(run.path.rglob("*.tmp"))
@@ -207,15 +207,15 @@ def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
     killed = instead("sbatch", f'{ONLY_TRIED}\n$REAL "$@" >/dev/null\nkill -KILL $PPID')
     ended(start(*asked, env=killed), -signal.SIGKILL)
     submission = only_submission(results)
-    assert submission.array() is None
+    assert submission.array_id() is None
     rows = look(results, "queued")
     assert all("expected to start" in row["reason"] for row in rows.values())
     grid_submits_nothing(results, asked, "2 under way")
     (array,) = {row["job"].partition("_")[0] for row in rows.values()}
     cluster.begin(array)
     wait_for_the_end(results)
-    assert submission.array() == array  # the first job that started knew
-    assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
+    assert submission.array_id() == array  # the first job that started knew
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
     trained_once(results)
 
 
@@ -229,7 +229,7 @@ def test_runs_of_a_submitter_killed_before_sbatch_are_submitted_by_the_next_comm
     assert row["reason"] == "its submission was cut short"
     assert "1 run submitted" in ettsweep(*asked).stderr
     wait_for_the_end(results)
-    assert only_run(results).numbers() == [1]
+    assert only_run(results).attempt_numbers() == [1]
     trained_once(results)
 
 
@@ -262,7 +262,7 @@ def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
     cluster.node("thaw", cut_off)
     wait_for_the_end(results)
     (other,) = (run for run in runs_in(results) if run.id != older.run.name)
-    assert (RunDir(older.run).numbers(), other.numbers()) == ([1, 2], [1])
+    assert (RunDir(older.run).attempt_numbers(), other.attempt_numbers()) == ([1, 2], [1])
     assert lineage(newer) == [2, 1]
     assert other.attempt(1).job()["restart"] == 1
     grid_submits_nothing(results, asked, "2 finished, 0 under way")
@@ -282,7 +282,7 @@ def test_a_run_goes_on_elsewhere_after_its_node_died(
     told = [*told.values(), *wait_for_the_end(results)]
     assert {row["job"] for row in told} == {lost.job_id()}
     taken_on = RunDir(lost.run).attempt(2)
-    assert RunDir(lost.run).numbers() == [1, 2]
+    assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(taken_on) == [2, 1]
     assert taken_on.job_id() == lost.job_id()
     assert node_of(taken_on) != node_of(lost)
@@ -304,7 +304,7 @@ def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
     assert row["reason"] == f"job {lost.job_id()} failed (NonZeroExitCode)"
     assert "1 resumed" in ettsweep(*asked).stderr
     wait_for_the_end(results)
-    assert RunDir(lost.run).numbers() == [1, 2]
+    assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
     assert len(submission_folders(results)) == 2
     trained_once(results)
@@ -340,7 +340,7 @@ def test_a_restart_of_the_controller_goes_unnoticed(
         assert sorted(row["state"] for row in rows.values()) == ["queued", "running"]
         grid_submits_nothing(results, asked, "2 under way")
     wait_for_the_end(results)
-    assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
     trained_once(results)
 
 
@@ -366,7 +366,7 @@ def test_nothing_is_concluded_while_the_controller_is_away(
     follow.ended()
     assert follow.says("2 of 2 runs finished")
     assert len(submission_folders(results)) == 1
-    assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
     trained_once(results)
 
 
@@ -402,7 +402,7 @@ def test_what_cannot_be_submitted_leaves_nothing_behind(
     wait_for(lambda: nodes_are_up(cluster), "the nodes to be back")
     assert "1 run submitted" in ettsweep(*asked).stderr
     wait_for_the_end(results)
-    assert only_run(results).numbers() == [1]
+    assert only_run(results).attempt_numbers() == [1]
     trained_once(results)
 
 
@@ -425,7 +425,7 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     grid_submits_nothing(results, asked, "2 under way")
     cluster.begin(jobs[0]["id"].partition("_")[0])
     wait_for_the_end(results)
-    assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
     grid_submits_nothing(results, asked, "2 finished, 0 under way")
     trained_once(results)
 
@@ -443,7 +443,7 @@ def test_jobs_that_come_minutes_after_sbatch_gave_up_are_found(
     grid_submits_nothing(results, asked)
     cluster.begin(cluster.squeue("--name", only_submission(results).name)[0]["id"])
     wait_for_the_end(results)
-    assert only_run(results).numbers() == [1]
+    assert only_run(results).attempt_numbers() == [1]
     trained_once(results)
 
 
@@ -470,7 +470,7 @@ def beating(attempt: Attempt) -> Iterator[None]:
     def beat() -> None:
         count = 10**6
         while not over.wait(0.05):
-            attempt.beat(count := count + 1)
+            attempt.write_heartbeat(count := count + 1)
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -516,12 +516,12 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
     with beating(lost):
         refused = ettsweep(*retry)
     assert f"run {lost.run.name} is still training on gone" in refused.stderr
-    assert (RunDir(lost.run).numbers(), len(submission_folders(results))) == ([1], 1)
+    assert (RunDir(lost.run).attempt_numbers(), len(submission_folders(results))) == ([1], 1)
     taken = ettsweep(*retry)
     assert f"run {lost.run.name}: {why}; watching its heartbeat" in taken.stderr
     assert "1 resumed" in taken.stderr
     wait_for_the_end(results)
-    assert RunDir(lost.run).numbers() == [1, 2]
+    assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
     trained_once(results)
 
@@ -545,7 +545,7 @@ def test_commands_at_the_same_instant_train_each_run_once(
     wait_for_the_end(results)
     for submission in submissions(results):
         wait_for(lambda s=submission: jobs_ended(cluster, s), "all jobs to end")  # type: ignore[misc]
-    assert [run.numbers() for run in runs_in(results)] == [[1]] * 3
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 3
     grid_submits_nothing(results, asked, "3 finished, 0 under way")
     trained_once(results)
 
@@ -581,7 +581,7 @@ def test_whoever_follows_a_held_job_is_told_what_releases_it(
         cluster.node("writable", node)
     cluster.run(*release.split())
     wait_for_the_end(results)
-    assert only_run(results).numbers() == [1]
+    assert only_run(results).attempt_numbers() == [1]
     trained_once(results)
 
 
@@ -669,7 +669,7 @@ def test_all_works_without_accounting(
     assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 under way, 1 need a decision", said)
     assert "1 run submitted" in ettsweep("retry", stays.id, "--results", results).stderr
     wait_for_the_end(results)
-    assert [run.numbers() for run in runs_in(results)] == [[1]] * 3
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 3
     trained_once(results)
 
 
@@ -720,7 +720,7 @@ def test_a_results_folder_that_fills_up_costs_no_run(
     again = ettsweep("retry", lost.run.name, "--results", results) if left else ettsweep(*asked)
     assert "1 resumed" in again.stderr
     wait_for_the_end(results)
-    assert RunDir(lost.run).numbers() == [1, 2]
+    assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
     trained_once(results)
 
@@ -757,7 +757,7 @@ def test_clocks_that_differ_between_nodes_do_no_harm(
     minutes = (clock(newer) - clock(lost)).total_seconds() / 60
     assert abs(minutes + 2 * skew_min) < 5  # the clocks do differ
     wait_for_the_end(results)
-    assert RunDir(lost.run).numbers() == [1, 2]
+    assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(newer) == [2, 1]
     grid_submits_nothing(results, asked, "1 finished, 0 under way")
     trained_once(results)
@@ -874,7 +874,7 @@ def test_a_job_that_never_starts_says_why_until_it_is_cancelled(
     assert_said(cancelled, "1 run cancelled", "1 waiting job withdrawn")
     assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
     look(results, "cancelled")
-    assert only_run(results).numbers() == []
+    assert only_run(results).attempt_numbers() == []
 
 
 def test_a_thousand_runs_are_arrays_of_the_size_that_the_site_allows(

@@ -15,7 +15,7 @@ from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, submissions
-from ettsweep.processes import Life, Process, process
+from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 
@@ -57,7 +57,7 @@ def submission(results: Path) -> Callable[..., Path]:
         folder.mkdir(parents=True, exist_ok=True)
         content = {
             "runs": ["0123456789ab"],
-            "slots": [asdict(slot) for slot in LocalProfile(slots=max(2, len(workers))).resolve()],
+            "slots": [asdict(slot) for slot in LocalProfile(slots=max(2, len(workers))).resolve_slots()],
             "submitter": submitter.to_json() if submitter else None,
         }
         (folder / "submission.json").write_text(json.dumps(content))
@@ -75,10 +75,10 @@ def says(folder: Path, slot: str, worker: Process, leaving: bool = False, **more
 
 def vacant(folder: Path) -> dict[str, bool]:
     """Return the vacant slots, each with whether its worker died."""
-    return {v.slot: v.died for v in read_submission(folder).vacancies()}
+    return {v.slot: v.died for v in read_submission(folder).vacant_slots()}
 
 
-ME = process()
+ME = process_identity()
 GONE = replace(ME, start_time="1")
 UNSEEN = replace(ME, host="node7", boot_id="another")
 
@@ -150,11 +150,15 @@ def test_what_cannot_be_seen_is_not_vacant(submission: Callable[..., Path], monk
 
 def test_no_more_slots_are_vacant_than_runs_wait(submission: Callable[..., Path], results: Path) -> None:
     submission(GONE, GONE, ME)
-    assert [v.slot for v in SchedulerLiveness(results).vacancies(["0123456789ab"])] == ["cpu-0"]
+    assert [v.slot for v in SchedulerLiveness(results).vacant_slots(["0123456789ab"])] == ["cpu-0"]
     folder = submission(GONE, GONE, GONE, ME)
     says(folder, "cpu-1", GONE, claimed=True)
-    assert [v.slot for v in SchedulerLiveness(results).vacancies(["0123456789ab"])] == ["cpu-1"], "where one died first"
-    assert SchedulerLiveness(results).vacancies([]) == SchedulerLiveness(results).vacancies(["ba9876543210"]) == []
+    assert [v.slot for v in SchedulerLiveness(results).vacant_slots(["0123456789ab"])] == ["cpu-1"], (
+        "where one died first"
+    )
+    assert (
+        SchedulerLiveness(results).vacant_slots([]) == SchedulerLiveness(results).vacant_slots(["ba9876543210"]) == []
+    )
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"process": 3}', '{"process": {"pid": 1}}'])
@@ -201,7 +205,7 @@ def on_slurm(results: Path) -> Callable[..., Submission]:
         (folder / "submission.json").write_text(json.dumps(content))
         submission = read_submission(folder)
         if array:
-            submission.record(array)
+            submission.record_array(array)
         return submission
 
     return make
@@ -217,7 +221,7 @@ def test_a_submission_says_what_its_command_wrote(on_slurm: Any) -> None:
 def test_what_an_older_submission_does_not_say_is_empty(results: Path, submission: Any) -> None:
     read = read_submission(submission(ME))
     assert (read.kind, read.name, read.user, read.cluster, read.code, read.profile) == ("local", "", "", "", "", {})
-    assert (read.array(), read.runs_per_job) == (None, 1)
+    assert (read.array_id(), read.runs_per_job) == (None, 1)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(on_s
     assert submission.array() is None
     submission.record("12")
     submission.record("13")
-    assert submission.array() == read_submission(submission.path).array() == "12"
+    assert submission.array() == read_submission(submission.path).array_id() == "12"
     assert [path.name for path in submission.path.glob(".*")] == [], "nothing is left behind"
 
 
@@ -349,7 +353,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ArrayTask]:
     found: dict[str, ArrayTask] = {}
     monkeypatch.setattr(slurm, "queue", lambda *asked: dict(found))
     monkeypatch.setattr(slurm, "history", lambda arrays: {})
-    monkeypatch.setattr(slurm, "cluster", lambda: "toy")
+    monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
     return found
 
 

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 from support.commandline import ettsweep
 
-from ettsweep.launch.progress import ProgressMonitor, SweepStatus, picture
-from ettsweep.launch.time_left import TimeLeftEstimator, slot_s, until_free
-from ettsweep.processes import process
+from ettsweep.launch.progress import ProgressMonitor, SweepStatus, render_progress
+from ettsweep.launch.time_left import TimeLeftEstimator, makespan_s, worker_s
+from ettsweep.processes import process_identity
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
@@ -35,12 +35,12 @@ from ettsweep.runs.state import State, Status
 def test_each_that_waits_starts_as_soon_as_one_has_ended(
     running: list[float], waiting: list[float], at_once: int, seconds: float
 ) -> None:
-    assert until_free(running, waiting, at_once) == pytest.approx(seconds)
+    assert makespan_s(running, waiting, at_once) == pytest.approx(seconds)
 
 
 def left(pace: TimeLeftEstimator, *runs: tuple[RunSpec, Status], at_once: int = 1) -> float | None:
     specs = {spec.run_id: spec for spec, _ in runs}
-    return pace.left_s(specs, {spec.run_id: status for spec, status in runs}, at_once)
+    return pace.remaining_s(specs, {spec.run_id: status for spec, status in runs}, at_once)
 
 
 QUEUED, STARTED = Status(State.QUEUED), Status(State.RUNNING)
@@ -49,7 +49,7 @@ QUEUED, STARTED = Status(State.QUEUED), Status(State.RUNNING)
 def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
     first, second, third = (make_spec(seed=seed) for seed in range(3))
     mup, wider = make_spec(strategy={"s": 1.0}), make_spec(model={"width": 16})
-    half = Status(State.RUNNING, progress=0.5, left_s=100.0, slot_left_s=100.0)  # 200 s a run
+    half = Status(State.RUNNING, progress=0.5, remaining_s=100.0, remaining_slot_s=100.0)  # 200 s a run
     pace = TimeLeftEstimator()
     assert left(pace, (first, STARTED), (second, QUEUED)) is None, "no rate"
     assert left(pace, (first, half)) == 100
@@ -57,7 +57,7 @@ def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
     assert left(pace, (first, half), (second, STARTED), (mup, QUEUED)) == 100 + 200
     assert left(pace, (first, half), (wider, QUEUED)) is None, "nothing like it was seen"
     assert left(pace, (first, half), (second, Status(State.HELD)), (third, Status(State.FAILED))) == 100
-    pace.finished(third, 20.0, 0.25)  # it diverged
+    pace.add(third, 20.0, 0.25)  # it diverged
     assert left(pace, (second, QUEUED)) is None, "nothing runs"
     assert left(pace, (first, STARTED), (second, QUEUED)) == 80 + 80
     assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (20 + 100) / (0.25 + 0.5))
@@ -66,10 +66,10 @@ def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
 def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> None:
     """Of a pack of K each run takes a K-th of its worker's seconds; in whatever packs, as much is left to do."""
     specs = [make_spec(seed=seed) for seed in range(13)]
-    one, other = process(), replace(process(), pid=1)
+    one, other = process_identity(), replace(process_identity(), pid=1)
     # Two packs: at one half of 100 s for each of four runs; at three quarters, for each of two.
-    packed = Status(State.RUNNING, progress=0.5, left_s=200.0, slot_left_s=50.0, worker=one)
-    ahead = Status(State.RUNNING, progress=0.75, left_s=50.0, slot_left_s=25.0, worker=other)
+    packed = Status(State.RUNNING, progress=0.5, remaining_s=200.0, remaining_slot_s=50.0, worker=one)
+    ahead = Status(State.RUNNING, progress=0.75, remaining_s=50.0, remaining_slot_s=25.0, worker=other)
     runs = [*((spec, packed) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
     assert left(TimeLeftEstimator(), *runs, at_once=2) == 200, "as long as the longer pack, and not 50 s"
     queued = [(spec, QUEUED) for spec in specs[6:]]
@@ -81,10 +81,10 @@ def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> 
 
 
 def test_a_finished_run_took_its_part_of_a_worker() -> None:
-    assert slot_s({"wall_s": 80.0}) == 80, "written when there was no other"
-    assert slot_s({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "pack": 8}}) == 10
-    assert slot_s({"wall_s": 80.0, "device_s": 160.0, "execution": {"processes": 2}}) == 80, "two devices, one run"
-    assert slot_s({"status": "done"}) is None
+    assert worker_s({"wall_s": 80.0}) == 80, "written when there was no other"
+    assert worker_s({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "pack": 8}}) == 10
+    assert worker_s({"wall_s": 80.0, "device_s": 160.0, "execution": {"processes": 2}}) == 80, "two devices, one run"
+    assert worker_s({"status": "done"}) is None
 
 
 # --- as the monitor sees it -----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def submitted(results: Path, specs: list[RunSpec], workers: dict[str, dict[str, 
     """Write a local submission whose workers are this process, with what each says of itself."""
     folder = results / "jobs" / "000001-0123abcd"
     folder.mkdir(parents=True)
-    me = process().to_json()
+    me = process_identity().to_json()
     told = {"kind": "local", "runs": [spec.run_id for spec in specs], "profile": {}, "submitter": me}
     (folder / "submission.json").write_text(json.dumps(told | {"slots": [{"name": name} for name in workers]}))
     for name, said in workers.items():
@@ -108,7 +108,7 @@ def trains(results: Path, spec: RunSpec, *pace: tuple[float, float], pid: int | 
     """
     attempt = RunDir(results / "runs" / spec.run_id).claim({"slot": "cpu-0"}, after=0)
     assert attempt
-    attempt.claim_path.write_text(json.dumps(attempt.claim() | {"process": process(pid).to_json()}))
+    attempt.claim_path.write_text(json.dumps(attempt.claim() | {"process": process_identity(pid).to_json()}))
     attempt.record_execution(execution)
     devices = execution.get("processes", 1) / execution.get("pack", 1)
     lines = [{"progress": share, "wall_s": seconds, "device_s": devices * seconds} for share, seconds in pace]
@@ -116,7 +116,7 @@ def trains(results: Path, spec: RunSpec, *pace: tuple[float, float], pid: int | 
 
 
 def look(results: Path, specs: list[RunSpec]) -> SweepStatus:
-    return ProgressMonitor(results, specs).look()
+    return ProgressMonitor(results, specs).poll()
 
 
 @pytest.mark.parametrize("slots", [1, 4, 8])
@@ -132,7 +132,7 @@ def test_the_first_look_counts_all_slots_and_not_how_long_a_run_took_to_start(
     assert look(results, specs).remaining_s is None, "a minute for the first step is no rate"
     trains(results, specs[1], (0.001, 60.0), (0.201, 80.0))  # 100 s a run
     sweep_status = look(results, specs)
-    assert sweep_status.statuses[specs[1].run_id].left_s == pytest.approx(79.9)
+    assert sweep_status.statuses[specs[1].run_id].remaining_s == pytest.approx(79.9)
     ends = sorted([99.9, 79.9] + [0.0] * (slots - 2))
     for _ in range(15):
         ends = sorted([ends[0] + 100, *ends[1:]])
@@ -146,7 +146,7 @@ def test_what_a_device_had_is_told_from_what_went_by(results: Path, make_spec: A
     RunDir.create(results, spec)
     trains(results, spec, (0.25, 20.0), (0.5, 50.0), processes=processes)
     (status,) = look(results, [spec]).statuses.values()
-    assert (status.left_s, status.slot_left_s) == (60, 60)
+    assert (status.remaining_s, status.remaining_slot_s) == (60, 60)
 
 
 def test_a_pack_is_seen_and_reckoned_with(results: Path, make_spec: Any) -> None:
@@ -158,12 +158,12 @@ def test_a_pack_is_seen_and_reckoned_with(results: Path, make_spec: Any) -> None
         trains(results, spec, (0.25, 20.0), (0.5, 50.0), pack=4, processes=1)
     trains(results, specs[4], (0.25, 20.0), (0.5, 50.0), pid=os.getppid())  # and alone 120 s
     sweep_status = look(results, specs)
-    assert {s.left_s for s in sweep_status.statuses.values() if s.worker} == {60.0}
+    assert {s.remaining_s for s in sweep_status.statuses.values() if s.worker} == {60.0}
     each_s = (4 * 15 + 60) / 2.5
     assert sweep_status.remaining_s == pytest.approx(60 + 3 * each_s)
     assert sweep_status.summary().startswith("0/11 runs finished (6 queued, 5 running (4 in 1 pack)); about ")
     monitor = ProgressMonitor(results, specs)
-    (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+    (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
     shown = console.file.getvalue()
     assert shown.count("4 on cpu-0") == 4
     assert "6 queued  5 running (4 in 1 pack)" in shown
@@ -197,4 +197,4 @@ def test_runs_that_are_finished_tell_how_long_the_others_take(results: Path, mak
     assert look(results, specs).remaining_s is None, "nothing runs"
     trains(results, specs[2])
     assert look(results, specs).remaining_s == pytest.approx(60)
-    assert running.latest()
+    assert running.latest_attempt()

@@ -11,7 +11,7 @@ from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at,
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis, Point
-from ettsweep.study.seeds import RACING
+from ettsweep.study.seeds import RACING_SEEDS
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,11 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Made:
     standard, hybrid, mup = (digits_spec(s) for s in (None, 0.5, 1.0))
     for i, j in product(range(-2, 3), repeat=2):
         bowl = 0.1 * (1 + 0.06 * ((i - 1 / 3) ** 2 + (i - 1 / 3) * (j + 0.2) + (j + 0.2) ** 2))
-        raced = [RACING[0], RACING[1]] if (i, j) == (0, 0) or (i + j in (-1, 0, 1) and max(abs(i), abs(j)) < 2) else []
+        raced = (
+            [RACING_SEEDS[0], RACING_SEEDS[1]]
+            if (i, j) == (0, 0) or (i + j in (-1, 0, 1) and max(abs(i), abs(j)) < 2)
+            else []
+        )
         for base, seeds in (
             (standard, [*SEEDS, *raced]),
             (hybrid, [*SEEDS] if j == 0 else []),

@@ -14,8 +14,8 @@ from PIL import Image
 from support.made_sweep import Made, digits_spec, finish, finish_at, imagenet_spec, read, search, searched
 from support.scene import scene
 
-from ettsweep.report.families import compare, judged
-from ettsweep.report.figure_files import Figure, FigureWriter
+from ettsweep.report.families import judged_families, strategy_comparisons
+from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -24,8 +24,12 @@ from ettsweep.study.study import Study
 
 
 def drawn(made: Made) -> list[Figure]:
-    drawing = FigureWriter(RunHistories(), 100)
-    return [figure for comparison in compare(judged(made.runs, made.verdicts)) for _, figure in drawing.of(comparison)]
+    drawing = FigureBuilder(RunHistories(), 100)
+    return [
+        figure
+        for comparison in strategy_comparisons(judged_families(made.runs, made.verdicts))
+        for _, figure in drawing.build(comparison)
+    ]
 
 
 @cache
@@ -59,8 +63,8 @@ def test_each_family_has_its_figures_and_all_together_theirs(made: Made) -> None
 
 
 def test_figures_belong_to_their_family_and_those_of_all_to_the_first(made: Made) -> None:
-    (comparison,) = compare(judged(made.runs, made.verdicts))
-    by_key = {(key, figure.kind) for key, figure in FigureWriter(RunHistories(), 100).of(comparison)}
+    (comparison,) = strategy_comparisons(judged_families(made.runs, made.verdicts))
+    by_key = {(key, figure.kind) for key, figure in FigureBuilder(RunHistories(), 100).build(comparison)}
     assert (made.verdict("standard").key, "strategies") in by_key
     assert (made.verdict("hybrid").key, "map") in by_key
     assert len(by_key) == 3 + 3 * 3
@@ -109,7 +113,7 @@ def test_strategies_without_weight_decay_have_no_map_of_both(tmp_path: Path) -> 
 
 def test_what_has_no_score_has_no_figure_of_scores(tmp_path: Path) -> None:
     fixed, base = Axis(fixed=True), digits_spec(None)
-    single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, points=(Point(base.lr, base.wd),))
+    single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, grid_points=(Point(base.lr, base.wd),))
     assert figures_of(finished(tmp_path, base, [single], diverged=True)) == []
 
 
@@ -130,7 +134,7 @@ def test_two_sweeps_of_one_model_are_told_apart(tmp_path: Path) -> None:
     for base in (small, large):
         finish(tmp_path, base, 0.1)
     made = finished(tmp_path, vit, [search(base, seeds=(0,)) for base in (small, large, vit)])
-    assert [comparison.title for comparison in compare(judged(made.runs, made.verdicts))] == [
+    assert [comparison.title for comparison in strategy_comparisons(judged_families(made.runs, made.verdicts))] == [
         "vit-b16 on imagenet",
         "vit-digits on digits (batch_size 32)",
         "vit-digits on digits (batch_size 64)",
@@ -169,7 +173,7 @@ def test_points_off_the_lattice_are_noted(tmp_path: Path, off: int, told: str) -
     base = digits_spec(None)
     asked = search(base, seeds=(0,))
     odd = [Point(base.lr * factor, base.wd) for factor in (1.3, 1.7)[:off]]
-    assert told in caption(finished(tmp_path, base, [replace(asked, points=(*asked.points, *odd))]))
+    assert told in caption(finished(tmp_path, base, [replace(asked, grid_points=(*asked.grid_points, *odd))]))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ettsweep.report.formats import error_text, plus_minus, score_text, short, strategy_colour
+from ettsweep.report.formats import error_text, plus_minus, score_text, strategy_colour, three_digits
 
 
 def test_strategies_keep_their_colours() -> None:
@@ -15,7 +15,7 @@ def test_strategies_keep_their_colours() -> None:
     [(2.0**-6, "0.0156"), (20.0, "20"), (3.0517578e-7, "3.05e-7"), (2048.0, "2048"), (1234567.0, "1.23e6"), (0.0, "0")],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
-    assert short(value) == text
+    assert three_digits(value) == text
 
 
 def test_scores_read_well() -> None:

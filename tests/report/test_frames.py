@@ -12,19 +12,19 @@ import pytest
 from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, finish_at, loss_at, read, search, searched
 
 from ettsweep.report import frames
-from ettsweep.report.families import JudgedFamily, judged
+from ettsweep.report.families import JudgedFamily, judged_families
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.lattice import Axis, Point
-from ettsweep.study.seeds import RACING
+from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.verification import evaluate
 
 CENTRE = "(2^-6, 2^-1)"
 
 
 def family(made: Made, strategy: str) -> JudgedFamily:
-    return next(one for one in judged(made.runs, made.verdicts) if one.verdict.strategy == strategy)
+    return next(one for one in judged_families(made.runs, made.verdicts) if one.verdict.strategy == strategy)
 
 
 def points(made: Made, *strategies: str) -> pd.DataFrame:
@@ -61,8 +61,8 @@ def test_the_state_is_that_of_the_seed_farthest_from_done(made: Made) -> None:
     by_bound = points(made, "ntk").loc["(2^-5, 2^-1)"]
     assert (by_bound["state"], by_bound["seeds"]) == ("done", 2)
     assert by_bound["score"] == pytest.approx(statistics.fmean(loss_at(1, 0, seed) for seed in (0, 2)))
-    paper = replace(made.verdict("ntk"), study=made.verdict("ntk").study.judged_by(CriterionOptions(rule="paper")))
-    frame = frames.points_frame(judged(made.runs, [paper])).set_index("point")
+    paper = replace(made.verdict("ntk"), study=made.verdict("ntk").study.with_criterion(CriterionOptions(rule="paper")))
+    frame = frames.points_frame(judged_families(made.runs, [paper])).set_index("point")
     assert frame.loc["(2^-5, 2^-1)", "state"] == "missing"
     assert pd.isna(frame.loc["(2^-5, 2^-1)", "score"])
 
@@ -80,7 +80,7 @@ def test_points_that_were_asked_for_or_are_neighbours_are_there_without_a_run(ma
     assert (len(waiting), set(waiting["state"]), set(waiting["runs"])) == (9, {"missing"}, {""})
     base = digits_spec(None)
     finish(tmp_path, base, 0.1)
-    alone = replace(search(base, seeds=(0,)), points=(Point(base.lr, base.wd),))
+    alone = replace(search(base, seeds=(0,)), grid_points=(Point(base.lr, base.wd),))
     frame = points(read(tmp_path, [alone]), "standard")
     assert frame["role"].value_counts().to_dict() == {"neighbour": 6, "candidate": 1}
     assert frame["state"].value_counts().to_dict() == {"missing": 6, "done": 1}
@@ -101,7 +101,9 @@ def test_steps_are_those_of_the_axis(tmp_path: Path, wd_fixed: bool) -> None:
     for half in (-1, 0, 1):
         finish(tmp_path, base.with_point(base.lr * 2.0 ** (half / 2), base.wd, 0), loss_at(half, 0, 0))
     asked = replace(
-        search(base, wd_fixed, seeds=(0,)), lr=Axis(low=-0.5, high=0.5, step=0.5), points=(Point(base.lr, base.wd),)
+        search(base, wd_fixed, seeds=(0,)),
+        lr=Axis(low=-0.5, high=0.5, step=0.5),
+        grid_points=(Point(base.lr, base.wd),),
     )
     frame = points(read(tmp_path, [asked]), "standard")
     scored = frame.dropna(subset="score")
@@ -114,7 +116,7 @@ def test_points_off_the_lattice_have_no_steps(tmp_path: Path) -> None:
     finish(tmp_path, base, 0.1)
     odd = Point(base.lr * 1.3, base.wd)
     asked = search(base, seeds=(0,))
-    frame = points(read(tmp_path, [replace(asked, points=(*asked.points, odd))]), "standard")
+    frame = points(read(tmp_path, [replace(asked, grid_points=(*asked.grid_points, odd))]), "standard")
     (off,) = frame[frame["lr_steps"].isna()].itertuples()
     assert (off.lr, off.wd) == pytest.approx(tuple(odd))
     assert math.isnan(off.wd_steps)
@@ -136,8 +138,8 @@ def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
     runs = [run for run in noisy.runs if run.family == asked.family]
 
     def as_good(margin: float) -> pd.DataFrame:
-        wide = asked.judged_by(CriterionOptions(margin=margin))
-        frame = frames.points_frame(judged(noisy.runs, [evaluate(wide, runs).verdict()]))
+        wide = asked.with_criterion(CriterionOptions(margin=margin))
+        frame = frames.points_frame(judged_families(noisy.runs, [evaluate(wide, runs).verdict()]))
         return frame[frame["as_good"]]
 
     assert as_good(1e-5).empty
@@ -179,7 +181,7 @@ def test_fresh_seeds_are_the_ones_that_do_not_count(made: Made, noisy: Made) -> 
     counted = curves(made, "standard").drop_duplicates("run").set_index("seed")["counted"]
     assert set(counted[counted].index) == set(SEEDS)
     assert set(counted[~counted].index) == set(FRESH)
-    assert set(curves(noisy, "standard")["seed"]) == {*SEEDS, RACING[0], RACING[1]}
+    assert set(curves(noisy, "standard")["seed"]) == {*SEEDS, RACING_SEEDS[0], RACING_SEEDS[1]}
     assert curves(noisy, "standard")["counted"].all()
 
 
@@ -215,7 +217,7 @@ def test_where_a_run_diverged_is_a_spike_of_its_loss(made: Made) -> None:
 
 
 def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(made: Made) -> None:
-    frame = frames.optima_frame(judged(made.runs, made.verdicts))
+    frame = frames.optima_frame(judged_families(made.runs, made.verdicts))
     kinds = frame.groupby("strategy")["counted"].agg(["sum", "size"])
     assert kinds.to_numpy().tolist() == [[3, 3], [3, 3], [3, 5]], "hybrid, ntk, standard; none of mup"
     fresh = frame[~frame["counted"]].set_index("seed")["score"]
@@ -228,7 +230,7 @@ def test_a_course_has_a_row_for_each_finished_run_in_order(tmp_path: Path) -> No
     for ended_s, (steps, loss) in enumerate({(1, 0): 1.0, (0, 0): 2.0, (-1, 0): 1.5}.items()):
         finish_at(tmp_path, asked, steps, loss, ended_s=ended_s, diverged=steps == (0, 0))
     made = read(tmp_path, [asked])
-    frame = frames.course_frame(family(made, "standard"))
+    frame = frames.search_history_frame(family(made, "standard"))
     assert frame["number"].tolist() == [1, 2, 3]
     assert frame["point"].tolist() == [CENTRE, "(2^-5, 2^-1)", "(2^-7, 2^-1)"]
     assert frame["told"].tolist() == ["diverged", "1", "1.5"]
@@ -248,7 +250,7 @@ def test_ranges_are_the_corners_in_steps_from_the_candidate(tmp_path: Path) -> N
 
 def test_where_nothing_was_proposed_there_is_no_course_and_no_range(made: Made) -> None:
     standard = family(made, "standard")
-    assert frames.course_frame(standard).empty
+    assert frames.search_history_frame(standard).empty
     assert frames.ranges_frame(standard) is None
 
 
@@ -268,6 +270,6 @@ def test_runs_that_wait_have_no_curves(tmp_path: Path) -> None:
     base = digits_spec(None)
     RunDir.create(tmp_path, base)
     made = read(tmp_path, [search(base, seeds=(0,))])
-    families: Sequence[JudgedFamily] = judged(made.runs, made.verdicts)
+    families: Sequence[JudgedFamily] = judged_families(made.runs, made.verdicts)
     assert frames.curves_frame(families, RunHistories(), 10).empty
     assert frames.points_frame(families)["state"].value_counts().to_dict() == {"missing": 9}

@@ -11,10 +11,10 @@ import pytest
 from support.drawn_figures import figures_of
 from support.made_sweep import Made
 
-from ettsweep.report.families import StrategyComparison, judged
-from ettsweep.report.page import MOST_PLAIN_ROWS, render
+from ettsweep.report.families import StrategyComparison, judged_families
+from ettsweep.report.page import MAX_STATIC_ROWS, render
 from ettsweep.report.page_sections import Figures
-from ettsweep.report.spike_rates import SPIKES
+from ettsweep.report.spike_rates import SPIKE_LABELS
 from ettsweep.study.lattice import Point
 
 HOSTILE = '<script>alert("x")</script>&\'"'
@@ -65,7 +65,7 @@ def empty(results: str = "results") -> str:
 
 
 def comparison(made: Made, title: str) -> StrategyComparison:
-    return StrategyComparison(title, tuple(judged(made.runs, made.verdicts)))
+    return StrategyComparison(title, tuple(judged_families(made.runs, made.verdicts)))
 
 
 def test_the_answer_is_on_the_page(made: Made) -> None:
@@ -109,7 +109,7 @@ def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
 )
 def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | None, ...], words: str | None) -> None:
     """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 6.3 errors are beyond doubt (95%), 3.9 are not."""
-    other = replace(made.verdict("standard"), fresh=dict(enumerate(fresh, 10)))
+    other = replace(made.verdict("standard"), fresh_scores=dict(enumerate(fresh, 10)))
     vars(other).update(study=replace(other.study))
     vars(other.study).update(strategy="ntk", family="0" * 12)
     lead = Page(page_of(Made(made.results, made.runs, [made.verdict("standard"), other]))).text
@@ -122,9 +122,9 @@ def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
     assert "standard at the candidate 5 1,200 0 6 1.2 5 5 1 4.17 whole search 29" in page
     for absent in ("unrecovered in all", "overflow steps", "bits"):
         assert absent not in page.split("How it is measured")[0]
-    calm = {**dict.fromkeys(SPIKES, 0), "utilisation": None}
+    calm = {**dict.fromkeys(SPIKE_LABELS, 0), "utilisation": None}
     runs = [replace(run, result=run.result and run.result | calm) for run in made.runs if run.state != "diverged"]
-    alone = [replace(v, fresh={}, neighbours=()) for v in made.verdicts]
+    alone = [replace(v, fresh_scores={}, neighbours=()) for v in made.verdicts]
     quiet = [replace(v, bound=v.bound and replace(v.bound, differences=())) for v in alone]
     page = Page(page_of(Made(made.results, runs, quiet))).text
     assert "No spikes, and nothing diverged: 60 finished runs, 14,400 steps." in page
@@ -135,7 +135,7 @@ def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
         "utilisation (data sheet)",
     ):
         assert absent not in page
-    nothing = [replace(v, fresh={}, neighbours=(), candidate=None, bound=None) for v in made.verdicts]
+    nothing = [replace(v, fresh_scores={}, neighbours=(), candidate=None, bound=None) for v in made.verdicts]
     page = Page(page_of(Made(made.results, [], nothing))).text
     assert "No optimum is verified yet: no run is finished." in page
     for absent in ("Costs", "Speed", "Spikes", "Runs", "device hours", "search seed", "beats all", "best accuracy"):
@@ -171,13 +171,15 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
         assert one is not None
         told = re.search(rf"\{100 * one.mean:+.2f} ± {100 * one.error:.2f}%", text)
         assert told, "in percent of the candidate's loss, with a standard error"
-    assert verdict.bound.best > 0.999
+    assert verdict.bound.best_probability > 0.999
     assert "with a probability of more than 99.9%; by the paper's comparison of means, it is optimal" in text
     assert re.search(r"Noise of a run: [\d.]+%, measured by repeated seeds \(\d+ degrees of freedom\)", text)
     assert "unresolved: noise unknown" in text
     known = noisy.verdict("hybrid").bound
     assert known is not None
-    few = replace(known, caveat="no smooth surface fits: there is a cliff", more=24, plateau=(Point(2.0**-5, 0.5),))
+    few = replace(
+        known, caveat="no smooth surface fits: there is a cliff", further_runs=24, plateau=(Point(2.0**-5, 0.5),)
+    )
     open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", bound=replace(few, value=0.031))]
     text = Page(page_of(Made(noisy.results, noisy.runs, open_))).text
     assert "unresolved: within 3.1% (95%), margin 2%" in text
@@ -220,7 +222,9 @@ def test_hostile_names_are_escaped(made: Made) -> None:
 
 @pytest.mark.parametrize(("results", "folder"), [("results", ""), ("my <rc>", " --results &#39;my &lt;rc&gt;&#39;")])
 def test_commands_are_set_as_they_are_typed(made: Made, results: str, folder: str) -> None:
-    verdicts = [replace(v, reason="1 failed: `ettsweep retry a<b` helps & ` not", fresh={}) for v in made.verdicts]
+    verdicts = [
+        replace(v, reason="1 failed: `ettsweep retry a<b` helps & ` not", fresh_scores={}) for v in made.verdicts
+    ]
     other = "`ettsweep data check x` says"
     page = page_of(Made(made.results, made.runs, verdicts), results, {"0123456789ab": other})
     assert f"<p>1 failed: <code>ettsweep retry a&lt;b{folder}</code> helps &amp; ` not." in page
@@ -258,7 +262,7 @@ def test_the_plain_table_is_limited_and_the_limit_is_said(made: Made) -> None:
     assert f"of {len(many.runs)} runs, the best of each family" in plain.text
     for family in {run.family for run in made.runs}:
         assert family in plain.text, "each family has its share"
-    assert sum(tag == "tr" for tag, _ in plain.tags) <= MOST_PLAIN_ROWS + 1
+    assert sum(tag == "tr" for tag, _ in plain.tags) <= MAX_STATIC_ROWS + 1
 
 
 def test_unreadable_histories_are_listed(made: Made) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.made_sweep import Made, digits_spec, finish, read, search
 
-from ettsweep.report.families import JudgedFamily, judged
+from ettsweep.report.families import JudgedFamily, judged_families
 from ettsweep.report.next_steps import NextStep, next_steps
 from ettsweep.runs.state import State, Status
 from ettsweep.study.verdict import Bound
@@ -16,7 +16,7 @@ from ettsweep.study.verdict import Bound
 def steps(made: Made, **changes: Any) -> dict[str, NextStep]:
     """Return what to do by strategy, with the same changes of all verdicts."""
     verdicts = [replace(v, study=replace(v.study, sweep="w"), **changes) for v in made.verdicts]
-    families = judged(made.runs, verdicts)
+    families = judged_families(made.runs, verdicts)
     return {f.verdict.strategy: step for f, step in zip(families, next_steps(families), strict=True)}
 
 
@@ -45,11 +45,11 @@ def test_runs_to_come_are_watched(made: Made) -> None:
 def test_an_open_verdict_says_how_many_runs_would_tell(noisy: Made) -> None:
     bound = noisy.verdict("standard").bound
     assert isinstance(bound, Bound)
-    some = steps(noisy, verdict="unresolved", bound=replace(bound, more=24))
+    some = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=24))
     assert some["standard"] == NextStep(
         "about 24 more runs would settle it", "ettsweep verify-optimum --sweep w --follow --max-runs 24"
     )
-    many = steps(noisy, verdict="unresolved", bound=replace(bound, more=None))
+    many = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=None))
     assert many["standard"].command == "ettsweep verify-optimum --sweep w --follow"
     assert steps(noisy)["mup"].text == "repeat its points with more seeds, to measure the noise"
 
@@ -59,7 +59,7 @@ def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Pat
     run = finish(tmp_path, base, 0.1)
     made = read(tmp_path, [search(base, seeds=(0,))])
     failed = [replace(one, status=Status(State.FAILED, "no memory"), result=None) for one in made.runs]
-    (family,) = judged(failed, made.verdicts)
+    (family,) = judged_families(failed, made.verdicts)
     (verdict,) = [family.study_state.verdict()]
     (step,) = next_steps([JudgedFamily(verdict, family.points)])
     assert step.command == f"ettsweep retry {run.id}"

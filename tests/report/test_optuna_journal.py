@@ -24,12 +24,12 @@ from ettsweep.errors import InputError, StorageError
 from ettsweep.report.optuna_journal import write_journal
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Centre
 from ettsweep.study.run_index import load_run_index
 from ettsweep.study.sweep import Suggestion
 from ettsweep.study.sweep_store import load_sweep_store
-from ettsweep.study.sweep_updates import propose
+from ettsweep.study.sweep_updates import record_suggestions
 
 GRID: dict[str, Any] = {
     "centre": {"standard": {"lr": 0.25, "wd": 0.25}, "mup": {"lr": 1.0, "wd": 0.5}},
@@ -67,10 +67,10 @@ class Made:
 
     def __init__(self, results: Path, folder: Path, **changes: Any) -> None:
         self.results = results
-        self.sweep_spec = load_request(write_grid(folder / "w8.yaml", **GRID | changes))
+        self.sweep_spec = load_sweep_spec(write_grid(folder / "w8.yaml", **GRID | changes))
         self.sweep_spec = self.sweep_spec.model_copy(update={"searched": True})
         keep(results, self.sweep_spec)
-        self.bases = {study.strategy: study.base for study in self.sweep_spec.searches()}
+        self.bases = {study.strategy: study.base for study in self.sweep_spec.studies()}
         self.path = folder / "w8.journal"
 
     def spec(self, place: tuple[float, float], seed: int = 0, strategy: str = "standard") -> RunSpec:
@@ -78,7 +78,7 @@ class Made:
 
     def propose(self, *places: tuple[float, float], sampler: str = "tpe", strategy: str = "standard") -> None:
         points = tuple(Centre(lr=lr, wd=wd) for lr, wd in places)
-        propose(self.results, "w8", [Suggestion(strategy=strategy, sampler=sampler, points=points)])
+        record_suggestions(self.results, "w8", [Suggestion(strategy=strategy, sampler=sampler, points=points)])
 
     def finish(self, *places: tuple[float, float], seed: int = 0) -> None:
         for place in places:
@@ -86,7 +86,7 @@ class Made:
 
     def write(self, path: Path | None = None) -> str:
         sweep_store = load_sweep_store(self.results)
-        studies = [study for sweep in sweep_store.chosen() for study in sweep.studies]
+        studies = [study for sweep in sweep_store.select() for study in sweep.studies]
         return write_journal(path or self.path, sweep_store, studies, load_run_index(self.results))
 
 
@@ -185,7 +185,7 @@ def test_a_pruned_point_has_its_curve_and_one_that_is_not_finished_is_left_out(m
     assert attempt
     attempt.append(attempt.metrics_path, [{"step": 8, "val_loss": 3.0}])
     assert run.prune(8, "median pruner")
-    attempt.fail("interrupted", "pruned")
+    attempt.record_failure("interrupted", "pruned")
     made.write()
     *_, last = trials(made)
     assert len(trials(made)) == 5

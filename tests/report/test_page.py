@@ -16,7 +16,7 @@ from support.browser import PATIENCE_MS, Opened, chromium, opened
 from support.drawn_figures import figures_of
 from support.made_sweep import Made, digits_spec, finish, read, search
 
-from ettsweep.report.families import StrategyComparison, compare, judged
+from ettsweep.report.families import StrategyComparison, judged_families, strategy_comparisons
 from ettsweep.report.formats import point_text
 from ettsweep.report.page import render
 from ettsweep.report.page_sections import Figures
@@ -35,7 +35,7 @@ def browser() -> Iterator[Any]:
 @cache
 def drawn(made: Made) -> tuple[list[StrategyComparison], Figures]:
     """Return the comparisons of a made sweep and their figures, which are drawn once."""
-    comparisons = compare(judged(made.runs, made.verdicts))
+    comparisons = strategy_comparisons(judged_families(made.runs, made.verdicts))
     return comparisons, figures_of(comparisons)
 
 
@@ -517,7 +517,7 @@ def test_names_in_any_script_and_hostile_ones_are_texts(made: Made, browser: Any
     for verdict in verdicts:
         vars(verdict.study).update(model=HOSTILE, strategy=f"{verdict.strategy} {HOSTILE}", sweep=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
-    comparison = StrategyComparison(HOSTILE, tuple(judged(hostile.runs, hostile.verdicts)))
+    comparison = StrategyComparison(HOSTILE, tuple(judged_families(hostile.runs, hostile.verdicts)))
     runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in made.runs]
     page = page_of(
         hostile, tmp_path, runs=runs, comparisons=[comparison], figures=figures_of([comparison]),

@@ -3,7 +3,7 @@
 import json
 import math
 
-from ettsweep.report.page_data import by_columns, column, data_sets, script_json, without_data
+from ettsweep.report.page_data import collect_datasets, encode_column, script_json, to_columns, without_data
 
 
 def test_no_text_closes_the_element_and_all_of_it_comes_back() -> None:
@@ -19,17 +19,17 @@ def test_what_is_not_finite_is_missing() -> None:
 
 
 def test_texts_that_recur_are_written_once() -> None:
-    assert column(["a", "b", "a", "a"]) == {"texts": ["a", "b"], "at": [0, 1, 0, 0]}
-    assert column(["a", "b"]) == ["a", "b"]
-    assert column([1, "a", "a", "a"]) == [1, "a", "a", "a"]
+    assert encode_column(["a", "b", "a", "a"]) == {"texts": ["a", "b"], "at": [0, 1, 0, 0]}
+    assert encode_column(["a", "b"]) == ["a", "b"]
+    assert encode_column([1, "a", "a", "a"]) == [1, "a", "a", "a"]
 
 
 def test_data_sets_of_figures_are_held_once_by_columns() -> None:
     rows = [{"x": 1, "y": "a"}, {"x": 2}]
     specs = [{"mark": "point", "datasets": {"one": rows}}, {"datasets": {"one": rows, "two": []}}, {"mark": "line"}]
-    assert data_sets(specs) == {
+    assert collect_datasets(specs) == {
         "one": {"rows": 2, "columns": {"x": [1, 2], "y": ["a", None]}},
         "two": {"rows": 0, "columns": {}},
     }
     assert without_data(specs[0]) == {"mark": "point", "datasets": ["one"]}
-    assert by_columns([]) == {"rows": 0, "columns": {}}
+    assert to_columns([]) == {"rows": 0, "columns": {}}

@@ -8,7 +8,7 @@ from support.made_runs import text_run
 from support.made_sweep import digits_spec
 
 from ettsweep.files import Json
-from ettsweep.report.run_histories import RunHistories, RunHistory, rows_for
+from ettsweep.report.run_histories import RunHistories, RunHistory, rows_per_run
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, ScheduleSpec
 from ettsweep.study.run_index import Run, load_run_index
@@ -36,7 +36,7 @@ def recorded(results: Path, lines: list[Json], spec: RunSpec | None = None, **re
 
 
 def history_of(run: Run, rows: int = 1000) -> RunHistory:
-    found = RunHistories().of(run, rows)
+    found = RunHistories().get(run, rows)
     assert found is not None
     return found
 
@@ -84,12 +84,12 @@ def test_means_are_of_what_is_finite(results: Path) -> None:
 
 @pytest.mark.parametrize(("runs", "rows"), [(0, 200), (1, 200), (500, 200), (1000, 100), (4000, 25), (100_000, 10)])
 def test_of_many_runs_fewer_rows_each_are_kept(runs: int, rows: int) -> None:
-    assert rows_for(runs) == rows
+    assert rows_per_run(runs) == rows
     assert runs * rows <= 100_000 or rows == 10
 
 
 def test_a_run_that_recorded_nothing_has_no_history(results: Path) -> None:
-    assert RunHistories().of(recorded(results, []), 10) is None
+    assert RunHistories().get(recorded(results, []), 10) is None
 
 
 # --- spikes -----------------------------------------------------------------------------------------------------------
@@ -137,15 +137,15 @@ def test_a_run_that_never_had_a_finite_loss_has_no_value(results: Path) -> None:
 
 def test_histories_of_finished_runs_are_read_once(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, kept = recorded(results, lines_of()), RunHistories()
-    first = kept.of(run, 10)
+    first = kept.get(run, 10)
     monkeypatch.setattr(RunDir, "history", lambda self: pytest.fail("read again"))
-    assert kept.of(run, 10) is first
+    assert kept.get(run, 10) is first
 
 
 def test_damaged_histories_are_remembered_with_what_to_do(results: Path) -> None:
     run, kept = recorded(results, lines_of()), RunHistories()
     run.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
-    assert kept.of(run, 10) is kept.of(run, 20) is None
+    assert kept.get(run, 10) is kept.get(run, 20) is None
     assert list(kept.corrupt) == [run.id]
     assert f"`ettsweep retry {run.id}`" in kept.corrupt[run.id]
 
@@ -158,7 +158,7 @@ def unfinished(results: Path) -> tuple[RunDir, Run]:
     first.append(first.metrics_path, lines_of(30))
     second = folder.claim({}, after=1)
     assert second
-    second.resume_from(1, 20)
+    second.record_resume(1, 20)
     second.append(second.metrics_path, lines_of(25, first=21))
     (run,) = load_run_index(results).runs.values()
     return folder, run
@@ -175,11 +175,11 @@ def test_a_run_that_goes_on_has_what_all_its_attempts_recorded(results: Path) ->
 def test_what_an_unfinished_run_records_meanwhile_is_seen(results: Path) -> None:
     folder, run = unfinished(results)
     kept = RunHistories()
-    before = kept.of(run, 1000)
-    second = folder.latest()
+    before = kept.get(run, 1000)
+    second = folder.latest_attempt()
     assert second
     second.append(second.metrics_path, lines_of(30, first=26))
-    assert kept.of(run, 1000) is before, "figures of one report agree"
+    assert kept.get(run, 1000) is before, "figures of one report agree"
     assert history_of(run).training[-1][0] == 30
 
 
@@ -188,7 +188,7 @@ def test_what_an_unfinished_run_records_meanwhile_is_seen(results: Path) -> None
 )
 def test_damaged_lines_of_an_unfinished_run_are_left_out(results: Path, damage: str) -> None:
     folder, run = unfinished(results)
-    second = folder.latest()
+    second = folder.latest_attempt()
     assert second
     with second.metrics_path.open("a") as file:
         file.write(damage)

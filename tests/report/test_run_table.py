@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.made_sweep import Made, digits_spec, finish, read, search
 
-from ettsweep.report.run_table import listing, relative
+from ettsweep.report.run_table import page_table, relative_url
 
 
 def values(column: dict[str, Any]) -> list[Any]:
@@ -15,7 +15,7 @@ def values(column: dict[str, Any]) -> list[Any]:
 
 
 def test_all_runs_are_there_with_what_is_known_of_them(made: Made) -> None:
-    table = listing(made.runs, made.searches, made.results, made.results / "report")
+    table = page_table(made.runs, made.searches, made.results, made.results / "report")
     columns = {column["name"]: column for column in table["columns"]}
     assert table["rows"] == len(made.runs)
     assert all(len(values(column)) == len(made.runs) for column in columns.values())
@@ -40,7 +40,7 @@ def test_scores_keep_all_their_digits(tmp_path: Path) -> None:
     for seed in (0, 1):
         finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.1 + seed * 1e-9)
     one = read(tmp_path, [search(base)])
-    table = listing(one.runs, one.searches, tmp_path, tmp_path / "report")
+    table = page_table(one.runs, one.searches, tmp_path, tmp_path / "report")
     scores = next(values(column) for column in table["columns"] if column["name"] == "best_loss")
     assert scores == [0.1, 0.1 + 1e-9]
 
@@ -54,7 +54,7 @@ def test_scores_keep_all_their_digits(tmp_path: Path) -> None:
     ],
 )
 def test_folders_are_linked_relative_to_the_page(tmp_path: Path, results: str, out: str, address: str) -> None:
-    assert relative(tmp_path / results, tmp_path / out) == address
+    assert relative_url(tmp_path / results, tmp_path / out) == address
 
 
 def test_the_log_is_that_of_the_attempt_that_finished_the_run(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_the_log_is_that_of_the_attempt_that_finished_the_run(tmp_path: Path) ->
         attempt.path.mkdir(parents=True)
         attempt.log_path.write_text("a step\n")
     one = read(tmp_path, [search(base)])
-    (log,) = [column for column in listing(one.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
+    (log,) = [column for column in page_table(one.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
     assert values(log) == ["attempts/0002/log.txt"]
     (only,) = one.runs
     assert only.result is not None
     only.result["attempts"] = 1
-    (log,) = [column for column in listing(one.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
+    (log,) = [column for column in page_table(one.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
     assert values(log) == ["attempts/0001/log.txt"]

@@ -7,29 +7,29 @@ import pytest
 from support.made_sweep import Made
 
 from ettsweep.report import tables
-from ettsweep.report.families import judged
-from ettsweep.report.spike_rates import SPIKES, occurring, rate_columns, spikes_of
+from ettsweep.report.families import judged_families
+from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, rate_columns, sum_spikes
 
 
 def test_rates_are_of_the_runs_and_steps_that_were_really_trained(made: Made) -> None:
     """Diverged runs were scheduled for 240 steps, and trained 80."""
     hybrid = [run for run in made.runs if run.strategy == "hybrid"]
-    spikes = spikes_of(hybrid)
+    spikes = sum_spikes(hybrid)
     assert (spikes.runs, spikes.diverged, spikes.steps) == (9, 3, 6 * 240 + 3 * 80)
     assert spikes.rates("loss_spikes") == (9, 1.0, pytest.approx(1000 * 9 / 1680))
-    assert occurring([spikes]) == ["loss_spikes", "grad_spikes"]
+    assert nonzero_counts([spikes]) == ["loss_spikes", "grad_spikes"]
 
 
 def test_runs_that_are_not_finished_have_no_rate(made: Made) -> None:
     waiting = [run for run in made.runs if run.result is None]
-    assert spikes_of(waiting).rates("loss_spikes") == (None, None, None)
+    assert sum_spikes(waiting).rates("loss_spikes") == (None, None, None)
     damaged = replace(made.runs[0], result={"loss_spikes": "x", "steps": None})
-    assert spikes_of([damaged]).rates("loss_spikes") == (0, 0.0, None)
+    assert sum_spikes([damaged]).rates("loss_spikes") == (0, 0.0, None)
 
 
-@pytest.mark.parametrize("name", SPIKES)
+@pytest.mark.parametrize("name", SPIKE_LABELS)
 def test_tables_have_rates_beside_each_sum(made: Made, name: str) -> None:
-    families = judged(made.runs, made.verdicts)
+    families = judged_families(made.runs, made.verdicts)
     optima = tables.optima_table(families)
     points = tables.points_table(tables.runs_table(made.runs), made.runs, families)
     for table, runs in ((optima, "runs"), (points, "seeds")):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from support.made_sweep import SEEDS, Made, digits_spec, finish, loss_at, read, search
 
-from ettsweep.report.families import compare, judged
-from ettsweep.report.summary import answer
+from ettsweep.report.families import judged_families, strategy_comparisons
+from ettsweep.report.summary import comparison_answer
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.lattice import Point
-from ettsweep.study.seeds import RACING
+from ettsweep.study.seeds import RACING_SEEDS
 
 FRESH = (10, 11)
 
@@ -24,14 +24,14 @@ def nine(results: Path) -> RunSpec:
 
 
 def lines(made: Made) -> dict[str, tuple[str, str]]:
-    (comparison,) = compare(judged(made.runs, made.verdicts))
-    (card,) = answer(comparison, made.searches, {})["cards"]
+    (comparison,) = strategy_comparisons(judged_families(made.runs, made.verdicts))
+    (card,) = comparison_answer(comparison, made.searches, {})["cards"]
     return dict(card["lines"])
 
 
 def test_a_seed_that_is_still_to_come_leaves_the_deviation_of_the_others(results: Path) -> None:
     base = nine(results)
-    RunDir.create(results, base.with_point(base.lr, base.wd, RACING[0]))
+    RunDir.create(results, base.with_point(base.lr, base.wd, RACING_SEEDS[0]))
     told = lines(read(results, [search(base)]))["lowest validation loss"]
     assert told == ("0.10040 ± 0.00040", "3 search seeds")
 

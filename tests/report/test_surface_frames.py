@@ -10,12 +10,12 @@ from support.made_sweep import Made
 from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.files import Json
-from ettsweep.report.families import JudgedFamily, compare, judged
-from ettsweep.report.figure_files import FigureWriter
-from ettsweep.report.figures.lattice_map import hexagon_xy, lattice, levels
+from ettsweep.report.families import JudgedFamily, judged_families, strategy_comparisons
+from ettsweep.report.figure_files import FigureBuilder
+from ettsweep.report.figures.lattice_map import contour_levels, hexagon_xy, lattice
 from ettsweep.report.frames import points_frame
 from ettsweep.report.run_histories import RunHistories
-from ettsweep.report.surface_frames import optimum_frame, place_of, surface_frame
+from ettsweep.report.surface_frames import optimum_frame, optimum_text, surface_frame
 from ettsweep.report.theme import CANDIDATE
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.verification import evaluate
@@ -34,7 +34,7 @@ def judged_with(made: Made, strategy: str, **criterion: object) -> JudgedFamily:
     if criterion:
         study = replace(study, criterion=Criterion.model_validate(criterion))
     verdict = evaluate(study, [run for run in made.runs if run.family == study.family]).verdict()
-    return judged(made.runs, [verdict])[0]
+    return judged_families(made.runs, [verdict])[0]
 
 
 def spec(family: JudgedFamily) -> Json:
@@ -96,7 +96,7 @@ def test_of_one_axis_the_other_has_no_spread(noisy: Made) -> None:
 @pytest.mark.parametrize(("strategy", "rule"), [("standard", "paper"), ("mup", "bound")])
 def test_no_surface_by_the_papers_rule_or_where_the_noise_is_unknown(noisy: Made, strategy: str, rule: str) -> None:
     family = judged_with(noisy, strategy, rule=rule)
-    assert (len(surface_frame([family])), len(optimum_frame([family])), place_of(family.verdict)) == (0, 0, "")
+    assert (len(surface_frame([family])), len(optimum_frame([family])), optimum_text(family.verdict)) == (0, 0, "")
     whole = spec(family)
     found = scene(whole)
     assert contours(found) == []
@@ -141,8 +141,8 @@ def test_contours_are_the_margin_and_its_doubles(noisy: Made, margin: float, clo
     for doubled, circle in enumerate(circles):
         distance = np.hypot(*(circle - hexagon_xy(LR, WD)).T)
         assert distance.mean() == pytest.approx(np.sqrt(2**doubled * margin / 0.06), rel=0.15)
-    assert levels(margin, 4.5 * margin) == pytest.approx([margin, 2 * margin, 4 * margin])
-    assert levels(0.0, 0.32)[:2] == pytest.approx([0.01, 0.02]), (
+    assert contour_levels(margin, 4.5 * margin) == pytest.approx([margin, 2 * margin, 4 * margin])
+    assert contour_levels(0.0, 0.32)[:2] == pytest.approx([0.01, 0.02]), (
         "without a margin they begin at a 32nd of what there is"
     )
 
@@ -183,8 +183,8 @@ def test_one_free_axis_has_a_curve_with_a_band(noisy: Made) -> None:
 
 def test_captions_say_what_is_fitted(noisy: Made) -> None:
     told = {}
-    for comparison in compare(judged(noisy.runs, noisy.verdicts)):
-        for (_, _), figure in FigureWriter(RunHistories(), 12).of(comparison):
+    for comparison in strategy_comparisons(judged_families(noisy.runs, noisy.verdicts)):
+        for (_, _), figure in FigureBuilder(RunHistories(), 12).build(comparison):
             told[figure.name] = figure.caption
     assert (
         "Contours: where the fitted surface is worse than at its optimum by the margin"

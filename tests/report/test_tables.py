@@ -15,9 +15,9 @@ import pytest
 from support.made_sweep import FRESH, SEEDS, Made, loss_at
 
 from ettsweep.report import tables
-from ettsweep.report.families import judged
+from ettsweep.report.families import judged_families
 from ettsweep.report.formats import mean_std
-from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, runs_table
+from ettsweep.report.tables import RUN_COLUMNS, runs_table, to_latex, to_markdown
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.run_index import Run
@@ -59,12 +59,12 @@ def test_every_row_is_its_result(made: Made) -> None:
 
 
 def test_results_of_earlier_versions_have_no_speed(made: Made) -> None:
-    new = {*tables.TRAINING, "execution"} - {"samples_per_s"}
+    new = {*tables.TRAINING_COLUMNS, "execution"} - {"samples_per_s"}
     run = next(run for run in made.runs if run.result)
     old = replace(run, result={key: value for key, value in (run.result or {}).items() if key not in new})
     row = runs_table([old]).iloc[0]
     assert row["samples_per_s"] > 0, "earlier versions had it, over the whole time"
-    assert row[sorted({*tables.TRAINING} - {"samples_per_s"})].isna().all()
+    assert row[sorted({*tables.TRAINING_COLUMNS} - {"samples_per_s"})].isna().all()
     assert row["best_loss"] == run.score
 
 
@@ -119,7 +119,7 @@ def test_zero_wd_is_a_point(made: Made) -> None:
 
 
 def test_optima_state_search_and_fresh_seeds_apart(made: Made) -> None:
-    table = tables.optima_table(judged(made.runs, made.verdicts)).set_index("strategy")
+    table = tables.optima_table(judged_families(made.runs, made.verdicts)).set_index("strategy")
     row = table.loc["standard"]
     search = [loss_at(0, 0, seed) for seed in SEEDS]
     fresh = [loss_at(0, 0, seed) + 0.01 for seed in FRESH]
@@ -140,11 +140,11 @@ def test_optima_state_search_and_fresh_seeds_apart(made: Made) -> None:
 
 def test_optima_have_what_is_known_of_them(noisy: Made) -> None:
     """By the bound over the sweep's seeds and racing's; where one seed leaves the noise unknown, next to nothing."""
-    table = tables.optima_table(judged(noisy.runs, noisy.verdicts)).set_index("strategy")
+    table = tables.optima_table(judged_families(noisy.runs, noisy.verdicts)).set_index("strategy")
     row, bound = table.loc["standard"], noisy.verdict("standard").bound
     assert bound is not None
     assert (row["seeds"], row["rule"], row["confidence"], row["margin"]) == (5, "bound", 0.95, 0.02)
-    assert (row["bound"], row["p_best"], row["as_good"]) == (bound.value, bound.best, len(bound.plateau))
+    assert (row["bound"], row["p_best"], row["as_good"]) == (bound.value, bound.best_probability, len(bound.plateau))
     assert row["bound"] <= 0.02
     assert (row["noise"], row["noise_known"]) == (pytest.approx(0.01, rel=0.3), "measured")
     assert (row["recommended_lr"], row["recommended_wd"]) == tuple(bound.recommended)
@@ -154,11 +154,11 @@ def test_optima_have_what_is_known_of_them(noisy: Made) -> None:
 
 
 def test_points_and_optima_go_by_the_seeds_that_count(noisy: Made) -> None:
-    table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged(noisy.runs, noisy.verdicts))
+    table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged_families(noisy.runs, noisy.verdicts))
     standard = table[table["strategy"] == "standard"]
     assert sorted(standard["seeds"]) == [3] * 18 + [5] * 7, "racing's seeds count"
-    paper = [replace(v, study=v.study.judged_by(CriterionOptions(rule="paper"))) for v in noisy.verdicts]
-    table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged(noisy.runs, paper))
+    paper = [replace(v, study=v.study.with_criterion(CriterionOptions(rule="paper"))) for v in noisy.verdicts]
+    table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged_families(noisy.runs, paper))
     assert set(table[table["strategy"] == "standard"]["seeds"]) == {3}, "by the paper's rule those of the sweep alone"
 
 
@@ -174,14 +174,14 @@ def test_lead_is_negative_for_a_better_neighbour(made: Made) -> None:
     assert verdict.candidate is not None
     assert verdict.candidate.score is not None
     higher = replace(verdict, candidate=replace(verdict.candidate, score=1.0))
-    table = tables.optima_table(judged(made.runs, [verdict, higher]))
+    table = tables.optima_table(judged_families(made.runs, [verdict, higher]))
     assert table["lead"].tolist() == [pytest.approx(0.017), pytest.approx(0.017 + verdict.candidate.score - 1)]
 
 
 def test_of_an_accuracy_less_is_worse() -> None:
     for metric, better, worse in ((Metric("best_loss", "min"), 1.0, 3.0), (Metric("best_accuracy", "max"), 3.0, 1.0)):
         assert (metric.worse_by(worse, better), metric.worse_by(better, worse)) == (2.0, -2.0)
-        assert sorted([None, worse, better], key=metric.rank) == [better, worse, None]
+        assert sorted([None, worse, better], key=metric.sort_key) == [better, worse, None]
 
 
 def test_mean_is_unknown_where_a_score_is() -> None:
@@ -207,26 +207,26 @@ def test_files_round_trip(made: Made, tmp_path: Path) -> None:
 
 def test_markdown_and_latex_escape(made: Made) -> None:
     frame = pd.DataFrame({"na|me": ["a|b\nc", "50%_&$#{}~^\\"], "x": [0.1, math.nan]})
-    text = markdown(frame)
+    text = to_markdown(frame)
     assert "a\\|b c" in text
     assert len(text.splitlines()) == 4
-    tex = latex(frame)
+    tex = to_latex(frame)
     assert r"50\%\_\&\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{} &  \\" in tex
     assert tex.startswith("\\begin{tabular}{lr}\n\\toprule")
     assert "\\midrule" in tex
     assert tex.endswith("\\bottomrule\n\\end{tabular}\n")
-    assert latex(pd.concat([frame] * 30)).startswith("\\begin{longtable}")
-    numbers = io.StringIO(markdown(runs_table(made.runs)))
+    assert to_latex(pd.concat([frame] * 30)).startswith("\\begin{longtable}")
+    numbers = io.StringIO(to_markdown(runs_table(made.runs)))
     assert len(numbers.readlines()) == 2 + len(made.runs)
 
 
 def test_markdown_and_latex_have_powers_of_two() -> None:
     frame = pd.DataFrame({"lr": [2.0**-10, math.nan], "wd": [0.3, 0.0], "best_loss": [0.5, 0.25]})
-    assert [line.split() for line in markdown(frame).splitlines()[2:]] == [
+    assert [line.split() for line in to_markdown(frame).splitlines()[2:]] == [
         ["|", "2^-10", "|", "0.3", "|", "0.5", "|"],
         ["|", "|", "0", "|", "0.25", "|"],
     ]
-    assert "$2^{-10}$ & 0.3 & 0.5" in latex(frame)
+    assert "$2^{-10}$ & 0.3 & 0.5" in to_latex(frame)
 
 
 def test_nothing_at_all_makes_empty_tables(tmp_path: Path) -> None:

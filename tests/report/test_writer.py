@@ -11,7 +11,7 @@ from support.made_sweep import Made, digits_spec, finish, finish_at, read, searc
 from ettsweep.errors import StorageError
 from ettsweep.files import Json, sha256_of
 from ettsweep.report import manifest
-from ettsweep.report.families import compare, judged
+from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_files import Figure
 from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
@@ -37,7 +37,7 @@ def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None
     before = {p: p.stat().st_mtime_ns for p in made.results.rglob("*")}
     paths = write_report(made.results, out, made.runs, made.verdicts, made.searches)
     assert {p: p.stat().st_mtime_ns for p in made.results.rglob("*")} == before, "results are only read"
-    assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file() and p.name != manifest.NAME)
+    assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file() and p.name != manifest.MANIFEST_NAME)
     assert paths[0] == out / "report.html"
     names = {p.name for p in paths}
     own = [
@@ -112,7 +112,7 @@ def test_histories_are_read_once_each(made: Made, tmp_path: Path, monkeypatch: p
 def test_what_has_no_score_is_not_drawn_and_the_page_says_why(tmp_path: Path) -> None:
     base, fixed = digits_spec(None), Axis(fixed=True)
     finish(tmp_path, base, 0.1, diverged=True)
-    single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, points=(Point(base.lr, base.wd),))
+    single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, grid_points=(Point(base.lr, base.wd),))
     made = read(tmp_path, [single])
     paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts, made.searches)
     assert [path for path in paths if path.parent.name == "figures"] == []
@@ -128,13 +128,13 @@ def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(made: Made, tmp_p
     first = write_report(made.results, out, made.runs, made.verdicts, made.searches)
     (figures / "mine-map.png").write_bytes(b"drawn")
     (figures / "vit-digits-ntk-map.png").write_bytes(b"drawn over")
-    listed = json.loads((out / manifest.NAME).read_text())
+    listed = json.loads((out / manifest.MANIFEST_NAME).read_text())
     strange = dict.fromkeys(("../other/drawn.png", str(outside), "figures/../../other/drawn.png", "figures/.."))
     listed |= dict.fromkeys(strange, sha256_of(outside))
-    (out / manifest.NAME).write_text(json.dumps(listed))
+    (out / manifest.MANIFEST_NAME).write_text(json.dumps(listed))
     second = write_report(made.results, out, made.runs, [made.verdict("standard")], made.searches)
     assert outside.exists()
-    left = {path for path in out.rglob("*") if path.is_file()} - {out / manifest.NAME}
+    left = {path for path in out.rglob("*") if path.is_file()} - {out / manifest.MANIFEST_NAME}
     assert left == {*second, figures / "mine-map.png", figures / "vit-digits-ntk-map.png"}
     assert figures / "vit-digits-hybrid-map.png" in set(first) - left
 
@@ -148,13 +148,13 @@ def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_p
     asked = search(base)
     runs = list(load_run_index(tmp_path).runs.values())
     for found in (runs, runs[::-1]):
-        (only,) = judged(found, [evaluate(asked, found).verdict()])
+        (only,) = judged_families(found, [evaluate(asked, found).verdict()])
         assert [run.spec.seed for run in only.optimum] == [0, 1, 2, 3]
         assert len(only.points) == 2
 
 
 def test_strategies_stand_in_their_usual_order(made: Made) -> None:
-    (comparison,) = compare(judged(made.runs, made.verdicts[::-1]))
+    (comparison,) = strategy_comparisons(judged_families(made.runs, made.verdicts[::-1]))
     assert [f.verdict.strategy for f in comparison.families] == ["standard", "ntk", "hybrid", "mup"]
 
 

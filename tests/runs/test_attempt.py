@@ -5,11 +5,11 @@ from support.claims import claimed, train
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import dumps
-from ettsweep.processes import Process, process
+from ettsweep.processes import Process, process_identity
 from ettsweep.runs.folder import RunDir
 
 
-@pytest.mark.parametrize("data", [None, [], {"host": "a"}, {**process().to_json(), "pid": "many"}])
+@pytest.mark.parametrize("data", [None, [], {"host": "a"}, {**process_identity().to_json(), "pid": "many"}])
 def test_claim_that_names_no_process_is_dead(run: RunDir, data: object) -> None:
     assert Process.from_json(data) is None
     attempt = claimed(run)
@@ -20,19 +20,19 @@ def test_claim_that_names_no_process_is_dead(run: RunDir, data: object) -> None:
 
 def test_attempt_knows_when_it_is_superseded(run: RunDir) -> None:
     first = claimed(run)
-    assert not first.superseded()
+    assert not first.is_superseded()
     second = claimed(run)
-    assert first.superseded()
-    assert not second.superseded()
-    assert run.numbers() == [1, 2]
+    assert first.is_superseded()
+    assert not second.is_superseded()
+    assert run.attempt_numbers() == [1, 2]
 
 
 def test_history_is_stitched_along_the_lineage(run: RunDir) -> None:
     first, second, third = claimed(run), claimed(run), claimed(run)
     train(first, 1, 10, "first")
-    second.resume_from(1, 6)
+    second.record_resume(1, 6)
     train(second, 7, 12, "second")
-    third.resume_from(2, 8)
+    third.record_resume(2, 8)
     train(third, 9, 11, "third")
     with third.metrics_path.open("a") as file:
         file.write('{"step": 12, "lo')
@@ -53,7 +53,7 @@ def test_attempt_of_another_lineage_is_left_out(run: RunDir) -> None:
     first, second, third = claimed(run), claimed(run), claimed(run)
     train(first, 1, 4, "first")
     train(second, 1, 8, "second")
-    third.resume_from(1, 3)
+    third.record_resume(1, 3)
     train(third, 4, 4, "third")
     assert {line["by"] for line in third.history()} == {"first", "third"}
 
@@ -74,7 +74,7 @@ def test_missing_steps_are_noticed(run: RunDir, steps: list[int]) -> None:
 def test_lineage_with_a_cut_parent_is_noticed(run: RunDir) -> None:
     first, second = claimed(run), claimed(run)
     train(first, 1, 6)
-    second.resume_from(1, 6)
+    second.record_resume(1, 6)
     train(second, 7, 8)
     assert len(second.history()) == 8 + 2
     content = first.metrics_path.read_text().splitlines(keepends=True)
@@ -93,7 +93,7 @@ def test_unreadable_resume_is_a_fresh_start(run: RunDir, content: str) -> None:
 
 def test_log_tells_how_an_attempt_ended(run: RunDir) -> None:
     attempt = claimed(run)
-    assert attempt.log() == "(it logged nothing)\n"
+    assert attempt.log_text() == "(it logged nothing)\n"
     attempt.log_path.write_bytes(b"step 1\n\xff\n")
-    attempt.fail("error", "ValueError: no")
-    assert attempt.log() == "step 1\n\N{REPLACEMENT CHARACTER}\nended: ValueError: no\n"
+    attempt.record_failure("error", "ValueError: no")
+    assert attempt.log_text() == "step 1\n\N{REPLACEMENT CHARACTER}\nended: ValueError: no\n"

@@ -11,7 +11,7 @@ from support.claims import claimed, finished, python, state, temporaries, train
 
 from ettsweep.errors import CorruptError, StorageError
 from ettsweep.files import dumps, read_lines, write_atomic
-from ettsweep.processes import Process, process
+from ettsweep.processes import Process, process_identity
 from ettsweep.runs.folder import RunDir, is_run_id
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
@@ -64,8 +64,8 @@ def test_claim_holds_what_it_was_given_and_the_process(run: RunDir) -> None:
     assert attempt is not None
     assert attempt.number == 1
     assert attempt.claim()["device"] == "cpu"
-    assert Process.from_json(attempt.claim()["process"]) == process()
-    latest = run.latest()
+    assert Process.from_json(attempt.claim()["process"]) == process_identity()
+    latest = run.latest_attempt()
     assert latest is not None
     assert latest.number == 1
 
@@ -109,7 +109,7 @@ def test_retry_keeps_a_sound_result(run: RunDir) -> None:
 def test_retry_forgives_a_failure_between_metrics_and_result(run: RunDir) -> None:
     attempt = claimed(run)
     write_atomic(run.metrics_path, '{"step": 1, "loss": 0.5}\n')  # the disk was full when the result came
-    attempt.fail("error", "disk full")
+    attempt.record_failure("error", "disk full")
     assert run.status().state is State.FAILED
     run.retry()
     assert run.status().state is State.INTERRUPTED
@@ -232,7 +232,7 @@ def test_read_only_folder_says_what_would_help(small_disk: SmallDisk, spec: RunS
         lambda: RunDir.create(disk / "other", spec),
         lambda: run.claim({}, after=1),
         lambda: attempt.append(attempt.metrics_path, [{"step": 1}]),
-        lambda: attempt.fail("error", "no"),
+        lambda: attempt.record_failure("error", "no"),
         lambda: run.finish({"status": "done"}, []),
         run.cancel,
         run.retry,
@@ -260,7 +260,7 @@ def test_full_disk_keeps_the_old_file_and_says_what_would_help(small_disk: Small
     with pytest.raises(StorageError, match=full):
         run.claim({}, after=1)
     assert temporaries(disk) == []
-    assert run.numbers() == [1]
+    assert run.attempt_numbers() == [1]
     steps = [line["step"] for line in read_lines(attempt.metrics_path)]
     assert steps == list(range(len(steps))), "whole lines are still read"
 
@@ -275,18 +275,18 @@ def test_only_ids_become_paths() -> None:
 
 
 def test_a_run_is_pruned_once_until_it_is_wanted(run: RunDir) -> None:
-    claimed(run).fail("interrupted", "pruned")
-    assert (run.pruned(), run.prune(8, "first"), run.prune(16, "second")) == (None, True, False)
-    assert run.pruned() == "at step 8: first"
-    assert process() == Process.from_json(json.loads(run.prune_path.read_text())["process"])
+    claimed(run).record_failure("interrupted", "pruned")
+    assert (run.prune_reason(), run.prune(8, "first"), run.prune(16, "second")) == (None, True, False)
+    assert run.prune_reason() == "at step 8: first"
+    assert process_identity() == Process.from_json(json.loads(run.prune_path.read_text())["process"])
     run.unprune()
     run.unprune()
-    assert (run.pruned(), state(run)) == (None, (State.INTERRUPTED, "pruned"))
+    assert (run.prune_reason(), state(run)) == (None, (State.INTERRUPTED, "pruned"))
     assert temporaries(run.path) == []
 
 
 def test_retrying_takes_a_pruned_run_on(run: RunDir) -> None:
-    claimed(run).fail("interrupted", "pruned")
+    claimed(run).record_failure("interrupted", "pruned")
     run.prune(8, "why")
     run.cancel()
     run.retry()
@@ -308,7 +308,7 @@ def test_evaluations_are_those_of_the_lineage_and_then_of_the_result(run: RunDir
     train(claimed(run), 1, 14)
     assert steps() == [4, 8, 12]
     second = claimed(run)
-    second.resume_from(1, 10)
+    second.record_resume(1, 10)
     assert steps() == [4, 8]
     train(second, 11, 17)
     assert steps() == [4, 8, 12, 16]
@@ -321,15 +321,15 @@ def test_evaluations_are_those_of_the_lineage_and_then_of_the_result(run: RunDir
 
 def test_what_a_lineage_has_cost_is_told_by_its_last_line(run: RunDir) -> None:
     first = claimed(run)
-    assert first.spent() == (0.0, 0.0)
+    assert first.time_spent() == (0.0, 0.0)
     first.append(first.timings_path, [{"wall_s": 3.0}, {"wall_s": 7.0}])
     second = claimed(run)
-    assert second.spent() == (0.0, 0.0), "it began anew"
-    second.resume_from(1, 8)
-    assert second.spent() == (7.0, 7.0)
+    assert second.time_spent() == (0.0, 0.0), "it began anew"
+    second.record_resume(1, 8)
+    assert second.time_spent() == (7.0, 7.0)
     second.record_execution({"processes": 2})
     second.append(second.timings_path, [{"wall_s": 9.0}])
-    assert second.spent() == (9.0, 18.0)
+    assert second.time_spent() == (9.0, 18.0)
     second.append(second.timings_path, [{"step": 12, "wall_s": 10.0, "device_s": 8.0}])
-    assert second.spent() == (10.0, 8.0), "it shared its devices"
-    assert second.spent(until=11) == (9.0, 18.0)
+    assert second.time_spent() == (10.0, 8.0), "it shared its devices"
+    assert second.time_spent(until=11) == (9.0, 18.0)

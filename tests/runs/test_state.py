@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from support.claims import StubLiveness, claimed, dead_process, finished, state
 
-from ettsweep.processes import Process, process
+from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import (
@@ -16,7 +16,7 @@ from ettsweep.runs.state import (
     RunFacts,
     State,
     Status,
-    lost_in_a_row,
+    count_consecutive_lost,
     unfinished_status,
 )
 
@@ -42,18 +42,18 @@ def test_owner_that_died_leaves_an_interrupted_run(run: RunDir) -> None:
     attempt = claimed(run, dead_process())
     assert state(run) == (State.INTERRUPTED, "its worker died")
     assert state(run, run.id) == (State.QUEUED, "to be resumed")
-    attempt.fail("interrupted", "terminated")
+    attempt.record_failure("interrupted", "terminated")
     assert state(run) == (State.INTERRUPTED, "terminated")
 
 
 def test_failure_is_kept_even_while_its_worker_lives_and_is_queued(run: RunDir) -> None:
-    claimed(run).fail("error", "ValueError: no", "Traceback ...")
+    claimed(run).record_failure("error", "ValueError: no", "Traceback ...")
     assert state(run, run.id) == (State.FAILED, "ValueError: no")
     assert not State.FAILED.finished
 
 
 def test_interruption_recorded_by_a_living_worker_is_over(run: RunDir) -> None:
-    claimed(run).fail("interrupted", "terminated")
+    claimed(run).record_failure("interrupted", "terminated")
     assert state(run) == (State.INTERRUPTED, "terminated")
 
 
@@ -62,7 +62,7 @@ def test_cancellation_is_obeyed_before_it_is_true(run: RunDir) -> None:
     assert state(run, run.id) == (State.CANCELLED, "")
     attempt = claimed(run)
     assert state(run) == (State.RUNNING, "cancelling")
-    attempt.fail("interrupted", "cancelled")
+    attempt.record_failure("interrupted", "cancelled")
     assert state(run) == (State.CANCELLED, "")
     run.retry()
     assert state(run) == (State.INTERRUPTED, "cancelled")
@@ -72,7 +72,7 @@ def test_pruning_is_obeyed_before_it_is_true(run: RunDir) -> None:
     attempt = claimed(run)
     assert run.prune(400, "median pruner: no hope")
     assert state(run) == (State.RUNNING, "pruning")
-    attempt.fail("interrupted", "pruned")
+    attempt.record_failure("interrupted", "pruned")
     assert state(run) == state(run, run.id) == (State.PRUNED, "at step 400: median pruner: no hope")
     assert not State.PRUNED.finished
     run.cancel()
@@ -112,12 +112,12 @@ def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     assert seen(State.QUEUED) == (State.QUEUED, "to be resumed; why", "7_1")
     assert seen(State.UNKNOWN) == (State.UNKNOWN, "why", "7_1")
     assert seen(State.FAILED) == (State.FAILED, "why", "7_1")
-    attempt.fail("interrupted", "out of time or preempted")
+    attempt.record_failure("interrupted", "out of time or preempted")
     assert seen(State.INTERRUPTED, "") == (State.INTERRUPTED, "out of time or preempted", "7_1")
-    attempt.fail("error", "ValueError: no")
+    attempt.record_failure("error", "ValueError: no")
     assert seen(State.INTERRUPTED, "")[1] == "out of time or preempted", "the first reason stands"
     (attempt.path / "failure.json").unlink()
-    attempt.fail("error", "ValueError: no")
+    attempt.record_failure("error", "ValueError: no")
     assert seen(State.QUEUED)[:2] == (State.FAILED, "ValueError: no")
     finished(run)
     assert seen(State.CANCELLED)[0] is State.DONE
@@ -126,7 +126,7 @@ def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
 def test_attempts_that_the_scheduler_ended_are_not_lost(run: RunDir) -> None:
     owner = dead_process()
     for restart in range(MAX_LOST_ATTEMPTS + 2):
-        numbers = run.numbers()
+        numbers = run.attempt_numbers()
         job = {"cluster": "c", "id": "5_0", "restart": restart}
         attempt = run.claim({"job": job}, after=numbers[-1] if numbers else 0)
         assert attempt is not None
@@ -140,7 +140,7 @@ def test_progress_is_that_of_the_lineage(run: RunDir) -> None:
     assert run.status().progress == 0.0
     first.append(first.timings_path, [{"step": 6, "progress": 0.25}, {"step": 12, "progress": 0.5}])
     assert run.status().progress == 0.5
-    claimed(run).resume_from(1, 12)
+    claimed(run).record_resume(1, 12)
     assert run.status().progress == 0.5
     third = claimed(run)
     assert run.status().progress == 0.0, "it began anew"
@@ -168,12 +168,12 @@ def test_attempts_lost_in_a_row_are_a_failure_until_retried(run: RunDir) -> None
 def test_lost_attempts_that_got_further_are_bad_luck(run: RunDir) -> None:
     owner = dead_process()
     for number in range(1, 6):
-        claimed(run, owner).resume_from(number - 1, 10 * number)
+        claimed(run, owner).record_resume(number - 1, 10 * number)
         assert run.status().state is State.INTERRUPTED
     for _ in range(MAX_LOST_ATTEMPTS - 2):
-        claimed(run, owner).resume_from(5, 50)
+        claimed(run, owner).record_resume(5, 50)
         assert run.status().state is State.INTERRUPTED
-    claimed(run, owner).resume_from(5, 50)
+    claimed(run, owner).record_resume(5, 50)
     assert run.status().state is State.FAILED, "the last ones did not"
 
 
@@ -189,7 +189,7 @@ def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir) -> N
 def test_an_attempt_that_said_why_it_ended_is_not_lost(run: RunDir) -> None:
     owner = dead_process()
     claimed(run, owner)
-    claimed(run, owner).fail("interrupted", "terminated")
+    claimed(run, owner).record_failure("interrupted", "terminated")
     for _ in range(MAX_LOST_ATTEMPTS - 1):
         claimed(run, owner)
     assert run.status().state is State.INTERRUPTED
@@ -206,13 +206,13 @@ def test_an_attempt_that_was_given_up_is_dead_though_its_process_lives(run: RunD
 
 
 def test_a_live_process_of_another_container_is_unknown(run: RunDir) -> None:
-    me = process()
+    me = process_identity()
     assert me.liveness() == "alive"
     assert replace(me, namespace="pid:[1]").liveness() == "unknown"
     attempt = claimed(run, replace(me, namespace="pid:[1]"))
     assert run.status().state is State.UNKNOWN
     run.retry()
-    assert attempt.retried()
+    assert attempt.is_retried()
     assert run.status().state is State.INTERRUPTED, "a person has given the claim up"
 
 
@@ -233,23 +233,27 @@ def asked_too_early() -> None:
 @pytest.mark.parametrize(
     ("facts", "owner", "expected"),
     [
-        (RunFacts(cancelled=True), None, Status(State.CANCELLED)),
+        (RunFacts(is_cancelled=True), None, Status(State.CANCELLED)),
         (RunFacts(True, progress=0.5, job="7_0"), Owner("alive", "n1"), Status(State.RUNNING, "", 0.5, "n1", "7_0")),
-        (RunFacts(True, left_s=9.0, cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling", left_s=9.0)),
         (
-            RunFacts(True, cancelled=True, job="7_0"),
+            RunFacts(True, remaining_s=9.0, is_cancelled=True),
+            Owner("alive"),
+            Status(State.RUNNING, "cancelling", remaining_s=9.0),
+        ),
+        (
+            RunFacts(True, is_cancelled=True, job="7_0"),
             Owner("unknown", "n1", "why"),
             Status(State.UNKNOWN, "why", 0, "n1", "7_0"),
         ),
-        (RunFacts(True, cancelled=True), Owner("dead"), Status(State.CANCELLED)),
-        (RunFacts(True, {"kind": "lost", "reason": "no"}, cancelled=True), None, Status(State.CANCELLED)),
+        (RunFacts(True, is_cancelled=True), Owner("dead"), Status(State.CANCELLED)),
+        (RunFacts(True, {"kind": "lost", "reason": "no"}, is_cancelled=True), None, Status(State.CANCELLED)),
         (RunFacts(True, {"kind": "error", "reason": "no"}), None, Status(State.FAILED, "no")),
-        (RunFacts(True, pruned="why", progress=0.5), Owner("alive"), Status(State.RUNNING, "pruning", 0.5)),
-        (RunFacts(True, pruned="why", cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling")),
-        (RunFacts(True, pruned="why"), Owner("unknown", "n1", "no"), Status(State.UNKNOWN, "no", 0, "n1")),
-        (RunFacts(True, pruned="why", progress=0.5), Owner("dead"), Status(State.PRUNED, "why", 0.5)),
-        (RunFacts(True, {"kind": "error", "reason": "no"}, pruned=""), None, Status(State.PRUNED)),
-        (RunFacts(True, pruned="why", cancelled=True), Owner("dead"), Status(State.CANCELLED)),
+        (RunFacts(True, prune_reason="why", progress=0.5), Owner("alive"), Status(State.RUNNING, "pruning", 0.5)),
+        (RunFacts(True, prune_reason="why", is_cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling")),
+        (RunFacts(True, prune_reason="why"), Owner("unknown", "n1", "no"), Status(State.UNKNOWN, "no", 0, "n1")),
+        (RunFacts(True, prune_reason="why", progress=0.5), Owner("dead"), Status(State.PRUNED, "why", 0.5)),
+        (RunFacts(True, {"kind": "error", "reason": "no"}, prune_reason=""), None, Status(State.PRUNED)),
+        (RunFacts(True, prune_reason="why", is_cancelled=True), Owner("dead"), Status(State.CANCELLED)),
     ],
 )
 def test_state_of_which_the_folder_and_its_owner_decide(facts: RunFacts, owner: Owner | None, expected: Status) -> None:
@@ -267,8 +271,8 @@ def test_state_of_which_the_folder_and_its_owner_decide(facts: RunFacts, owner: 
     ],
 )
 def test_attempts_are_lost_in_a_row_where_they_got_no_further(lost: list[LostAttempt], count: int) -> None:
-    assert lost_in_a_row(lost) == count
-    assert lost_in_a_row([*lost, LostAttempt(2), *lost]) == count, "what was before they got further"
+    assert count_consecutive_lost(lost) == count
+    assert count_consecutive_lost([*lost, LostAttempt(2), *lost]) == count, "what was before they got further"
 
 
 def test_a_run_that_finishes_while_its_owner_is_asked_about_was_not_interrupted(run: RunDir) -> None:
@@ -280,4 +284,4 @@ def test_a_run_that_finishes_while_its_owner_is_asked_about_was_not_interrupted(
             return Owner("dead", "n1")
 
     claimed(run)
-    assert run.look(Slow()) == (Status(State.DONE, "", 1.0), run.result())
+    assert run.status_and_result(Slow()) == (Status(State.DONE, "", 1.0), run.result())

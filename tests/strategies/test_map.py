@@ -4,7 +4,7 @@ from typing import Literal
 import pytest
 
 from ettsweep.strategies.factors import BULK, Dims, Group, lr_factor
-from ettsweep.strategies.strategy import bulk_exponent, carry_point, map_point
+from ettsweep.strategies.strategy import bulk_exponent, map_point, transfer_point
 
 STANDARD, NTK, HYBRID, MUP = None, 0.0, 0.5, 1.0
 STRATEGIES = [STANDARD, NTK, 0.25, HYBRID, MUP]
@@ -112,7 +112,9 @@ def test_bulk_step_of_the_papers_vit_optimum() -> None:
 def test_closed_forms_from_width_16_to_256(
     optimizer: Literal["adamw", "sgd"], from_s: float | None, to_s: float | None, k: float
 ) -> None:
-    assert carry_point(0.5, 0.25, (from_s, 16), (to_s, 256), optimizer) == pytest.approx((0.5 * k, 0.25 / k), rel=1e-12)
+    assert transfer_point(0.5, 0.25, (from_s, 16), (to_s, 256), optimizer) == pytest.approx(
+        (0.5 * k, 0.25 / k), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("from_s", "to_s"), list(itertools.product(STRATEGIES, STRATEGIES)))
@@ -121,13 +123,13 @@ def test_to_another_width_and_back_changes_nothing_and_a_stop_between_leads_to_t
     from_s: float | None, to_s: float | None, optimizer: Literal["adamw", "sgd"]
 ) -> None:
     origin, target, between = (from_s, 48), (to_s, 768), (NTK, 100)
-    there = carry_point(1e-3, 0.8, origin, target, optimizer)
-    assert carry_point(*there, target, origin, optimizer) == pytest.approx((1e-3, 0.8), rel=1e-12)
-    stopped = carry_point(1e-3, 0.8, origin, between, optimizer)
-    assert carry_point(*stopped, between, target, optimizer) == pytest.approx(there, rel=1e-12)
+    there = transfer_point(1e-3, 0.8, origin, target, optimizer)
+    assert transfer_point(*there, target, origin, optimizer) == pytest.approx((1e-3, 0.8), rel=1e-12)
+    stopped = transfer_point(1e-3, 0.8, origin, between, optimizer)
+    assert transfer_point(*stopped, between, target, optimizer) == pytest.approx(there, rel=1e-12)
     assert there[0] * there[1] == pytest.approx(8e-4, rel=1e-12), "the decay per step is the same"
 
 
 @pytest.mark.parametrize(("from_s", "to_s"), list(itertools.product(STRATEGIES, STRATEGIES)))
 def test_at_one_width_a_point_is_mapped_alone(from_s: float | None, to_s: float | None) -> None:
-    assert carry_point(1e-3, 0.8, (from_s, 768), (to_s, 768)) == map_point(1e-3, 0.8, from_s, to_s, 768)
+    assert transfer_point(1e-3, 0.8, (from_s, 768), (to_s, 768)) == map_point(1e-3, 0.8, from_s, to_s, 768)

@@ -16,12 +16,12 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Point
-from ettsweep.study.posterior import Posterior, evidence
+from ettsweep.study.posterior import Posterior, fit_posterior
 from ettsweep.study.racing import Allocation, BoundQuery, next_runs, runs_needed
 from ettsweep.study.run_index import Run, RunIndex
-from ettsweep.study.seeds import RACING, fresh_seeds, in_turn
+from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import NO_BUDGET, Budget, Verification
@@ -54,7 +54,7 @@ def search_of(tmp_path: Path) -> Callable[..., Study]:
             criterion: {{margin: {margin}, confidence: {confidence}}}
             """
         )
-        return load_request(path).searches()[0]
+        return load_sweep_spec(path).studies()[0]
 
     return make
 
@@ -104,15 +104,15 @@ def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callab
     assert good.bound is not None
     assert good.bound.value is not None
     assert good.bound.value < 0.01, "every neighbour is 10% or more behind, 20 times the noise of a mean"
-    assert good.bound.best > 0.999
-    assert good.bound.noise.known == "measured"
+    assert good.bound.best_probability > 0.999
+    assert good.bound.noise.source == "measured"
     assert good.bound.noise.sd == pytest.approx(0.01, rel=0.5)
     flat = judged(study, noisy(study, WIDE, 0.2, curvature=0.06))
     assert flat.verdict == "unresolved"
     assert flat.bound is not None
     assert flat.bound.value is not None
     assert flat.bound.value > 0.05
-    assert flat.bound.more is not None
+    assert flat.bound.further_runs is not None
 
 
 def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Study]) -> None:
@@ -120,7 +120,7 @@ def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Stu
     study = search_of()
     runs = noisy(study, WIDE, 0.2, curvature=0.1)
     look = BoundRule(study, runs)
-    found = look.evidence(CENTRE)
+    found = look.posterior(CENTRE)
     assert found is not None
     here, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
     single = [found.bound(here, [other], 0.95) for other in others]
@@ -150,7 +150,7 @@ def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(se
     assert few.reason == f"{told}the candidate and its neighbours; {by_means}"
     many = judged(study, noisy(study, WIDE, 0.01))
     assert many.bound is not None
-    assert many.bound.noise.known == "inferred"
+    assert many.bound.noise.source == "inferred"
     assert many.verdict == "optimal"
 
 
@@ -174,7 +174,7 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
     assert found, reason
     runs, seeds = map(int, found.groups())
     assert runs == seeds * (1 + alive)
-    known = [verdict_of(had + more).bound.noise.known for more in (seeds - 1, seeds)]  # type: ignore[union-attr]
+    known = [verdict_of(had + more).bound.noise.source for more in (seeds - 1, seeds)]  # type: ignore[union-attr]
     assert known == ["unknown", "measured"]
 
 
@@ -204,7 +204,7 @@ def test_a_climb_goes_on_to_a_better_point_before_all_neighbours_are_known(searc
     verdict = judged(study, [*runs, *better])
     assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (-1, 0))
     assert [offset_of(point) for point in verdict.path] == [(0, 0)]
-    missing = asked(BoundRule(study, [*runs, *better]).wanted(verdict))
+    missing = asked(BoundRule(study, [*runs, *better]).needed_specs(verdict))
     assert {seed for offset, seed in missing if offset == (-2, 0)} == {0}, "one seed, to begin with"
 
 
@@ -258,9 +258,9 @@ def test_accuracies_are_bounded_in_points(search_of: Callable[..., Study], monke
     rng = np.random.default_rng(0)
     higher = {o: {s: 0.8 - 0.01 * (o[0] ** 2 + o[1] ** 2) + 0.001 * rng.normal() for s in range(4)} for o in SEVEN}
     scores = {tuple(map(float, o)): seeds for o, seeds in higher.items()}
-    found = evidence(scores, (0.0, 0.0), loss=False)
+    found = fit_posterior(scores, (0.0, 0.0), loss=False)
     assert found is not None
-    assert not found.log
+    assert not found.is_log
     (difference,) = found.differences((0.0, 0.0), [(1.0, 0.0)])
     assert difference.mean == pytest.approx(0.01, abs=0.003)
 
@@ -270,22 +270,22 @@ def test_losses_are_fitted_in_log_where_that_fits_better() -> None:
 
     def found(value: Callable[[Offset], float]) -> Posterior:
         scores = {(float(i), float(j)): {s: value((i, j)) for s in range(3)} for i, j in WIDE}
-        made = evidence(scores, (0.0, 0.0), loss=True)
+        made = fit_posterior(scores, (0.0, 0.0), loss=True)
         assert made is not None
         return made
 
-    assert found(lambda o: math.exp(0.5 * (o[0] ** 2 + o[1] ** 2) + 0.1 * rng.normal())).log
-    assert not found(lambda o: 1 + 0.5 * (o[0] ** 2 + o[1] ** 2) + 0.05 * rng.normal()).log
+    assert found(lambda o: math.exp(0.5 * (o[0] ** 2 + o[1] ** 2) + 0.1 * rng.normal())).is_log
+    assert not found(lambda o: 1 + 0.5 * (o[0] ** 2 + o[1] ** 2) + 0.05 * rng.normal()).is_log
 
 
 def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=[0, RACING[0] - 2])
+    study = search_of(seeds=[0, RACING_SEEDS[0] - 2])
     fresh = fresh_seeds(study, 5)
-    assert fresh[0] == RACING[0] - 1
-    assert not set(fresh) & {*in_turn(study)}
+    assert fresh[0] == RACING_SEEDS[0] - 1
+    assert not set(fresh) & {*seed_order(study)}
     runs = noisy(study, WIDE, 0.1)
     more = [run_at(study, (0, 0), seed, 9.0) for seed in fresh]
-    assert judged(study, [*runs, *more]) == replace(judged(study, runs), fresh=dict.fromkeys(fresh, 9.0))
+    assert judged(study, [*runs, *more]) == replace(judged(study, runs), fresh_scores=dict.fromkeys(fresh, 9.0))
 
 
 # --- racing ---------------------------------------------------------------------------------------------------------
@@ -295,9 +295,9 @@ def question_of(study: Study, runs: Sequence[Run]) -> BoundQuery:
     look = BoundRule(study, runs)
     verdict = look.verdict()
     assert verdict.candidate is not None
-    found = look.evidence(verdict.candidate.point)
+    found = look.posterior(verdict.candidate.point)
     assert found is not None
-    return look._question(found, verdict.candidate, look._positions(verdict.candidate, verdict.neighbours))
+    return look._bound_query(found, verdict.candidate, look._neighbour_positions(verdict.candidate, verdict.neighbours))
 
 
 def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Callable[..., Study]) -> None:
@@ -306,8 +306,12 @@ def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Cal
     query = question_of(study, noisy(study, SEVEN, 0.1))
     allocation = Allocation(query)
     places = query.posterior.positions
-    for option in ([(0, RACING[0]), (3, RACING[0])], [(4, RACING[0])], [(0, RACING[1]), (1, RACING[1])]):
-        allocation.take(option)
+    for option in (
+        [(0, RACING_SEEDS[0]), (3, RACING_SEEDS[0])],
+        [(4, RACING_SEEDS[0])],
+        [(0, RACING_SEEDS[1]), (1, RACING_SEEDS[1])],
+    ):
+        allocation.add_runs(option)
     layout = query.posterior.surface.layout
     scored = np.hstack([layout.scored_PS, np.zeros((len(places), 2))])
     scored[[0, 3, 4], 2] = scored[[0, 1], 3] = 1
@@ -324,10 +328,10 @@ def test_the_next_run_is_the_one_that_narrows_the_bounds_most(search_of: Callabl
     runs = [run_at(study, o, s, means[o] * math.exp(0.1 * rng.normal())) for o in SEVEN for s in study.seeds]
     query = question_of(study, runs)
     chosen = next_runs(query, 2)
-    assert len({position for position, _ in chosen} | {query.of, *query.others[:0]}) == 2, (
+    assert len({position for position, _ in chosen} | {query.candidate, *query.others[:0]}) == 2, (
         "the neighbour that may be better"
     )
-    assert {seed for _, seed in chosen} == {RACING[0]}
+    assert {seed for _, seed in chosen} == {RACING_SEEDS[0]}
 
 
 def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of: Callable[..., Study]) -> None:
@@ -335,15 +339,15 @@ def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of:
     runs = noisy(study, WIDE, 0.3, 0.03)
     look = BoundRule(study, runs)
     verdict = look.verdict()
-    first = look.further(verdict, 2)
+    first = look.racing_specs(verdict, 2)
     assert len(first) == 2
     under_way = [Run(RunDir(Path("r")), spec, Status(State.RUNNING)) for spec in first]
     again = BoundRule(study, [*runs, *under_way])
-    assert set(asked(again.further(again.verdict(), 2))) == set(asked(first)), "they are waited for"
-    assert set(asked(first)) < set(asked(again.further(again.verdict(), 4)))
+    assert set(asked(again.racing_specs(again.verdict(), 2))) == set(asked(first)), "they are waited for"
+    assert set(asked(first)) < set(asked(again.racing_specs(again.verdict(), 4)))
     failed = [Run(RunDir(Path("r")), spec, Status(State.FAILED)) for spec in first]
     after = BoundRule(study, [*runs, *failed])
-    assert not set(asked(after.further(after.verdict(), 4))) & set(asked(first))
+    assert not set(asked(after.racing_specs(after.verdict(), 4))) & set(asked(first))
 
 
 def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of: Callable[..., Study]) -> None:
@@ -351,39 +355,39 @@ def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of:
     study = search_of(seeds=range(4), margin="1%")
     runs = noisy(study, SEVEN, 0.05, 0.02)
     look = BoundRule(study, runs)
-    raced = {offset for offset, _ in asked(look.further(look.verdict(CENTRE), 12))}
+    raced = {offset for offset, _ in asked(look.racing_specs(look.verdict(CENTRE), 12))}
     assert any(max(abs(lr), abs(wd)) > 1 for lr, wd in raced)
     assert max(abs(a) for offset in raced for a in offset) <= 3
     fallen = [run_at(study, (1, 0), s, None) for s in study.seeds]
     cliff = BoundRule(study, [run for run in runs if offset_of(run.point) != (1, 0)] + fallen)
-    beside = {offset for offset, _ in asked(cliff.further(cliff.verdict(CENTRE), 12))}
+    beside = {offset for offset, _ in asked(cliff.racing_specs(cliff.verdict(CENTRE), 12))}
     assert beside
     assert max(lr for lr, _ in beside) <= 0
 
 
 def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Callable[..., Study]) -> None:
     study = search_of(margin="2%")
-    seven = replace(study, points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
+    seven = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
     runs = {run.spec.run_id: run for run in noisy(study, WIDE, 0.1, curvature=0.06)}
     asking = Verification([seven], follows=True)
     plan = asking.plan(RunIndex(runs, {}))
     assert asking.verdicts[0].verdict == "unresolved"
     assert 0 < len(plan.to_launch) <= 2
-    assert asking.stopped == []
-    assert [spec.run_id for spec in asking.beyond[seven.key]] == [p.id for p in plan.to_launch]
+    assert asking.stop_reasons == []
+    assert [spec.run_id for spec in asking.extra_specs[seven.key]] == [p.id for p in plan.to_launch]
 
 
 def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Study]) -> None:
     study = search_of(margin="2%")
-    wide = replace(study, points=tuple(CENTRE.moved(*offset) for offset in WIDE))
+    wide = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
     run_index = RunIndex({run.spec.run_id: run for run in noisy(study, WIDE, 0.12, curvature=0.06)}, {})
 
     def first_round(budget: Budget = NO_BUDGET) -> tuple[int, int]:
-        asking = Verification([wide], budget=budget, at_once=1000, follows=True)
+        asking = Verification([wide], budget=budget, capacity=1000, follows=True)
         launched = len(asking.plan(run_index).to_launch)
         bound = asking.verdicts[0].bound
         assert bound is not None
-        return launched, bound.needed
+        return launched, bound.needed_runs
 
     launched, needed = first_round()
     assert needed > 16
@@ -399,9 +403,9 @@ def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[
         look = BoundRule(study, noisy(study, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
         verdict = look.climb()
         assert verdict.point is not None
-        if better := look._better(look.at(verdict.point)):
+        if better := look._next_point(look.score_point(verdict.point)):
             swings += 1
-            assert look._behind(verdict.point) <= look._behind(better.point)
+            assert look._shortfall(verdict.point) <= look._shortfall(better.point)
             assert verdict.point not in verdict.path
     assert swings
 
@@ -410,9 +414,9 @@ def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Call
     study = search_of(seeds=[0])
     runs = noisy(study, SEVEN, 0.1)
     look = BoundRule(study, runs)
-    further = asked(look.further(look.verdict(), 1))
+    further = asked(look.racing_specs(look.verdict(), 1))
     assert {offset for offset, _ in further} == {(float(i), float(j)) for i, j in SEVEN}
-    assert {seed for _, seed in further} == {RACING[0]}
+    assert {seed for _, seed in further} == {RACING_SEEDS[0]}
 
 
 def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Study]) -> None:
@@ -428,8 +432,8 @@ def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Study]) ->
 def test_seeds_of_a_point_are_limited(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0, 1])
     look = BoundRule(study, noisy(study, [*product(range(-3, 4), repeat=2)], 0.3, 0.03))
-    assert look.further(look.verdict(CENTRE), 4, most_seeds=2) == []
-    assert len(look.further(look.verdict(CENTRE), 4, most_seeds=3)) == 4
+    assert look.racing_specs(look.verdict(CENTRE), 4, max_seeds=2) == []
+    assert len(look.racing_specs(look.verdict(CENTRE), 4, max_seeds=3)) == 4
 
 
 def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., Study]) -> None:
@@ -452,13 +456,13 @@ def test_a_race_takes_a_pruned_run_on_where_it_would_have_its_point_and_else_lea
     runs = noisy(study, SEVEN, 0.03)
     verdict = judged(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("unresolved", (0, 0))
-    free = BoundRule(study, runs).further(verdict, 12)
+    free = BoundRule(study, runs).racing_specs(verdict, 12)
     new = next(one for one in asked(free) if one[0] not in SEVEN)
     everywhere = [o for o in product(range(-3, 4), repeat=2) if o not in SEVEN]
     pruned = [run_at(study, offset, 0, None, State.PRUNED) for offset in everywhere]
     look = BoundRule(study, [*runs, *pruned])
     assert look.verdict() == verdict
-    chosen = look.further(look.verdict(), 12)
+    chosen = look.racing_specs(look.verdict(), 12)
     assert asked(chosen) == asked(free), "what was pruned is no reason to have it, and none not to"
     assert new in asked(chosen)
     assert {run.id for run in pruned} & {spec.run_id for spec in chosen}

@@ -11,11 +11,11 @@ from support.commandline import write_grid
 
 from ettsweep.errors import InputError
 from ettsweep.study.criterion import Criterion, CriterionOptions
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep import SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import load_sweep_store
-from ettsweep.study.sweep_updates import add, extend, judge_by
+from ettsweep.study.sweep_updates import append_version, extend_sweep, record_criterion
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 Ask = Callable[..., SweepSpec]
@@ -26,13 +26,13 @@ def ask(tmp_path: Path) -> Ask:
     """Return a function that makes a request of the small grid, with a criterion in its file."""
 
     def make(criterion: object = None, **changes: Any) -> SweepSpec:
-        return load_request(write_grid(tmp_path / "w8.yaml", criterion=criterion or {}, **changes))
+        return load_sweep_spec(write_grid(tmp_path / "w8.yaml", criterion=criterion or {}, **changes))
 
     return make
 
 
 def criterion(results: Path, name: str = "w8") -> Criterion:
-    sweep = load_sweep_store(results).named[name]
+    sweep = load_sweep_store(results).sweeps[name]
     assert {study.criterion for study in sweep.studies} == {sweep.criterion}
     return sweep.criterion
 
@@ -95,8 +95,8 @@ def test_a_margin_that_nobody_stated_goes_by_the_score() -> None:
 
 
 def test_a_stated_default_is_no_other_criterion() -> None:
-    assert Criterion(margin=0.02).unlike(Criterion(), LOWEST_LOSS) == {}
-    assert Criterion(margin=0.02).unlike(Criterion(rule="paper"), BEST_ACCURACY) == {
+    assert Criterion(margin=0.02).differing_fields(Criterion(), LOWEST_LOSS) == {}
+    assert Criterion(margin=0.02).differing_fields(Criterion(rule="paper"), BEST_ACCURACY) == {
         "rule": ("bound", "paper"),
         "margin": ("2%", "0.2%"),
     }
@@ -106,44 +106,46 @@ def test_a_stated_default_is_no_other_criterion() -> None:
 
 
 def test_of_each_part_the_last_statement_counts(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask({"margin": 0.05, "confidence": 0.9}))
+    extend_sweep(results, "w8", ask({"margin": 0.05, "confidence": 0.9}))
     assert criterion(results) == Criterion(margin=0.05, confidence=0.9)
-    add(results, "w8", SweepVersion(criterion=CriterionOptions(rule="paper")))
-    add(results, "w8", SweepVersion(criterion=CriterionOptions(margin=0.01)))
+    append_version(results, "w8", SweepVersion(criterion=CriterionOptions(rule="paper")))
+    append_version(results, "w8", SweepVersion(criterion=CriterionOptions(margin=0.01)))
     assert criterion(results) == Criterion(rule="paper", margin=0.01, confidence=0.9)
-    said = extend(results, "w8", ask({"margin": 0.05}))
+    said = extend_sweep(results, "w8", ask({"margin": 0.05}))
     assert said == "sweep w8 is extended; margin 5% from now on"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9)
-    assert extend(results, "w8", ask({"margin": 0.05})) == "", "that says nothing new"
-    assert extend(results, "w8", ask(seeds=[0, 1])) == "sweep w8 is extended"
+    assert extend_sweep(results, "w8", ask({"margin": 0.05})) == "", "that says nothing new"
+    assert extend_sweep(results, "w8", ask(seeds=[0, 1])) == "sweep w8 is extended"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9), "and that nothing of it"
 
 
 def test_a_criterion_is_kept_only_where_it_is_new(ask: Ask, results: Path) -> None:
     for name, stated in (("a", None), ("b", {"margin": 0.05}), ("c", {"margin": 0.02})):
-        extend(results, name, ask(stated))
-    assert judge_by(results, ["a", "b", "c"], CriterionOptions()) == ""
-    assert judge_by(results, ["a", "b", "c"], CriterionOptions(margin=0.05)) == "sweep a, c: margin 5% from now on"
+        extend_sweep(results, name, ask(stated))
+    assert record_criterion(results, ["a", "b", "c"], CriterionOptions()) == ""
     assert (
-        judge_by(results, ["a", "b"], CriterionOptions(margin=0.02, rule="bound"))
+        record_criterion(results, ["a", "b", "c"], CriterionOptions(margin=0.05)) == "sweep a, c: margin 5% from now on"
+    )
+    assert (
+        record_criterion(results, ["a", "b"], CriterionOptions(margin=0.02, rule="bound"))
         == "sweep a, b: margin 2% from now on"
     )
-    counts = {name: len(sweep.entries) for name, sweep in load_sweep_store(results).named.items()}
+    counts = {name: len(sweep.versions) for name, sweep in load_sweep_store(results).sweeps.items()}
     assert counts == {"a": 3, "b": 2, "c": 2}
     with pytest.raises(InputError, match="unknown sweep 'd'"):
-        judge_by(results, ["d"], CriterionOptions(rule="paper"))
+        record_criterion(results, ["d"], CriterionOptions(rule="paper"))
 
 
 def test_a_file_says_what_was_stated_and_nothing_where_nothing_was(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask())
-    judge_by(results, ["w8"], CriterionOptions(margin=0.05))
+    extend_sweep(results, "w8", ask())
+    record_criterion(results, ["w8"], CriterionOptions(margin=0.05))
     first, second = (yaml.safe_load(path.read_text()) for path in sorted((results / "sweeps" / "w8").iterdir()))
     assert "criterion" not in first["asked"]
     assert second == {"version": 1, "criterion": {"margin": 0.05}}
 
 
 def test_a_criterion_that_was_damaged_is_damage(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask({"margin": 0.05}))
+    extend_sweep(results, "w8", ask({"margin": 0.05}))
     path = results / "sweeps" / "w8" / "0001.yaml"
     path.write_text(path.read_text().replace("margin: 0.05", "margin: 5"))
     assert f"{path}: asked.criterion.margin: 5 is 500%" in load_sweep_store(results).broken["w8"]

@@ -10,8 +10,8 @@ from ettsweep.config import parse_yaml
 from ettsweep.errors import InputError
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import SgdSpec
-from ettsweep.study.grid_file import find_grid, load_request
-from ettsweep.study.lattice import ANYWHERE, Centre
+from ettsweep.study.grid_file import find_grid, load_sweep_spec
+from ettsweep.study.lattice import PLACEHOLDER_CENTRE, Centre
 
 GRID = """\
 model: vit-digits
@@ -46,7 +46,7 @@ def change(path: Path, old: str, new: str) -> None:
 
 def refusal(path: Path, **options: Any) -> str:
     with pytest.raises(InputError) as error:
-        load_request(path, **options)
+        load_sweep_spec(path, **options)
     return str(error.value)
 
 
@@ -54,7 +54,7 @@ def refusal(path: Path, **options: Any) -> str:
 
 
 def test_a_grid_becomes_one_run_for_each_point_and_seed(path: Path) -> None:
-    specs = load_request(path).specs()
+    specs = load_sweep_spec(path).specs()
     assert len(specs) == 3 * 3 * 2
     assert {spec.lr for spec in specs} == {2.0**-8, 2.0**-7, 2.0**-6}
     assert {math.log2(spec.wd) for spec in specs} == {-2.0, -1.5, -1.0}
@@ -65,7 +65,7 @@ def test_a_grid_becomes_one_run_for_each_point_and_seed(path: Path) -> None:
 
 
 def test_names_become_numbers_and_every_default(path: Path) -> None:
-    spec = load_request(path).specs()[0]
+    spec = load_sweep_spec(path).specs()[0]
     assert (spec.model.width, spec.model.heads, spec.model.classes) == (32, 4, 10)
     assert spec.task.kind == "digits"
     assert spec.strategy.s is None
@@ -73,37 +73,37 @@ def test_names_become_numbers_and_every_default(path: Path) -> None:
 
 
 def test_an_architecture_may_stand_for_a_model_name(path: Path) -> None:
-    named = load_request(path).specs()
+    named = load_sweep_spec(path).specs()
     change(
         path,
         "model: vit-digits",
         "model: {width: 32, depth: 2, heads: 4, patch_size: 4, image_size: 8, channels: 1, classes: 10}",
     )
     change(path, "task: digits", "task: {kind: digits, train_size: 797}")
-    assert load_request(path).specs() == named
+    assert load_sweep_spec(path).specs() == named
 
 
 def test_low_and_high_may_stand_for_a_range(path: Path) -> None:
     change(path, "lr: {range: [-1, 1], step: 1}", "lr: {low: -2, high: 0}")
-    assert load_request(path).lr.offsets() == [-2, -1, 0]
+    assert load_sweep_spec(path).lr.offsets() == [-2, -1, 0]
 
 
 def test_a_fixed_axis_has_one_value(path: Path) -> None:
     change(path, "wd: {range: [-1, 0], step: 0.5}", "wd: fixed")
     change(path, "wd: 0.5}", "wd: 0}")
-    assert {spec.wd for spec in load_request(path).specs()} == {0.0}
+    assert {spec.wd for spec in load_sweep_spec(path).specs()} == {0.0}
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "+1e-3", "1.e-3", "1.0e-03", "0.001", ".1e-2"])
 def test_scientific_notation_is_a_float(path: Path, text: str) -> None:
     change(path, "lr: 0.0078125", f"lr: {text}")
-    assert load_request(path).centres["standard"].lr == 0.001
+    assert load_sweep_spec(path).centres["standard"].lr == 0.001
 
 
 def test_a_centre_may_be_given_in_powers_of_two(path: Path) -> None:
     change(path, "{lr: 0.0078125, wd: 0.5}", "{lr: 2^-7, wd: 2^1.5}")
-    assert load_request(path).centres["standard"] == Centre(lr=2.0**-7, wd=2.0**1.5)
-    assert load_request(path, overrides=["centre.standard.lr=2^-3"]).centres["standard"].lr == 0.125
+    assert load_sweep_spec(path).centres["standard"] == Centre(lr=2.0**-7, wd=2.0**1.5)
+    assert load_sweep_spec(path, overrides=["centre.standard.lr=2^-3"]).centres["standard"].lr == 0.125
     assert "centre.standard.lr: input should be a valid number, got '2^x'" in refusal(
         path, overrides=["centre.standard.lr=2^x"]
     )
@@ -134,7 +134,7 @@ def test_a_file_without_end_is_refused_at_its_line(text: str, said: str) -> None
 def test_one_strategy_or_seed_is_a_list_of_one(path: Path) -> None:
     change(path, "strategies: [standard]", "strategies: ntk")
     change(path, "seeds: [3, 5]", "seeds: 3")
-    sweep_spec = load_request(path)
+    sweep_spec = load_sweep_spec(path)
     assert (list(sweep_spec.centres), sweep_spec.seeds) == (["ntk"], (3,))
 
 
@@ -148,13 +148,13 @@ def test_a_value_that_is_not_what_its_tag_or_form_says_is_refused(text: str) -> 
 
 
 def test_a_stated_centre_wins_over_the_map() -> None:
-    centres = load_request(shipped("grids") / "vit-b16.yaml").centres
+    centres = load_sweep_spec(shipped("grids") / "vit-b16.yaml").centres
     assert (centres["standard"].lr, centres["standard"].wd) == (1e-3, 0.8)
     assert (centres["ntk"].lr, centres["ntk"].wd) == (20, 4e-5)  # the map gives (21.28, 3.76e-5)
 
 
 def test_the_family_is_mapped_from_its_own_stated_centre() -> None:
-    centres = load_request(shipped("grids") / "vit-b16.yaml").centres
+    centres = load_sweep_spec(shipped("grids") / "vit-b16.yaml").centres
     n = 768
     assert centres["hybrid"].lr == pytest.approx(20 * n**-0.25)
     assert centres["hybrid"].wd == pytest.approx(4e-5 * n**0.25)
@@ -165,7 +165,7 @@ def test_the_family_is_mapped_from_its_own_stated_centre() -> None:
 
 
 def test_all_are_mapped_from_standard_where_only_that_is_stated(path: Path) -> None:
-    centres = load_request(path, ["ntk", "hybrid", "mup", "s=0.25"]).centres
+    centres = load_sweep_spec(path, ["ntk", "hybrid", "mup", "s=0.25"]).centres
     for name, exponent in {"ntk": 1.5, "hybrid": 1.25, "mup": 1.0, "s=0.25": 1.375}.items():
         assert centres[name].lr == pytest.approx(2.0**-7 * 32**exponent)
         assert centres[name].wd == pytest.approx(0.5 / 32**exponent)
@@ -173,15 +173,15 @@ def test_all_are_mapped_from_standard_where_only_that_is_stated(path: Path) -> N
 
 def test_a_centre_stated_under_another_name_of_the_strategy_is_found(path: Path) -> None:
     change(path, "  standard:", "  s=0.5: {lr: 7.0, wd: 0.25}\n  standard:")
-    centre = load_request(path, ["hybrid"]).centres["hybrid"]
+    centre = load_sweep_spec(path, ["hybrid"]).centres["hybrid"]
     assert (centre.lr, centre.wd) == (7.0, 0.25)
 
 
 def test_a_strategy_has_one_name(path: Path) -> None:
-    sweep_spec = load_request(path, ["s=0", "s=0.5", "s=1", "s=0.25"])
+    sweep_spec = load_sweep_spec(path, ["s=0", "s=0.5", "s=1", "s=0.25"])
     assert list(sweep_spec.centres) == ["ntk", "hybrid", "mup", "s=0.25"]
-    assert [study.strategy for study in sweep_spec.searches()] == ["ntk", "hybrid", "mup", "s=0.25"]
-    assert load_request(path, ["s=1.0"]) == load_request(path, ["mup"])
+    assert [study.strategy for study in sweep_spec.studies()] == ["ntk", "hybrid", "mup", "s=0.25"]
+    assert load_sweep_spec(path, ["s=1.0"]) == load_sweep_spec(path, ["mup"])
     assert refusal(path, strategies=["mup", "s=1"]) == "g.yaml: strategy mup is given twice"
 
 
@@ -194,14 +194,14 @@ def test_a_centre_mapped_out_of_range_is_refused(path: Path) -> None:
 
 def test_a_centre_at_the_ends_of_the_range_is_legal(path: Path) -> None:
     change(path, "{lr: 0.0078125, wd: 0.5}", "{lr: 1e-30, wd: 1e30}")
-    centre = load_request(path).centres["standard"]
+    centre = load_sweep_spec(path).centres["standard"]
     assert (centre.lr, centre.wd) == (1e-30, 1e30)
     change(path, "wd: 1e30}", "wd: 0.0}")
-    assert load_request(path, wd_range="fixed").centres["standard"].wd == 0
+    assert load_sweep_spec(path, wd_range="fixed").centres["standard"].wd == 0
 
 
 def test_the_map_goes_by_the_exponents_of_the_optimizer(path: Path) -> None:
-    centre = load_request(path, ["ntk"], ["optimizer=sgd"]).centres["ntk"]
+    centre = load_sweep_spec(path, ["ntk"], ["optimizer=sgd"]).centres["ntk"]
     assert (centre.lr, centre.wd) == (2.0 * 32, 0.125 / 32)
 
 
@@ -217,7 +217,7 @@ def test_a_centre_of_another_optimizer_is_no_start_for_the_one_that_is_set(path:
             f"g.yaml with --set {sets[0]}: no centre for sgd: `centre` is for adamw, whose lr differ by "
             "orders of magnitude; give centre_sgd in the file, or --set 'centre_sgd={standard: {lr: LR, wd: WD}}'"
         )
-    assert load_request(path, overrides=["optimizer=adamw"]) == load_request(path)
+    assert load_sweep_spec(path, overrides=["optimizer=adamw"]) == load_sweep_spec(path)
 
 
 def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
@@ -227,8 +227,8 @@ def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
         "remove centre_sgd or change the recipe's optimizer"
     )
     change(path, OTHERS, "centre_adamw: {standard: {lr: 0.25, wd: 0.125}}")
-    assert load_request(path).centres["standard"].lr == 2.0**-7
-    assert load_request(path, overrides=["optimizer=adamw"]).centres["standard"].lr == 0.25
+    assert load_sweep_spec(path).centres["standard"].lr == 2.0**-7
+    assert load_sweep_spec(path, overrides=["optimizer=adamw"]).centres["standard"].lr == 0.25
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
 )
 def test_centres_can_be_set_too(path: Path, sets: list[str], lr: float, wd: float) -> None:
     """The last of them is that of AdamW, which is not asked for."""
-    centre = load_request(path, ["ntk"], ["optimizer=sgd", *sets]).centres["ntk"]
+    centre = load_sweep_spec(path, ["ntk"], ["optimizer=sgd", *sets]).centres["ntk"]
     assert (centre.lr, centre.wd) == (lr, wd)
-    assert load_request(path, ["ntk"], ["centre={ntk: {lr: 3.0, wd: 0.5}}"]).centres["ntk"].lr == 3.0
+    assert load_sweep_spec(path, ["ntk"], ["centre={ntk: {lr: 3.0, wd: 0.5}}"]).centres["ntk"].lr == 3.0
 
 
 def test_what_is_set_for_a_centre_is_checked(path: Path) -> None:
@@ -256,17 +256,17 @@ def test_what_is_set_for_a_centre_is_checked(path: Path) -> None:
 
 def test_a_given_start_needs_no_centre(path: Path) -> None:
     change(path, OTHERS, "")
-    for start in (Centre(lr=3.0, wd=0.25), ANYWHERE):
-        sweep_spec = load_request(path, ["ntk", "s=.25"], ["optimizer=sgd"], start=start)
+    for start in (Centre(lr=3.0, wd=0.25), PLACEHOLDER_CENTRE):
+        sweep_spec = load_sweep_spec(path, ["ntk", "s=.25"], ["optimizer=sgd"], start=start)
         assert sweep_spec.centres == dict.fromkeys(("ntk", "s=0.25"), start)
-        assert sweep_spec.searches()[1].run().lr == start.lr
+        assert sweep_spec.studies()[1].spec_at().lr == start.lr
 
 
 # --- options --------------------------------------------------------------------------------------------------------
 
 
 def test_options_win_over_the_file(path: Path) -> None:
-    sweep_spec = load_request(path, ["ntk"], [], "-2:0:0.5", "fixed", [7])
+    sweep_spec = load_sweep_spec(path, ["ntk"], [], "-2:0:0.5", "fixed", [7])
     assert list(sweep_spec.centres) == ["ntk"]
     assert sweep_spec.lr.offsets() == [-2, -1.5, -1, -0.5, 0]
     assert sweep_spec.wd.fixed
@@ -274,7 +274,7 @@ def test_options_win_over_the_file(path: Path) -> None:
 
 
 def test_a_range_without_a_step_keeps_that_of_the_file(path: Path) -> None:
-    assert load_request(path, wd_range="-1:1").wd.step == 0.5
+    assert load_sweep_spec(path, wd_range="-1:1").wd.step == 0.5
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_bad_range_option_is_refused(path: Path, text: str, message: str) -> N
 
 def test_set_reaches_any_field_of_the_recipe(path: Path) -> None:
     overrides = ["model.width=64", "schedule.decay=linear", "optimizer.eps=1e-6", "precision=bf16"]
-    recipe = load_request(path, overrides=[*overrides, "optimizer.clip_norm=null"]).recipe
+    recipe = load_sweep_spec(path, overrides=[*overrides, "optimizer.clip_norm=null"]).recipe
     assert recipe.model.width == 64
     assert recipe.model.depth == 2
     assert recipe.schedule.decay == "linear"
@@ -306,38 +306,38 @@ def test_set_reaches_any_field_of_the_recipe(path: Path) -> None:
 
 
 def test_the_last_of_two_settings_counts(path: Path) -> None:
-    assert load_request(path, overrides=["batch_size=8", "batch_size=16"]).recipe.batch_size == 16
+    assert load_sweep_spec(path, overrides=["batch_size=8", "batch_size=16"]).recipe.batch_size == 16
 
 
 @pytest.mark.parametrize("overrides", [["optimizer=sgd"], ["optimizer.kind=sgd"], ["optimizer={kind: sgd}"]])
 def test_the_optimizer_can_be_set_by_name(path: Path, overrides: list[str]) -> None:
-    assert load_request(path, overrides=overrides).recipe.optimizer == SgdSpec()
+    assert load_sweep_spec(path, overrides=overrides).recipe.optimizer == SgdSpec()
 
 
 def test_an_optimizer_set_by_name_takes_further_settings(path: Path) -> None:
-    sweep_spec = load_request(path, overrides=["optimizer=sgd", "optimizer.momentum=0.9"])
+    sweep_spec = load_sweep_spec(path, overrides=["optimizer=sgd", "optimizer.momentum=0.9"])
     assert sweep_spec.recipe.optimizer == SgdSpec(momentum=0.9)
 
 
 def test_the_mlp_factor_can_be_set_and_enters_the_family(path: Path) -> None:
-    plain = load_request(path, ["ntk"]).searches()[0]
-    included = load_request(path, ["ntk"], ["strategy.mlp_factor=include"]).searches()[0]
+    plain = load_sweep_spec(path, ["ntk"]).studies()[0]
+    included = load_sweep_spec(path, ["ntk"], ["strategy.mlp_factor=include"]).studies()[0]
     assert plain.base.strategy.mlp_factor == "ignore"
     assert included.base.strategy.mlp_factor == "include"
     assert plain.family != included.family
 
 
 def test_the_mlp_factor_changes_nothing_under_standard(path: Path) -> None:
-    plain = load_request(path).searches()[0]
-    included = load_request(path, overrides=["strategy.mlp_factor=include"]).searches()[0]
+    plain = load_sweep_spec(path).studies()[0]
+    included = load_sweep_spec(path, overrides=["strategy.mlp_factor=include"]).studies()[0]
     assert plain.family == included.family
     assert plain.base.run_id == included.base.run_id
 
 
 def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
-    plain = load_request(path).specs()
-    assert load_request(path, overrides=["schedule.stop_step=240"]).specs() == plain
-    stopped = load_request(path, overrides=["schedule.stop_step=120"]).specs()
+    plain = load_sweep_spec(path).specs()
+    assert load_sweep_spec(path, overrides=["schedule.stop_step=240"]).specs() == plain
+    stopped = load_sweep_spec(path, overrides=["schedule.stop_step=120"]).specs()
     assert not {spec.run_id for spec in stopped} & {spec.run_id for spec in plain}
 
 
@@ -404,7 +404,7 @@ def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(model: st
     grid = shipped("grids") / f"{model}.yaml"
     assert f"schedule: warmup_steps {told} keeps the share that the file has" in refusal(grid, overrides=sets)
     cure = told.partition("--set ")[2]
-    assert load_request(grid, overrides=[*sets, cure]).recipe.schedule.warmup_steps == int(cure.partition("=")[2])
+    assert load_sweep_spec(grid, overrides=[*sets, cure]).recipe.schedule.warmup_steps == int(cure.partition("=")[2])
 
 
 @pytest.mark.parametrize("size", ["width=100000000", "depth=1000000000000", "mlp_ratio=1000000000000"])
@@ -422,9 +422,9 @@ def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:
 def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
     change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 5")
     change(path, "eval_every: 12", "eval_every_epochs: 1")
-    whole = load_request(path).recipe.schedule
+    whole = load_sweep_spec(path).recipe.schedule
     assert (whole.total_steps, whole.warmup_steps, whole.eval_every) == (240, 60, 12)
-    fewer = load_request(path, overrides=["task.samples=191"]).recipe.schedule
+    fewer = load_sweep_spec(path, overrides=["task.samples=191"]).recipe.schedule
     assert (fewer.total_steps, fewer.warmup_steps) == (2 * 20, 2 * 5), "two steps of 64 are 128"
 
 
@@ -602,7 +602,7 @@ def test_shipped_grids_are_valid_and_found_by_their_model(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_request(path).specs()
+    assert load_sweep_spec(path).specs()
     assert find_grid(yaml.safe_load(path.read_text())["model"]) == path
 
 
@@ -610,27 +610,27 @@ def test_shipped_grids_are_valid_and_found_by_their_model(
 
 
 def test_a_run_is_the_centre_where_nothing_else_is_asked(path: Path) -> None:
-    study = load_request(path).searches()[0]
-    assert study.run() == study.base
-    run = study.run(lr=0.25, wd=0.0, seed=9)
+    study = load_sweep_spec(path).studies()[0]
+    assert study.spec_at() == study.base
+    run = study.spec_at(lr=0.25, wd=0.0, seed=9)
     assert (run.lr, run.wd, run.seed, run.family_id) == (0.25, 0.0, 9, study.family)
 
 
 def test_a_run_with_an_impossible_value_is_refused(path: Path) -> None:
     with pytest.raises(InputError, match="run: lr: input should be greater than 0, got -1"):
-        load_request(path).searches()[0].run(lr=-1.0)
+        load_sweep_spec(path).studies()[0].spec_at(lr=-1.0)
 
 
 # --- epochs ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_papers_schedule_is_300_epochs_of_312_steps() -> None:
-    schedule = load_request(shipped("grids") / "vit-b16.yaml").recipe.schedule
+    schedule = load_sweep_spec(shipped("grids") / "vit-b16.yaml").recipe.schedule
     assert (schedule.total_steps, schedule.warmup_steps, schedule.eval_every) == (93_600, 6_240, 312)
 
 
 def test_epochs_follow_the_batch_size() -> None:
-    schedule = load_request(shipped("grids") / "vit-b16.yaml", overrides=["batch_size=1024"]).recipe.schedule
+    schedule = load_sweep_spec(shipped("grids") / "vit-b16.yaml", overrides=["batch_size=1024"]).recipe.schedule
     assert schedule.eval_every == 1_281_167 // 1024
     assert schedule.total_steps == 300 * schedule.eval_every
 
@@ -646,7 +646,7 @@ def test_epochs_follow_the_batch_size() -> None:
     ],
 )
 def test_the_last_word_about_the_length_counts(overrides: list[str], steps: int) -> None:
-    recipe = load_request(shipped("grids") / "vit-b16.yaml", overrides=overrides).recipe
+    recipe = load_sweep_spec(shipped("grids") / "vit-b16.yaml", overrides=overrides).recipe
     assert recipe.schedule.total_steps == steps
 
 
@@ -660,11 +660,11 @@ def test_the_last_word_about_the_length_counts(overrides: list[str], steps: int)
 )
 def test_what_is_no_number_of_epochs_is_refused(override: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        load_request(shipped("grids") / "vit-b16.yaml", overrides=[override])
+        load_sweep_spec(shipped("grids") / "vit-b16.yaml", overrides=[override])
 
 
 def test_a_file_gives_its_length_in_epochs_or_in_steps(tmp_path: Path) -> None:
     text = (shipped("grids") / "vit-b16.yaml").read_text().replace("epochs: 300,", "epochs: 300, total_steps: 5,", 1)
     (tmp_path / "g.yaml").write_text(text)
     with pytest.raises(InputError, match="epochs and total_steps set the same value; give one of them"):
-        load_request(tmp_path / "g.yaml")
+        load_sweep_spec(tmp_path / "g.yaml")

@@ -10,7 +10,7 @@ import pytest
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import ScheduleSpec
 from ettsweep.runs.state import State
-from ettsweep.study.pruning import PRUNERS, PrunerCurve, bracket_of, check_pruner, hopeless
+from ettsweep.study.pruning import PRUNERS, PrunerCurve, check_pruner, hyperband_bracket, prune_reason
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS, Metric
 
 SCHEDULE = ScheduleSpec(total_steps=900, warmup_steps=90, eval_every=100)
@@ -31,7 +31,9 @@ def reasons(
     rule: str, curves: Sequence[PrunerCurve], metric: Metric = LOWEST_LOSS, schedule: ScheduleSpec = SCHEDULE
 ) -> dict[str, str]:
     """Return why each of the runs in training is hopeless that is."""
-    found = {one.run: hopeless(rule, one, curves, metric, schedule) for one in curves if one.state is State.RUNNING}
+    found = {
+        one.run_id: prune_reason(rule, one, curves, metric, schedule) for one in curves if one.state is State.RUNNING
+    }
     return {run: reason for run, reason in found.items() if reason}
 
 
@@ -103,12 +105,12 @@ def test_a_diverged_run_is_the_worst_there_is_from_there_on() -> None:
 def in_bracket(bracket: int, number: int) -> list[str]:
     """Return ids of runs that are in a bracket."""
     names = (f"{n:012x}" for n in range(10**6))
-    return [name for name, _ in zip((n for n in names if bracket_of(n, SCHEDULE) == bracket), range(number))]  # noqa: B905
+    return [name for name, _ in zip((n for n in names if hyperband_bracket(n, SCHEDULE) == bracket), range(number))]  # noqa: B905
 
 
 def test_brackets_have_the_shares_of_the_paper_and_depend_on_the_id_alone() -> None:
     """R/r = 9 and eta = 3: brackets of ceil(3 * 9 / 3), ceil(3 * 3 / 2) and 3 runs."""
-    counts = Counter(bracket_of(f"{n:012x}", SCHEDULE) for n in range(17000))
+    counts = Counter(hyperband_bracket(f"{n:012x}", SCHEDULE) for n in range(17000))
     assert counts.keys() == {0, 1, 2}
     for bracket, size in enumerate((9, 5, 3)):
         assert counts[bracket] == pytest.approx(1000 * size, rel=0.1)

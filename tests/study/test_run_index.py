@@ -11,7 +11,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness, Owner, State, Status
 from ettsweep.study.plan import make_plan
-from ettsweep.study.run_index import Run, RunIndex, cost_s, count_states, find_run, load_run_index
+from ettsweep.study.run_index import Run, RunIndex, count_states, find_run_id, load_run_index, spent_device_s
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -58,7 +58,7 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
     finish(results, done, 0.25)
     finish(results, diverged, None)
     start(results, running)
-    start(results, failed).fail("error", "ValueError: bad")
+    start(results, failed).record_failure("error", "ValueError: bad")
     for spec in (queued, missing):
         RunDir.create(results, spec)
     run_index = load_run_index(results, StubLiveness(queued=queued.run_id))
@@ -71,7 +71,7 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
         5: (State.MISSING, None),
     }
     assert run_index.runs[failed.run_id].status.reason == "ValueError: bad"
-    assert run_index.state("0" * 12).state is State.MISSING
+    assert run_index.status_of("0" * 12).state is State.MISSING
 
 
 def test_each_file_of_a_finished_run_is_opened_once(results: Path, make_spec: MakeSpec) -> None:
@@ -97,7 +97,7 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
     run_index = load_run_index(results)
     assert list(run_index.runs) == [sound.run_id]
     assert list(run_index.broken) == [broken.run_id]
-    status = run_index.state(broken.run_id)
+    status = run_index.status_of(broken.run_id)
     assert (status.state, status.reason) == (
         State.INTERRUPTED,
         "its spec.json is damaged and will be rewritten",
@@ -125,7 +125,7 @@ def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, 
     other = make_spec(model={"width": 16})
     for spec in (*family, other):
         RunDir.create(results, spec)
-    runs = load_run_index(results).family(family[0].family_id)
+    runs = load_run_index(results).family_runs(family[0].family_id)
     assert {run.id for run in runs} == {spec.run_id for spec in family}
 
 
@@ -140,17 +140,17 @@ def test_states_are_counted_in_their_order() -> None:
 def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpec) -> None:
     ids = [RunDir.create(results, make_spec(seed=seed)).id for seed in range(40)]  # two of 40 share a first digit
     run_index = load_run_index(results)
-    assert find_run(run_index, ids[0]) == ids[0]
+    assert find_run_id(run_index, ids[0]) == ids[0]
     shared = next(d for d in "0123456789abcdef" if sum(i.startswith(d) for i in ids) > 1)
     with pytest.raises(InputError, match=rf"runs start with '{shared}': {shared}"):
-        find_run(run_index, shared)
+        find_run_id(run_index, shared)
     with pytest.raises(InputError, match="no run starts with 'xyz'; `ettsweep status` lists them"):
-        find_run(run_index, "xyz")
+        find_run_id(run_index, "xyz")
 
 
 def test_a_broken_run_is_found_too(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec).spec_path.write_text("{")
-    assert find_run(load_run_index(results), spec.run_id[:5]) == spec.run_id
+    assert find_run_id(load_run_index(results), spec.run_id[:5]) == spec.run_id
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def pruned(results: Path, spec: RunSpec) -> RunSpec:
     attempt.record_execution({"processes": 2})
     attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 5.0}])
     RunDir(attempt.run).prune(8, "why")
-    attempt.fail("interrupted", "pruned")
+    attempt.record_failure("interrupted", "pruned")
     return spec
 
 
@@ -248,9 +248,9 @@ def test_a_pruned_run_goes_on_for_whoever_wants_it(results: Path, pruned: RunSpe
     run_index = load_run_index(results)
     wanted = make_plan([pruned], run_index)
     assert [(p.id, p.state, p.reason) for p in wanted.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
-    assert wanted.under_way
+    assert wanted.is_unfinished
 
 
 def test_a_pruned_run_has_no_score_and_has_cost_what_it_took(results: Path, pruned: RunSpec) -> None:
     run = load_run_index(results).runs[pruned.run_id]
-    assert (run.state, run.score, run.result, cost_s(run)) == (State.PRUNED, None, None, 10.0)
+    assert (run.state, run.score, run.result, spent_device_s(run)) == (State.PRUNED, None, None, 10.0)

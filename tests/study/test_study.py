@@ -8,7 +8,7 @@ from ettsweep.errors import InputError
 from ettsweep.runs.spec import point_identity
 from ettsweep.schema import validate
 from ettsweep.strategies.strategy import map_point
-from ettsweep.study.lattice import PRINTED, Axis, Point, expand, neighbours, parse_point, snap
+from ettsweep.study.lattice import PRINTED_TOLERANCE, Axis, Point, expand, neighbours, parse_point, snap_point
 
 FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)
 STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]
@@ -153,40 +153,40 @@ def test_points_are_found_after_a_round_trip_through_all_strategies(width: int, 
             lr, wd = point
             for a, b in itertools.pairwise((*route, route[0])):
                 lr, wd = map_point(lr, wd, a, b, width, optimizer)  # type: ignore[arg-type]
-            assert known[snap(Point(lr, wd), known)] == number
+            assert known[snap_point(Point(lr, wd), known)] == number
 
 
 def test_points_a_tenth_of_a_step_apart_are_two() -> None:
     known = {Point(1.0, 1.0): "here"}
     for other in (Point(1.0, 1.0).moved(0.1, 0), Point(1.0, 1.0).moved(0, -0.1), Point(2.0, 1.0)):
         assert other not in known
-        assert snap(other, known, PRINTED) is other
+        assert snap_point(other, known, PRINTED_TOLERANCE) is other
 
 
 def test_a_point_that_was_rounded_otherwise_means_the_known_one() -> None:
     for number in range(100):
         point = Point(2 ** ((number + 0.4999) * 1e-9), 1.0)
         for shift in (-9.9e-7, -1e-7, 1e-10, 1e-7, 9.9e-7):
-            assert snap(point.moved(shift, -shift), [point]) == point
+            assert snap_point(point.moved(shift, -shift), [point]) == point
         for shift in (-1.1e-6, 1.1e-6):
-            assert snap(point.moved(shift, 0), [point]) != point
+            assert snap_point(point.moved(shift, 0), [point]) != point
 
 
 def test_of_several_known_points_the_nearest_is_meant() -> None:
     step = 2.0**-10
     known = [Point(1.0, 1.0).moved(i * step, 0) for i in range(5)]
     for i, point in enumerate(known):
-        assert snap(point.moved(0.3 * step, 0), known, PRINTED) is known[i]
-        assert snap(point.moved(1e-7, 0), known[::-1]) is known[i]
-    assert snap(Point(3.0, 1.0), []) == Point(3.0, 1.0)
+        assert snap_point(point.moved(0.3 * step, 0), known, PRINTED_TOLERANCE) is known[i]
+        assert snap_point(point.moved(1e-7, 0), known[::-1]) is known[i]
+    assert snap_point(Point(3.0, 1.0), []) == Point(3.0, 1.0)
 
 
 def test_wd_zero_is_a_point_of_its_own() -> None:
     known = {Point(1.0, 0.0)}
     assert Point(1.0, 0.0) in known
     assert Point(1.0, 1e-300) not in known
-    assert snap(Point(1.0, 1e-300), known, PRINTED) not in known
-    assert snap(Point(1.0 + 1e-9, 0.0), known) in known
+    assert snap_point(Point(1.0, 1e-300), known, PRINTED_TOLERANCE) not in known
+    assert snap_point(Point(1.0 + 1e-9, 0.0), known) in known
 
 
 # --- points as text -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ BOWL = Made("bowl", 0.02)
 def searched(searching: Suggester, study: Study) -> list[Suggestion]:
     """Return what was proposed in a whole sweep."""
     found: list[Suggestion] = []
-    searching.keep = lambda sweep, suggestions: found.extend(suggestions)
+    searching.save = lambda sweep, suggestions: found.extend(suggestions)
     simulate(study, BOWL, Budget(60), slots=2, searching=searching)
     return found
 
@@ -29,11 +29,11 @@ def searched(searching: Suggester, study: Study) -> list[Suggestion]:
 class Forgetful(Suggester):
     """One that is killed after each round: nothing is left of it but what was kept."""
 
-    def further(self, studies: Sequence[Study], run_index: RunIndex, at_once: int, most: int) -> list[Study]:
-        starts = {study.key: self.starts[study.key] for study in studies if not study.proposed}
-        again = Suggester(self.sampler, self.propose, self.trials, starts, {*self.over}, keep=self.keep)
-        found = again.further(studies, run_index, at_once, most)
-        self.over = again.over
+    def suggest(self, studies: Sequence[Study], run_index: RunIndex, capacity: int, max_runs: int) -> list[Study]:
+        starts = {study.key: self.starts[study.key] for study in studies if not study.suggested_points}
+        again = Suggester(self.sampler, self.suggest_positions, self.trials, starts, {*self.exhausted}, save=self.save)
+        found = again.suggest(studies, run_index, capacity, max_runs)
+        self.exhausted = again.exhausted
         return found
 
 
@@ -42,7 +42,7 @@ def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str
     """It starts beside the centre of its lattice, which only its first proposal says."""
     study, whole = Way(sampler, trials=12, off=3).begin(centre_alone((0,), Criterion()), BOWL)
     assert whole
-    killed = Forgetful(whole.sampler, whole.propose, whole.trials, whole.starts)
+    killed = Forgetful(whole.sampler, whole.suggest_positions, whole.trials, whole.starts)
     asked = searched(whole, study)
     assert asked == searched(killed, study)
     points = [point for suggestion in asked for point in suggestion.points]
@@ -62,7 +62,7 @@ def test_a_simulated_search_starts_as_far_off_the_best_point_as_it_is_told(off: 
         assert sum(abs(x - best) for x, best in zip(place, world.best, strict=True)) == off
         (climb, nobody) = Way("climb", off=off).begin(centre_alone((0,), Criterion()), world)
         assert nobody is None
-        assert climb.points == (start,)
+        assert climb.grid_points == (start,)
 
 
 def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
@@ -81,6 +81,6 @@ def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
 def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, named: int) -> None:
     study, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
     assert searching
-    asking = Verification([study], budget=Budget(runs), at_once=100, searching=searching)
+    asking = Verification([study], budget=Budget(runs), capacity=100, suggester=searching)
     asking.plan(RunIndex({}, {}))
-    assert len(asking.studies[0].proposed) == named
+    assert len(asking.studies[0].suggested_points) == named

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from ettsweep.study import surface as module
-from ettsweep.study.surface import Array, ScoreTable, fit, pairs, student_quantile
+from ettsweep.study.surface import Array, ScoreTable, fit, fit_pairs, student_quantile
 
 X = np.array([[0, 0], [1, 0], [0, 1], [1, -1], [-1, 1], [0, -1], [-1, 0]], dtype=float)
 
@@ -46,12 +46,12 @@ def written_out(
 @pytest.fixture
 def known_unknowns(monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float]:
     """Have the fit integrate over one value of each unknown: length scale 2, ratio 5, own share 0.1."""
-    monkeypatch.setattr(module, "LENGTHS", (2.0,))
-    monkeypatch.setattr(module, "RATIOS", (5.0,))
-    monkeypatch.setattr(module, "OWN", (0.1,))
-    module._kernels.cache_clear()
+    monkeypatch.setattr(module, "LENGTH_SCALES", (2.0,))
+    monkeypatch.setattr(module, "SIGNAL_TO_NOISE", (5.0,))
+    monkeypatch.setattr(module, "OWN_SHARES", (0.1,))
+    module._kernel_grid.cache_clear()
     yield 2.0, 5.0, 0.1
-    module._kernels.cache_clear()
+    module._kernel_grid.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -61,7 +61,7 @@ def test_the_posterior_is_that_of_the_model_written_out(
 ) -> None:
     """Also of points that have no score."""
     length, ratio, own = known_unknowns
-    layout = layout_of(seed).wider(np.array([[2.0, 0.0], [-1.0, -1.0]])[:further])
+    layout = layout_of(seed).with_positions(np.array([[2.0, 0.0], [-1.0, -1.0]])[:further])
     surface = fit(layout)
     mean, cov, square, _ = written_out(layout, (length, length), ratio, own)
     signs = np.eye(len(layout.x_PD)) - np.eye(len(layout.x_PD))[0]
@@ -71,19 +71,23 @@ def test_the_posterior_is_that_of_the_model_written_out(
 
 
 def test_values_of_the_unknowns_are_weighed_by_their_marginal_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LENGTHS", (1.0, 3.0))
-    monkeypatch.setattr(module, "RATIOS", (2.0, 20.0))
-    monkeypatch.setattr(module, "OWN", (0.0, 0.1))
-    module._kernels.cache_clear()
+    monkeypatch.setattr(module, "LENGTH_SCALES", (1.0, 3.0))
+    monkeypatch.setattr(module, "SIGNAL_TO_NOISE", (2.0, 20.0))
+    monkeypatch.setattr(module, "OWN_SHARES", (0.0, 0.1))
+    module._kernel_grid.cache_clear()
     layout = layout_of(1)
     weights = {}
     for a, b, ratio, own in product((1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1)):
         _, _, square, logdet = written_out(layout, (a, b), ratio, own)
-        prior = -0.5 * sum(np.log(length / module.TYPICAL_LENGTH) ** 2 for length in (a, b)) / module.LENGTH_SPREAD**2
+        prior = (
+            -0.5
+            * sum(np.log(length / module.TYPICAL_LENGTH_SCALE) ** 2 for length in (a, b))
+            / module.LENGTH_SCALE_SPREAD**2
+        )
         weights[a, b, ratio, own] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
     expected = np.array(sorted(weights.values())) / sum(weights.values())
     found = sorted(fit(layout).weight_H)
-    module._kernels.cache_clear()
+    module._kernel_grid.cache_clear()
     assert found == pytest.approx(expected[-len(found) :], rel=1e-3)
 
 
@@ -93,9 +97,9 @@ def test_pairs_are_least_squares_of_the_two_way_layout() -> None:
     design = np.hstack([np.eye(len(X))[at[:, 0]][:, 1:], np.eye(layout.scored_PS.shape[1])[at[:, 1]]])
     y = layout.y_PS[at[:, 0], at[:, 1]]
     coefficients, square, rank, _ = np.linalg.lstsq(design, y, rcond=None)
-    surface = pairs(layout)
+    surface = fit_pairs(layout)
     assert surface.dof == len(y) - rank
-    assert surface.noise == pytest.approx(np.sqrt(square[0] / surface.dof), rel=1e-6)
+    assert surface.noise_sd == pytest.approx(np.sqrt(square[0] / surface.dof), rel=1e-6)
     others = list(range(1, len(X)))
     mean, error = surface.differences(0, others)
     assert -mean == pytest.approx(coefficients[: len(X) - 1], abs=1e-6)
@@ -104,7 +108,7 @@ def test_pairs_are_least_squares_of_the_two_way_layout() -> None:
 
 
 def test_draws_are_those_of_students_t() -> None:
-    surface = pairs(layout_of(2))
+    surface = fit_pairs(layout_of(2))
     mean, error = surface.differences(0, [3])
     scale = error[0] / np.sqrt(surface.dof / (surface.dof - 2))
     drawn = surface.draws(0, [3])[:, 0]
@@ -114,7 +118,7 @@ def test_draws_are_those_of_students_t() -> None:
 
 def test_draws_do_not_depend_on_the_signs_of_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """They differ between machines, as turns do among those of one eigenvalue."""
-    surface = pairs(layout_of(3))
+    surface = fit_pairs(layout_of(3))
     drawn, eigh = surface.draws(0, [1, 2, 3]), np.linalg.eigh
 
     def turned(matrices: Array) -> tuple[Array, Array]:
@@ -143,13 +147,13 @@ def test_a_point_off_the_surface_and_noise_that_grows_are_seen() -> None:
     assert int(np.argmax(shift)) == 7
     assert shift[7] > 4
     growing = f[:, None] + (0.002 + 0.2 * f[:, None]) * rng.normal(size=(25, 4))
-    assert fit(ScoreTable(x, np.ones((25, 4)), growing)).growth() > 3
-    assert abs(fit(ScoreTable(x, np.ones((25, 4)), even)).growth()) < 3
+    assert fit(ScoreTable(x, np.ones((25, 4)), growing)).noise_growth() > 3
+    assert abs(fit(ScoreTable(x, np.ones((25, 4)), even)).noise_growth()) < 3
 
 
 def test_points_that_share_no_seed_are_hardly_known_to_each_other() -> None:
     scored = np.zeros((3, 4))
     scored[:2, :2], scored[2, 2:] = 1, 1
     layout = ScoreTable(X[:3], scored, scored * np.random.default_rng(0).normal(size=(3, 4)))
-    _, error = pairs(layout).differences(0, [1, 2])
+    _, error = fit_pairs(layout).differences(0, [1, 2])
     assert error[1] > 1000 * error[0]

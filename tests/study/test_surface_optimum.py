@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ettsweep.study.posterior import Position, Posterior, evidence
-from ettsweep.study.surface_optimum import optimum
+from ettsweep.study.posterior import Position, Posterior, fit_posterior
+from ettsweep.study.surface_optimum import find_optimum
 
 AROUND = list(product(range(-2, 3), repeat=2))
 
@@ -26,7 +26,7 @@ def fitted(
     }
     if accuracy:
         scores = {p: {s: 0.9 - y / 10 for s, y in row.items()} for p, row in scores.items()}
-    found = evidence(scores, (0.0, 0.0), loss=not accuracy)
+    found = fit_posterior(scores, (0.0, 0.0), loss=not accuracy)
     assert found is not None
     return found
 
@@ -48,7 +48,7 @@ def test_the_optimum_is_found_between_points_within_its_errors(accuracy: bool) -
     """Its errors are those that it has over many draws of the noise: squared, in units of theirs, 2 for two axes."""
     off, away = [], np.zeros(2)
     for seed in range(40):
-        found = optimum(fitted((0.3, -0.2), 0.01, seed, accuracy=accuracy))
+        found = find_optimum(fitted((0.3, -0.2), 0.01, seed, accuracy=accuracy))
         assert found is not None
         assert found.cov_DD is not None
         away = found.position_D - (0.3, -0.2)
@@ -58,16 +58,16 @@ def test_the_optimum_is_found_between_points_within_its_errors(accuracy: bool) -
 
 
 def test_at_the_edge_there_is_no_error() -> None:
-    found = optimum(fitted((4.0, 0.0), 0.01))
+    found = find_optimum(fitted((4.0, 0.0), 0.01))
     assert found is not None
     assert (found.position_D[0], found.error) == (2.0, None)
 
 
 def test_where_its_error_leaves_the_points_none_is_stated() -> None:
-    found = optimum(fitted((0.5, 0.0), 0.2, reach=1))
+    found = find_optimum(fitted((0.5, 0.0), 0.2, reach=1))
     assert found is not None
     assert (max(abs(found.position_D)) < 0.5, found.error) == (True, None)
 
 
 def test_where_the_noise_is_unknown_there_is_no_optimum() -> None:
-    assert optimum(fitted((0.0, 0.0), 0.01, seeds=1, reach=1)) is None
+    assert find_optimum(fitted((0.0, 0.0), 0.01, seeds=1, reach=1)) is None

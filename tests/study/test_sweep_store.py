@@ -10,23 +10,23 @@ import pytest
 from support.commandline import write_grid
 
 from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
-from ettsweep.processes import process
+from ettsweep.processes import process_identity
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, Centre, Point
 from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_store import load_sweep_store, plain
+from ettsweep.study.sweep_store import load_sweep_store, sanitize_name
 from ettsweep.study.sweep_updates import (
-    add,
-    append,
+    append_version,
     check_name,
     check_note,
-    extend,
-    followed,
-    followers,
-    propose,
+    extend_sweep,
+    find_followers,
+    mark_followed,
+    record_suggestions,
     rename_sweep,
+    try_append,
 )
 
 Ask = Callable[..., SweepSpec]
@@ -38,13 +38,13 @@ def ask(tmp_path: Path) -> Ask:
 
     def make(*, changes: dict[str, object] | None = None, **options: object) -> SweepSpec:
         path = write_grid(tmp_path / "w8.yaml", **(changes or {}))
-        return load_request(path, **options)  # type: ignore[arg-type]
+        return load_sweep_spec(path, **options)  # type: ignore[arg-type]
 
     return make
 
 
 def only(results: Path) -> Sweep:
-    (sweep,) = load_sweep_store(results).named.values()
+    (sweep,) = load_sweep_store(results).sweeps.values()
     return sweep
 
 
@@ -55,11 +55,16 @@ def test_what_was_asked_is_read_as_it_was_kept(ask: Ask, results: Path) -> None:
     sweep_spec = ask(
         strategies=["standard", "s=0.1"], overrides=["optimizer=sgd", "centre_sgd={standard: {lr: 1, wd: 0}}"]
     )
-    extend(results, "w8", sweep_spec, "a first look")
+    extend_sweep(results, "w8", sweep_spec, "a first look")
     sweep = only(results)
-    assert (sweep.name, sweep.sweep_specs, sweep.note, sweep.archived) == ("w8", (sweep_spec,), "a first look", False)
+    assert (sweep.name, sweep.sweep_specs, sweep.note, sweep.is_archived) == (
+        "w8",
+        (sweep_spec,),
+        "a first look",
+        False,
+    )
     assert list(sweep.specs()) == sweep_spec.specs()
-    assert load_sweep_store(results / "none").named == {}
+    assert load_sweep_store(results / "none").sweeps == {}
 
 
 @pytest.mark.parametrize(
@@ -80,54 +85,56 @@ def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_sta
         return [study.start for study in only(results).studies]
 
     sweep_spec = ask(strategies=["standard", "mup"]).model_copy(update={"searched": True})
-    extend(results, "w8", sweep_spec)
+    extend_sweep(results, "w8", sweep_spec)
     for lr, start in ((0.5, Centre(lr=0.5, wd=0.25)), (0.25, None)):
         points = (Centre(lr=lr, wd=0.25),)
-        propose(results, "w8", [Suggestion(strategy="standard", sampler="surface", points=points, start=start)])
+        record_suggestions(
+            results, "w8", [Suggestion(strategy="standard", sampler="surface", points=points, start=start)]
+        )
     assert starts() == [Point(0.5, 0.25), None]
     of_mup = sweep_spec.model_copy(update={"lr": Axis(low=-3, high=5), "centres": {"mup": sweep_spec.centres["mup"]}})
-    extend(results, "w8", of_mup)
+    extend_sweep(results, "w8", of_mup)
     assert starts() == [Point(0.5, 0.25), None], "the ranges of another strategy"
-    extend(results, "w8", sweep_spec.model_copy(update=changes))
+    extend_sweep(results, "w8", sweep_spec.model_copy(update=changes))
     assert starts() == [Point(0.5, 0.25) if stays else None, None]
     more = Suggestion(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
-    propose(results, "w8", [more])
+    record_suggestions(results, "w8", [more])
     assert starts() == [Point(0.5, 0.25) if stays else None, None], "also once there are further proposals"
 
 
 def test_points_strategies_and_seeds_extend_a_sweep(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask(seeds=[0]))
-    extend(results, "w8", ask(seeds=[1], lr_range="1:3"))
-    extend(results, "w8", ask(strategies=["mup"]))
+    extend_sweep(results, "w8", ask(seeds=[0]))
+    extend_sweep(results, "w8", ask(seeds=[1], lr_range="1:3"))
+    extend_sweep(results, "w8", ask(strategies=["mup"]))
     standard, mup = only(results).studies
     assert {study.sweep for study in (standard, mup)} == {"w8"}
     assert [study.strategy for study in (standard, mup)] == ["standard", "mup"]
-    assert [point.lr for point in standard.points] == [0.125, 0.25, 0.5, 1.0, 2.0]
+    assert [point.lr for point in standard.grid_points] == [0.125, 0.25, 0.5, 1.0, 2.0]
     assert standard.seeds == mup.seeds == (0, 1), "seeds belong to the sweep"
     assert len(list(only(results).specs())) == 2 * (5 + 3)
 
 
 @pytest.mark.parametrize("again", [{}, {"lr_range": "0:1"}, {"seeds": [1]}, {"strategies": ["mup"]}])
 def test_what_adds_nothing_leaves_no_file(ask: Ask, results: Path, again: dict[str, object]) -> None:
-    extend(results, "w8", ask(seeds=[0, 1], strategies=["standard", "mup"]))
-    extend(results, "w8", ask(**{"seeds": [0, 1], **again}))
-    assert len(only(results).entries) == 1
+    extend_sweep(results, "w8", ask(seeds=[0, 1], strategies=["standard", "mup"]))
+    extend_sweep(results, "w8", ask(**{"seeds": [0, 1], **again}))
+    assert len(only(results).versions) == 1
 
 
 def test_another_place_to_train_is_remembered(ask: Ask, results: Path) -> None:
     first = ask()
-    extend(results, "w8", first)
-    extend(results, "w8", first.model_copy(update={"launch_set": ("slots=1",)}))
+    extend_sweep(results, "w8", first)
+    extend_sweep(results, "w8", first.model_copy(update={"launch_set": ("slots=1",)}))
     assert only(results).sweep_specs[-1].launch_set == ("slots=1",)
     assert len(only(results).studies) == 1
 
 
 def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, results: Path) -> None:
-    extend(results, "w8", first := ask())
-    extend(results, "w8", ask(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
+    extend_sweep(results, "w8", first := ask())
+    extend_sweep(results, "w8", ask(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
     (study,) = only(results).studies
-    assert study.points == first.searches()[0].points
-    assert len(only(results).entries) == 1
+    assert study.grid_points == first.studies()[0].grid_points
+    assert len(only(results).versions) == 1
 
 
 # --- refusing -------------------------------------------------------------------------------------------------------
@@ -149,20 +156,20 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, 
 def test_another_question_is_refused_with_what_differs_and_a_free_name(
     ask: Ask, results: Path, options: dict[str, object], told: str, free: str
 ) -> None:
-    extend(results, "w8", ask())
+    extend_sweep(results, "w8", ask())
     with pytest.raises(SweepNameTakenError, match=re.escape(told)) as error:
-        extend(results, "w8", ask(**options))
-    assert (error.value.free, len(only(results).entries)) == (free, 1)
-    extend(results, free, ask(**options))
+        extend_sweep(results, "w8", ask(**options))
+    assert (error.value.free, len(only(results).versions)) == (free, 1)
+    extend_sweep(results, free, ask(**options))
     with pytest.raises(SweepNameTakenError) as error:
-        extend(results, "w8", ask(**options))
+        extend_sweep(results, "w8", ask(**options))
     assert error.value.free == f"{free}-2"
 
 
 def test_a_centre_on_the_lattice_extends(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask())
-    extend(results, "w8", ask(overrides=["centre.standard.lr=2"], lr_range="0:0"))
-    assert Point(2.0, 0.25) in only(results).studies[0].points
+    extend_sweep(results, "w8", ask())
+    extend_sweep(results, "w8", ask(overrides=["centre.standard.lr=2"], lr_range="0:0"))
+    assert Point(2.0, 0.25) in only(results).studies[0].grid_points
 
 
 @pytest.mark.parametrize(
@@ -176,7 +183,7 @@ def test_names_that_could_be_anything_else_are_refused(name: str) -> None:
 
 def test_any_text_can_be_made_a_name() -> None:
     for text in ("my grid", "../../etc/passwd", "s=0.25", "…", "w" * 99, "-.-"):
-        assert check_name(plain(text))
+        assert check_name(sanitize_name(text))
 
 
 # --- at the same instant --------------------------------------------------------------------------------------------
@@ -188,7 +195,7 @@ def test_two_commands_at_the_same_instant_are_both_in(ask: Ask, results: Path) -
 
     def one(sweep_spec: SweepSpec) -> None:
         barrier.wait()
-        extend(results, "w8", sweep_spec)
+        extend_sweep(results, "w8", sweep_spec)
 
     threads = [threading.Thread(target=one, args=(sweep_spec,)) for sweep_spec in sweep_specs]
     for thread in threads:
@@ -196,7 +203,7 @@ def test_two_commands_at_the_same_instant_are_both_in(ask: Ask, results: Path) -
     for thread in threads:
         thread.join()
     assert sorted(only(results).studies[0].seeds) == list(range(8))
-    assert len(only(results).entries) == 8
+    assert len(only(results).versions) == 8
 
 
 def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results: Path) -> None:
@@ -206,7 +213,7 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results
     def one(sweep_spec: SweepSpec) -> None:
         barrier.wait()
         try:
-            extend(results, "w8", sweep_spec)
+            extend_sweep(results, "w8", sweep_spec)
         except SweepNameTakenError as error:
             refused.append(error)
 
@@ -215,43 +222,43 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(refused), len(only(results).entries)) == (2, 1)
+    assert (len(refused), len(only(results).versions)) == (2, 1)
 
 
 # --- note, archive, rename ------------------------------------------------------------------------------------------
 
 
 def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask())
+    extend_sweep(results, "w8", ask())
     for number, text in enumerate(("first", "second"), 2):
-        add(results, "w8", SweepVersion(note=text))
+        append_version(results, "w8", SweepVersion(note=text))
         os.utime(results / "sweeps" / "w8" / f"{number:04d}.yaml", (10**9 - number, 10**9 - number))
-    add(results, "w8", SweepVersion(archived=True))
-    assert (only(results).note, only(results).archived) == ("second", True)
-    assert load_sweep_store(results).chosen() == []
-    assert load_sweep_store(results).chosen(["w8"]) == [only(results)]
-    add(results, "w8", SweepVersion(archived=False))
-    assert extend(results, "w8", ask(), note="second") == "", "the same note says nothing new"
-    add(results, "w8", SweepVersion(archived=True))
-    assert extend(results, "w8", ask(seeds=[1])) == "sweep w8 is extended, and no longer archived"
-    assert not only(results).archived
+    append_version(results, "w8", SweepVersion(archived=True))
+    assert (only(results).note, only(results).is_archived) == ("second", True)
+    assert load_sweep_store(results).select() == []
+    assert load_sweep_store(results).select(["w8"]) == [only(results)]
+    append_version(results, "w8", SweepVersion(archived=False))
+    assert extend_sweep(results, "w8", ask(), note="second") == "", "the same note says nothing new"
+    append_version(results, "w8", SweepVersion(archived=True))
+    assert extend_sweep(results, "w8", ask(seeds=[1])) == "sweep w8 is extended, and no longer archived"
+    assert not only(results).is_archived
     with pytest.raises(InputError, match="unknown sweep 'w9'"):
-        add(results, "w9", SweepVersion(note="of nothing"))
+        append_version(results, "w9", SweepVersion(note="of nothing"))
 
 
 def test_a_renamed_sweep_is_the_same_but_for_its_name(ask: Ask, results: Path) -> None:
-    extend(results, "w8", sweep_spec := ask())
+    extend_sweep(results, "w8", sweep_spec := ask())
     rename_sweep(results, "w8", "width-8")
     assert (only(results).name, only(results).sweep_specs) == ("width-8", (sweep_spec,))
-    extend(results, "w8", ask(overrides=["batch_size=16"]))
+    extend_sweep(results, "w8", ask(overrides=["batch_size=16"]))
     for new in ("w8", "width-8"):
         with pytest.raises(InputError, match="already"):
             rename_sweep(results, "width-8", new)
 
 
 def test_a_sweep_that_a_command_follows_keeps_its_name(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask())
-    with followed(results, ["w8"]), pytest.raises(InputError, match=f"process {process().pid} on "):
+    extend_sweep(results, "w8", ask())
+    with mark_followed(results, ["w8"]), pytest.raises(InputError, match=f"process {process_identity().pid} on "):
         rename_sweep(results, "w8", "other")
     rename_sweep(results, "w8", "other")
     assert [path.name for path in (results / "sweeps" / "other").iterdir() if path.suffix == ".json"] == []
@@ -259,12 +266,12 @@ def test_a_sweep_that_a_command_follows_keeps_its_name(ask: Ask, results: Path) 
 
 def test_followers_of_a_sweep_are_processes_that_live(results: Path) -> None:
     (results / "sweeps" / "w").mkdir(parents=True)
-    with followed(results, ["w"]):
-        (path,) = followers(results, "w")
-        assert followers(results, "other") == {}
+    with mark_followed(results, ["w"]):
+        (path,) = find_followers(results, "w")
+        assert find_followers(results, "other") == {}
         path.with_name("follower-dead.json").write_text(path.read_text().replace('"pid": ', '"pid": 9999'))
-        assert list(followers(results, "w")) == [path]
-    assert followers(results, "w") == {}
+        assert list(find_followers(results, "w")) == [path]
+    assert find_followers(results, "w") == {}
 
 
 # --- damaged, and of other versions ---------------------------------------------------------------------------------
@@ -272,24 +279,24 @@ def test_followers_of_a_sweep_are_processes_that_live(results: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "[", "version: 1\nasked: 3", "version: 2", "asked: {grid: a}", "- 1", "\x00"])
 def test_a_damaged_sweep_is_named_and_others_go_on(ask: Ask, results: Path, content: str) -> None:
-    extend(results, "w8", ask())
-    extend(results, "other", ask())
+    extend_sweep(results, "w8", ask())
+    extend_sweep(results, "other", ask())
     path = results / "sweeps" / "w8" / "0001.yaml"
     path.write_text(content)
     sweep_store = load_sweep_store(results)
-    assert list(sweep_store.named) == ["other"]
+    assert list(sweep_store.sweeps) == ["other"]
     assert str(path) in sweep_store.broken["w8"]
     with pytest.raises(CorruptError, match=re.escape(str(path))):
-        sweep_store.chosen(["w8"])
+        sweep_store.select(["w8"])
     with pytest.raises(CorruptError, match=re.escape(str(path))):
-        extend(results, "w8", ask(seeds=[7]))
+        extend_sweep(results, "w8", ask(seeds=[7]))
 
 
 def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask())
+    extend_sweep(results, "w8", ask())
     for seed in (1, 2):
-        extend(results, "w8", ask(seeds=[seed]))
-    add(results, "w8", SweepVersion(note="mine"))
+        extend_sweep(results, "w8", ask(seeds=[seed]))
+    append_version(results, "w8", SweepVersion(note="mine"))
     folder = results / "sweeps" / "w8"
     (folder / "0002.yaml").rename(folder / "away.txt")
     assert load_sweep_store(results).broken["w8"].startswith(f"{folder / '0002.yaml'} is missing; ")
@@ -305,7 +312,7 @@ def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) 
 @pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
 def test_any_note_is_read_as_it_was_written(ask: Ask, results: Path, text: str) -> None:
     sweep_spec = ask()
-    extend(results, "w8", sweep_spec.model_copy(update={"grid": text, "launch_set": (text,)}), note=text)
+    extend_sweep(results, "w8", sweep_spec.model_copy(update={"grid": text, "launch_set": (text,)}), note=text)
     (asked,) = only(results).sweep_specs
     assert (only(results).note, asked.grid, asked.launch_set) == (text, text, (text,))
 
@@ -330,34 +337,36 @@ def test_a_note_that_would_disturb_a_terminal_is_refused(text: str) -> None:
 )
 def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, new: str, told: str) -> None:
     for name in ("w8", "other"):
-        extend(results, name, ask())
-    extend(results, "w8", ask(seeds=[1]))
+        extend_sweep(results, name, ask())
+    extend_sweep(results, "w8", ask(seeds=[1]))
     path = results / "sweeps" / "w8" / "0002.yaml"
     path.write_text(path.read_text().replace(old, new))
     sweep_store = load_sweep_store(results)
-    assert list(sweep_store.named) == ["other"]
+    assert list(sweep_store.sweeps) == ["other"]
     assert told in sweep_store.broken["w8"]
     assert str(path.parent) in sweep_store.broken["w8"]
 
 
 def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(ask: Ask, results: Path) -> None:
-    extend(results, "w8", ask())
+    extend_sweep(results, "w8", ask())
     sweep_store = load_sweep_store(results)
     rename_sweep(results, "w8", "new")
-    assert not append(results, sweep_store, "w8", SweepVersion(asked=ask(seeds=[1]))), "all is to be looked at again"
-    assert list(load_sweep_store(results).named) == ["new"]
+    assert not try_append(results, sweep_store, "w8", SweepVersion(asked=ask(seeds=[1]))), (
+        "all is to be looked at again"
+    )
+    assert list(load_sweep_store(results).sweeps) == ["new"]
     assert not load_sweep_store(results).broken
     assert not (results / "sweeps" / "w8").exists()
 
 
 def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(ask: Ask, results: Path) -> None:
     (results / "sweeps" / "w8").mkdir(parents=True)
-    assert load_sweep_store(results).named == {}
-    extend(results, "w8", ask())
+    assert load_sweep_store(results).sweeps == {}
+    extend_sweep(results, "w8", ask())
     assert only(results).name == "w8"
 
 
 def test_a_results_folder_that_cannot_be_made_is_a_storage_error(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="file/sweeps"):
-        extend(tmp_path / "file", "w8", ask())
+        extend_sweep(tmp_path / "file", "w8", ask())

@@ -13,13 +13,13 @@ from ettsweep.runs.spec import MAX_SEED, RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.shipped_files import shipped
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, Point, parse_point
 from ettsweep.study.run_index import Run
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
-from ettsweep.study.verdict import FINAL, Verdict, side_by_side
+from ettsweep.study.verdict import FINAL_VERDICTS, Verdict, conflicting_verdicts
 from ettsweep.study.verification import evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
@@ -50,7 +50,7 @@ def search_of(tmp_path: Path) -> Callable[..., Study]:
             criterion: {{rule: paper}}
             """
         )
-        return load_request(path).searches()[0]
+        return load_sweep_spec(path).studies()[0]
 
     return make
 
@@ -86,7 +86,7 @@ def verify(study: Study, runs: Sequence[Run], at: Point | None = None) -> Verdic
 
 def wanted(study: Study, runs: Sequence[Run], at: Point | None = None) -> list[RunSpec]:
     study_state = evaluate(study, runs)
-    return study_state.wanted(study_state.verdict(at))
+    return study_state.needed_specs(study_state.verdict(at))
 
 
 def offset_of(point: Point | None) -> Offset:
@@ -106,7 +106,7 @@ def test_a_point_better_than_its_six_neighbours_is_optimal(study: Study) -> None
     assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.0)
     assert verdict.study.metric == Metric("best_loss", "min")
     assert {offset_of(n.point): n.score for n in verdict.neighbours} == {o: bowl(o) for o in SIX}
-    assert verdict.missing == []
+    assert verdict.missing_points == []
     assert wanted(study, runs_on(study, BOWL)) == []
     assert evaluate(study, runs_on(study, BOWL)).climb() == verdict
 
@@ -164,8 +164,8 @@ def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
     assert len({run.spec.lr for run in runs}) == 6
     for found in (runs, runs[::-1]):
         verdict = verify(study, found)
-        assert (verdict.verdict, verdict.score, verdict.fresh) == ("optimal", 1.0, {2: 1.0})
-        assert verdict.point == study.points[1], "the lattice's, whoever was first"
+        assert (verdict.verdict, verdict.score, verdict.fresh_scores) == ("optimal", 1.0, {2: 1.0})
+        assert verdict.point == study.grid_points[1], "the lattice's, whoever was first"
         assert verdict.outside == ()
         assert wanted(study, found) == []
     missing = run_at(study, (0, 0), 1, state="interrupted")
@@ -178,17 +178,17 @@ def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., 
     study = search_of(lr=f"{{range: [0, {20 * step}], step: {step}}}", wd="fixed")
     runs = [near(run_at(study, (i * step, 0), 0, 1.0 + i), 1e-7, 0) for i in range(24)]
     study_state = evaluate(study, runs)
-    assert [study_state.at(point).score for point in study.points] == [1.0 + i for i in range(21)]
-    assert [study_state.at(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
+    assert [study_state.score_point(point).score for point in study.grid_points] == [1.0 + i for i in range(21)]
+    assert [study_state.score_point(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
     beyond = CENTRE.moved(24 * step, 0)
-    assert study_state.snap(beyond) == beyond, "typed in full, a step beyond what is known"
+    assert study_state.resolve_point(beyond) == beyond, "typed in full, a step beyond what is known"
 
 
 def test_nothing_to_search_is_unsearched(search_of: Callable[..., Study]) -> None:
     study = search_of(lr="fixed", wd="fixed")
     verdict = verify(study, runs_on(study, {(0, 0): 1.0, (3, 0): 0.5}))  # of another search of the family
     assert (verdict.verdict, verdict.neighbours, verdict.score) == ("unsearched", (), 1.0)
-    assert verdict.verdict in FINAL
+    assert verdict.verdict in FINAL_VERDICTS
 
 
 # --- edge -----------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Stud
     runs = runs_on(study, {o: s for o, s in BOWL.items() if o != absent})
     verdict = verify(study, runs)
     assert verdict.verdict == "edge"
-    assert [offset_of(p) for p in verdict.missing] == [absent]
+    assert [offset_of(p) for p in verdict.missing_points] == [absent]
     assert verdict.reason == "1 of 6 neighbours had not been asked for"
     assert offsets(wanted(study, runs)) == {(0, 0), absent}
 
@@ -209,7 +209,7 @@ def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Ca
     runs = [run_at(study, o, seed, bowl(o)) for o in BOWL for seed in (0, 1) if (o, seed) != ((1, 0), 1)]
     verdict = verify(study, runs)
     assert verdict.verdict == "edge"
-    assert [offset_of(p) for p in verdict.missing] == [(1, 0)]
+    assert [offset_of(p) for p in verdict.missing_points] == [(1, 0)]
     assert {spec.seed for spec in wanted(study, runs)} == {0, 1}
 
 
@@ -279,7 +279,7 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, 
     assert verdict.reason == (
         f"1 neighbour is to come; 1 run stands still: {run_id} {state}; `ettsweep retry {run_id}` trains it again"
     )
-    assert verdict.verdict not in FINAL
+    assert verdict.verdict not in FINAL_VERDICTS
 
 
 def test_a_held_neighbour_is_not_to_be_retried(study: Study) -> None:
@@ -397,26 +397,26 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
     assert {offset_of(run.point) for run in verdict.runs} == set(calm)
     for offset in other:
         with pytest.raises(InputError, match=r"--at: (lr|wd)"):
-            evaluate(study, runs_on(study, calm | other)).snap(CENTRE.moved(*offset))
+            evaluate(study, runs_on(study, calm | other)).resolve_point(CENTRE.moved(*offset))
 
 
 def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Study]) -> None:
     wide = "{range: [-1, 1]}"
     free, held = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
     more = replace(free, seeds=(0, 1), sweep="more")
-    far = replace(free, points=(*free.points, CENTRE.moved(9, 0)), sweep="far")
+    far = replace(free, grid_points=(*free.grid_points, CENTRE.moved(9, 0)), sweep="far")
     strict = replace(free, criterion=Criterion(rule="paper", confidence=0.99, margin=0.015), sweep="strict")
     runs = runs_on(free, BOWL | {(0, 1): 0.5})
     verdicts = [verify(study, runs) for study in (free, held, more, far)]
     verdicts.append(replace(verdicts[1], study=strict))
     assert [v.verdict for v in verdicts[:2]] == ["edge", "optimal"]
-    told = {(verdict.study.sweep, other.study.sweep): why for verdict, other, why in side_by_side(verdicts)}
+    told = {(verdict.study.sweep, other.study.sweep): why for verdict, other, why in conflicting_verdicts(verdicts)}
     assert told["free", "held"] == ["wd is searched in steps of 1 / fixed at 2^-1"]
     assert told["free", "more"] == ["seeds are 0 / 0, 1"]
     assert told["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
     assert told["free", "strict"] == ["confidence is 0.95 / 0.99", "margin is 2% / 1.5%"]
     assert told["free", "far"] == ["lr was requested from 2^-8 to 2^-6 / 2^-8 to 2^2"]
-    assert list(side_by_side([verdicts[0], replace(verdicts[0], study=more)])) == [], "they say the same"
+    assert list(conflicting_verdicts([verdicts[0], replace(verdicts[0], study=more)])) == [], "they say the same"
 
 
 def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> None:
@@ -438,7 +438,7 @@ def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Study]) -> None:
     way = [CENTRE.moved(i, 0) for i in range(4)]
     for first in range(4):
         verdict = evaluate(study, runs).climb(way[first])
-        assert (verdict.path, verdict.way) == (tuple(way[first:3]), tuple(way[first:]))
+        assert (verdict.path, verdict.full_path) == (tuple(way[first:3]), tuple(way[first:]))
 
 
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
@@ -446,37 +446,37 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
     runs = runs_on(study, BOWL)
     new = Point(CENTRE.lr * 2**9, CENTRE.wd / 2**9)
     for point in (*(CENTRE.moved(*offset) for offset in BOWL), new):
-        assert evaluate(study, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
-        assert evaluate(study, runs).snap(parse_point(str(point).strip("()"), "--at")) == point
+        assert evaluate(study, runs).resolve_point(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
+        assert evaluate(study, runs).resolve_point(parse_point(str(point).strip("()"), "--at")) == point
     with pytest.raises(
         InputError, match=r"--at: lr 0\.007891 is no point of vit-digits standard; the nearest is 2\^-7"
     ):
-        evaluate(study, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
+        evaluate(study, runs).resolve_point(Point(CENTRE.lr * 1.01, CENTRE.wd))
 
 
 def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Study]) -> None:
     step = 2.0**-10
     study = search_of(lr=f"{{range: [0, {4 * step}], step: {step}}}", wd="fixed")
-    for point in study.points:
-        assert evaluate(study, []).snap(point) == point
+    for point in study.grid_points:
+        assert evaluate(study, []).resolve_point(point) == point
 
 
 def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(study: Study) -> None:
     fixed = Axis(fixed=True)
     zero = Point(CENTRE.lr, 0.0)
     base = study.base.with_point(*zero, 0)
-    without_decay = replace(study, base=base, wd=fixed, points=(zero,))
-    assert evaluate(without_decay, []).snap(zero) == zero
+    without_decay = replace(study, base=base, wd=fixed, grid_points=(zero,))
+    assert evaluate(without_decay, []).resolve_point(zero) == zero
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
-        evaluate(without_decay, []).snap(CENTRE)
+        evaluate(without_decay, []).resolve_point(CENTRE)
 
 
 def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Study]) -> None:
     study = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
-        evaluate(study, []).snap(Point(CENTRE.lr, 1.0))
+        evaluate(study, []).resolve_point(Point(CENTRE.lr, 1.0))
     far = Point(CENTRE.lr * 8, CENTRE.wd)
-    assert evaluate(study, []).snap(far) == far, "along the free axis any point can be"
+    assert evaluate(study, []).resolve_point(far) == far, "along the free axis any point can be"
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ def test_diverged_neighbours_are_worse_than_any_score(study: Study) -> None:
     verdict = verify(study, runs_on(study, scores))
     assert (verdict.verdict, verdict.score) == ("optimal", 1e30)
     assert {n.state for n in verdict.neighbours if n.score is None} == {"diverged"}
-    assert verdict.missing == []
+    assert verdict.missing_points == []
 
 
 def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Study]) -> None:
@@ -551,7 +551,7 @@ def test_fresh_seeds_are_reported_but_never_move_the_verdict(study: Study) -> No
     unfinished = [run_at(study, (0, 0), 4, state="running"), run_at(study, (0, 0), 5, state="failed")]
     after = verify(study, [*fresh, *better_elsewhere, *unfinished, *searched])
     assert (after.verdict, after.point, after.score) == (before.verdict, before.point, before.score)
-    assert list(after.fresh.items()) == [(1, 7.0), (2, None), (3, 9.0)]
+    assert list(after.fresh_scores.items()) == [(1, 7.0), (2, None), (3, 9.0)]
 
 
 def test_fresh_seeds_alone_make_no_candidate(study: Study) -> None:
@@ -578,7 +578,7 @@ def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[.
 
 
 def test_accuracy_is_best_where_it_is_highest() -> None:
-    study = load_request(shipped("grids") / "vit-b16.yaml", ["ntk"], lr_range="0:0", wd_range="0:0").searches()[0]
+    study = load_sweep_spec(shipped("grids") / "vit-b16.yaml", ["ntk"], lr_range="0:0", wd_range="0:0").studies()[0]
     study = replace(study, criterion=Criterion(rule="paper"))
     centre = Point(20.0, 4e-5)
 
@@ -611,7 +611,7 @@ def search_for(study: Study, surface: Callable[[Offset], float]) -> tuple[Verdic
             runs[spec.run_id] = run_at(study, offset, spec.seed, surface(offset))
         return len(new)
 
-    train(evaluate(study, []).specs(study.points))
+    train(evaluate(study, []).specs(study.grid_points))
     while True:
         found = list(runs.values())
         verdict = verify(study, found)
@@ -662,7 +662,7 @@ def test_a_climb_on_one_axis_ends_at_its_optimum(search_of: Callable[..., Study]
 def test_a_surface_without_an_optimum_ends_the_climb(study: Study) -> None:
     verdict, runs = search_for(study, lambda offset: 2.0 ** offset[1])
     assert verdict.verdict == "edge"
-    assert verdict.verdict not in FINAL
+    assert verdict.verdict not in FINAL_VERDICTS
     assert runs < 6 * (REACH + 2)
 
 
@@ -677,7 +677,7 @@ def test_a_pruned_neighbour_is_wanted_and_worth_nothing_before(study: Study, rul
     assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
     assert {offset_of(n.point): n.state for n in verdict.neighbours}[(1, 0)] is State.PRUNED
     assert (1, 0) in offsets(wanted(study, runs))
-    assert verdict.stuck == ()
+    assert verdict.blocked_run_ids == ()
 
 
 @pytest.mark.parametrize("rule", ["paper", "bound"])
@@ -711,4 +711,4 @@ def test_a_point_is_pruned_once_no_other_seed_of_it_is_to_come(search_of: Callab
     study = search_of(seeds=(0, 1))
     for other, state in (("running", "running"), ("done", "pruned"), ("failed", "failed")):
         runs = [run_at(study, (0, 0), 0, state="pruned"), run_at(study, (0, 0), 1, 1.0, other)]
-        assert evaluate(study, runs).at(CENTRE).state == state
+        assert evaluate(study, runs).score_point(CENTRE).state == state

@@ -243,7 +243,7 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
 
 def attempts(results: Path) -> Counter[int]:
     """Return how many runs took how many attempts."""
-    return Counter(len(RunDir(run.path).numbers()) for run in runs_in(results))
+    return Counter(len(RunDir(run.path).attempt_numbers()) for run in runs_in(results))
 
 
 def main() -> int:

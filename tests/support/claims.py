@@ -16,7 +16,7 @@ from support.commandline import PATIENCE_S
 
 def claimed(run: RunDir, owner: Process | None = None) -> Attempt:
     """Claim the next attempt, in the name of another process if one is given."""
-    attempt = run.claim({"device": "cpu"}, after=max(run.numbers(), default=0))
+    attempt = run.claim({"device": "cpu"}, after=max(run.attempt_numbers(), default=0))
     assert attempt is not None
     if owner is not None:
         (attempt.path / "claim.json").write_text(dumps({"process": owner.to_json()}))

@@ -27,7 +27,7 @@ from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_updates import extend
+from ettsweep.study.sweep_updates import extend_sweep
 from ettsweep.worker.signals import SIGNALS
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
@@ -61,7 +61,7 @@ def write_grid(path: Path, **changes: Any) -> Path:
 
 def keep(results: Path, sweep_spec: SweepSpec) -> None:
     """Keep a request under the name of its grid file, as `grid` does."""
-    extend(results, Path(sweep_spec.grid).stem, sweep_spec)
+    extend_sweep(results, Path(sweep_spec.grid).stem, sweep_spec)
 
 
 def finish(results: Path, spec: RunSpec, score: float) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ettsweep.report.families import StrategyComparison
-from ettsweep.report.figure_files import Figure, FigureWriter
+from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.verdict_text import Key
 
@@ -12,5 +12,5 @@ ROWS = 60
 
 
 def figures_of(comparisons: Iterable[StrategyComparison]) -> dict[tuple[Key, str], Figure]:
-    drawing = FigureWriter(RunHistories(), ROWS)
-    return {(key, figure.kind): figure for comparison in comparisons for key, figure in drawing.of(comparison)}
+    drawing = FigureBuilder(RunHistories(), ROWS)
+    return {(key, figure.kind): figure for comparison in comparisons for key, figure in drawing.build(comparison)}

@@ -89,7 +89,7 @@ STICK = {"checkpoint": stick_in_checkpoint, "metrics": stick_in_metrics, "result
 def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
     device = torch.device("cpu")
     torch.set_num_threads(1)
-    attempt = run.claim(environment(device), after=max(run.numbers(), default=0))
+    attempt = run.claim(environment(device), after=max(run.attempt_numbers(), default=0))
     assert attempt is not None
     if how in STICK:
         STICK[how](Stuck(pipe), count)
@@ -131,7 +131,7 @@ def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str,
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(read)
-        number = max(run.numbers())
+        number = max(run.attempt_numbers())
         resumed = run.attempt(number).resumed_from()[1]
         told.append({"how": how if reached else "", "count": count, "resumed": resumed})
         if run.result_path.exists():

@@ -13,13 +13,13 @@ from ettsweep.strategies.optimizers import AdamWSpec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
 from ettsweep.trainer.tasks.text.text_task import PydocTask
-from ettsweep.trainer.training.coroutine import Stop
+from ettsweep.trainer.training.coroutine import StopReason
 
 CPU = torch.device("cpu")
 
 MakeSpec = Callable[..., RunSpec]
 Undisturbed = Callable[[RunSpec], tuple[bytes, object]]
-Poll = Callable[[Attempt], Stop | None]
+Poll = Callable[[Attempt], StopReason | None]
 Trained = Callable[..., tuple[list[RunDir], list[list[str]]]]
 
 ODD = 33
@@ -29,12 +29,12 @@ REL = 1e-4
 """Sums of 33 samples in another order differ by some 1e-7, and 24 steps of AdamW carry that some hundred times further."""
 
 
-def never(attempt: Attempt) -> Stop | None:
+def never(attempt: Attempt) -> StopReason | None:
     """Do not stop an attempt."""
     return None
 
 
-def stop_at(step: int, stop: Stop = Stop.TERMINATED) -> Poll:
+def stop_at(step: int, stop: StopReason = StopReason.TERMINATED) -> Poll:
     """Return a poll that stops an attempt after `step` more steps."""
     calls = iter(range(step + 1))
     return lambda attempt: stop if next(calls) == step else None
@@ -71,7 +71,7 @@ class Train(Protocol):
 def result_of(run: RunDir) -> dict[str, Any]:
     """Return the result; where there is none, fail with what was logged."""
     result = run.result()
-    assert result is not None, [run.attempt(n).log() for n in run.numbers()]
+    assert result is not None, [run.attempt(n).log_text() for n in run.attempt_numbers()]
     return result
 
 

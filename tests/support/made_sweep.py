@@ -11,7 +11,7 @@ from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.study.lattice import Axis, Point, expand
 from ettsweep.study.run_index import Run, load_run_index
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import by_family
+from ettsweep.study.sweep_store import group_by_family
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate
 from ettsweep.trainer.models.vit_spec import VitSpec
@@ -113,16 +113,16 @@ def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS
     wd = Axis(fixed=True) if wd_fixed else Axis(low=-1, high=1)
     lr = Axis(low=-1, high=1)
     points = expand(Point(base.lr, base.wd), lr, wd)
-    return Study(base=base, lr=lr, wd=wd, seeds=seeds, points=tuple(points))
+    return Study(base=base, lr=lr, wd=wd, seeds=seeds, grid_points=tuple(points))
 
 
 def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2, wd_fixed: bool = False) -> Study:
     """Return the search of a family whose ranges go that many steps from its centre, with proposals in steps from it."""
     centre, wd_reach = Point(base.lr, base.wd), 0 if wd_fixed else reach
-    asked = replace(search(base, wd_fixed, seeds=(0,)), points=())
+    asked = replace(search(base, wd_fixed, seeds=(0,)), grid_points=())
     axes = {"lr": Axis(low=-reach, high=reach)} | ({} if wd_fixed else {"wd": Axis(low=-reach, high=reach)})
     box = (centre.moved(-reach, -wd_reach), centre.moved(reach, wd_reach))
-    return replace(asked, **axes, box=box, proposed=tuple(centre.moved(*steps) for steps in proposed))
+    return replace(asked, **axes, box=box, suggested_points=tuple(centre.moved(*steps) for steps in proposed))
 
 
 def finish_at(
@@ -144,7 +144,7 @@ class Made:
 
     @property
     def searches(self) -> dict[str, list[Study]]:
-        return by_family(verdict.study for verdict in self.verdicts)
+        return group_by_family(verdict.study for verdict in self.verdicts)
 
     def verdict(self, strategy: str) -> Verdict:
         return next(v for v in self.verdicts if v.strategy == strategy)
@@ -152,5 +152,5 @@ class Made:
 
 def read(results: Path, studies: list[Study]) -> Made:
     run_index = load_run_index(results)
-    verdicts = [evaluate(s, run_index.family(s.family)).verdict() for s in studies]
+    verdicts = [evaluate(s, run_index.family_runs(s.family)).verdict() for s in studies]
     return Made(results, list(run_index.runs.values()), verdicts)

@@ -7,9 +7,9 @@ import numpy as np
 
 from ettsweep.runs.spec import ModelSpec
 from ettsweep.strategies.factors import Group, Optimizer, init_std, lr_factor
-from ettsweep.theory.expectations import Expectations, Prediction, between, own
+from ettsweep.theory.expectations import Expectations, Prediction, mean_between_samples, mean_over_positions
 from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels
-from ettsweep.theory.measurement import EXACT, Measurement
+from ettsweep.theory.measurement import EXACT_VALUES, Measurement
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
@@ -66,15 +66,15 @@ def _network(expected: Expectations, i: int, seed: int) -> Measurement:
         width=n,
         seed=seed,
         kernels={
-            stage.name: (own(stage.kernel.value), between(SAMPLES)(stage.kernel.value))
+            stage.name: (mean_over_positions(stage.kernel.value), mean_between_samples(SAMPLES)(stage.kernel.value))
             for stage in prediction.kernels.stages
         },
         stds=each(lambda group: init_std(group, model, expected.s)),
         factors=each(lambda group: lr_factor(group, model, expected.s, expected.optimizer, "ignore")),
-        gradients=each(lambda group: own(prediction.kernels.tangent[group].value) / len(sizes[group])),
+        gradients=each(lambda group: mean_over_positions(prediction.kernels.tangent[group].value) / len(sizes[group])),
         changes=[{stage: n ** (0.0 if e is None else e.power) for stage, e in changes.items()}],
-        function_changes={group: 0.01 * e.shape[i] * n**e.power for group, e in contributions.items()},
-        layers={layer: {"blocks.0": right} for layer, (right, _) in EXACT.items()} if seed == 0 else {},
+        function_changes={group: 0.01 * e.relative_values[i] * n**e.power for group, e in contributions.items()},
+        layers={layer: {"blocks.0": right} for layer, (right, _) in EXACT_VALUES.items()} if seed == 0 else {},
         decay=each(lambda group: float(group is not Group.HEAD_BIAS)) if seed == 0 else {},
         contact=None if prediction.kernels.contact is None else 5.0,
     )

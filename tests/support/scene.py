@@ -8,7 +8,7 @@ import altair as alt
 import vl_convert
 
 from ettsweep.files import Json
-from ettsweep.report.figure_files import VEGA_LITE
+from ettsweep.report.figure_files import VEGA_LITE_VERSION
 from ettsweep.report.figures.chart_data import FILE_WIDTH
 from ettsweep.report.theme import CONFIG
 
@@ -97,7 +97,7 @@ def scene(figure: alt.LayerChart | Json, **params: object) -> Scene:
     assert params.keys() <= {one["name"] for one in known}
     known = [one | {"value": params[one["name"]]} if one["name"] in params else one for one in known]
     spec = {**spec, "params": known, "width": FILE_WIDTH if spec["width"] == "container" else spec["width"]}
-    graph = vl_convert.vegalite_to_scenegraph(spec, vl_version=VEGA_LITE, config=TOLD)
+    graph = vl_convert.vegalite_to_scenegraph(spec, vl_version=VEGA_LITE_VERSION, config=TOLD)
     found = list(_leaves(graph["scenegraph"], "", 0.0, 0.0))
     labels = [
         str(item["text"]) for where, items in _texts(found, "legend-label") for item in items if "legend" in where

@@ -25,10 +25,10 @@ from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.training import async_checkpoint, checkpoint
-from ettsweep.trainer.training.coroutine import Stop
+from ettsweep.trainer.training.coroutine import StopReason
 from ettsweep.trainer.training.distributed import ProcessGroup, full_tensor, parameters
 from ettsweep.trainer.training.run import environment, prepare, train_run
-from ettsweep.trainer.training.runtime_settings import RuntimeSettings, broadcast_job, broadcast_jobs, dismiss
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings, broadcast_job, broadcast_jobs, dismiss_followers
 from ettsweep.trainer.training.trainer import initial_network
 from support.resident import forget_peak, peak_resident_bytes
 
@@ -172,11 +172,11 @@ def say_memory(trial: Trial, group: ProcessGroup) -> Any:
     trainer.evaluate()
     most = peak_resident_bytes()
     if trial.sharded:
-        if group.leads:
+        if group.is_leader:
             run.claim({}, after=0)
         async_checkpoint.AsyncCheckpointWriter().save(run.attempt(1), trainer, [])()
-        group.agree(0)  # it is on disk
-        checkpoint.restore(checkpoint.load(run.attempt(1)) if group.leads else None, trainer)
+        group.all_max(0)  # it is on disk
+        checkpoint.restore(checkpoint.load(run.attempt(1)) if group.is_leader else None, trainer)
     saved = peak_resident_bytes()
     return {
         key: value - before for key, value in {"weights": weights, "built": built, "most": most, "saved": saved}.items()
@@ -187,7 +187,7 @@ def say_restored(trial: Trial, group: ProcessGroup) -> Any:
     """Return the step of a run's newest checkpoint, and the hash of each of its tensors, put together again."""
     run = RunDir(Path(trial.run))
     trainer = prepare(run.spec(), CPU, trial.execution(), group)
-    checkpoint.restore(checkpoint.load(run.attempt(run.numbers()[-1])) if group.leads else None, trainer)
+    checkpoint.restore(checkpoint.load(run.attempt(run.attempt_numbers()[-1])) if group.is_leader else None, trainer)
     tensors = checkpoint.named_tensors(trainer.model, trainer.optimizer)
     return {"step": trainer.step} | {
         name: sha256(full_tensor(t).numpy().tobytes()).hexdigest() for name, t in tensors.items()
@@ -206,12 +206,12 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     if trial.beside:
         async_checkpoint.LARGE_BYTES = 0
     if trial.how == "no room" and rank == trial.rank:
-        async_checkpoint.AsyncCheckpointWriter._room = lambda *_: False  # type: ignore[method-assign]
+        async_checkpoint.AsyncCheckpointWriter._allocate_copies = lambda *_: False  # type: ignore[method-assign]
     if trial.how == "full" and rank == trial.rank:
         full_with(trial.after)
     calls = 0
 
-    def poll() -> Stop | None:
+    def poll() -> StopReason | None:
         nonlocal calls
         calls += 1
         if rank != trial.rank or calls <= trial.after or trial.after < 0 or trial.how in (*KILLED, "full"):
@@ -220,7 +220,7 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
             os.kill(os.getpid(), signal.SIGKILL)
         if trial.how == "raise":
             raise RuntimeError("this process alone has had enough")
-        return Stop.TERMINATED
+        return StopReason.TERMINATED
 
     group = ProcessGroup.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
 
@@ -235,12 +235,12 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
         train_run(run, attempt, CPU, settings, poll, group)
 
     run = RunDir(Path(trial.run))
-    if group.leads:
-        attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
+    if group.is_leader:
+        attempt = run.claim(environment(CPU), after=max(run.attempt_numbers(), default=0))
         assert attempt is not None
         broadcast_job(group, run.path, attempt.number, trial.execution())
         train(attempt, trial.execution())
-        dismiss(group)
+        dismiss_followers(group)
     else:
         for path, number, settings in broadcast_jobs(group):
             assert path == run.path

@@ -12,7 +12,7 @@ from ettsweep.trainer.training.trainer import Trainer
 def step(stack: Stack, lrs: Sequence[float], batches: Sequence[Iterable[Batch]]) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Take one optimizer step of every member; return loss, gradient norm and loss scale of each."""
     losses_K, gradients = stack.gradients(batches)
-    stack.hand_out(gradients, stack.trainers)
+    stack.distribute_gradients(gradients, stack.trainers)
     updates = [trainer.update(lr) for trainer, lr in zip(stack.trainers, lrs, strict=True)]
     return [(loss, *update) for loss, update in zip(losses_K.unbind(), updates, strict=True)]
 

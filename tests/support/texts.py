@@ -5,7 +5,7 @@ from itertools import islice, product
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from ettsweep.trainer.tasks.text.tokenizer import BYTES, Tokenizer, train_bpe
+from ettsweep.trainer.tasks.text.tokenizer import BYTE_OF_LETTER, Tokenizer, train_bpe
 
 TOPICS = [text for _, text in sorted(topics.items())]
 """Python's own documentation: some eighty documents, 465 kB."""
@@ -31,7 +31,7 @@ def small_tokenizer() -> Tokenizer:
 
 def gpt2_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return vocabulary and merges as GPT-2's are made: bytes, 50,000 merges, <|endoftext|>."""
-    letters = list(BYTES)
+    letters = list(BYTE_OF_LETTER)
     trained = train_bpe(TOPICS, 3000)
     vocab = {letter: k for k, letter in enumerate(letters)}
     merges = list[tuple[str, str]]()

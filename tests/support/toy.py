@@ -98,8 +98,8 @@ def load(
 
 TOY = Architecture(
     spec=ToySpec,
-    sizes={"toy-4": ToySpec(width=4)},
-    letters={"outputs": "o"},
+    presets={"toy-4": ToySpec(width=4)},
+    name_letters={"outputs": "o"},
     dims=dims,
     parameters=parameters,
     forward_flops=forward_flops,
@@ -111,10 +111,10 @@ TOY = Architecture(
 ONES = TaskKind(
     spec=ToyTask,
     sample="image",
-    score=LOWEST_LOSS,
-    misfits=misfits,
-    check=lambda task, model, data: None,
-    found=lambda task, data: "comes with the tests",
+    metric=LOWEST_LOSS,
+    incompatibilities=misfits,
+    check_data=lambda task, model, data: None,
+    describe_data=lambda task, data: "comes with the tests",
     load="support.toy:load",
     train_size=lambda task: int(task.train_size),
 )

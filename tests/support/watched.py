@@ -14,12 +14,12 @@ import pytest
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.run_index import RunIndex
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.watch.view_model import FamilyView, ViewModel
-from ettsweep.watch.watcher import Chosen, Watcher
+from ettsweep.watch.watcher import Selection, Watcher
 from support.commandline import keep, wait_for, write_grid
 from support.made_sweep import finish, loss_at
 
@@ -39,9 +39,9 @@ MIDDLE = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
 
 def ask(results: Path, name: str = "small", **changes: Any) -> list[Study]:
     """Have a sweep be asked for; return the search of each strategy."""
-    sweep_spec = load_request(write_grid(results.parent / f"{name}.yaml", **SMALL | changes))
+    sweep_spec = load_sweep_spec(write_grid(results.parent / f"{name}.yaml", **SMALL | changes))
     keep(results, sweep_spec)
-    return sweep_spec.searches(name)
+    return sweep_spec.studies(name)
 
 
 def at(study: Study, i: int, j: int, seed: int = 0) -> RunSpec:
@@ -59,7 +59,7 @@ def finish_all(results: Path, study: Study, steps: Iterable[tuple[int, int]] = M
 def claim(results: Path, spec: RunSpec, step: int = 60, loss: float = 1.25) -> Attempt:
     """Have this process train a run, which has come to a step at 20 steps a second."""
     run = RunDir.create(results, spec)
-    attempt = run.claim({}, after=(run.numbers() or [0])[-1])
+    attempt = run.claim({}, after=(run.attempt_numbers() or [0])[-1])
     assert attempt
     attempt.append(attempt.metrics_path, [{"step": step, "loss": loss, "grad_norm": 1.0, "lr": spec.lr}])
     line = {"steps_per_s": 20.0}
@@ -68,9 +68,9 @@ def claim(results: Path, spec: RunSpec, step: int = 60, loss: float = 1.25) -> A
     return attempt
 
 
-def choose_all(run_index: RunIndex, sweep_store: SweepStore) -> Chosen:
+def choose_all(run_index: RunIndex, sweep_store: SweepStore) -> Selection:
     """Mean all that there is."""
-    return list(run_index.runs.values()), [study for sweep in sweep_store.chosen() for study in sweep.studies]
+    return list(run_index.runs.values()), [study for sweep in sweep_store.select() for study in sweep.studies]
 
 
 def watcher(results: Path) -> Watcher:
@@ -80,18 +80,22 @@ def watcher(results: Path) -> Watcher:
 
 def rested(watch: Watcher) -> Watcher:
     """Have a watcher that rests from what it has read and judged rest no more."""
-    for rest in (watch._others_rest, watch._choice_rest, *(known.rest for known in watch._families.values())):
-        rest.again_s = 0.0
+    for rest in (
+        watch._waiting_throttle,
+        watch._selection_throttle,
+        *(known.throttle for known in watch._families.values()),
+    ):
+        rest.ready_at_s = 0.0
     return watch
 
 
 def judged(watch: Watcher) -> ViewModel:
     """Look, and find all verdicts."""
-    rested(watch).look()
+    rested(watch).poll()
     rested(watch)
-    while watch.judge():
+    while watch.judge_next():
         pass
-    return watch.sight()
+    return watch.view()
 
 
 def family(view: ViewModel, strategy: str = "standard") -> FamilyView:

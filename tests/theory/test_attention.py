@@ -112,7 +112,7 @@ def test_what_is_certain_has_no_scatter() -> None:
     equal = sample_attention(
         correlations(4), np.ones((6, 6)), 2.0, 2, causal=False, draws=4, rng=np.random.default_rng(0)
     )
-    assert equal.read(np.ones((6, 6))) == pytest.approx(np.ones((4, 4)), rel=1e-12)
+    assert equal.contract_weights(np.ones((6, 6))) == pytest.approx(np.ones((4, 4)), rel=1e-12)
     assert equal.slopes == pytest.approx(0, abs=1e-12)
     assert equal.weights == pytest.approx(1 / 9, rel=1e-12)
 
@@ -122,7 +122,7 @@ def test_what_is_certain_has_no_scatter() -> None:
     assert (causal.weights[:, 0, 0, :, 0, 0] == 1).all()
     assert not causal.weights[:, 0, 1:].any()
     assert not causal.weights[:, 1, 2:].any()
-    assert causal.read(np.ones((6, 6))) == pytest.approx(np.ones((6, 6)), rel=1e-12)
+    assert causal.contract_weights(np.ones((6, 6))) == pytest.approx(np.ones((6, 6)), rel=1e-12)
 
 
 @pytest.mark.usefixtures("statistics")

@@ -15,14 +15,14 @@ from support.perfect import TEXT
 from ettsweep.console import Format
 from ettsweep.errors import StorageError
 from ettsweep.strategies.factors import Group
-from ettsweep.theory.check_tables import leaving_nothing, make_folder, show_check, write_check
-from ettsweep.theory.measurement import Layer, Measurement
+from ettsweep.theory.check_tables import make_folder, remove_folder_on_error, show_check, write_check
+from ettsweep.theory.measurement import LayerCheck, Measurement
 
 BLOCKS = ["stem", "blocks.0.attention", "blocks.0.mlp", "head"]
 GROUPS = ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
 
 
-LAYERS = [layer.value for layer in Layer]
+LAYERS = [layer.value for layer in LayerCheck]
 
 
 def still(m: Measurement) -> Measurement:
@@ -91,7 +91,7 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
         lines = dict.fromkeys(check.curves[1].changes, ((math.nan,) * 4,) * 3)
         check = replace(check, curves=(check.curves[0], replace(check.curves[1], changes=lines)))
     folder = tmp_path / "new" / "folder"
-    with leaving_nothing(folder):
+    with remove_folder_on_error(folder):
         make_folder(folder)
         paths = write_check(folder, check)
     assert [path.name for path in paths] == ["check.json", "figure.svg", "figure.png", "figure.pdf"]
@@ -113,7 +113,7 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "check"
-    with pytest.raises(StorageError, match="file/check"), leaving_nothing(folder):
+    with pytest.raises(StorageError, match="file/check"), remove_folder_on_error(folder):
         make_folder(folder)
     with pytest.raises(StorageError, match="file/check"):
         write_check(folder, made_check())

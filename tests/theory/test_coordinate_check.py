@@ -14,9 +14,9 @@ from support.made_check import made_check
 from support.perfect import WIDTHS
 
 from ettsweep.files import Json
-from ettsweep.report.figure_files import VEGA_LITE
+from ettsweep.report.figure_files import VEGA_LITE_VERSION
 from ettsweep.report.theme import CONFIG
-from ettsweep.theory.coordinate_check import IMPLIED, LOOKS, OUTPUTS, coordinates_figure
+from ettsweep.theory.coordinate_check import IMPLIED, LINE_STYLES, OUTPUTS, coordinates_figure
 
 HIDDEN = 3
 
@@ -48,7 +48,7 @@ def groups(node: Json, role: str) -> Iterator[Json]:
 def scene() -> Json:
     check = made_check()
     drawn = coordinates_figure(check.about, check.widths, check.curves)
-    return vl_convert.vegalite_to_scenegraph(drawn.spec, vl_version=VEGA_LITE, config=CONFIG)["scenegraph"]
+    return vl_convert.vegalite_to_scenegraph(drawn.spec, vl_version=VEGA_LITE_VERSION, config=CONFIG)["scenegraph"]
 
 
 def texts(node: Json, role: str = "") -> list[str]:
@@ -118,7 +118,7 @@ def test_each_part_has_its_line_and_the_outputs_a_thick_one() -> None:
             assert line.widths == pytest.approx(WIDTHS)
             assert line.changes == pytest.approx(curves.changes[stage][step])
         thick = max(solid, key=lambda line: line.wide)
-        assert thick.colour == LOOKS[OUTPUTS][0]
+        assert thick.colour == LINE_STYLES[OUTPUTS][0]
         assert thick.changes == pytest.approx(curves.changes["head"][step])
 
 

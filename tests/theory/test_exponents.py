@@ -7,10 +7,10 @@ from ettsweep.theory.exponents import (
     Exponent,
     ExponentTest,
     fit_power,
-    growth,
     judge_power,
+    log_slope,
     relative_variances,
-    worst,
+    worst_verdict,
 )
 
 WIDTHS = (32, 64, 128, 256)
@@ -101,11 +101,11 @@ def test_no_power_is_off() -> None:
 
 
 def test_the_worst_of_parts_speaks_for_all() -> None:
-    assert worst([ExponentTest.OK, ExponentTest.UNCLEAR, ExponentTest.OK]) is ExponentTest.UNCLEAR
-    assert worst([ExponentTest.UNCLEAR, ExponentTest.OFF, ExponentTest.OK]) is ExponentTest.OFF
-    assert worst([]) is ExponentTest.OK
+    assert worst_verdict([ExponentTest.OK, ExponentTest.UNCLEAR, ExponentTest.OK]) is ExponentTest.UNCLEAR
+    assert worst_verdict([ExponentTest.UNCLEAR, ExponentTest.OFF, ExponentTest.OK]) is ExponentTest.OFF
+    assert worst_verdict([]) is ExponentTest.OK
 
 
 def test_growth_is_the_slope_of_a_plain_fit() -> None:
-    assert growth(WIDTHS, [n**2 for n in WIDTHS]) == pytest.approx(2)
-    assert growth(WIDTHS, [5.0] * 4) == pytest.approx(0)
+    assert log_slope(WIDTHS, [n**2 for n in WIDTHS]) == pytest.approx(2)
+    assert log_slope(WIDTHS, [5.0] * 4) == pytest.approx(0)

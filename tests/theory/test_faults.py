@@ -17,7 +17,7 @@ from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_plan
 from ettsweep.theory.expectations import Expectations
 from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.probe import Probe
-from ettsweep.theory.scaling_check import CheckResult, check_scaling, expect
+from ettsweep.theory.scaling_check import CheckResult, check_scaling, compute_expectations
 from ettsweep.trainer.models import build
 from ettsweep.trainer.models.blocks import CrossAttention, Mlp, Network
 from ettsweep.trainer.models.encdec import DecoderBlock, EncDec
@@ -44,7 +44,7 @@ def theory() -> Theory:
 
     def expected(plan: CheckPlan, probe: Probe) -> Expectations:
         if plan.name not in known:
-            known[plan.name] = expect(plan, probe)
+            known[plan.name] = compute_expectations(plan, probe)
         return known[plan.name]
 
     return expected
@@ -147,7 +147,7 @@ def never_called(patch: Patch) -> None:
 def fast(theory: Theory, monkeypatch: Patch) -> None:
     """Make checks of text quick, too."""
     monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
-    monkeypatch.setattr(scaling_check, "expect", theory)
+    monkeypatch.setattr(scaling_check, "compute_expectations", theory)
 
 
 STD = "the std of initial values is"
@@ -190,7 +190,7 @@ def test_a_planted_fault_is_named_first(
     model: str, plant: Plant, line: str, theory: Theory, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
-    monkeypatch.setattr(scaling_check, "expect", theory)
+    monkeypatch.setattr(scaling_check, "compute_expectations", theory)
     plant(monkeypatch)
     found = check(model)
     assert found.verdict is ExponentTest.OFF

@@ -9,11 +9,11 @@ import pytest
 from support.perfect import HEADS, SAMPLES, TEXT, expectations, perfect
 
 from ettsweep.strategies.factors import BULK, Group
-from ettsweep.theory.expectations import Expectations, own
+from ettsweep.theory.expectations import Expectations, mean_over_positions
 from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.judge import Judgement, judge
 from ettsweep.theory.judgement_text import findings
-from ettsweep.theory.measurement import EXACT, Layer, Measurement
+from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck, Measurement
 
 Spoil = Callable[[Measurement], Measurement]
 
@@ -123,19 +123,19 @@ def test_a_std_may_be_off_by_what_so_many_numbers_leave() -> None:
         assert is_off(judged(expected, scaled("stds", Group.PE, 0.0, factor))) == off
 
 
-@pytest.mark.parametrize("layer", Layer)
-def test_what_layers_show_is_judged_at_each_place(layer: Layer) -> None:
-    right, tolerance = EXACT[layer]
+@pytest.mark.parametrize("layer", LayerCheck)
+def test_what_layers_show_is_judged_at_each_place(layer: LayerCheck) -> None:
+    right, tolerance = EXACT_VALUES[layer]
 
     def spoil(value: float) -> Spoil:
         def change(m: Measurement) -> Measurement:
-            if layer is Layer.GRADIENT:
+            if layer is LayerCheck.GRADIENT:
                 return replace(m, gradients={**m.gradients, Group.U: (right - value,)})
             return replace(m, layers={**m.layers, layer: {"blocks.0": right, "blocks.1": value}})
 
         return change
 
-    place = "blocks.0.attention.u" if layer is Layer.GRADIENT else "blocks.1"
+    place = "blocks.0.attention.u" if layer is LayerCheck.GRADIENT else "blocks.1"
     for value in (right + 2 * tolerance or 1.0, math.nan):
         judgement = judged(expectations(0.0), spoil(value))
         assert f"{layer}: {place}" in is_off(judgement)
@@ -225,13 +225,13 @@ def test_a_power_that_changes_with_the_width_is_told_from_a_wrong_one() -> None:
     # At these widths C_G grows from a tenth to three: no straight line, and none is asked for.
     wide = (256, 1024, 4096, 8192)
     expected = expectations(0.0, model=TEXT, widths=wide)
-    curve = expected.kernel("decoder.0.mlp", own)
-    straight = [curve.shape[-1] * (n / wide[-1]) ** curve.implied(wide) for n in wide]
-    assert max(abs(a / b - 1) for a, b in zip(curve.shape, straight, strict=True)) > 0.1
+    curve = expected.kernel("decoder.0.mlp", mean_over_positions)
+    straight = [curve.relative_values[-1] * (n / wide[-1]) ** curve.implied_power(wide) for n in wide]
+    assert max(abs(a / b - 1) for a, b in zip(curve.relative_values, straight, strict=True)) > 0.1
     assert judged(expected).verdict is ExponentTest.OK
     power = next(row.quantities["kernel"].power for row in judged(expected).stages if row.name == "decoder.0.mlp")
     assert power is not None
-    assert power.value == pytest.approx(curve.implied(wide))
+    assert power.value == pytest.approx(curve.implied_power(wide))
     assert power.error < 0.03
 
 

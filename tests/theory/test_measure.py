@@ -18,11 +18,11 @@ from ettsweep.theory.expectations import HEAD
 from ettsweep.theory.forward_pass import kernel, logits, observe
 from ettsweep.theory.measure import (
     CPU,
-    by_group,
     function_changes,
+    map_tensors,
     measure,
-    per_tensor,
     shrinkage,
+    split_by_group,
     squared_gradients,
     train,
 )
@@ -125,17 +125,17 @@ def test_squared_gradients_are_those_of_each_output(
     name: str, outputs_of_a_sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, probe = small_run(name)
-    probe = replace(probe, quiet_K=probe.quiet_K[: 3 if name == "vit-digits" else 1])
+    probe = replace(probe, unread_K=probe.unread_K[: 3 if name == "vit-digits" else 1])
     network = network_of(spec)
     names, parameters = zip(*network.named_parameters(), strict=True)
-    outputs = logits(network, probe)[..., probe.quiet_K].flatten()
+    outputs = logits(network, probe)[..., probe.unread_K].flatten()
     exact = dict[tuple[Group, int], float]()
     for output in outputs:
         gradients = torch.autograd.grad(
             output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
         )
         by_name = dict(zip(names, gradients, strict=True))
-        for group, members in by_group(by_name, spec.model).items():
+        for group, members in split_by_group(by_name, spec.model).items():
             for i, part in enumerate(members):
                 exact[group, i] = exact.get((group, i), 0.0) + part.square().sum().item() / len(outputs)
     patterns = itertools.product((1.0, -1.0), repeat=outputs_of_a_sample)  # of random signs, each as likely
@@ -160,7 +160,7 @@ def test_what_a_group_changes_is_what_a_network_with_its_new_values_alone_says()
             old[name][32:] = new[name][32:]
         moved = (other(*probe.batch.inputs) - network_of(spec)(*probe.batch.inputs))[:, probe.trained_K]
     assert changes[Group.V] == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-3)
-    assert set(changes) == set(by_group(before, spec.model))
+    assert set(changes) == set(split_by_group(before, spec.model))
 
 
 def test_changes_that_fp32_would_not_show_are_seen() -> None:
@@ -206,7 +206,7 @@ def test_training_is_that_of_torch_alone() -> None:
 def test_factors_are_read_off_the_optimizer() -> None:
     spec, probe = small_run("vit-digits", strategy=StrategySpec(s=0.5))
     found = measure(spec, probe, 1, decay=False, by_layer=False)
-    parts = by_group(dict(network_of(spec).named_parameters()), spec.model)
+    parts = split_by_group(dict(network_of(spec).named_parameters()), spec.model)
     for group, factors in found.factors.items():
         expected = lr_factor(group, dims(spec.model), 0.5, "adamw", "ignore")
         assert factors == pytest.approx([expected] * len(parts[group]))
@@ -217,7 +217,7 @@ def test_factors_are_read_off_the_optimizer() -> None:
 def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: AdamWSpec | SgdSpec) -> None:
     spec, _ = small_run(name, optimizer=optimizer, strategy=StrategySpec(s=0.5))
     network = network_of(spec)
-    groups = by_group(dict(network.named_parameters()), spec.model)
+    groups = split_by_group(dict(network.named_parameters()), spec.model)
     found = shrinkage(network, spec)
     for group, tensors in groups.items():
         right = 0.0 if group is Group.HEAD_BIAS else 1.0
@@ -228,5 +228,5 @@ def test_numbers_of_tensors_are_those_of_the_parts_of_fused_parameters() -> None
     spec, _ = small_run("vit-digits")
     tensors = {name: torch.zeros_like(p) for name, p in network_of(spec).named_parameters()}
     tensors["blocks.1.attention.qkv"][16:32] = 3.0
-    greatest = per_tensor(lambda x: x.max().item(), tensors, spec.model)
+    greatest = map_tensors(lambda x: x.max().item(), tensors, spec.model)
     assert {group: values for group, values in greatest.items() if any(values)} == {Group.K: (0.0, 3.0)}

@@ -1,4 +1,4 @@
-from ettsweep.theory.expectations import between, own
+from ettsweep.theory.expectations import mean_between_samples, mean_over_positions
 from ettsweep.theory.probe import SAMPLES, make_probe, small_model
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import model_spec, parameter_count
@@ -38,8 +38,8 @@ def test_images_are_alike_in_part() -> None:
     patches = patchify(make_probe(model).batch.inputs[0], model.patch_size).flatten(0, 1).double().numpy()
     kernel = patches @ patches.T / patches.shape[1]
     # A quarter each is common to all, to a place, to an image, and to nothing; 768 numbers tell to a few hundredths.
-    assert abs(own(kernel) - 1) < 0.1
-    assert abs(between(SAMPLES)(kernel) - (0.25 + 0.25 / 9)) < 0.1
+    assert abs(mean_over_positions(kernel) - 1) < 0.1
+    assert abs(mean_between_samples(SAMPLES)(kernel) - (0.25 + 0.25 / 9)) < 0.1
     assert abs(kernel[0, 1] - 0.5) < 0.15
 
 
@@ -47,7 +47,7 @@ def test_nobody_reads_the_quiet_tokens_and_those_to_predict() -> None:
     probe = make_probe(small_model(model_spec("encdec-tiny"), 1))
     source, previous, target = probe.batch.inputs
     read = set(source.flatten().tolist()) | set(previous.flatten().tolist())
-    assert not read & set(probe.quiet_K.tolist())
-    assert set(probe.trained_K.tolist()) == set(target.flatten().tolist()) <= set(probe.quiet_K.tolist())
+    assert not read & set(probe.unread_K.tolist())
+    assert set(probe.trained_K.tolist()) == set(target.flatten().tolist()) <= set(probe.unread_K.tolist())
     assert len(read) < source.numel()  # some come several times
     assert min(read) > 3  # no special ones

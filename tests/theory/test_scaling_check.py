@@ -140,11 +140,11 @@ def test_a_wrong_exponent_of_a_factor_is_found(
 @pytest.mark.usefixtures("statistics")
 def test_a_wrong_exponent_of_one_of_a_groups_tensors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def planted(model: Any, *rest: Any) -> dict[str, tuple[float, float]]:
-        right = parameter_scales.factors(model, *rest)
+        right = parameter_scales.parameter_factors(model, *rest)
         factor, decay = right["decoder_pe"]
         return right | {"decoder_pe": (factor * math.sqrt(model.width), decay / math.sqrt(model.width))}
 
-    monkeypatch.setattr(optimizer, "factors", planted)
+    monkeypatch.setattr(optimizer, "parameter_factors", planted)
     found = check(model="encdec-tiny")
     assert off(found)["learning-rate factor"] == {Group.PE}
     assert found.findings[0].startswith("pe: the learning-rate factor scales as width^+0.00, not width^-0.50")

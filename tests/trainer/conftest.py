@@ -22,7 +22,7 @@ def train(results: Path) -> Train:
 
     def train(spec: RunSpec, every_steps: int | None = None, poll: Poll = never, folder: Path | None = None) -> RunDir:
         run = RunDir.create(folder or results, spec)
-        attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
+        attempt = run.claim(environment(CPU), after=max(run.attempt_numbers(), default=0))
         assert attempt is not None
         train_run(run, attempt, CPU, RuntimeSettings(checkpoint_every_steps=every_steps), lambda: poll(attempt))
         return run

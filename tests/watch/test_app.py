@@ -58,7 +58,7 @@ def small(results: Path) -> list[Study]:
     done, other = ask(results, strategies=["standard", "ntk"])
     finish_all(results, done)
     claim(results, at(other, 0, 0), step=60, loss=1.25)
-    claim(results, at(other, 0, 1)).fail("error", "RuntimeError: out of luck\nsecond line")
+    claim(results, at(other, 0, 1)).record_failure("error", "RuntimeError: out of luck\nsecond line")
     finish(results, at(other, 1, 0), 0.5, diverged=True)
     RunDir.create(results, at(other, -1, 0))
     return [done, other]
@@ -234,11 +234,11 @@ def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: py
             await pilot.pause()
             assert "reading ..." in seen(app).splitlines()[0]
             assert not re.search(r"\d/\d|left|judged", seen(app))
-            app.reading("reading runs: 100 of 10,000")
+            app.report_progress("reading runs: 100 of 10,000")
             await pilot.pause()
             assert "reading runs: 100 of 10,000" in seen(app).splitlines()[0]
-            view = watcher(results).look()
-            app.seen(view)
+            view = watcher(results).poll()
+            app.show_view(view)
             await pilot.pause()
             assert "not judged yet" in seen(app)
             for key in ("l", "c", "s", "n", "tab", "enter"):  # there is no run

@@ -22,13 +22,13 @@ def test_it_fills_in_as_runs_finish(results: Path) -> None:
     for i, j in MIDDLE:
         RunDir.create(results, at(study, i, j))
     watch = watcher(results)
-    before = cells(family(watch.look()).lattice)
+    before = cells(family(watch.poll()).lattice)
     assert {cell.state for cell in before.values()} == {State.MISSING}
     assert set(before) == set(MIDDLE)
     finish(results, at(study, 1, 0, 0), 0.5)
     finish(results, at(study, 1, 0, 1), 0.7)
     claim(results, at(study, 0, 1))
-    after = cells(family(watch.look()).lattice)
+    after = cells(family(watch.poll()).lattice)
     assert (after[1, 0].state, after[1, 0].score, after[1, 0].finished, after[1, 0].runs) == (State.DONE, 0.6, 2, 2)
     assert (after[0, 1].state, after[0, 1].score, after[0, 1].finished) == (State.RUNNING, None, 0)
     assert after[-1, -1] == before[-1, -1]
@@ -57,8 +57,8 @@ def test_candidate_and_neighbours_are_marked_also_beyond_what_was_asked_for(resu
 def test_what_needs_a_person_is_seen_before_what_trains(results: Path) -> None:
     (study,) = ask(results)
     claim(results, at(study, 0, 0, 0))
-    claim(results, at(study, 0, 0, 1)).fail("error", "RuntimeError: out of luck")
-    assert cells(family(watcher(results).look()).lattice)[0, 0].state is State.FAILED
+    claim(results, at(study, 0, 0, 1)).record_failure("error", "RuntimeError: out of luck")
+    assert cells(family(watcher(results).poll()).lattice)[0, 0].state is State.FAILED
 
 
 def test_what_was_cancelled_is_seen_once_nothing_else_is_to_come(results: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_was_cancelled_is_seen_once_nothing_else_is_to_come(results: Path) 
         RunDir.create(results, at(study, i, 0, 0)).cancel()
     claim(results, at(study, 0, 0, 1))
     finish(results, at(study, 1, 0, 1), 0.5)
-    found = cells(family(watcher(results).look()).lattice)
+    found = cells(family(watcher(results).poll()).lattice)
     assert found[0, 0].state is State.RUNNING
     assert found[1, 0].state is State.CANCELLED
 
@@ -92,4 +92,4 @@ def test_a_lattice_without_scores_has_no_shades() -> None:
 def test_a_fixed_axis_has_one_row(results: Path) -> None:
     (study,) = ask(results, wd="fixed")
     RunDir.create(results, at(study, 1, 0))
-    assert set(cells(family(watcher(results).look()).lattice)) == {(-1, 0), (0, 0), (1, 0)}
+    assert set(cells(family(watcher(results).poll()).lattice)) == {(-1, 0), (0, 0), (1, 0)}

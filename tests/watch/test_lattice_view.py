@@ -9,7 +9,15 @@ from ettsweep.runs.state import State
 from ettsweep.study.lattice import Axis, Point, neighbours
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark
-from ettsweep.watch.lattice_view import COLOURS, DENSITIES, SIGNS, digits, drawn, is_whole, window
+from ettsweep.watch.lattice_view import (
+    COLOURS,
+    DENSITIES,
+    STATE_SIGNS,
+    draw_lattice,
+    fit_window,
+    format_score,
+    shows_all_cells,
+)
 
 CENTRE = Point(2.0**-6, 0.5)
 
@@ -28,10 +36,10 @@ def made(reach: int, states: dict[tuple[int, int], State] | None = None, scored:
 
 @pytest.mark.parametrize("room", [(100, 20), (60, 8), (40, 8), (30, 8)])
 def test_the_six_neighbours_are_those_that_touch_the_candidate(room: tuple[int, int]) -> None:
-    lines = [line.plain for line in drawn(made(2), *room)]
-    width = window(made(2), *room).density.width  # type: ignore[union-attr]
+    lines = [line.plain for line in draw_lattice(made(2), *room)]
+    width = fit_window(made(2), *room).density.width  # type: ignore[union-attr]
     (row,) = (k for k, line in enumerate(lines) if "[" in line)
-    each = window(made(2), *room).density.height  # type: ignore[union-attr]
+    each = fit_window(made(2), *room).density.height  # type: ignore[union-attr]
     at = lines[row].index("[")
     found = {(k, place) for k in range(len(lines)) for place, sign in enumerate(lines[k]) if sign == "("}
     beside, half = {(row, at - width), (row, at + width)}, width // 2
@@ -43,28 +51,28 @@ def test_the_six_neighbours_are_those_that_touch_the_candidate(room: tuple[int, 
 @pytest.mark.parametrize("room", [(50, 12), (24, 6), (170, 40), (12, 3)])
 def test_it_keeps_within_its_room_and_the_candidate_is_in_it(reach: int, room: tuple[int, int]) -> None:
     found = made(reach)
-    lines = [line.plain for line in drawn(found, *room)]
+    lines = [line.plain for line in draw_lattice(found, *room)]
     assert len(lines) <= room[1]
     assert max(map(len, lines)) <= room[0]
     assert sum("[" in line for line in lines) == 1
-    cells = re.findall(rf"\.\d\d\d?|\d\.\d\d|{SIGNS[State.DONE]}", "\n".join(lines))
-    assert (len(cells) == len(found.cells)) == is_whole(found, *room)
+    cells = re.findall(rf"\.\d\d\d?|\d\.\d\d|{STATE_SIGNS[State.DONE]}", "\n".join(lines))
+    assert (len(cells) == len(found.cells)) == shows_all_cells(found, *room)
 
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("room", [(100, 20), (60, 8), (30, 8)])
 def test_each_state_has_a_sign_in_every_density(state: State, room: tuple[int, int]) -> None:
-    text = "\n".join(line.plain for line in drawn(made(1, {(1, 1): state}, scored=False), *room))
-    assert SIGNS[state] in text
+    text = "\n".join(line.plain for line in draw_lattice(made(1, {(1, 1): state}, scored=False), *room))
+    assert STATE_SIGNS[state] in text
 
 
 def test_scores_are_colours_too_and_the_best_is_the_lightest() -> None:
-    spans = [span.style for line in drawn(made(2), 60, 8) for span in line.spans]
+    spans = [span.style for line in draw_lattice(made(2), 60, 8) for span in line.spans]
     colours = {style.bgcolor.name for style in spans if not isinstance(style, str) and style.bgcolor}
     assert {COLOURS[0], COLOURS[-1]} <= colours <= set(COLOURS)
     (best,) = (
         style
-        for line in drawn(made(2), 60, 8)
+        for line in draw_lattice(made(2), 60, 8)
         for span in line.spans
         if "[" in line.plain[span.start : span.end] and not isinstance(style := span.style, str)
     )
@@ -73,7 +81,7 @@ def test_scores_are_colours_too_and_the_best_is_the_lightest() -> None:
 
 
 def test_axes_have_powers_of_two_below_their_cells() -> None:
-    *rows, axis = (line.plain for line in drawn(made(1), 40, 5))
+    *rows, axis = (line.plain for line in draw_lattice(made(1), 40, 5))
     assert [row.split()[0] for row in rows] == ["2^0", "2^-1", "2^-2"]
     assert axis.split() == ["lr", "2^-7", "2^-6", "2^-5"]
     first = rows[-1].index("(") - 6
@@ -82,12 +90,12 @@ def test_axes_have_powers_of_two_below_their_cells() -> None:
 
 def test_labels_that_are_too_wide_are_left_out_rather_than_run_together() -> None:
     wide = [Cell(i, 0, Point(0.003 * 2.0**i, 0.0), State.MISSING, None, 0, 1) for i in range(8)]
-    axis = drawn(LatticeCells(tuple(wide), LOWEST_LOSS), 44, 3)[-1].plain
+    axis = draw_lattice(LatticeCells(tuple(wide), LOWEST_LOSS), 44, 3)[-1].plain
     assert axis.split()[:3] == ["lr", "0.003", "0.012"]
 
 
 def test_nothing_is_drawn_of_a_family_without_points() -> None:
-    assert drawn(LatticeCells((), LOWEST_LOSS), 40, 5) == []
+    assert draw_lattice(LatticeCells((), LOWEST_LOSS), 40, 5) == []
 
 
 @pytest.mark.parametrize(
@@ -96,13 +104,13 @@ def test_nothing_is_drawn_of_a_family_without_points() -> None:
      (0.00051, "5e-4"), (0.0, ".000"), (None, "")],
 )  # fmt: skip
 def test_a_loss_is_told_in_four_characters(score: float | None, told: str) -> None:
-    assert digits(score, LOWEST_LOSS) == told
+    assert format_score(score, LOWEST_LOSS) == told
     assert len(told) <= 4
 
 
 @pytest.mark.parametrize(("score", "told"), [(0.9731, "97.3"), (1.0, "100"), (0.05, "5.00"), (0.0001, ".010")])
 def test_an_accuracy_is_told_in_percent(score: float, told: str) -> None:
-    assert digits(score, BEST_ACCURACY) == told
+    assert format_score(score, BEST_ACCURACY) == told
 
 
 def test_rows_are_moved_by_whole_characters() -> None:

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from ettsweep.watch.layout import FRAME, LEAST_RUNS, panel_heights
+from ettsweep.watch.layout import BORDER_LINES, MIN_RUN_LINES, panel_heights
 
 
 @pytest.mark.parametrize(
@@ -14,20 +14,20 @@ from ettsweep.watch.layout import FRAME, LEAST_RUNS, panel_heights
 def test_all_lines_are_given_away_and_each_part_has_some(height: int, families: int, lattice: int, runs: int) -> None:
     found = panel_heights(height, families, lattice, runs)
     assert sum(found) == height
-    assert found.families >= FRAME + 2
-    assert found.lattice >= FRAME + 3
-    assert found.runs >= FRAME + LEAST_RUNS
-    assert found.events >= FRAME + 1
+    assert found.families >= BORDER_LINES + 2
+    assert found.lattice >= BORDER_LINES + 3
+    assert found.runs >= BORDER_LINES + MIN_RUN_LINES
+    assert found.events >= BORDER_LINES + 1
 
 
 def test_a_small_screen_has_room_for_four_families_and_a_lattice_of_five_rows() -> None:
     found = panel_heights(22, 5, 7, 100)
-    assert (found.families, found.lattice) == (FRAME + 5, FRAME + 7)
+    assert (found.families, found.lattice) == (BORDER_LINES + 5, BORDER_LINES + 7)
 
 
 def test_a_large_screen_shows_all_families_and_more_runs_than_events() -> None:
     found = panel_heights(58, 9, 11, 200)
-    assert (found.families, found.lattice) == (FRAME + 9, FRAME + 11)
+    assert (found.families, found.lattice) == (BORDER_LINES + 9, BORDER_LINES + 11)
     assert found.runs > found.events
 
 

@@ -14,19 +14,19 @@ from ettsweep.runs.state import State
 from ettsweep.study.run_index import RunIndex, load_run_index
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verification import judge
-from ettsweep.watch.watcher import Chosen, Watcher
+from ettsweep.watch.watcher import Selection, Watcher
 
 
 def test_a_family_is_not_judged_before_it_is(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)
     watch = watcher(results)
-    first = family(watch.look())
+    first = family(watch.poll())
     assert (first.verdict, first.stale) == (None, True)
     assert (first.finished, first.runs) == (18, 18)
-    assert watch.judge()
-    assert not watch.judge()
-    found = family(watch.sight())
+    assert watch.judge_next()
+    assert not watch.judge_next()
+    found = family(watch.view())
     assert found.verdict == judge([found.study], load_run_index(results))[0]
     assert not found.stale
 
@@ -35,7 +35,7 @@ def test_runs_that_nobody_has_made_yet_are_among_those_of_a_family(results: Path
     (study,) = ask(results)
     finish(results, at(study, 0, 0), 0.5)
     claim(results, at(study, 0, 0, 1))
-    found = family(watcher(results).look())
+    found = family(watcher(results).poll())
     assert found.states == {State.DONE: 1, State.RUNNING: 1, State.MISSING: 16}
     assert (found.finished, found.runs) == (1, 18)
 
@@ -44,27 +44,27 @@ def test_a_run_in_training_is_seen_with_step_loss_and_speed(results: Path) -> No
     (study,) = ask(results)
     attempt = claim(results, at(study, 0, 0), step=60, loss=1.25)
     attempt.append(attempt.metrics_path, [{"step": 60, "val_loss": 9.0, "val_accuracy": 0.1}])
-    (run,) = watcher(results).look().runs
+    (run,) = watcher(results).poll().runs
     assert (run.step, run.loss, run.steps_per_s, run.attempt, run.sweep) == (60, 1.25, 20.0, 1, "small")
-    assert run.run.status.left_s == pytest.approx(9.0)
+    assert run.run.status.remaining_s == pytest.approx(9.0)
 
 
 def test_those_that_train_come_first_then_those_that_need_a_person(results: Path) -> None:
     (study,) = ask(results)
     RunDir.create(results, at(study, -1, 0))
-    claim(results, at(study, 0, 0)).fail("error", "RuntimeError: out of luck")
+    claim(results, at(study, 0, 0)).record_failure("error", "RuntimeError: out of luck")
     claim(results, at(study, 1, 0))
-    assert [run.run.state for run in watcher(results).look().runs] == [State.RUNNING, State.FAILED, State.MISSING]
+    assert [run.run.state for run in watcher(results).poll().runs] == [State.RUNNING, State.FAILED, State.MISSING]
 
 
 def test_finished_runs_are_read_once(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)
     watch = watcher(results)
-    before = watch.look()
+    before = watch.poll()
     for path in runs_dir(results).glob("*/result.json"):
         path.write_text("{")
-    assert watch.look().sweep_status.statuses == before.sweep_status.statuses
+    assert watch.poll().sweep_status.statuses == before.sweep_status.statuses
 
 
 def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest(results: Path) -> None:
@@ -74,28 +74,28 @@ def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest
         claim(results, at(one, 1, 1, 0))
     watch, before_s = watcher(results), time.monotonic()
     judged(watch)
-    assert all(known.rest.again_s > before_s for known in watch._families.values())
+    assert all(known.throttle.ready_at_s > before_s for known in watch._families.values())
     claim(results, at(first, 1, 1, 1))
-    watch.look()
-    assert not any(one.stale for one in watch.sight().families), "that a run trains changes no verdict"
+    watch.poll()
+    assert not any(one.stale for one in watch.view().families), "that a run trains changes no verdict"
     finish(results, at(first, 1, 1, 0), 0.5)
-    watch.look()
-    assert [one.stale for one in watch.sight().families] == [True, False]
+    watch.poll()
+    assert [one.stale for one in watch.view().families] == [True, False]
     for known in watch._families.values():
-        known.rest.begin(60, 0)  # the real one may be over by now
-    assert not watch.judge()
-    assert rested(watch).judge()
-    assert not watch.judge()
+        known.throttle.start(60, 0)  # the real one may be over by now
+    assert not watch.judge_next()
+    assert rested(watch).judge_next()
+    assert not watch.judge_next()
 
 
 def test_runs_and_sweeps_that_come_later_appear(results: Path) -> None:
     (study,) = ask(results)
     finish(results, at(study, 0, 0), 0.5)
     watch = watcher(results)
-    assert len(watch.look().families) == 1
+    assert len(watch.poll().families) == 1
     (other,) = ask(results, "other", seeds=[7])
     claim(results, at(other, 0, 0, 7))
-    view = rested(watch).look()
+    view = rested(watch).poll()
     assert [one.title for one in view.families] == ["other standard", "small standard"]
     assert [run.sweep for run in view.runs] == ["other"]
     assert len(view.sweep_status.statuses) == 2
@@ -126,9 +126,9 @@ def test_a_broken_run_that_is_mended_is_seen(results: Path) -> None:
     text = path.read_text()
     path.write_text("{")
     watch = watcher(results)
-    assert len(watch.look().problems) == 1
+    assert len(watch.poll().problems) == 1
     path.write_text(text)
-    view = rested(watch).look()
+    view = rested(watch).poll()
     assert view.problems == ()
     assert family(view).finished == 18
 
@@ -137,9 +137,9 @@ def test_runs_that_are_removed_are_gone(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)
     watch = watcher(results)
-    watch.look()
+    watch.poll()
     shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
-    assert family(rested(watch).look()).states == {State.DONE: 17, State.MISSING: 1}
+    assert family(rested(watch).poll()).states == {State.DONE: 17, State.MISSING: 1}
 
 
 def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_path: Path) -> None:
@@ -149,17 +149,17 @@ def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_
     before = judged(watch)
     results.rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError):
-        watch.look()
+        watch.poll()
     (tmp_path / "elsewhere").rename(results)
-    assert watch.look().families[0].finished == before.families[0].finished
+    assert watch.poll().families[0].finished == before.families[0].finished
 
 
 def test_where_nothing_is_meant_the_first_look_says_so(results: Path) -> None:
-    def none(run_index: RunIndex, sweep_store: SweepStore) -> Chosen:
+    def none(run_index: RunIndex, sweep_store: SweepStore) -> Selection:
         raise InputError("no runs to watch")
 
     with pytest.raises(InputError, match="no runs to watch"):
-        Watcher(results, none, lambda: NOON).look()
+        Watcher(results, none, lambda: NOON).poll()
 
 
 def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
@@ -167,15 +167,15 @@ def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
     finish_all(results, study)
     answers = [choose_all]
 
-    def choose(run_index: RunIndex, sweep_store: SweepStore) -> Chosen:
+    def choose(run_index: RunIndex, sweep_store: SweepStore) -> Selection:
         if not answers:
             raise InputError("unknown sweep")
         return answers.pop()(run_index, sweep_store)
 
     watch = Watcher(results, choose, lambda: NOON)
-    watch.look()
+    watch.poll()
     shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
-    assert len(rested(watch).look().sweep_status.statuses) == 17
+    assert len(rested(watch).poll().sweep_status.statuses) == 17
 
 
 def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:
         for seed in range(12):
             RunDir.create(results, at(studies[0], *steps, seed))
     said: list[str] = []
-    watcher(results).look(said.append)
+    watcher(results).poll(said.append)
     assert said == ["reading runs: 0 of 108", "reading runs: 100 of 108"]
 
 
@@ -194,5 +194,5 @@ def test_the_runs_of_a_sweep_are_those_that_it_asks_for(results: Path) -> None:
     claim(results, at(study, 0, 0))
     claim(results, at(other, 0, 0, 7))
     watch = watcher(results)
-    watch.look()
+    watch.poll()
     assert [run.spec.seed for run in watch.runs_of("other")] == [7]

@@ -23,7 +23,7 @@ from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import MAX_LOST_ATTEMPTS, State
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.worker import devices
 
 pytestmark = [
@@ -54,7 +54,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with held("cpu-1"):
             ettsweep("grid", "--grid", path, "--results", results, *TOGETHER)
             (worker,) = wait_for(lambda: waiting(p := worker_pids(results)) and p, "the worker to wait")
-            assert not any(run.numbers() for run in runs_in(results)), "the second slot is needed too"
+            assert not any(run.attempt_numbers() for run in runs_in(results)), "the second slot is needed too"
         wait_for_results(results, 2)
         wait_for(lambda: not alive(worker), "the worker to end")
     yield results
@@ -115,12 +115,16 @@ def logs(results: Path) -> str:
 @pytest.mark.slow
 def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> None:
     runs = runs_in(calm)
-    specs = load_request(calm.parent / "grid.yaml").specs()
+    specs = load_sweep_spec(calm.parent / "grid.yaml").specs()
     assert {run.id for run in runs} == {spec.run_id for spec in specs}, "who trains is no part of a run"
     for run in runs:
         result, attempt = run.result(), run.attempt(1)
         assert result is not None
-        assert (run.numbers(), result["execution"]["processes"], result["execution"]["micro_batch"]) == ([1], 2, 9)
+        assert (run.attempt_numbers(), result["execution"]["processes"], result["execution"]["micro_batch"]) == (
+            [1],
+            2,
+            9,
+        )
         assert result["device_s"] == pytest.approx(2 * result["wall_s"], rel=1e-3)
         lines = read_lines(attempt.metrics_path)
         assert [line["step"] for line in lines if "loss" in line] == list(range(1, 301))
@@ -151,7 +155,7 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
     assert owner(run.attempt(3)) == leader, "it lives on"
     assert follower not in followers(leader)
     wait_for_results(results, 1)
-    assert run.numbers() == [1, 2, 3]
+    assert run.attempt_numbers() == [1, 2, 3]
     assert run.attempt(2).failure() == {"kind": "lost", "reason": run.attempt(2).failure()["reason"], "details": ""}  # type: ignore[index]
     assert "another process of this run is gone" in logs(results)
     assert 25 <= run.attempt(2).resumed_from()[1] < run.attempt(3).resumed_from()[1]
@@ -176,7 +180,7 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
     wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")
     assert "1 resumed" in ettsweep(*sharded).stderr
     wait_for_results(results, 1)
-    assert run.numbers() == [1, 2, 3]
+    assert run.attempt_numbers() == [1, 2, 3]
     assert 25 <= run.attempt(2).resumed_from()[1] < run.attempt(3).resumed_from()[1]
     assert "Traceback" not in logs(results)
     assert "Warning" not in logs(results)
@@ -193,7 +197,7 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
     wait_until_gone(owner(last))
     ettsweep("clean", "--results", results)
     assert not last.has_checkpoint()
-    assert run.numbers() == [3]
+    assert run.attempt_numbers() == [3]
     assert run.result() == result
     end_workers(calm)
 
@@ -208,7 +212,7 @@ def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results:
         processes = at_work(run.attempt(number))
         tell(processes[which], signal.SIGTERM, processes[0])
         wait_until_gone(*processes)
-        assert run.numbers() == list(range(1, number + 1)), "it is not taken on by who was told to end"
+        assert run.attempt_numbers() == list(range(1, number + 1)), "it is not taken on by who was told to end"
         assert run.attempt(number).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
         wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")  # noqa: B023
     ettsweep(*command)
@@ -261,7 +265,7 @@ def test_a_process_that_cannot_even_start_is_an_error_and_nobody_waits_for_it(
     assert "the workers ended without starting a run" in failed.stderr
     assert "another process of this worker ended with code 7 before it could train" in failed.stderr
     assert "libcudart.so: no such file" in logs(results)
-    assert [run.numbers() for run in runs_in(results)] == [[]]
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[]]
 
 
 @pytest.mark.slow
@@ -271,16 +275,16 @@ def test_a_run_that_is_lost_whenever_it_starts_fails_in_the_end(
     followers_first(
         "import os\nfrom ettsweep.trainer.training import loop\nloop.Trainer.train_step = lambda *_: os._exit(7)"
     )
-    (spec,) = load_request(Path(command[2])).specs()
+    (spec,) = load_sweep_spec(Path(command[2])).specs()
     run = RunDir.create(results, spec)
     for number in range(MAX_LOST_ATTEMPTS - 1):
         attempt = run.claim({}, after=number)
         assert attempt is not None
-        attempt.fail("lost", "another process of this run is gone: Connection closed by peer")
+        attempt.record_failure("lost", "another process of this run is gone: Connection closed by peer")
     ettsweep(*command)
     wait_for(lambda: run.status().state is State.FAILED, "the last attempt")
     wait_until_gone(owner(run.attempt(MAX_LOST_ATTEMPTS)))
-    assert len(run.numbers()) == MAX_LOST_ATTEMPTS
+    assert len(run.attempt_numbers()) == MAX_LOST_ATTEMPTS
     assert status(results)[run.id]["reason"].startswith(f"{MAX_LOST_ATTEMPTS} attempts died without a word")
 
 
@@ -297,7 +301,7 @@ def test_what_a_follower_alone_cannot_do_is_told_and_not_tried_again(
     (run,) = runs_in(results)
     wait_for(lambda: run.status().state is State.FAILED, "the failure")
     wait_until_gone(owner(run.attempt(1)))
-    assert run.numbers() == [1]
+    assert run.attempt_numbers() == [1]
     assert status(results)[run.id]["reason"] == "OSError: the disk of this node alone is broken"
     failure = run.attempt(1).failure()
     assert failure is not None
@@ -396,4 +400,4 @@ def test_a_job_meets_where_srun_is_reached_else_at_the_first_nodes_name(
     monkeypatch.delenv("SLURM_LAUNCH_NODE_IPADDR", raising=False)
     if told:
         monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", told)
-    assert devices._reached_at("n1") == address
+    assert devices._leader_host("n1") == address

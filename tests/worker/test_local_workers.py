@@ -39,14 +39,14 @@ from support.slots import (
 
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.local_workers import WorkerRespawner
-from ettsweep.launch.slots import held as held_locks
-from ettsweep.launch.slots import slot_dir
+from ettsweep.launch.slots import held_slots as held_locks
+from ettsweep.launch.slots import make_lock_dir
 from ettsweep.launch.submissions import VacantSlot, submission_folders
-from ettsweep.processes import process
+from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_file import load_sweep_spec
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc"),
@@ -94,10 +94,10 @@ def test_runs_train_on_after_the_process_that_submitted_them(
             [sys.executable, "-c", code, str(path), str(results)], capture_output=True, text=True, check=True
         )
         assert [str(folder) for folder in submission_folders(results)] == [done.stdout.strip()]
-        assert not any(run.numbers() for run in runs_in(results))
+        assert not any(run.attempt_numbers() for run in runs_in(results))
     runs = wait_for_results(results, 3)
-    assert {run.id for run in runs} == {spec.run_id for spec in load_request(path).specs()}
-    assert all(run.numbers() == [1] for run in runs)
+    assert {run.id for run in runs} == {spec.run_id for spec in load_sweep_spec(path).specs()}
+    assert all(run.attempt_numbers() == [1] for run in runs)
 
 
 @pytest.mark.slow
@@ -130,9 +130,9 @@ def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are
         expected = 2 * len(submission_folders(results))
         workers = wait_for(lambda: len(p := worker_pids(results)) == expected and waiting(p) and p, "workers to wait")
         assert not any(has_torch(pid) for pid in workers)
-        assert not any(run.numbers() for run in runs_in(results))
+        assert not any(run.attempt_numbers() for run in runs_in(results))
     runs = wait_for_results(results, 7)
-    assert [run.numbers() for run in runs] == [[1]] * 7
+    assert [run.attempt_numbers() for run in runs] == [[1]] * 7
     claims = [run.attempt(1).claim() for run in runs]
     assert {claim["slot"] for claim in claims} <= {"cpu-0", "cpu-1"}
     assert {claim["process"]["pid"] for claim in claims} <= set(workers)
@@ -166,9 +166,9 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
 
 
 def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_name(tmp_path: Path) -> None:
-    lock = slot_dir() / "cpu-0.lock"
+    lock = make_lock_dir() / "cpu-0.lock"
     absent = lock.with_name("cpu-1.lock")
-    gone = replace(process(), start_time="1")
+    gone = replace(process_identity(), start_time="1")
     assert held_locks([lock]) == []
     for text in ("", "{", "[1]", '{"process": 3}', json.dumps({"process": gone.to_json(), "results": "/gone"})):
         lock.write_text(text)
@@ -176,7 +176,7 @@ def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_nam
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             assert [str(one) for one in held_locks([lock, absent])] == ["slot cpu-0, held by another process"]
-    lock.write_text(json.dumps({"process": process().to_json(), "results": "/here"}))
+    lock.write_text(json.dumps({"process": process_identity().to_json(), "results": "/here"}))
     assert held_locks([lock]) == []
     os.mkfifo(absent)
     assert held_locks([absent]) == [], "whatever lies there, nobody waits for it"
@@ -188,13 +188,13 @@ def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_nam
 def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Path, tmp_path: Path) -> None:
     ettsweep(*grid(runs=2), *TWO_SLOTS)
     lost = stopped_at_checkpoint(results)
-    wait_for(lambda: all(run.numbers() for run in runs_in(results)), "both runs to be claimed")
+    wait_for(lambda: all(run.attempt_numbers() for run in runs_in(results)), "both runs to be claimed")
     (other,) = (run for run in runs_in(results) if run.id != lost.run.name)
     assert owner(lost) != owner(other.attempt(1))
     os.kill(owner(lost), signal.SIGKILL)
     assert RunDir(lost.run).result() is None
     wait_for_results(results, 2)
-    assert (other.numbers(), RunDir(lost.run).numbers()) == ([1], [1, 2])
+    assert (other.attempt_numbers(), RunDir(lost.run).attempt_numbers()) == ([1], [1, 2])
     second = RunDir(lost.run).attempt(2)
     assert owner(second) == owner(other.attempt(1))
     assert second.resumed_from()[0] == 1
@@ -209,7 +209,7 @@ def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, t
     os.kill(owner(lost), signal.SIGKILL)
     assert RunDir(lost.run).result() is None
     assert "1 of 1 run finished" in ended(command).stderr
-    assert RunDir(lost.run).numbers() == [1, 2]
+    assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert RunDir(lost.run).attempt(2).resumed_from()[1] >= 25
     assert len(submission_folders(results)) == 2
     assert_as_if_undisturbed(RunDir(lost.run))
@@ -264,7 +264,7 @@ def half_dead(grid: Any, results: Path) -> tuple[Attempt, int]:
 
 
 def vacancies(results: Path) -> list[VacantSlot]:
-    return SchedulerLiveness(results).vacancies(
+    return SchedulerLiveness(results).vacant_slots(
         [run for run, row in status(results).items() if row["state"] == "queued"]
     )
 
@@ -287,7 +287,7 @@ def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Pat
     os.kill(other, signal.SIGCONT)
     runs = wait_for_results(results, 4)
     assert len(submission_folders(results)) == 1
-    assert sorted(run.numbers() for run in runs) == [[1], [1], [1], [1, 2]]
+    assert sorted(run.attempt_numbers() for run in runs) == [[1], [1], [1], [1, 2]]
     assert RunDir(lost.run).attempt(2).resumed_from()[0] == 1
     assert_as_if_undisturbed(RunDir(lost.run))
 
@@ -300,12 +300,12 @@ def test_of_two_commands_that_follow_one_replaces_a_dead_worker(grid: Any, resul
     now_s, told = [0.0], list[str]()
     one, two = (WorkerRespawner(20.0, told.append, clock=lambda: now_s[0]) for _ in range(2))
     for now_s[0] in (0.0, 19.0):
-        one.look(found)
-        two.look(found)
+        one.poll(found)
+        two.poll(found)
     assert (set(told), logs_of_workers(results)) == ({""}, 2), "it is not yet dead for long"
     now_s[0] = 21.0
-    one.look(found)
-    two.look(found)
+    one.poll(found)
+    two.poll(found)
     assert (list(filter(None, told)), logs_of_workers(results)) == (["1 idle slot has a new worker"], 3)
     assert vacancies(results) == []
     wait_for_results(results, 3)
@@ -321,7 +321,7 @@ def test_a_worker_that_dies_at_once_is_not_replaced_again(
     assert "1 idle slot has a new worker\n" in ettsweep(*grid(runs=4), *TWO_SLOTS).stderr
     (vacancy,) = wait_for(lambda: vacancies(results), "the new worker to die")
     assert not vacancy.died
-    WorkerRespawner(0.0).look([vacancy])
+    WorkerRespawner(0.0).poll([vacancy])
     assert logs_of_workers(results) == 3
     os.kill(other, signal.SIGCONT)
     wait_for_results(results, 4)
@@ -343,7 +343,7 @@ def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any,
 def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any, results: Path) -> None:
     ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1")
     told = owner(stopped_at_checkpoint(results))
-    wait_for(lambda: len([run for run in runs_in(results) if run.numbers()]) > 1, "the other worker")
+    wait_for(lambda: len([run for run in runs_in(results) if run.attempt_numbers()]) > 1, "the other worker")
     (other,) = {pid for pid in worker_pids(results) if pid != told}
     os.kill(other, signal.SIGSTOP)
     end_stopped(told, signal.SIGTERM)
@@ -367,7 +367,7 @@ def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: P
     assert [row["state"] for row in status(results).values()] == ["cancelled", "cancelled"]
     assert running.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
     (queued,) = (run for run in runs_in(results) if run.id != running.run.name)
-    assert queued.numbers() == []
+    assert queued.attempt_numbers() == []
     again = ettsweep(*grid(runs=2), *ONE_SLOT)
     assert "2 need a decision" in again.stderr
     both = " ".join(re.findall(r"[0-9a-f]{12}", again.stderr.splitlines()[1]))
@@ -375,7 +375,7 @@ def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: P
     assert f"`ettsweep retry {both} --results {results}` trains them again" in again.stderr
     ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
     wait_for_results(results, 2)
-    assert (RunDir(running.run).numbers(), queued.numbers()) == ([1, 2], [1])
+    assert (RunDir(running.run).attempt_numbers(), queued.attempt_numbers()) == ([1, 2], [1])
     assert RunDir(running.run).attempt(2).resumed_from()[0] == 1
 
 
@@ -458,8 +458,8 @@ def test_slots_that_cannot_be_held_are_told(grid: Any) -> None:
 
 def test_slots_are_the_same_for_every_session_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ETTSWEEP_SLOTS")
-    usual = slot_dir()
+    usual = make_lock_dir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert slot_dir() == usual
+    assert make_lock_dir() == usual
     assert usual.stat().st_mode & 0o777 == 0o700

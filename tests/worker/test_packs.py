@@ -36,12 +36,12 @@ from ettsweep.trainer.ensemble.stack import StackDecision, StackShape
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
 from ettsweep.trainer.tasks.task import BatchShare
 from ettsweep.trainer.training import memory
-from ettsweep.trainer.training.distributed import ALONE
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS
 from ettsweep.trainer.training.run import environment
 from ettsweep.trainer.training.trainer import initial_network
-from ettsweep.worker.packing import PackPlaces, PackSize, RemainingRuns, enough, pack_size
+from ettsweep.worker.packing import PackQueue, PackSize, RemainingRuns, pack_size, runs_for_largest_pack
 from ettsweep.worker.signals import POLL_S
-from ettsweep.worker.worker import ALONE_OF_ITS_KIND, Worker
+from ettsweep.worker.worker import NO_COMPANIONS, Worker
 
 Ask = Callable[..., Any]
 
@@ -63,14 +63,14 @@ def all_trained(results: Path, count: int) -> list[RunDir]:
     """Wait until so many runs have checkpoints."""
 
     def look() -> list[RunDir]:
-        runs = [run for run in runs_in(results) if (attempt := run.latest()) and attempt.has_checkpoint()]
+        runs = [run for run in runs_in(results) if (attempt := run.latest_attempt()) and attempt.has_checkpoint()]
         return runs if len(runs) == count else []
 
     return list(wait_for(look, f"checkpoints of {count} runs"))
 
 
 def pack_of(run: RunDir) -> int:
-    latest = run.latest()
+    latest = run.latest_attempt()
     assert latest is not None
     return int(latest.execution().get("pack", 1))
 
@@ -87,7 +87,7 @@ class TestWorkers:
         assert len({owner(run.attempt(1)) for run in runs}) == 1
         for run in runs:
             assert_as_if_undisturbed(run)
-            assert run.attempt(1).heartbeat()
+            assert run.attempt(1).read_heartbeat()
             assert run.attempt(1).provenance()
         shown = ettsweep("show", runs[0].id, "--results", results).stdout
         assert "pack" in shown
@@ -197,7 +197,7 @@ def test_a_pack_is_as_large_as_asked_for_but_leaves_others_their_part(make_spec:
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> dict[Any, StackDecision]:
     """Return what trials of this process have said, as yet nothing."""
     said = dict[Any, StackDecision]()
-    monkeypatch.setattr(stack, "_VERDICTS", said)
+    monkeypatch.setattr(stack, "_DECISIONS", said)
     return said
 
 
@@ -223,13 +223,13 @@ def test_auto_goes_by_a_trial_that_has_been(make_spec: MakeSpec, verdicts: dict[
     shape = StackShape(
         spec.model, spec.task, spec.precision, CPU, BatchShare(spec.batch_size, micro_batch=16), threads=1
     )
-    verdicts[shape, 8, "exact"] = StackDecision(stacks=True, why="is faster")
+    verdicts[shape, 8, "exact"] = StackDecision(is_accepted=True, reason="is faster")
     assert pack_size(profile, spec, CPU, 18, 1) == (8, 8, ""), "however few they are"
     assert pack_size(profile, make_spec(seed=3, lr=9.0), CPU, 18, 1) == (8, 8, "")
     for unlike in (make_spec(batch_size=16), make_spec(model={"width": 16}), make_spec(precision="bf16")):
         assert pack_size(profile, unlike, CPU, 18, 1).size == 1
     assert pack_size(other, spec, CPU, 18, 1).size == 1
-    verdicts[shape, 8, "exact"] = StackDecision(stacks=False, why="the last bits differ")
+    verdicts[shape, 8, "exact"] = StackDecision(is_accepted=False, reason="the last bits differ")
     long = make_spec(schedule={"total_steps": 1000})
     for left in (60, 14):
         assert sizes(profile, long, left, 2) == (1, "trains alone, without a stack: the last bits differ")
@@ -254,21 +254,21 @@ def test_a_worker_makes_one_trial_for_all_of_its_packs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it says holds for the runs after those that it was made with."""
-    monkeypatch.setattr("ettsweep.worker.packing.WORTH_A_TRIAL", 24 * 16)
-    tried, trial = list[int](), stack.trial
+    monkeypatch.setattr("ettsweep.worker.packing.MIN_TRIAL_STEPS", 24 * 16)
+    tried, trial = list[int](), stack.run_trial
     for pays, packs in ((0.0, [8] * 16 + [1] * 3), (9.0, [8] * 8 + [1] * 11)):
-        monkeypatch.setattr(stack, "PAYS", pays)
+        monkeypatch.setattr(stack, "MIN_SPEEDUP", pays)
         monkeypatch.setattr(
-            stack, "trial", lambda made, given: (tried.append(len(made.trainers)), trial(made, given))[1]
+            stack, "run_trial", lambda made, given: (tried.append(len(made.trainers)), trial(made, given))[1]
         )
         runs = [RunDir.create(results / str(pays), make_spec(lr=0.1 * k)) for k in range(1, 20)]
         worker = make_worker(runs, 1)
-        worker.stop_source.watch = lambda *_: lambda: None
-        worker._train_with(ALONE, CPU, environment(CPU), {})
+        worker.stop_source.make_poll = lambda *_: lambda: None
+        worker._train_in_group(SINGLE_PROCESS, CPU, environment(CPU), {})
         assert tried == [8]
         assert list(map(pack_of, runs)) == packs
-        assert ("trains without a stack" in runs[0].attempt(1).log()) == (pays > 1)
-        assert ("a stack of 8 computes gradients" in runs[8].attempt(1).log()) == (pays > 1)
+        assert ("trains without a stack" in runs[0].attempt(1).log_text()) == (pays > 1)
+        assert ("a stack of 8 computes gradients" in runs[8].attempt(1).log_text()) == (pays > 1)
         tried.clear()
         verdicts.clear()
 
@@ -292,7 +292,7 @@ def test_beyond_enough_runs_a_pack_is_as_large_however_many_are_left(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, profile: LocalProfile, steps: int
 ) -> None:
     spec = make_spec(schedule={"total_steps": steps})
-    left = 2 * enough(profile, spec)
+    left = 2 * runs_for_largest_pack(profile, spec)
     assert pack_size(profile, spec, CPU, left, 2) == pack_size(profile, spec, CPU, 10 * left, 2)
     assert sizes(profile, spec, left, 2) == (8, "")
 
@@ -320,8 +320,8 @@ def test_what_others_have_nearly_trained_is_no_longer_of_their_part(
         assert attempt is not None
         attempt.timings_path.write_text(json.dumps({"progress": progress}) + "\n")
     remaining = RemainingRuns(runs, LocalLiveness())
-    assert remaining.left(99) == 6 + 0.25 + 0.25 + 0.5
-    assert remaining.left(3) == 3
+    assert remaining.count_left(99) == 6 + 0.25 + 0.25 + 0.5
+    assert remaining.count_left(3) == 3
 
 
 def test_a_long_list_is_not_looked_through_for_each_pack(
@@ -346,10 +346,10 @@ def test_a_long_list_is_not_looked_through_for_each_pack(
 
         monkeypatch.setattr(RunDir, name, look)
 
-    monkeypatch.setattr("ettsweep.worker.worker.train", finish)
+    monkeypatch.setattr("ettsweep.worker.worker.train_attempts", finish)
     counted("status")
     counted("spec")
-    make_worker(runs, 1, pack=10)._train_with(ALONE, CPU, {}, {})
+    make_worker(runs, 1, pack=10)._train_in_group(SINGLE_PROCESS, CPU, {}, {})
     assert packs == [[seed] * 10 for seed in (0, 1, 2)] * 10
     assert looks["status"] < 10 * len(runs)
     assert looks["spec"] < 3 * len(runs)
@@ -365,7 +365,7 @@ def test_a_pack_is_a_part_of_what_waits_or_is_trained(
         assert run.claim({}, after=0)
     runs[7].cancel()
     worker, profile = make_worker(runs, 2), LocalProfile(pack=8)
-    pack_places = worker._places(runs[6], RemainingRuns(runs, LocalLiveness()), profile, CPU)
+    pack_places = worker._pack_queue(runs[6], RemainingRuns(runs, LocalLiveness()), profile, CPU)
     assert (pack_places.size, pack_places.remark) == (3, "")
     assert [pack_places.next() for _ in range(4)] == [*runs[8:], None]
 
@@ -376,11 +376,11 @@ def test_a_run_that_no_other_is_like_trains_alone_and_its_log_says_why(
     shapes = ((8, 0.5), (16, 0.5), (8, 0.25), (24, 0.5))
     runs = [RunDir.create(results, make_spec(model={"width": width}, lr=lr)) for width, lr in shapes]
     worker = make_worker(runs, 1, pack=8)
-    worker.stop_source.watch = lambda *_: lambda: None
-    worker._train_with(ALONE, CPU, environment(CPU), {})
+    worker.stop_source.make_poll = lambda *_: lambda: None
+    worker._train_in_group(SINGLE_PROCESS, CPU, environment(CPU), {})
     assert list(map(pack_of, runs)) == [2, 1, 2, 1]
-    logs = [run.attempt(1).log() for run in runs]
-    assert [ALONE_OF_ITS_KIND in log for log in logs] == [False, True, False, False], "the last one is all that is left"
+    logs = [run.attempt(1).log_text() for run in runs]
+    assert [NO_COMPANIONS in log for log in logs] == [False, True, False, False], "the last one is all that is left"
 
 
 @pytest.mark.parametrize(
@@ -393,9 +393,9 @@ def test_why_a_run_trains_alone_comes_first_only_where_somebody_asked_for_a_pack
     """Where packs are a matter of `auto`, the log says it in the end; where they are turned off, not at all."""
     runs = [RunDir.create(results, make_spec(model={"width": width})) for width in (8, 16)]
     worker = make_worker(runs, 1, **profile)
-    worker.stop_source.watch = lambda *_: lambda: None
-    worker._train_with(ALONE, CPU, environment(CPU), {})
-    said = [line.partition("  ")[2] for line in runs[0].attempt(1).log().splitlines()]
+    worker.stop_source.make_poll = lambda *_: lambda: None
+    worker._train_in_group(SINGLE_PROCESS, CPU, environment(CPU), {})
+    said = [line.partition("  ")[2] for line in runs[0].attempt(1).log_text().splitlines()]
     told = [line.partition(",")[0].partition(":")[0] for line in said]
     assert told[1 : 1 + len(opening)] == opening
     assert told.count("trains alone") == (profile != {"pack": 1})
@@ -410,7 +410,7 @@ def test_a_refill_leaves_other_workers_their_part(
     assert runs[0].claim({}, after=0)
     worker, pack_places = (
         make_worker(runs, 2),
-        PackPlaces(PackSize(9), RemainingRuns(runs, LocalLiveness()).companions(make_spec())),
+        PackQueue(PackSize(9), RemainingRuns(runs, LocalLiveness()).companions(make_spec())),
     )
     taken = [[attempt.run.name for attempt in worker._refill(pack_places, {}, 4)] for _ in range(4)]
     ids = [run.id for run in runs]

@@ -73,7 +73,7 @@ def test_a_pruned_run_stops_at_a_step_and_goes_on_by_name_in_the_same_numbers(gr
     (other,) = wait_for_results(results, 1)
     assert owner(other.attempt(1)) == worker, "it goes on with its next run"
     wait_for(lambda: not alive(worker), "the worker to end")
-    assert (state(results, run), run.numbers()) == (PRUNED, [1])
+    assert (state(results, run), run.attempt_numbers()) == (PRUNED, [1])
     assert "1/2 runs finished (1 done, 1 pruned)" in ettsweep("watch", "--results", results).stderr
 
     left = ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
@@ -134,7 +134,7 @@ def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
     """Train a run of the small grid in this process until it is pruned."""
     import torch
 
-    from ettsweep.trainer.training.coroutine import Stop
+    from ettsweep.trainer.training.coroutine import StopReason
     from ettsweep.trainer.training.run import environment, train_run
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
@@ -142,9 +142,9 @@ def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
     assert attempt is not None
     asked = iter(range(step + 1))
     stop = train_run(
-        run, attempt, torch.device("cpu"), RuntimeSettings(), lambda: Stop.PRUNED if next(asked) == step else None
+        run, attempt, torch.device("cpu"), RuntimeSettings(), lambda: StopReason.PRUNED if next(asked) == step else None
     )
-    assert stop is Stop.PRUNED
+    assert stop is StopReason.PRUNED
     assert run.prune(step, WHY)
     return attempt
 
@@ -170,7 +170,7 @@ def test_a_verdict_has_a_pruned_neighbour_go_on_and_leaves_others(tmp_path: Path
     expected = undisturbed(near.spec()).result()
     assert expected is not None
     assert {n["lr"]: n["score"] for n in verdict["neighbours"]}[2 * spec.lr] == expected["score"]
-    assert (far.status().state, far.numbers()) == ("pruned", [1])
+    assert (far.status().state, far.attempt_numbers()) == ("pruned", [1])
 
     assert attempts[far.id].has_checkpoint()
     rows = json.loads(ettsweep("clean", "--results", results, "--format", "json").stdout)

@@ -147,7 +147,7 @@ def seen(results: Path) -> Iterator[Onlooker]:
 
 
 def array(results: Path) -> str:
-    number = only_submission(results).array()
+    number = only_submission(results).array_id()
     assert number is not None
     return number
 
@@ -165,7 +165,7 @@ def restarts(cluster: Cluster, job: str) -> int:
 
 def lives(run: RunDir) -> list[tuple[str, int]]:
     """Return which job, in which of its lives, made each attempt."""
-    jobs = [run.attempt(number).job() for number in run.numbers()]
+    jobs = [run.attempt(number).job() for number in run.attempt_numbers()]
     return [(str(job["id"]), int(job["restart"])) for job in jobs]
 
 
@@ -184,19 +184,19 @@ def assert_all_as_if_undisturbed(results: Path) -> None:
     for run in runs_in(results):
         result = run.result()
         assert result is not None
-        assert (result["attempts"], run.latest().failure()) == (run.numbers()[-1], None)  # type: ignore[union-attr]
+        assert (result["attempts"], run.latest_attempt().failure()) == (run.attempt_numbers()[-1], None)  # type: ignore[union-attr]
         assert_as_if_undisturbed(run)
 
 
 def assert_resumed(run: RunDir, *steps: int) -> None:
     """Each attempt after the first went on where the one before had stopped."""
-    found = [run.attempt(number).resumed_from() for number in run.numbers()]
+    found = [run.attempt(number).resumed_from() for number in run.attempt_numbers()]
     assert found == [(0, 0), *enumerate(steps, 1)]
 
 
 def packs(run: RunDir) -> list[int]:
     """Return with how many runs, itself among them, each attempt began."""
-    return [int(run.attempt(number).execution().get("pack", 1)) for number in run.numbers()]
+    return [int(run.attempt(number).execution().get("pack", 1)) for number in run.attempt_numbers()]
 
 
 def assert_came_back_as_a_pack(runs: list[RunDir], job: str) -> None:
@@ -241,7 +241,7 @@ def test_a_grid_is_an_array_whose_runs_wait_train_and_finish(
     hold.let_go()
     wait_until_done(results)
     assert "3 finished, 0 under way" in ettsweep(*command).stderr
-    assert [run.numbers() for run in runs] == [[1]] * 3
+    assert [run.attempt_numbers() for run in runs] == [[1]] * 3
     assert len(submissions(results)) == 1
     assert_all_as_if_undisturbed(results)
 
@@ -312,7 +312,7 @@ def test_the_workers_of_a_job_on_two_nodes_share_its_runs(
     hold.let_go()
     wait_until_done(results)
     claims = [run.attempt(1).claim() for run in runs_in(results)]
-    assert [run.numbers() for run in runs_in(results)] == [[1]] * 4
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 4
     assert {claim["job"]["rank"] for claim in claims} == {0, 1}
     cluster.wait_state(f"{array(results)}_0", "COMPLETED")
     assert_all_as_if_undisturbed(results)
@@ -369,7 +369,7 @@ def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
     ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at("torch", "step")))
     hold.wait(rank=1)
     idle = only_submission(results)
-    wait_for(lambda: hold.is_at(rank=0) or idle.said_by("0-0").get("leaving"), "the other, or that it has left")
+    wait_for(lambda: hold.is_at(rank=0) or idle.worker_report("0-0").get("leaving"), "the other, or that it has left")
     job = f"{array(results)}_0"
     cluster.run("scancel", "--signal=USR2", job)
     wait_until_done(results)
@@ -419,7 +419,7 @@ def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_w
     first, second = by_task(results)
     rows = status(results)
     assert [rows[run.id]["state"] for run in (first, second)] == ["running", "queued"]
-    workers = [only_submission(results).said_by(f"0-{rank}")["process"] for rank in (0, 1)]
+    workers = [only_submission(results).worker_report(f"0-{rank}")["process"] for rank in (0, 1)]
     assert first.attempt(1).claim()["process"] == workers[0]
     assert workers[1]["pid"] != workers[0]["pid"]
     cluster.run("scancel", "--signal=USR2", job)
@@ -503,7 +503,7 @@ def test_a_run_whose_job_is_cancelled_in_slurm_waits_for_a_decision(
 
     ettsweep("retry", runs[1].id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     wait_until_done(results)
-    assert [run.numbers() for run in runs] == [[1], [1, 2], [1]]
+    assert [run.attempt_numbers() for run in runs] == [[1], [1, 2], [1]]
     assert_resumed(runs[1], HELD_STEP)
     assert_all_as_if_undisturbed(results)
 
@@ -525,7 +525,7 @@ def test_all_runs_of_an_array_that_is_cancelled_in_slurm_wait_for_a_decision(
     ettsweep("retry", "--all", "--yes", "--launch", tmp_path / "slurm.yaml", "--results", results)
     hold.let_go()
     wait_until_done(results)
-    assert [run.numbers() for run in by_first_submission(results)] == [[1, 2], [1], [1]]
+    assert [run.attempt_numbers() for run in by_first_submission(results)] == [[1, 2], [1], [1]]
     assert_all_as_if_undisturbed(results)
 
 
@@ -548,9 +548,9 @@ def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_deci
     ettsweep("retry", runs[1].id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     assert submissions(results)[1].runs == (runs[1].id,)
     for submission in submissions(results):
-        cluster.begin(submission.array())
+        cluster.begin(submission.array_id())
     wait_until_done(results)
-    assert [run.numbers() for run in runs] == [[1]] * 3
+    assert [run.attempt_numbers() for run in runs] == [[1]] * 3
     assert_all_as_if_undisturbed(results)
 
 
@@ -693,7 +693,7 @@ def test_runs_longer_than_the_time_limit_go_through_several_jobs_in_a_pack_and_a
     """The limit is SLURM's own: a job trains to a step, and waits there for the warning, which comes after 25 to 55 s."""
     profile = {"partition": "short", "time_min": 1, "warn_s": 5, "runs_per_job": 3, "pack": 3}
     ettsweep(*asks(tmp_path, 4, STEPS, **profile, **hold.at("step", lives=99)))
-    wait_for(lambda: all(run.numbers() for run in runs_in(results)), "the claims")
+    wait_for(lambda: all(run.attempt_numbers() for run in runs_in(results)), "the claims")
     wait_until_done(results)
     assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
     runs, jobs = by_task(results), [f"{array(results)}_{task}" for task in (0, 1)]
@@ -727,7 +727,7 @@ def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
     hold.let_go()
     rows = wait_for_state(results, "done", "cancelled")
     assert sorted(row["state"] for row in rows.values()) == ["cancelled", "done", "done"]
-    attempts = {run.attempt(1).job_id(): len(run.numbers()) for run in runs_in(results)}
+    attempts = {run.attempt(1).job_id(): len(run.attempt_numbers()) for run in runs_in(results)}
     assert attempts == {base: 2, stays: 1, goes: 1}
 
 
@@ -783,7 +783,7 @@ def test_a_job_killed_before_it_hears_leaves_its_run_to_the_next_command(
     hold.let_go()
     assert "1 run submitted" in ettsweep(*command).stderr
     wait_until_done(results)
-    assert len(only_run(results).numbers()) == 1
+    assert len(only_run(results).attempt_numbers()) == 1
     assert_all_as_if_undisturbed(results)
 
 
@@ -821,7 +821,7 @@ def test_a_job_ended_between_two_runs_leaves_the_second_to_the_next_command(
     hold.let_go()
     assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 under way", ettsweep(*command).stderr)
     wait_until_done(results)
-    assert (first.numbers(), second.numbers()) == ([1], [1])
+    assert (first.attempt_numbers(), second.attempt_numbers()) == ([1], [1])
     assert_all_as_if_undisturbed(results)
 
 
@@ -842,7 +842,7 @@ def test_a_job_cancelled_between_two_runs_leaves_the_second_to_a_person(
     hold.let_go()
     ettsweep("retry", second.id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     wait_until_done(results)
-    assert (first.numbers(), second.numbers()) == ([1], [1])
+    assert (first.attempt_numbers(), second.attempt_numbers()) == ([1], [1])
     assert_all_as_if_undisturbed(results)
 
 
@@ -892,7 +892,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     assert "1 resumed" in ettsweep("retry", first.id, "--launch", tmp_path / "slurm.yaml", "--results", results).stderr
     wait_until_done(results)
     assert_resumed(first, stopped)
-    assert (len(first.numbers()), second.numbers()) == (2, [1])
+    assert (len(first.attempt_numbers()), second.attempt_numbers()) == (2, [1])
     assert_all_as_if_undisturbed(results)
 
 
@@ -961,9 +961,9 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     assert {row["state"] for row in status(results).values()} == {"cancelled"}
     ettsweep(*retry, "--yes")
     assert {row["state"] for row in status(results).values()} == {"queued"}
-    cluster.begin(submissions(results)[1].array())
+    cluster.begin(submissions(results)[1].array_id())
     wait_until_done(results)
-    assert [run.numbers() for run in runs] == [[1]] * 3
+    assert [run.attempt_numbers() for run in runs] == [[1]] * 3
     assert pending(cluster) == others
     assert_all_as_if_undisturbed(results)
 
@@ -984,16 +984,16 @@ def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, 
     rows = status(results)
     assert {row["state"] for row in rows.values() if row["family"] == mine} == {"cancelled"}
     assert {row["state"] for row in rows.values() if row["family"] != mine} == {"queued"}
-    second = submissions(results)[1].array()
+    second = submissions(results)[1].array_id()
     assert pending(cluster) == {f"{second}_0", f"{second}_1"}
 
     ettsweep("retry", "--family", mine, "--yes", "--launch", tmp_path / "slurm.yaml", "--results", results)
-    third = submissions(results)[2].array()
+    third = submissions(results)[2].array_id()
     assert pending(cluster) == {f"{number}_{task}" for number in (second, third) for task in (0, 1)}
     cluster.begin(second)
     cluster.begin(third)
     wait_until_done(results)
-    assert [run.numbers() for run in runs_in(results)] == [[1]] * 4
+    assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 4
     assert_all_as_if_undisturbed(results)
 
 
@@ -1034,10 +1034,10 @@ def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp
     first = by_task(results)[0]
     stopped = last_step(first, 1)
     assert HELD_STEP <= stopped < STEPS
-    assert [run.numbers() for run in by_task(results)] == [[1], [], []]
+    assert [run.attempt_numbers() for run in by_task(results)] == [[1], [], []]
     assert "3 need a decision" in ettsweep(*command).stderr
     ettsweep("retry", "--all", "--yes", "--launch", tmp_path / "slurm.yaml", "--results", results)
     wait_until_done(results)
     assert_resumed(first, stopped)
-    assert [run.numbers() for run in by_first_submission(results)] == [[1, 2], [1], [1]]
+    assert [run.attempt_numbers() for run in by_first_submission(results)] == [[1, 2], [1], [1]]
     assert_all_as_if_undisturbed(results)

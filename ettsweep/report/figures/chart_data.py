@@ -13,47 +13,47 @@ import pandas as pd
 FILE_WIDTH = 640
 """Pixels in a file of a figure that has the width of its container on the page."""
 
-LEAST_DIGITS, MOST_DIGITS = 5, 15
+MIN_DIGITS, MAX_DIGITS = 5, 15
 """Significant digits of numbers in a specification: enough to resolve a ten-thousandth of a column's range."""
 
 
-class Data:
+class Datasets:
     """The data sets of a figure; charts refer to them by name, so that copying a chart copies no data."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
-    def of(self, frame: pd.DataFrame) -> alt.NamedData:
+    def add(self, frame: pd.DataFrame) -> alt.NamedData:
         """Add a frame and return a reference to it.
 
         Its rows have rounded numbers, and null for missing values. The name is a hash of the content, so that equal
         frames share one data set across all figures of the page.
         """
-        columns = {str(name): _values(frame[name]) for name in frame.columns}
+        columns = {str(name): _column_values(frame[name]) for name in frame.columns}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         name = f"data-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
         self._rows[name] = rows
         return alt.NamedData(name=name)
 
-    def complete(self, chart: alt.LayerChart) -> alt.LayerChart:
+    def attach_to(self, chart: alt.LayerChart) -> alt.LayerChart:
         """Attach the data sets to a finished chart."""
         chart.datasets = self._rows
         return chart
 
 
-def _values(column: pd.Series) -> list[Any]:
+def _column_values(column: pd.Series) -> list[Any]:
     if pd.api.types.is_float_dtype(column.dtype):
-        digits = digits_of(column)
+        digits = significant_digits(column)
         return [_rounded(value, digits) for value in column.tolist()]
     return [None if value is None or value is pd.NA or value != value else value for value in column.tolist()]
 
 
-def digits_of(column: pd.Series) -> int:
+def significant_digits(column: pd.Series) -> int:
     """Return how many significant digits resolve the numbers of a column."""
     finite = column[np.isfinite(column)]
     largest, spread = float(finite.abs().max()), float(finite.max() - finite.min())
     extra = math.ceil(math.log10(largest / spread)) if spread > 0 else 0
-    return min(MOST_DIGITS, max(LEAST_DIGITS, extra + LEAST_DIGITS - 1))
+    return min(MAX_DIGITS, max(MIN_DIGITS, extra + MIN_DIGITS - 1))
 
 
 def _rounded(value: Any, digits: int) -> float | int | None:
@@ -64,14 +64,14 @@ def _rounded(value: Any, digits: int) -> float | int | None:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def layered(*charts: alt.Chart) -> alt.LayerChart:
+def layer_charts(*charts: alt.Chart) -> alt.LayerChart:
     """Layer charts, the first one at the bottom."""
     chart = alt.layer(*charts)
     assert isinstance(chart, alt.LayerChart), "none of them has facets"
     return chart
 
 
-def columns_from(second: int, third: int = 0) -> Any:
+def legend_columns(second: int, third: int = 0) -> Any:
     """Return the number of legend columns: 1, 2 from `second` pixels on, 3 from `third` pixels on, if given.
 
     The expression measures the container, not the figure: the legend changes the figure's width, and the two would

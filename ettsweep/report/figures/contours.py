@@ -39,14 +39,14 @@ def contours(x: Array, y: Array, values: Array, level: float) -> Iterator[Array]
     while next_sides:
         # Open lines first, from an end: started in the middle, one would be yielded as two.
         ends = (side for side, others in next_sides.items() if len(others) == 1)
-        sides = list(_line(next_sides, next(ends, None) or next(iter(next_sides))))
+        sides = list(_trace_line(next_sides, next(ends, None) or next(iter(next_sides))))
         p, q = np.array(sides).T
         # Linear interpolation along each side.
         share = (level - value[p]) / (value[q] - value[p])
         yield position[p] + share[:, None] * (position[q] - position[p])
 
 
-def _line(next_sides: dict[Side, list[Side]], first: Side) -> Iterator[Side]:
+def _trace_line(next_sides: dict[Side, list[Side]], first: Side) -> Iterator[Side]:
     """Remove and yield the sides of one line in order; a closed line repeats its first side."""
     side: Side | None = first
     while side:

@@ -5,19 +5,19 @@ import json
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.chart_data import Data, columns_from, layered
+from ettsweep.report.figures.chart_data import Datasets, layer_charts, legend_columns
 from ettsweep.report.formats import GREY, strategy_colour
-from ettsweep.report.run_histories import EVALUATIONS, NAMES, TRAINING
+from ettsweep.report.run_histories import EVALUATIONS, QUANTITY_LABELS, TRAINING
 from ettsweep.report.theme import CANDIDATE, INK
-from ettsweep.trainer.tasks.registry import evaluated
+from ettsweep.trainer.tasks.registry import evaluation_column
 
-NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
+NEIGHBOUR_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
 """Okabe and Ito's colour-blind-safe palette and a brown, for the neighbours of a candidate."""
 
-MOST_OTHERS = 12
+MAX_OTHER_POINTS = 12
 """Further points drawn in grey, the best first."""
 
-CHOSEN = "chosen"
+CHOSEN_POINT = "chosen"
 """Vega parameter: the label of the point whose runs are drawn one by one; empty for none. The page sets it."""
 
 UNITS = {"loss": " (nats)", "grad_norm": "", "val_loss": " (nats)", "val_accuracy": " (%)"}
@@ -43,29 +43,29 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
         spikes: its rows of `spikes_frame`.
         points: its rows of `points_frame`.
     """
-    data, labelled = Data(), _named(points[points["point"].isin(curves["point"])])
+    data, labelled = Datasets(), _labelled_points(points[points["point"].isin(curves["point"])])
     quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
-    scored = evaluated(str(points["metric"].iloc[0]))
+    scored = evaluation_column(str(points["metric"].iloc[0]))
     quantity = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
     runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(labelled, on="point", how="left")
-    base = _values(data, percent[["run", "trained", *quantities]], runs)
-    layers = [_means(base, labelled, unit), *_runs(base, unit), _spikes(data, spikes, runs, unit)]
-    names = {name: NAMES[name] + UNITS[name] for name in quantities}
+    base = _quantity_chart(data, percent[["run", "trained", *quantities]], runs)
+    layers = [_mean_layer(base, labelled, unit), *_run_layers(base, unit), _spike_layer(data, spikes, runs, unit)]
+    names = {name: QUANTITY_LABELS[name] + UNITS[name] for name in quantities}
     controls = [
-        alt.param(name="quantity", value=quantity, bind=_radio(names)),
-        alt.param(name="smoothing", value=0, bind=_slider(f"smoothing, {unit}s ", longest)),
+        alt.param(name="quantity", value=quantity, bind=_quantity_radio(names)),
+        alt.param(name="smoothing", value=0, bind=_smoothing_slider(f"smoothing, {unit}s ", longest)),
         alt.param(name="logx", value=False, bind=alt.binding_checkbox(name=f"log {unit}s ")),
         alt.param(name="logy", value=False, bind=alt.binding_checkbox(name="log scale ")),
-        alt.param(name=CHOSEN, value=""),
+        alt.param(name=CHOSEN_POINT, value=""),
     ]
-    chart = layered(*layers).add_params(*controls)
+    chart = layer_charts(*layers).add_params(*controls)
     title = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
-    return data.complete(chart.properties(width="container", height=320, title=title))
+    return data.attach_to(chart.properties(width="container", height=320, title=title))
 
 
-def _named(points: pd.DataFrame) -> pd.DataFrame:
+def _labelled_points(points: pd.DataFrame) -> pd.DataFrame:
     """Select the points to draw: the candidate, then its neighbours by score, then the best others.
 
     Columns: point, role, label (of the legend), colour.
@@ -74,10 +74,10 @@ def _named(points: pd.DataFrame) -> pd.DataFrame:
     ranked = points.sort_values("score", ascending=lower, na_position="last")
     candidate, neighbours = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour"))
     others = ranked[ranked["role"] == "other"].head(
-        MOST_OTHERS if len(neighbours) else MOST_OTHERS + len(NAMED_COLOURS)
+        MAX_OTHER_POINTS if len(neighbours) else MAX_OTHER_POINTS + len(NEIGHBOUR_COLOURS)
     )
     colour = strategy_colour(str(points["strategy"].iloc[0]))
-    palette = [other for other in NAMED_COLOURS if other != colour]
+    palette = [other for other in NEIGHBOUR_COLOURS if other != colour]
     colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]
     selected = pd.concat([candidate, neighbours, others])[["point", "role", "told", "state"]]
     best = selected["told"].where(selected["told"] != "", selected["state"])
@@ -85,21 +85,21 @@ def _named(points: pd.DataFrame) -> pd.DataFrame:
     return selected.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
 
 
-def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
+def _quantity_chart(data: Datasets, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
     """Return a chart of the chosen quantity of each run: `value` over `t`, the middle of its smoothing bin."""
     fields = ["point", "seed", "counted", "label"]
     return (
-        alt.Chart(data.of(curves))
+        alt.Chart(data.add(curves))
         .transform_calculate(value="datum[quantity]")
         # Rows of steps have no evaluations, and the reverse.
         .transform_filter("isValid(datum.value)")
         # Looked up by run, since repeating them in each row would bloat the page.
-        .transform_lookup("run", from_=alt.LookupData(data=data.of(runs[["run", *fields]]), key="run", fields=fields))
+        .transform_lookup("run", from_=alt.LookupData(data=data.add(runs[["run", *fields]]), key="run", fields=fields))
         .transform_calculate(t="smoothing > 0 ? (floor(datum.trained / smoothing) + 0.5) * smoothing : datum.trained")
     )
 
 
-def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
+def _mean_layer(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
     """Draw the mean over seeds of each point, up to where its shortest run ends; faint while a point is chosen."""
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     kinds, candidate = (
@@ -107,7 +107,9 @@ def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
         next(iter(labelled.loc[labelled["role"] == "candidate", "point"]), ""),
     )
     scale = alt.Scale(domain=kinds["label"].tolist(), range=kinds["colour"].tolist())
-    legend = alt.Legend(title="(lr, wd) [score]", orient="bottom", columns=columns_from(420, 620), symbolType="stroke")
+    legend = alt.Legend(
+        title="(lr, wd) [score]", orient="bottom", columns=legend_columns(420, 620), symbolType="stroke"
+    )
     means = (
         base.transform_filter("datum.counted && isValid(datum.label)")
         .transform_aggregate(value="mean(value)", runs="distinct(run)", groupby=["point", "label", "t"])
@@ -116,7 +118,7 @@ def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
         .transform_filter("datum.runs == datum.seeds")
     )
     return (
-        _along(means, unit)
+        _on_axes(means, unit)
         .mark_line()
         .encode(
             detail="point:N",
@@ -124,52 +126,56 @@ def _means(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
             strokeWidth=alt.condition(alt.datum.point == candidate, alt.value(2.6), alt.value(1.3)),
             opacity=alt.when(hidden)
             .then(alt.value(0))
-            .when(f"{CHOSEN} != ''")
+            .when(f"{CHOSEN_POINT} != ''")
             .then(alt.value(0.3))
             .otherwise(alt.value(1)),
-            tooltip=[alt.Tooltip("point:N", title="(lr, wd)"), *_place(unit), alt.Tooltip("runs:Q", title="seeds")],
+            tooltip=[
+                alt.Tooltip("point:N", title="(lr, wd)"),
+                *_position_tooltips(unit),
+                alt.Tooltip("runs:Q", title="seeds"),
+            ],
         )
         .add_params(hidden)
     )
 
 
-def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
+def _run_layers(base: alt.Chart, unit: str) -> list[alt.Chart]:
     """Draw the runs of the chosen point, labelled with their seeds at the right end."""
-    chosen = base.transform_filter(f"{CHOSEN} != '' && datum.point == {CHOSEN}").transform_aggregate(
+    chosen = base.transform_filter(f"{CHOSEN_POINT} != '' && datum.point == {CHOSEN_POINT}").transform_aggregate(
         value="mean(value)", groupby=["run", "point", "seed", "t"]
     )
-    lines = _along(chosen, unit).mark_line(stroke=INK, strokeWidth=1.8)
+    lines = _on_axes(chosen, unit).mark_line(stroke=INK, strokeWidth=1.8)
     last = (
         chosen.transform_joinaggregate(end="max(t)", groupby=["run"])
         .transform_filter("datum.t == datum.end")
         # Runs end at the same step: their labels are stacked.
         .transform_window(row="row_number()", sort=[alt.SortField("value")])
     )
-    names = _along(last.transform_calculate(name="'seed ' + datum.seed"), unit)
+    names = _on_axes(last.transform_calculate(name="'seed ' + datum.seed"), unit)
     tooltip = [alt.Tooltip(f"{name}:N") for name in ("run", "seed")]
     return [
-        lines.encode(detail="run:N", tooltip=[*tooltip, *_place(unit)]),
+        lines.encode(detail="run:N", tooltip=[*tooltip, *_position_tooltips(unit)]),
         names.mark_text(align="right", dy=alt.expr("4 - 11 * datum.row"), fontSize=10).encode(text="name:N"),
     ]
 
 
-def _spikes(data: Data, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> alt.Chart:
+def _spike_layer(data: Datasets, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> alt.Chart:
     """Mark spikes in the means of the candidate and its neighbours, or those of the chosen point."""
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
     marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
     rows = marked.merge(runs[["run", "counted"]], on="run")
-    is_visible = f"{CHOSEN} == '' ? datum.counted && datum.role != 'other' : datum.point == {CHOSEN}"
-    marks = alt.Chart(data.of(rows)).transform_filter(
+    is_visible = f"{CHOSEN_POINT} == '' ? datum.counted && datum.role != 'other' : datum.point == {CHOSEN_POINT}"
+    marks = alt.Chart(data.add(rows)).transform_filter(
         f"datum.quantity == quantity && isValid(datum.value) && ({is_visible})"
     )
     tooltip = [alt.Tooltip("told:N", title="spike"), alt.Tooltip("point:N", title="(lr, wd)")]
-    triangle = _along(marks, unit).mark_point(
+    triangle = _on_axes(marks, unit).mark_point(
         shape=TRIANGLE, size=60, yOffset=-7, opacity=1, fill=CANDIDATE, stroke="#fff"
     )
     return triangle.encode(tooltip=[*tooltip, alt.Tooltip("seed:Q"), alt.Tooltip("run:N")])
 
 
-def _along(chart: alt.Chart, unit: str) -> alt.Chart:
+def _on_axes(chart: alt.Chart, unit: str) -> alt.Chart:
     """Draw `value` over `t`, each axis linear or logarithmic as the controls say."""
 
     def axis(log: str) -> alt.Axis:
@@ -188,14 +194,14 @@ def _along(chart: alt.Chart, unit: str) -> alt.Chart:
     )
 
 
-def _place(unit: str) -> list[alt.Tooltip]:
+def _position_tooltips(unit: str) -> list[alt.Tooltip]:
     return [alt.Tooltip("t:Q", title=unit, format=".4~g"), alt.Tooltip("value:Q", format=".4~g")]
 
 
-def _radio(names: dict[str, str]) -> alt.BindRadioSelect:
-    labels = [NAMES[name] for name in names]
+def _quantity_radio(names: dict[str, str]) -> alt.BindRadioSelect:
+    labels = [QUANTITY_LABELS[name] for name in names]
     return alt.binding_radio(options=list(names), labels=labels, name=" ")
 
 
-def _slider(name: str, longest: float) -> alt.BindRange:
+def _smoothing_slider(name: str, longest: float) -> alt.BindRange:
     return alt.binding_range(min=0, max=round(longest / 4, 3), step=round(longest / 100, 4), name=name)

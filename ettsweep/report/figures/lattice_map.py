@@ -9,25 +9,25 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ettsweep.powers import power
-from ettsweep.report.figures.chart_data import Data, clipped_range, digits_of, layered
+from ettsweep.powers import format_power
+from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts, significant_digits
 from ettsweep.report.figures.contours import contours
 from ettsweep.report.figures.line_map import line_map
-from ettsweep.report.figures.selection import FITTED, about, fitted_switch, picked
-from ettsweep.report.figures.shapes import HEXAGON, STATES, numbers
+from ettsweep.report.figures.selection import FITTED, add_surface_switch, pick_layer, tooltip_frame
+from ettsweep.report.figures.shapes import HEXAGON, STATE_SIGNS, suggestion_numbers
 from ettsweep.report.formats import cell_text, error_text, is_accuracy, metric_name
 from ettsweep.report.theme import CANDIDATE, INK
 
-PIXELS, LARGEST = 600, 62
+MAP_PIXELS, MAX_CELL_PIXELS = 600, 62
 """Limits: width of a map without its labels, and distance between hexagons."""
 
-LEGIBLE, ROOMY, WORDY = 34, 48, 56
+SCORE_PIXELS, ERROR_PIXELS, STATE_PIXELS = 34, 48, 56
 """Distance between hexagons from which on they show the score; error and seeds too; the word for a state."""
 
-PALE = 0.435
+EQUAL_CONTRAST = 0.435
 """Position on the colour scale, from its dark end, where black and white text have equal contrast, 4.5."""
 
-SIX = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
+NEIGHBOUR_STEPS = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
 """Steps (lr, wd) to the six touching hexagons, counterclockwise by 60 degrees, the first to the right."""
 
 
@@ -49,7 +49,7 @@ def lattice(
     placed = points.dropna(subset=["lr_steps", "wd_steps"])
     if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
         return line_map(placed, surface, optimum, ranges)
-    return _Hexagons(placed, surface, optimum, ranges).chart()
+    return _HexagonMap(placed, surface, optimum, ranges).chart()
 
 
 def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
@@ -61,20 +61,20 @@ def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
     return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
 
 
-class _Hexagons:
+class _HexagonMap:
     """Builds the layers of a map: lattice, scores, surface, and what can be selected."""
 
     def __init__(
         self, placed: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
     ) -> None:
         self.points, self.surface, self.optimum, self.ranges = placed, surface, optimum, ranges
-        self.data = Data()
+        self.data = Datasets()
         self.metric = str(placed["metric"].iloc[0])
-        (self.i0, self.i1), (self.j0, self.j1) = _part(placed, ranges)
+        (self.i0, self.i1), (self.j0, self.j1) = _visible_ranges(placed, ranges)
         left, bottom = hexagon_xy(self.i0, self.j0)
         right, top = hexagon_xy(self.i1, self.j1)
-        self.unit = min(LARGEST, PIXELS / (right - left + 1))
-        label_scale = LARGEST / self.unit  # text does not shrink with the hexagons
+        self.unit = min(MAX_CELL_PIXELS, MAP_PIXELS / (right - left + 1))
+        label_scale = MAX_CELL_PIXELS / self.unit  # text does not shrink with the hexagons
         # The margins hold the labels; units are hexagon widths.
         self.x, self.y = (
             (left - 0.6 - 1.1 * label_scale, right + 0.7),
@@ -82,116 +82,120 @@ class _Hexagons:
         )
 
     def chart(self) -> alt.LayerChart:
-        scored = self._scored()
+        scored = self._scored_layers()
         # The first layer of `scored` is the hexagons; their texts come after, above the contours.
-        layers = [self._empty(), next(scored), *self._unscored(), *self._outlines()]
-        layers += [*self._contours(), *self._optimum(), *scored] if len(self.surface) else [*scored]
+        layers = [self._empty_layer(), next(scored), *self._unscored_layers(), *self._outline_layers()]
+        layers += [*self._contour_layers(), *self._optimum_layers(), *scored] if len(self.surface) else [*scored]
         # The layer that takes clicks is on top, else others would catch them.
-        layers += [*self._searched(), *self._labels(), picked(self._at(about(self.points)), self._hexagon(0.92))]
-        chart = layered(*layers).resolve_scale(color="independent", shape="independent")
+        layers += [
+            *self._search_layers(),
+            *self._label_layers(),
+            pick_layer(self._at_steps(tooltip_frame(self.points)), self._hexagon_mark(0.92)),
+        ]
+        chart = layer_charts(*layers).resolve_scale(color="independent", shape="independent")
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
-        return self.data.complete(fitted_switch(chart, self.surface).properties(width=width, height=height))
+        return self.data.attach_to(add_surface_switch(chart, self.surface).properties(width=width, height=height))
 
-    def _at(self, frame: pd.DataFrame) -> alt.Chart:
+    def _at_steps(self, frame: pd.DataFrame) -> alt.Chart:
         """Return a chart of rows at their positions on the lattice."""
         x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
-        return self._xy(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
+        return self._at_xy(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
 
-    def _xy(self, frame: pd.DataFrame) -> alt.Chart:
-        return alt.Chart(self.data.of(frame)).encode(
+    def _at_xy(self, frame: pd.DataFrame) -> alt.Chart:
+        return alt.Chart(self.data.add(frame)).encode(
             alt.X("x:Q", axis=None, scale=alt.Scale(domain=list(self.x), nice=False, zero=False)),
             alt.Y("y:Q", axis=None, scale=alt.Scale(domain=list(self.y), nice=False, zero=False)),
         )
 
-    def _hexagon(self, share: float = 1.0) -> dict[str, Any]:
+    def _hexagon_mark(self, share: float = 1.0) -> dict[str, Any]:
         """Return the mark of a hexagon, `share` times as large as that of the lattice."""
         # Vega scales a path by half the root of its size; the circumradius is the width / √3.
         return {"shape": HEXAGON, "size": 4 * (share * self.unit) ** 2 / 3, "opacity": 1}
 
     # --- points ---
 
-    def _empty(self) -> alt.Chart:
+    def _empty_layer(self) -> alt.Chart:
         # Every position of the bounding box, also those without a run.
         across = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
-        base = self._at(pd.DataFrame(across, columns=["lr_steps", "wd_steps"]))
-        return base.mark_point(**self._hexagon(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8)
+        base = self._at_steps(pd.DataFrame(across, columns=["lr_steps", "wd_steps"]))
+        return base.mark_point(**self._hexagon_mark(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8)
 
-    def _scored(self) -> Iterator[alt.Chart]:
+    def _scored_layers(self) -> Iterator[alt.Chart]:
         """Draw hexagons in the colours of their scores, then the text on them."""
         lower, scored = not is_accuracy(self.metric), self.points.dropna(subset=["score"])
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
         share = ((scored["score"] - low) / (high - low)).clip(0, 1)
         pairs = zip(scored["error"], scored["score"], strict=True)
-        base = self._at(
+        base = self._at_steps(
             scored[["lr_steps", "wd_steps", "score"]].assign(
                 mean=[cell_text(score, self.metric) for score in scored["score"]],
                 plus=["" if error != error else "±" + error_text(error, score, self.metric) for error, score in pairs],
                 n=[f"n={seeds}" for seeds in scored["seeds"]],
-                pale=(1 - share if lower else share) > PALE,
+                pale=(1 - share if lower else share) > EQUAL_CONTRAST,
             )
         )
         scale = alt.Scale(scheme="viridis", domain=[low, high], clamp=True, reverse=lower)
         title = f"{metric_name(self.metric)} ({'lower' if lower else 'higher'} is better)"
-        digits = digits_of(pd.Series([low, high])) - 1
+        digits = significant_digits(pd.Series([low, high])) - 1
         labels = f".{digits}~g" if lower else f".{digits - 1}~%"
         legend = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
-        filled = base.mark_point(**self._hexagon(0.97), filled=True, stroke=None)
+        filled = base.mark_point(**self._hexagon_mark(0.97), filled=True, stroke=None)
         yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=legend if len(scored) else None))
-        texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ROOMY else [("mean", 0, 9.5)]
+        texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ERROR_PIXELS else [("mean", 0, 9.5)]
         ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
-        for column, dy, size in texts if self.unit >= LEGIBLE else []:
+        for column, dy, size in texts if self.unit >= SCORE_PIXELS else []:
             yield base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink)
 
-    def _unscored(self) -> Iterator[alt.Chart]:
+    def _unscored_layers(self) -> Iterator[alt.Chart]:
         """Draw a sign and, if there is room, the state, for points that are unfinished or diverged."""
         others = self.points[self.points["score"].isna()]
         if others.empty:
             return
-        base = self._at(others[["lr_steps", "wd_steps", "state"]])
+        base = self._at_steps(others[["lr_steps", "wd_steps", "state"]])
         yield base.mark_point(
-            **self._hexagon(0.86), filled=False, stroke=INK, strokeOpacity=0.35, strokeDash=[4, 3], strokeWidth=1.2
+            **self._hexagon_mark(0.86), filled=False, stroke=INK, strokeOpacity=0.35, strokeDash=[4, 3], strokeWidth=1.2
         )
-        states = [state for state in STATES if state in set(others["state"])]
-        scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
+        states = [state for state in STATE_SIGNS if state in set(others["state"])]
+        scale = alt.Scale(domain=states, range=[STATE_SIGNS[state] for state in states])
         legend = alt.Legend(title=None, orient="bottom", symbolStrokeWidth=1.6, symbolSize=90)
         sign = base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=(0.28 * self.unit) ** 2, opacity=1)
         yield sign.encode(shape=alt.Shape("state:N", scale=scale, legend=legend))
-        if self.unit >= WORDY:
+        if self.unit >= STATE_PIXELS:
             yield base.mark_text(fill=INK, fillOpacity=0.7, fontSize=9, dy=17).encode(text="state:N")
 
-    def _outlines(self) -> Iterator[alt.Chart]:
+    def _outline_layers(self) -> Iterator[alt.Chart]:
         for role, share, colour, width in (("neighbour", 0.93, INK, 1.5), ("candidate", 0.9, CANDIDATE, 3)):
             rows = self.points[self.points["role"] == role]
             if len(rows):
-                mark = self._hexagon(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
-                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**mark)
+                mark = self._hexagon_mark(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
+                yield self._at_steps(rows[["lr_steps", "wd_steps"]]).mark_point(**mark)
 
     # --- the surface ---
 
-    def _contours(self) -> Iterator[alt.Chart]:
+    def _contour_layers(self) -> Iterator[alt.Chart]:
         """Draw contours within the hexagons of the points that the surface is fitted to."""
         mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
         lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
         x, y = hexagon_xy(lr, wd)
-        fitted = self._fitted()
-        is_fitted = np.array([self._nearest(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]).reshape(
-            lr.shape
-        )
+        fitted = self._fitted_positions()
+        is_fitted = np.array(
+            [self._nearest_position(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]
+        ).reshape(lr.shape)
         worse_by = np.where(is_fitted, mesh.to_numpy(float), np.nan)
         margin, largest = float(self.surface["margin"].iloc[0]), float(worse_by[is_fitted].max(initial=0))
         rows = [
             (f"{k}/{n}", order, level, *xy)
-            for k, level in enumerate(levels(margin, largest))
+            for k, level in enumerate(contour_levels(margin, largest))
             for n, line in enumerate(contours(x, y, worse_by, level))
             for order, xy in enumerate(line.tolist())
         ]
-        base = self._xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
+        base = self._at_xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
         # White on a dark edge is visible on every colour of the scale.
         for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
             line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear")
-            yield line.encode(detail="line:N", order="place:O", opacity=_shown())
+            yield line.encode(detail="line:N", order="place:O", opacity=_surface_opacity())
 
-    def _fitted(self) -> set[tuple[int, int]]:
+    def _fitted_positions(self) -> set[tuple[int, int]]:
         """Return the positions of the points that the surface is fitted to: finished ones within its mesh."""
         scored = self.points.dropna(subset=["score"])
         i, j = self.surface["lr_steps"], self.surface["wd_steps"]
@@ -199,14 +203,14 @@ class _Hexagons:
         return set(zip(inside["lr_steps"].astype(int), inside["wd_steps"].astype(int), strict=True))
 
     @staticmethod
-    def _nearest(lr_steps: float, wd_steps: float) -> tuple[int, int]:
+    def _nearest_position(lr_steps: float, wd_steps: float) -> tuple[int, int]:
         """Return the lattice position whose hexagon contains a point, both in steps."""
         x, y = hexagon_xy(lr_steps, wd_steps)
         beside_lr, beside_wd = ((math.floor(at), math.ceil(at)) for at in (lr_steps, wd_steps))
         around = product(beside_lr, beside_wd)
         return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
 
-    def _optimum(self) -> Iterator[alt.Chart]:
+    def _optimum_layers(self) -> Iterator[alt.Chart]:
         """Draw the optimum of the surface: a cross, and an ellipse of one standard error if its covariance is known."""
         best = self.optimum.iloc[0]
         centre = hexagon_xy(best["lr_steps"], best["wd_steps"])
@@ -220,93 +224,95 @@ class _Hexagons:
             x, y = hexagon_xy(*spread)
             ring = pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y})
             for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
-                line = self._xy(ring).mark_line(stroke=colour, strokeWidth=width)
-                yield line.encode(order="place:O", opacity=_shown())
-        base = self._xy(pd.DataFrame([centre], columns=["x", "y"]))
+                line = self._at_xy(ring).mark_line(stroke=colour, strokeWidth=width)
+                yield line.encode(order="place:O", opacity=_surface_opacity())
+        base = self._at_xy(pd.DataFrame([centre], columns=["x", "y"]))
         for width, colour in ((4, "#fff"), (2, CANDIDATE)):
             cross = base.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=colour, strokeWidth=width, filled=False)
-            yield cross.encode(opacity=_shown(), tooltip=alt.value("optimum of the fitted surface"))
+            yield cross.encode(opacity=_surface_opacity(), tooltip=alt.value("optimum of the fitted surface"))
 
     # --- searched ranges, and labels ---
 
-    def _searched(self) -> Iterator[alt.Chart]:
+    def _search_layers(self) -> Iterator[alt.Chart]:
         """Draw the edge of the ranges that samplers searched, and the order of suggestions, each on a disc."""
         if self.ranges is not None:
-            sides = pd.DataFrame(self._sides(), columns=["x", "y", "x2", "y2"])
-            rule = self._xy(sides).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6)
+            sides = pd.DataFrame(self._range_sides(), columns=["x", "y", "x2", "y2"])
+            rule = self._at_xy(sides).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6)
             yield rule.encode(x2="x2", y2="y2")
         numbered = self.points.dropna(subset=["proposal"])
-        if len(numbered) and self.unit >= LEGIBLE:
+        if len(numbered) and self.unit >= SCORE_PIXELS:
             x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
-            yield from numbers(self._xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]})))
+            yield from suggestion_numbers(
+                self._at_xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]}))
+            )
 
-    def _sides(self) -> list[tuple[float, ...]]:
+    def _range_sides(self) -> list[tuple[float, ...]]:
         """Return the visible sides between hexagons inside and outside of the searched ranges."""
         assert self.ranges is not None
-        searched = _ends(self.ranges)
+        searched = _position_ranges(self.ranges)
         positions = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
         return [
-            _side(index, towards)
-            for index, (towards, (di, dj)) in product(positions, enumerate(SIX))
-            if _within(index, searched) and not _within((index[0] + di, index[1] + dj), searched)
+            _side_ends(index, towards)
+            for index, (towards, (di, dj)) in product(positions, enumerate(NEIGHBOUR_STEPS))
+            if _is_within(index, searched) and not _is_within((index[0] + di, index[1] + dj), searched)
         ]
 
-    def _labels(self) -> Iterator[alt.Chart]:
+    def _label_layers(self) -> Iterator[alt.Chart]:
         """Label rows with wd at their left end, and columns with lr at their lower end."""
         rows, columns = range(self.j0, self.j1 + 1), range(self.i0, self.i1 + 1)
         every = max(1, math.ceil(20 / self.unit))  # small hexagons: label every other, third, ... row
-        left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % every == 0]
+        left = [(*hexagon_xy(self.i0 - 0.62, j), self._axis_label("wd", j)) for j in rows if j % every == 0]
         _, below = hexagon_xy(self.i0, self.j0)
-        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._value("lr", i)) for i in columns if i % every == 0]
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._axis_label("lr", i)) for i in columns if i % every == 0]
         left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
         for labels, angle in ((left, 0), (low, 300)):
-            base = self._xy(pd.DataFrame(labels, columns=["x", "y", "label"]))
+            base = self._at_xy(pd.DataFrame(labels, columns=["x", "y", "label"]))
             text = base.mark_text(fill=INK, fillOpacity=0.7, align="right", baseline="middle", angle=angle, fontSize=11)
             yield text.encode(text="label:N")
         names = pd.DataFrame([(*left_end, "wd"), (*right_end, "lr")], columns=["x", "y", "label"])
-        yield self._xy(names).mark_text(fontSize=13, fontWeight="bold").encode(text="label:N")
+        yield self._at_xy(names).mark_text(fontSize=13, fontWeight="bold").encode(text="label:N")
 
-    def _value(self, axis: str, steps: int) -> str:
+    def _axis_label(self, axis: str, steps: int) -> str:
         """Return the lr or wd of a position as text, extrapolated from two points that differ along the axis."""
         origin = self.points.iloc[0]
         others = self.points[self.points[f"{axis}_steps"] != origin[f"{axis}_steps"]].iloc[0]
         step = (others[f"log2_{axis}"] - origin[f"log2_{axis}"]) / (others[f"{axis}_steps"] - origin[f"{axis}_steps"])
-        return power(2.0 ** (origin[f"log2_{axis}"] + step * (steps - origin[f"{axis}_steps"])), 3)
+        return format_power(2.0 ** (origin[f"log2_{axis}"] + step * (steps - origin[f"{axis}_steps"])), 3)
 
 
-Ends = tuple[tuple[int, int], tuple[int, int]]
+PositionRanges = tuple[tuple[int, int], tuple[int, int]]
 """First and last position along lr, and along wd."""
 
 
-def _ends(frame: pd.DataFrame) -> Ends:
+def _position_ranges(frame: pd.DataFrame) -> PositionRanges:
     lr, wd = frame["lr_steps"], frame["wd_steps"]
     return (int(lr.min()), int(lr.max())), (int(wd.min()), int(wd.max()))
 
 
-def _part(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> Ends:
+def _visible_ranges(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> PositionRanges:
     """Return the visible part of the lattice: with the searched ranges, if hexagons then stay legible."""
-    (i0, i1), (j0, j1) = ranges_searched = _ends(placed if ranges is None else pd.concat([placed, ranges]))
-    return ranges_searched if (i1 - i0 + (j1 - j0) / 2 + 1) * LEGIBLE <= PIXELS else _ends(placed)
+    (i0, i1), (j0, j1) = ranges_searched = _position_ranges(placed if ranges is None else pd.concat([placed, ranges]))
+    return ranges_searched if (i1 - i0 + (j1 - j0) / 2 + 1) * SCORE_PIXELS <= MAP_PIXELS else _position_ranges(placed)
 
 
-def _within(index: tuple[int, int], ends: Ends) -> bool:
+def _is_within(index: tuple[int, int], ends: PositionRanges) -> bool:
     return all(low <= k <= high for k, (low, high) in zip(index, ends, strict=True))
 
 
-def _side(index: tuple[int, int], towards: int) -> tuple[float, ...]:
+def _side_ends(index: tuple[int, int], towards: int) -> tuple[float, ...]:
     """Return x, y, x2, y2 of the side that a hexagon shares with its neighbour in a direction of `NEIGHBOUR_STEPS`."""
     x, y = hexagon_xy(*index)
     turns = [math.radians(60 * towards + half) for half in (-30, 30)]
     return tuple(xy for turn in turns for xy in (x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)))
 
 
-def levels(margin: float, largest: float) -> list[float]:
+def contour_levels(margin: float, largest: float) -> list[float]:
     """Return the contour levels: the margin, doubled up to the largest value."""
     # Without a margin, a 32nd of the largest value gives five contours.
     first = margin or largest / 32
     return list(takewhile(lambda level: level < largest, (first * 2.0**k for k in range(12)))) if largest > 0 else []
 
 
-def _shown() -> Any:
+def _surface_opacity() -> Any:
     """Return the opacity of the surface: the switch turns it on and off."""
     return alt.condition(FITTED, alt.value(1), alt.value(0))

@@ -5,13 +5,13 @@ import math
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.chart_data import Data, clipped_range, layered
-from ettsweep.report.figures.selection import FITTED, about, fitted_switch, picked
-from ettsweep.report.figures.shapes import STATES, numbers
-from ettsweep.report.formats import axis_of, is_accuracy, strategy_colour
+from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts
+from ettsweep.report.figures.selection import FITTED, add_surface_switch, pick_layer, tooltip_frame
+from ettsweep.report.figures.shapes import STATE_SIGNS, suggestion_numbers
+from ettsweep.report.formats import axis_title_and_factor, is_accuracy, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
-REACH = 8
+CLIP_REACH = 8
 """Scores farther from the best than this many times the median's distance are clamped to the worse edge."""
 
 
@@ -22,14 +22,14 @@ def line_map(
 
     The arguments are those of `lattice`.
     """
-    data = Data()
+    data = Datasets()
     # A single point does not show which axis is free; the searched ranges may.
     located = points if ranges is None else pd.concat([points, ranges])
     along = "wd" if located["wd_steps"].nunique() > located["lr_steps"].nunique() else "lr"
     other = points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
-    name, factor = axis_of(metric)
-    low, high = _range(points, is_accuracy(metric))
+    name, factor = axis_title_and_factor(metric)
+    low, high = _score_range(points, is_accuracy(metric))
     worst_y = factor * (low if is_accuracy(metric) else high)
     at = points.assign(
         x=points[f"log2_{along}"],
@@ -46,58 +46,60 @@ def line_map(
         "y:Q", title=name, scale=alt.Scale(domain=[factor * low, factor * high], zero=False, nice=False, clamp=True)
     )
     scored, unscored = at[at["score"].notna()], at[at["score"].isna()]
-    layers = [*_curve(data, points, surface, optimum, along, factor, colour, x, y)]
-    base = alt.Chart(data.of(scored[["x", "y", "low", "high"]])).encode(x, y)
+    layers = [*_fitted_layers(data, points, surface, optimum, along, factor, colour, x, y)]
+    base = alt.Chart(data.add(scored[["x", "y", "low", "high"]])).encode(x, y)
     layers.append(base.mark_rule(stroke=colour, strokeWidth=1.4).encode(y="low:Q", y2="high:Q"))
     layers.append(base.mark_point(filled=True, fill=colour, size=45, opacity=1))
     candidate = scored[scored["role"] == "candidate"]
-    ring = alt.Chart(data.of(candidate[["x", "y"]])).encode(x, y)
+    ring = alt.Chart(data.add(candidate[["x", "y"]])).encode(x, y)
     layers.append(ring.mark_point(filled=False, stroke=CANDIDATE, strokeWidth=2.2, size=170, opacity=1))
     if len(unscored):
-        layers.append(_signs(data, unscored, x, y))
+        layers.append(_unscored_layer(data, unscored, x, y))
     if ranges is not None:
-        layers += _searched(data, at, ranges, along, factor * (high if is_accuracy(metric) else low), x, y)
-    tooltip_rows = about(at).assign(x=at["x"], y=at["y"])
-    layers.append(picked(alt.Chart(data.of(tooltip_rows)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
-    chart = layered(*layers)
-    return data.complete(fitted_switch(chart, surface).properties(width="container", height=260))
+        layers += _search_layers(data, at, ranges, along, factor * (high if is_accuracy(metric) else low), x, y)
+    tooltip_rows = tooltip_frame(at).assign(x=at["x"], y=at["y"])
+    layers.append(
+        pick_layer(alt.Chart(data.add(tooltip_rows)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1})
+    )
+    chart = layer_charts(*layers)
+    return data.attach_to(add_surface_switch(chart, surface).properties(width="container", height=260))
 
 
-def _range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
+def _score_range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
     """Return the scores at both ends of the y axis."""
     scored = points.dropna(subset=["score"])
     error = scored["error"].fillna(0)
     ends = [*(scored["score"] - error), *(scored["score"] + error)]
-    low, high = clipped_range(ends or [0.0], not accuracy, REACH)
+    low, high = clipped_range(ends or [0.0], not accuracy, CLIP_REACH)
     margin = 0.12 * (high - low)
     return low - margin, high + margin
 
 
-def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
+def _unscored_layer(data: Datasets, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     """Draw a sign for each point without a score, explained by a legend."""
-    states = [state for state in STATES if state in set(unscored["state"])]
-    scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
-    base = alt.Chart(data.of(unscored[["x", "y", "state"]])).encode(x, y)
+    states = [state for state in STATE_SIGNS if state in set(unscored["state"])]
+    scale = alt.Scale(domain=states, range=[STATE_SIGNS[state] for state in states])
+    base = alt.Chart(data.add(unscored[["x", "y", "state"]])).encode(x, y)
     shape = alt.Shape("state:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
     return base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=90, opacity=1).encode(shape=shape)
 
 
-def _searched(
-    data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, best_y: float, x: alt.X, y: alt.Y
+def _search_layers(
+    data: Datasets, at: pd.DataFrame, ranges: pd.DataFrame, along: str, best_y: float, x: alt.X, y: alt.Y
 ) -> list[alt.Chart]:
     """Number the suggestions along the better edge, and mark the ends of the searched range."""
     numbered = at.dropna(subset=["proposal"])
-    layers = numbers(alt.Chart(data.of(numbered.assign(y=best_y)[["x", "y", "proposal"]])).encode(x, y))
+    layers = suggestion_numbers(alt.Chart(data.add(numbered.assign(y=best_y)[["x", "y", "proposal"]])).encode(x, y))
     if at[f"{along}_steps"].nunique() < 2:
         return layers  # one point does not show how long a step is
-    origin, step = _origin(at, along)
+    origin, step = _log2_origin_and_step(at, along)
     steps = ranges[f"{along}_steps"]
     ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
-    return [alt.Chart(data.of(ends)).encode(x).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6), *layers]
+    return [alt.Chart(data.add(ends)).encode(x).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6), *layers]
 
 
-def _curve(
-    data: Data,
+def _fitted_layers(
+    data: Datasets,
     points: pd.DataFrame,
     surface: pd.DataFrame,
     optimum: pd.DataFrame,
@@ -111,17 +113,17 @@ def _curve(
     scored = points.dropna(subset=["score"]).sort_values(f"log2_{along}")
     if surface.empty:
         line = pd.DataFrame({"x": scored[f"log2_{along}"], "y": factor * scored["score"]})
-        return [alt.Chart(data.of(line)).encode(x, y).mark_line(stroke=colour, strokeWidth=1.2)]
-    origin, step = _origin(points, along)
+        return [alt.Chart(data.add(line)).encode(x, y).mark_line(stroke=colour, strokeWidth=1.2)]
+    origin, step = _log2_origin_and_step(points, along)
     mesh = surface.assign(x=origin + step * surface[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
     opacity = alt.condition(FITTED, alt.value(1), alt.value(0))
     band_opacity = alt.condition(FITTED, alt.value(0.2), alt.value(0))
-    base = alt.Chart(data.of(mesh[["x", "y", "low", "high"]])).encode(x)
+    base = alt.Chart(data.add(mesh[["x", "y", "low", "high"]])).encode(x)
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
     error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
     best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
-    cross = alt.Chart(data.of(best)).encode(x, y)
+    cross = alt.Chart(data.add(best)).encode(x, y)
     return [
         base.mark_area(fill=colour).encode(alt.Y("low:Q"), y2="high:Q", opacity=band_opacity),
         base.mark_line(stroke=colour, strokeWidth=1.4).encode(y, opacity=opacity),
@@ -130,7 +132,7 @@ def _curve(
     ]
 
 
-def _origin(points: pd.DataFrame, along: str) -> tuple[float, float]:
+def _log2_origin_and_step(points: pd.DataFrame, along: str) -> tuple[float, float]:
     """Return log2 of the axis at step 0, and the length of a step."""
     ordered = points.sort_values(f"{along}_steps")
     first, last = ordered.iloc[0], ordered.iloc[-1]

@@ -3,13 +3,20 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.chart_data import FILE_WIDTH, Data, columns_from, layered
-from ettsweep.report.figures.trajectories import seen, value_scale
-from ettsweep.report.formats import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
-from ettsweep.report.run_histories import NAMES
-from ettsweep.trainer.tasks.registry import evaluated
+from ettsweep.report.figures.chart_data import FILE_WIDTH, Datasets, layer_charts, legend_columns
+from ettsweep.report.figures.trajectories import drop_lowest_accuracies, value_scale
+from ettsweep.report.formats import (
+    axis_title_and_factor,
+    is_accuracy,
+    mean_std,
+    plus_minus,
+    strategy_colour,
+    strategy_rank,
+)
+from ettsweep.report.run_histories import QUANTITY_LABELS
+from ettsweep.trainer.tasks.registry import evaluation_column
 
-KINDS = ["search's seeds", "fresh seeds"]
+SEED_KINDS = ["search's seeds", "fresh seeds"]
 
 
 def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
@@ -21,32 +28,38 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
         curves: rows of `curves_frame` of families that differ only in strategy; at least one is an evaluation.
         runs: rows of `optima_frame` of the same; a strategy's fresh runs are drawn, or the search's if it has none.
     """
-    data, metric, selected = Data(), str(runs["metric"].iloc[0]), of_one_kind(runs)
-    quantity, accuracy = evaluated(metric), is_accuracy(metric)
+    data, metric, selected = Datasets(), str(runs["metric"].iloc[0]), prefer_fresh_runs(runs)
+    quantity, accuracy = evaluation_column(metric), is_accuracy(metric)
     evaluations = curves[["run", "trained", quantity]].dropna().merge(selected[["run", "strategy", "seed"]], on="run")
-    evaluations = seen(evaluations.assign(value=(100 if accuracy else 1) * evaluations[quantity]), accuracy)
-    labels = {str(strategy): _label(str(strategy), rows, metric) for strategy, rows in selected.groupby("strategy")}
+    evaluations = drop_lowest_accuracies(
+        evaluations.assign(value=(100 if accuracy else 1) * evaluations[quantity]), accuracy
+    )
+    labels = {
+        str(strategy): _legend_label(str(strategy), rows, metric) for strategy, rows in selected.groupby("strategy")
+    }
     evaluations["label"] = evaluations["strategy"].map(labels)
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     lines = (
-        alt.Chart(data.of(evaluations[["run", "strategy", "seed", "label", "trained", "value"]]))
+        alt.Chart(data.add(evaluations[["run", "strategy", "seed", "label", "trained", "value"]]))
         .mark_line(strokeWidth=1.6)
         .encode(
             alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
             alt.Y(
                 "value:Q",
-                title=NAMES[quantity] + (" (%)" if accuracy else " (nats)"),
+                title=QUANTITY_LABELS[quantity] + (" (%)" if accuracy else " (nats)"),
                 scale=value_scale(evaluations["value"], accuracy),
             ),
             detail="run:N",
-            color=_by_strategy("label", [labels[name] for name in _ordered(selected)], _ordered(selected)),
+            color=_strategy_colours(
+                "label", [labels[name] for name in _ordered_strategies(selected)], _ordered_strategies(selected)
+            ),
             opacity=alt.condition(hidden, alt.value(0), alt.value(0.85)),
             tooltip=["strategy:N", "seed:Q", "run:N", "trained:Q", "value:Q"],
         )
         .add_params(hidden)
     )
-    chart = layered(lines)
-    return data.complete(chart.properties(width="container", height=320))
+    chart = layer_charts(lines)
+    return data.attach_to(chart.properties(width="container", height=320))
 
 
 def scores(runs: pd.DataFrame) -> alt.LayerChart:
@@ -57,9 +70,9 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
     Args:
         runs: rows of `optima_frame` of families that differ only in strategy.
     """
-    name, factor = axis_of(str(runs["metric"].iloc[0]))
-    data, order = Data(), _ordered(runs)
-    all_runs = runs.assign(value=factor * runs["score"], kind=_kinds(runs), diverged=runs["score"].isna())
+    name, factor = axis_title_and_factor(str(runs["metric"].iloc[0]))
+    data, order = Datasets(), _ordered_strategies(runs)
+    all_runs = runs.assign(value=factor * runs["score"], kind=_seed_kinds(runs), diverged=runs["score"].isna())
     scored = all_runs[~all_runs["diverged"]]
     groups = all_runs.groupby(["strategy", "kind"], as_index=False)
     statistics = groups.agg(
@@ -68,43 +81,43 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
     spread, others = statistics[statistics["diverged"] == 0], statistics[statistics["diverged"] > 0]
     spread = spread.assign(low=spread["mean"] - spread["std"], high=spread["mean"] + spread["std"])
     y = alt.Y("strategy:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(ticks=False, domain=False))
-    apart = alt.YOffset("kind:N", scale=alt.Scale(domain=KINDS))
+    apart = alt.YOffset("kind:N", scale=alt.Scale(domain=SEED_KINDS))
     x = alt.X("value:Q", title=name, scale=alt.Scale(zero=False, padding=12))
-    colour = _by_strategy("strategy", order, order, legend=False)
-    base = alt.Chart(data.of(spread)).encode(y, apart, color=colour)
+    colour = _strategy_colours("strategy", order, order, legend=False)
+    base = alt.Chart(data.add(spread)).encode(y, apart, color=colour)
     texts = [f"{n} of {runs} diverged" for n, runs in zip(others["diverged"], others["runs"], strict=True)]
-    notes = alt.Chart(data.of(others.assign(told=texts)[["strategy", "kind", "told"]])).encode(y, apart, color=colour)
-    dots = alt.Chart(data.of(scored[["strategy", "kind", "seed", "run", "value"]])).encode(x, y, apart, color=colour)
+    notes = alt.Chart(data.add(others.assign(told=texts)[["strategy", "kind", "told"]])).encode(y, apart, color=colour)
+    dots = alt.Chart(data.add(scored[["strategy", "kind", "seed", "run", "value"]])).encode(x, y, apart, color=colour)
     hover = ["strategy:N", alt.Tooltip("kind:N", title="seeds"), "seed:Q", "run:N", "value:Q"]
     layers = [
         base.mark_rule(strokeWidth=1.2).encode(alt.X("low:Q", title=name), x2="high:Q"),
         base.mark_tick(thickness=2.4, size=16).encode(alt.X("mean:Q", title=name)),
         notes.mark_text(align="right", dx=-4, fontSize=10).encode(text="told:N", x=alt.value("width")),
     ]
-    for kind, filled in zip(KINDS, (False, True), strict=True):
+    for kind, filled in zip(SEED_KINDS, (False, True), strict=True):
         mark = dots.transform_filter(alt.datum.kind == kind).mark_point(
             filled=filled, size=48, strokeWidth=1.5, opacity=0.9
         )
         layers.append(mark.encode(tooltip=hover))
-    chart = layered(*layers)
-    return data.complete(chart.properties(width="container", height=46 * len(order)))
+    chart = layer_charts(*layers)
+    return data.attach_to(chart.properties(width="container", height=46 * len(order)))
 
 
-def of_one_kind(runs: pd.DataFrame) -> pd.DataFrame:
+def prefer_fresh_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the fresh runs of each strategy, or those of the search if it has none."""
     fresh = runs[~runs["counted"]]
     return pd.concat([fresh, runs[runs["counted"] & ~runs["strategy"].isin(fresh["strategy"])]])
 
 
-def _kinds(runs: pd.DataFrame) -> pd.Series:
-    return runs["counted"].map(dict(zip((True, False), KINDS, strict=True)))
+def _seed_kinds(runs: pd.DataFrame) -> pd.Series:
+    return runs["counted"].map(dict(zip((True, False), SEED_KINDS, strict=True)))
 
 
-def _ordered(runs: pd.DataFrame) -> list[str]:
+def _ordered_strategies(runs: pd.DataFrame) -> list[str]:
     return sorted(runs["strategy"].unique(), key=strategy_rank)
 
 
-def _label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
+def _legend_label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
     # NaN, where a run diverged, differs from itself.
     scores = [None if score != score else score for score in runs["score"]]
     kind = "search" if bool(runs["counted"].iloc[0]) else "fresh"
@@ -112,9 +125,9 @@ def _label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
     return f"{strategy} {runs['point'].iloc[0]} [{score_label}, {len(runs)} {kind}]"
 
 
-def _by_strategy(field: str, domain: list[str], strategies: list[str], legend: bool = True) -> alt.Color:
+def _strategy_colours(field: str, domain: list[str], strategies: list[str], legend: bool = True) -> alt.Color:
     scale = alt.Scale(domain=domain, range=[strategy_colour(name) for name in strategies])
     legend_style = alt.Legend(
-        title=None, orient="bottom", columns=columns_from(FILE_WIDTH), symbolType="stroke", symbolStrokeWidth=3
+        title=None, orient="bottom", columns=legend_columns(FILE_WIDTH), symbolType="stroke", symbolStrokeWidth=3
     )
     return alt.Color(f"{field}:N", scale=scale, legend=legend_style if legend else None)

@@ -5,9 +5,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.chart_data import Data, clipped_range, layered
-from ettsweep.report.figures.shapes import STATES
-from ettsweep.report.formats import axis_of, is_accuracy, strategy_colour
+from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts
+from ettsweep.report.figures.shapes import STATE_SIGNS
+from ettsweep.report.formats import axis_title_and_factor, is_accuracy, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
 
@@ -21,8 +21,8 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         points: its rows of `points_frame`.
     """
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
-    name, factor = axis_of(metric)
-    data = Data()
+    name, factor = axis_title_and_factor(metric)
+    data = Datasets()
     candidate = points[(points["role"] == "candidate") & points["score"].notna()]
     finite = [*history["score"].dropna(), *candidate["score"]]
     low, high = clipped_range(finite or [0.0], not is_accuracy(metric), reach=5)
@@ -36,7 +36,7 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         kind=history["proposal"].notna().map({True: "suggestion", False: "other run"}),
         beyond=history["score"].isna() | (value < low) | (value > high),
     )
-    base = alt.Chart(data.of(rows)).encode(
+    base = alt.Chart(data.add(rows)).encode(
         alt.X(
             "number:Q",
             title="runs finished",
@@ -56,7 +56,7 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     mean = factor * candidate[["score"]].assign(
         low=candidate["score"] - candidate["error"], high=candidate["score"] + candidate["error"]
     )
-    level = alt.Chart(data.of(mean))
+    level = alt.Chart(data.add(mean))
     layers = [
         level.mark_rect(fill=CANDIDATE, opacity=0.12).encode(y="low:Q", y2="high:Q"),
         level.mark_rule(stroke=CANDIDATE, strokeDash=[5, 3], strokeWidth=1.2).encode(y="score:Q"),
@@ -65,21 +65,21 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     marks: tuple[tuple[str, dict[str, Any]], ...] = (
         ("!datum.beyond && datum.kind == 'suggestion'", {"filled": True, "fill": colour}),
         ("!datum.beyond && datum.kind != 'suggestion'", {"filled": False, "stroke": colour}),
-        ("datum.beyond", {"filled": False, "stroke": colour, "shape": STATES["diverged"]}),
+        ("datum.beyond", {"filled": False, "stroke": colour, "shape": STATE_SIGNS["diverged"]}),
     )
     for test, mark in marks:
         layers.append(base.transform_filter(test).mark_point(size=36, opacity=1, **mark).encode(tooltip=tooltip))
-    chart = layered(*layers, *_parting(data, rows, high))
-    return data.complete(chart.properties(width="container", height=260))
+    chart = layer_charts(*layers, *_separator_layers(data, rows, high))
+    return data.attach_to(chart.properties(width="container", height=260))
 
 
-def _parting(data: Data, rows: pd.DataFrame, top: float) -> list[alt.Chart]:
+def _separator_layers(data: Datasets, rows: pd.DataFrame, top: float) -> list[alt.Chart]:
     """Separate the suggested points from the runs that the verdict needed after them."""
     end = rows.loc[rows["proposal"].notna(), "number"].max()
     if not end < len(rows):  # also if `end` is NaN, without any suggestion
         return []
     labels = pd.DataFrame({"number": end + 0.5, "top": top, "side": ["suggestions", "for the verdict"]})
-    base = alt.Chart(data.of(labels)).encode(alt.X("number:Q"))
+    base = alt.Chart(data.add(labels)).encode(alt.X("number:Q"))
     rule = base.mark_rule(stroke=INK, strokeOpacity=0.4, strokeDash=[4, 3])
     text_style: dict[str, Any] = {"fill": INK, "fillOpacity": 0.7, "fontSize": 10, "baseline": "bottom", "dy": -3}
     sides: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -14,11 +14,11 @@ FITTED = "fitted"
 PICKED = "picked"
 """Vega selection: the value of the column `point` of the selected point."""
 
-RUNS = 6
+MAX_TOOLTIP_RUNS = 6
 """Most run ids in a tooltip."""
 
 
-def about(points: pd.DataFrame) -> pd.DataFrame:
+def tooltip_frame(points: pd.DataFrame) -> pd.DataFrame:
     """Return the points with the columns that tooltips show."""
     plateau = points["as_good"].map({True: ", as good within the margin", False: ""})
     return points[["point", "lr_steps", "wd_steps"]].assign(
@@ -26,13 +26,15 @@ def about(points: pd.DataFrame) -> pd.DataFrame:
         mean=points["told"].where(points["score"].notna(), "none"),
         seeds=points["seeds"].fillna(0),
         metric=points["metric"].map(metric_name),
-        ids=[_ids(runs) for runs in points["runs"]],
+        ids=[_shortened_ids(runs) for runs in points["runs"]],
     )
 
 
-def _ids(runs: str) -> str:
+def _shortened_ids(runs: str) -> str:
     ids = runs.split()
-    return " ".join(ids[:RUNS]) + (f" and {len(ids) - RUNS} more" if len(ids) > RUNS else "")
+    return " ".join(ids[:MAX_TOOLTIP_RUNS]) + (
+        f" and {len(ids) - MAX_TOOLTIP_RUNS} more" if len(ids) > MAX_TOOLTIP_RUNS else ""
+    )
 
 
 TOOLTIP = [
@@ -45,7 +47,7 @@ TOOLTIP = [
 ]
 
 
-def picked(base: alt.Chart, mark: dict[str, Any]) -> alt.Chart:
+def pick_layer(base: alt.Chart, mark: dict[str, Any]) -> alt.Chart:
     """Return an invisible layer that takes hovers and clicks, with a frame around the selected point."""
     # By default, an empty selection contains all points.
     selection = alt.selection_point(name=PICKED, fields=["point"], on="click", clear="dblclick", empty=False)
@@ -54,7 +56,7 @@ def picked(base: alt.Chart, mark: dict[str, Any]) -> alt.Chart:
     return layer.encode(strokeOpacity=opacity, tooltip=TOOLTIP).add_params(selection)
 
 
-def fitted_switch(chart: alt.LayerChart, surface: pd.DataFrame) -> alt.LayerChart:
+def add_surface_switch(chart: alt.LayerChart, surface: pd.DataFrame) -> alt.LayerChart:
     """Add the switch of the fitted surface to a map, if there is one."""
     if surface.empty:
         return chart

@@ -10,7 +10,7 @@ HEXAGON = "M" + "L".join(f"{math.sin(k * math.pi / 3):.5f},{math.cos(k * math.pi
 
 CIRCLE = "M-1,0A1,1,0,1,0,1,0A1,1,0,1,0,-1,0"
 
-STATES = {
+STATE_SIGNS = {
     "diverged": "M-1,-1L1,1M1,-1L-1,1",
     "failed": "M0,-1L0,0.4M0,0.8L0,1",
     "cancelled": f"{CIRCLE}M-0.7,0.7L0.7,-0.7",
@@ -26,7 +26,7 @@ STATES = {
 """Signs of points without a score, by state; legends list them in this order."""
 
 
-def numbers(base: alt.Chart) -> list[alt.Chart]:
+def suggestion_numbers(base: alt.Chart) -> list[alt.Chart]:
     """Draw the column `proposal` on white discs, which are legible on every colour."""
     disc: dict[str, Any] = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
     number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e")

@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.chart_data import Data, layered
+from ettsweep.report.figures.chart_data import Datasets, layer_charts
 from ettsweep.report.formats import strategy_colour, strategy_rank
 
 MAPPED = "mapped"
@@ -22,7 +22,7 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     Args:
         points: rows of `points_frame` of families that differ only in strategy, with wd above 0.
     """
-    data = Data()
+    data = Datasets()
     order = sorted(points["strategy"].unique(), key=strategy_rank)
     names = ["log2_lr", "log2_wd", "common_log2_lr", "common_log2_wd"]
     rows = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", "lr", "wd", *names]]
@@ -31,7 +31,7 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     legend = alt.Legend(title=None, orient="bottom", symbolSize=110)
     shape = alt.Shape("strategy:N", scale=shapes, legend=legend)
     base = (
-        alt.Chart(data.of(rows))
+        alt.Chart(data.add(rows))
         .transform_calculate(
             x=f"{MAPPED} ? datum.common_log2_lr : datum.log2_lr", y=f"{MAPPED} ? datum.common_log2_wd : datum.log2_wd"
         )
@@ -59,5 +59,5 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
         optima.mark_text(dy=alt.expr("-15 - 13 * (datum.row - 1)"), fontWeight="bold").encode(text="strategy:N"),
     ]
     switch = alt.param(name=MAPPED, value=False, bind=alt.binding_checkbox(name="in the coordinates of standard "))
-    chart = layered(*layers).add_params(switch)
-    return data.complete(chart.properties(width="container", height=340))
+    chart = layer_charts(*layers).add_params(switch)
+    return data.attach_to(chart.properties(width="container", height=340))

@@ -4,12 +4,12 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ettsweep.report.figures.chart_data import Data, columns_from, layered
-from ettsweep.report.formats import GREY, axis_of, is_accuracy, score_text
-from ettsweep.report.run_histories import NAMES
-from ettsweep.trainer.tasks.registry import evaluated
+from ettsweep.report.figures.chart_data import Datasets, layer_charts, legend_columns
+from ettsweep.report.formats import GREY, axis_title_and_factor, is_accuracy, score_text
+from ettsweep.report.run_histories import QUANTITY_LABELS
+from ettsweep.trainer.tasks.registry import evaluation_column
 
-MOST_LISTED = 30
+MAX_LEGEND_POINTS = 30
 """Most points in a legend, the best ones; all others are grey."""
 
 
@@ -24,33 +24,33 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         points: its rows of `points_frame`.
     """
     metric = str(points["metric"].iloc[0])
-    quantity, accuracy = evaluated(metric), is_accuracy(metric)
+    quantity, accuracy = evaluation_column(metric), is_accuracy(metric)
     factor = 100 if accuracy else 1
-    data, legend_points = Data(), _listed(points, metric)
+    data, legend_points = Datasets(), _legend_labels(points, metric)
     counted_curves = curves[curves["counted"]].dropna(subset=[quantity])
     means = mean_curves(counted_curves, quantity, ["point"]).merge(legend_points, on="point")
-    means = seen(means.assign(value=factor * means["value"]), accuracy)
+    means = drop_lowest_accuracies(means.assign(value=factor * means["value"]), accuracy)
     labels = [label for label in dict.fromkeys(legend_points["label"]) if label in set(means["label"])]
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     legend = alt.Legend(
-        title=f"(lr, wd) [{axis_of(metric)[0].replace('validation ', '')}]",
+        title=f"(lr, wd) [{axis_title_and_factor(metric)[0].replace('validation ', '')}]",
         orient="bottom",
-        columns=columns_from(420, 620),
+        columns=legend_columns(420, 620),
         symbolType="stroke",
         symbolStrokeWidth=3,
-        symbolLimit=MOST_LISTED + 1,
+        symbolLimit=MAX_LEGEND_POINTS + 1,
     )
     lines = (
-        alt.Chart(data.of(means[["point", "label", "role", "trained", "value"]]))
+        alt.Chart(data.add(means[["point", "label", "role", "trained", "value"]]))
         .mark_line()
         .encode(
             alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
             alt.Y(
                 "value:Q",
-                title=NAMES[quantity] + (" (%)" if accuracy else " (nats)"),
+                title=QUANTITY_LABELS[quantity] + (" (%)" if accuracy else " (nats)"),
                 scale=value_scale(means["value"], accuracy),
             ),
-            color=alt.Color("label:N", scale=alt.Scale(domain=labels, range=_shades(labels)), legend=legend),
+            color=alt.Color("label:N", scale=alt.Scale(domain=labels, range=_rank_colours(labels)), legend=legend),
             opacity=alt.condition(hidden, alt.value(0), alt.value(1)),
             strokeWidth=alt.condition("datum.role == 'candidate'", alt.value(3.4), alt.value(1.4)),
             detail="point:N",
@@ -58,8 +58,8 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         )
         .add_params(hidden)
     )
-    chart = layered(lines)
-    return data.complete(chart.properties(width="container", height=300, title=str(points["strategy"].iloc[0])))
+    chart = layer_charts(lines)
+    return data.attach_to(chart.properties(width="container", height=300, title=str(points["strategy"].iloc[0])))
 
 
 def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.DataFrame:
@@ -71,7 +71,7 @@ def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.Dat
     return groups[groups["runs"] == groups.groupby(by)["runs"].transform("max")].drop(columns="runs")
 
 
-def seen(curves: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
+def drop_lowest_accuracies(curves: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
     """Drop the lowest quarter of accuracies, the steep beginning, so that the ends fill the axis; keep all losses."""
     return curves[curves["value"] >= curves["value"].quantile(0.25)] if accuracy else curves
 
@@ -86,7 +86,7 @@ def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
     return alt.Scale(zero=False, nice=False, domain=[low - margin, high + margin])
 
 
-def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _legend_labels(points: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the points with their legend labels, the best first, diverged ones last."""
     ranked = points.sort_values("score", ascending=not is_accuracy(metric), na_position="last").reset_index(drop=True)
     best = [
@@ -98,12 +98,12 @@ def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
         {
             "point": ranked["point"],
             "role": ranked["role"],
-            "label": label.where(ranked.index < MOST_LISTED, "other points"),
+            "label": label.where(ranked.index < MAX_LEGEND_POINTS, "other points"),
         }
     )
 
 
-def _shades(labels: list[str]) -> list[str]:
+def _rank_colours(labels: list[str]) -> list[str]:
     """Return a colour per label, from blue for the best to red; grey for points that are not listed."""
     listed_labels = [label for label in labels if label != "other points"]
     at = np.linspace(0, 1, max(2, len(listed_labels)))

@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ettsweep.console import count
+from ettsweep.console import format_count
 from ettsweep.files import Json
 from ettsweep.runs.spec import RunSpec
-from ettsweep.trainer.ensemble.stack import Mode, Stacks, obstacle
+from ettsweep.trainer.ensemble.stack import Mode, Stacks, stack_obstacle
 from ettsweep.trainer.models.registry import architecture, parameter_count
-from ettsweep.trainer.tasks.task import Batch, Task, Working
+from ettsweep.trainer.tasks.task import Batch, ComputeContext, Task
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.coroutine import (
     EvaluationRequest,
@@ -30,7 +30,7 @@ from ettsweep.trainer.training.coroutine import (
     SharedClock,
     StartRequest,
     StepRequest,
-    Stop,
+    StopReason,
     TrainingStream,
     WaitTimer,
 )
@@ -42,7 +42,7 @@ from ettsweep.trainer.training.trainer import Trainer
 
 T = TypeVar("T")
 
-OpenTask = Callable[[Callable[[str], None], Working], Task]
+OpenTask = Callable[[Callable[[str], None], ComputeContext], Task]
 """Opens a task, given a callback for skipped samples and a context for device work that is not waiting for data."""
 
 
@@ -67,24 +67,24 @@ class Pack:
         mode: Mode = "exact",
         remark: str = "",
         *,
-        stack: int | None = None,
-        asked: bool = True,
+        stack_size: int | None = None,
+        pack_requested: bool = True,
     ) -> None:
         self.size = size
         self.mode = mode
-        self.stack = stack
-        packed = f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else ""
+        self.stack_size = stack_size
+        packed = f"trains in a pack with {format_count(size - 1, 'other run')}" if size > 1 else ""
         message = "; ".join(filter(None, (packed, remark)))
         # Users who never requested a pack need not read why there is none: keep that for the end of the log.
-        self.opening, self.closing = (message, "") if size > 1 or asked else ("", message)
+        self.opening_remark, self.closing_remark = (message, "") if size > 1 or pack_requested else ("", message)
         self.clock = SharedClock(size)
         self.rounds = 0
-        self.saver = AsyncCheckpointWriter()
+        self.checkpoint_writer = AsyncCheckpointWriter()
         self.device = device
         self._streams: dict[Hashable, TrainingStream] = {}
-        self._records = WeakKeyDictionary[Trainer, RunLogger]()  # weak: frees a run's tensors once it has ended
-        self._stacks = Stacks(mode, stack, self._say)
-        self._closing: list[threading.Thread] = []
+        self._loggers = WeakKeyDictionary[Trainer, RunLogger]()  # weak: frees a run's tensors once it has ended
+        self._stacks = Stacks(mode, stack_size, self._log)
+        self._closing_threads: list[threading.Thread] = []
         self._threads: int | None = None
         self._micro_batches: dict[Hashable, int | None] = {}
 
@@ -93,10 +93,10 @@ class Pack:
         if self.size == 1:
             return {}
         # A run outside stacks keeps the bits of a run alone, even in `fast` mode: resuming it elsewhere is exact.
-        fast = self.mode == "fast" and self.stack != 0 and not obstacle(trainer)
+        fast = self.mode == "fast" and self.stack_size != 0 and not stack_obstacle(trainer)
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
-    def settled(
+    def resolve_settings(
         self, spec: RunSpec, settings: RuntimeSettings, group: ProcessGroup, previous: Json, warn: Callable[[str], None]
     ) -> RuntimeSettings:
         """Return the settings of a run, with the micro-batch size of the other runs of its recipe.
@@ -109,7 +109,7 @@ class Pack:
             warn: takes one line of text.
         """
         if self.size > 1:
-            at_once = self.size if architecture(spec.model).stacks and self.stack != 0 else 1
+            at_once = self.size if architecture(spec.model).can_stack and self.stack_size != 0 else 1
             # alike=1: many short runs do not add up to pay for compiling. A stack, which excludes it, gains them more.
             settings = replace(settings, alike=1, at_once=at_once)
         # On a GPU the earlier attempt may have sized its micro-batches for the whole memory, which is now shared.
@@ -123,26 +123,26 @@ class Pack:
         self._micro_batches.setdefault(spec.recipe_key, settings.micro_batch)
         return settings
 
-    def in_turn(self, trainer: Trainer) -> str:
+    def no_stack_reason(self, trainer: Trainer) -> str:
         """Return the log line that says why a run cannot join a stack; "" if it can, or if it trains alone."""
-        reason = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
+        reason = stack_obstacle(trainer) if self.size > 1 and self.stack_size != 0 else ""
         return reason and f"trains without a stack: {reason}"
 
-    def close(self, logger: RunLogger) -> None:
+    def close_logger(self, logger: RunLogger) -> None:
         """Close a run's logger, in a thread if other runs train: a slow metrics server must not hold them up."""
         if self.size == 1:
             logger.close()
             return
-        self._closing.append(threading.Thread(target=logger.close, name="close", daemon=True))
-        self._closing[-1].start()
+        self._closing_threads.append(threading.Thread(target=logger.close, name="close", daemon=True))
+        self._closing_threads[-1].start()
 
-    def join(self, trainer: Trainer, logger: RunLogger, open_task: OpenTask) -> TrainingStream:
+    def join_stream(self, trainer: Trainer, logger: RunLogger, open_task: OpenTask) -> TrainingStream:
         """Return the training stream of a run from its next step on.
 
         Runs of one recipe and seed that start at the same step share a stream, so that each batch is loaded once.
         `open_task` opens the data if no such stream exists yet.
         """
-        self._records[trainer] = logger
+        self._loggers[trainer] = logger
         # With the step, since a resumed run may start at another one than its companions.
         key = trainer.spec.recipe_key, trainer.spec.seed, trainer.share, trainer.step
         if key not in self._streams:
@@ -153,14 +153,14 @@ class Pack:
                     each.skip(text)
 
             wait_timer = WaitTimer(self.device, self.clock)
-            task = open_task(skip, wait_timer.working)
+            task = open_task(skip, wait_timer.exclude_compute)
             self._streams[key] = TrainingStream(task, trainer.step + 1, wait_timer, loggers)
         self._streams[key].loggers.append(logger)
         return self._streams[key]
 
     def train(
         self, runs: Iterable[RunCoroutine], refill: Callable[[int], Sequence[RunCoroutine]] = lambda free: ()
-    ) -> list[Stop | None]:
+    ) -> list[StopReason | None]:
         """Train runs until all have ended; return why each was stopped early, or None.
 
         Args:
@@ -172,46 +172,46 @@ class Pack:
         """
         members = list[PackMember]()
         try:
-            self._go_round(runs, members, refill)
+            self._run_rounds(runs, members, refill)
         finally:
             for member in members:
-                member.leave()  # not at interpreter exit: the threads that close loggers could not start any more
-            self.saver.close()
-            for thread in self._closing:
+                member.close()  # not at interpreter exit: the threads that close loggers could not start any more
+            self.checkpoint_writer.close()
+            for thread in self._closing_threads:
                 thread.join()
         for member in members:  # only now: an error of one run must not end the others
             if member.error is not None:
                 raise member.error
         return [member.stop for member in members]
 
-    def _go_round(
+    def _run_rounds(
         self, runs: Iterable[RunCoroutine], members: list["PackMember"], refill: Callable[[int], Sequence[RunCoroutine]]
     ) -> None:
         streams = list[TrainingStream]()
-        self._let_in(runs, members, streams)
-        while active := [member for member in members if member.wish is not None]:
+        self._admit(runs, members, streams)
+        while active := [member for member in members if member.request is not None]:
             self.clock.members = len(active)
             self.rounds += 1
             # Evaluations first: afterwards every run that goes on requests a step, and all take it on the same batch.
-            self._evaluate([member for member in active if isinstance(member.wish, EvaluationRequest)])
-            self._take_step([member for member in active if member.wish is not None])
-            active_streams = {member.stream for member in active if member.wish is not None}
+            self._evaluate([member for member in active if isinstance(member.request, EvaluationRequest)])
+            self._take_step([member for member in active if member.request is not None])
+            active_streams = {member.stream for member in active if member.request is not None}
             # A stream that no run reads any more would keep its loader processes and prefetched batches.
             for stream in [stream for stream in streams if stream not in active_streams]:
                 stream.close()
                 streams.remove(stream)
-            free = self.size - sum(member.wish is not None for member in active)
-            if self.size - len(active) < free < self.size and self._stacks.active:  # runs have just ended
-                self._let_in(refill(free), members, streams)
+            free = self.size - sum(member.request is not None for member in active)
+            if self.size - len(active) < free < self.size and self._stacks.is_active:  # runs have just ended
+                self._admit(refill(free), members, streams)
 
-    def _let_in(self, runs: Iterable[RunCoroutine], members: list["PackMember"], streams: list[TrainingStream]) -> None:
+    def _admit(self, runs: Iterable[RunCoroutine], members: list["PackMember"], streams: list[TrainingStream]) -> None:
         """Start runs: first all up to their start request, so that they share streams, then the training clocks."""
         for coroutine in runs:
             members.append(PackMember(coroutine))
-            members[-1].go_on()
+            members[-1].resume()
         for member in members:
-            if isinstance(member.wish, StartRequest):
-                member.go_on()
+            if isinstance(member.request, StartRequest):
+                member.resume()
         streams += self._streams.values()
         self._streams.clear()  # they advance now, so a run that starts later needs a stream of its own
 
@@ -220,11 +220,11 @@ class Pack:
         if len(members) == 1 and self.size == 1:
             (member,) = members
             # Not as a list, as below: later micro-batches load while the device computes the first.
-            member.try_to(lambda: member.trainer.train_step(member.lr, member.stream))
+            member.fulfil(lambda: member.trainer.train_step(member.lr, member.stream))
             return
         slices = {member.stream: len(member.trainer.share.slices) for member in members}
-        fetched = read(members, lambda stream: list(itertools.islice(stream, slices[stream])))
-        for stackable in self._alike(member for member in members if member.wish is not None):
+        fetched = read_streams(members, lambda stream: list(itertools.islice(stream, slices[stream])))
+        for stackable in self._stackable_groups(member for member in members if member.request is not None):
             trainers, batches = (
                 [member.trainer for member in stackable],
                 [fetched[member.stream] for member in stackable],
@@ -232,15 +232,15 @@ class Pack:
             losses = self._stacks.gradients(trainers, batches) if len(stackable) > 1 else None
             for k, (member, batch) in enumerate(zip(stackable, batches, strict=True)):
                 if losses:
-                    member.try_to(partial(updated, member, losses[k]))
+                    member.fulfil(partial(update_member, member, losses[k]))
                 else:
-                    member.try_to(partial(member.trainer.train_step, member.lr, iter(batch)))
+                    member.fulfil(partial(member.trainer.train_step, member.lr, iter(batch)))
 
     def _evaluate(self, members: Sequence["PackMember"]) -> None:
         """Evaluate runs; those that share a stream get the same slices of the validation set."""
         if self.size == 1:
             for member in members:
-                member.try_to(member.trainer.evaluate)
+                member.fulfil(member.trainer.evaluate)
             return
         slices: dict[TrainingStream, Iterator[Batch]] = {}
 
@@ -251,16 +251,16 @@ class Pack:
 
         sums = dict[PackMember, Tensor | None].fromkeys(members)
         while sums:
-            fetched = read(list(sums), next_slice)
+            fetched = read_streams(list(sums), next_slice)
             batches = dict[PackMember, Batch]()
             for member in list(sums):
-                if member.wish is None:
+                if member.request is None:
                     del sums[member]
                 elif (batch := fetched[member.stream]) is not None:
                     batches[member] = batch
                 else:
-                    member.try_to(partial(member.trainer.metrics, sums.pop(member)))
-            for stackable in self._alike(batches):
+                    member.fulfil(partial(member.trainer.metrics, sums.pop(member)))
+            for stackable in self._stackable_groups(batches):
                 self._measure({member: batches[member] for member in stackable}, sums)
 
     def _measure(self, batches: Mapping["PackMember", Batch], sums: dict["PackMember", Tensor | None]) -> None:
@@ -276,16 +276,16 @@ class Pack:
                 del sums[member]
                 member.fail(error)
 
-    def _alike(self, members: Iterable["PackMember"]) -> Iterable[list["PackMember"]]:
+    def _stackable_groups(self, members: Iterable["PackMember"]) -> Iterable[list["PackMember"]]:
         """Group the runs that may train in one stack; a run that cannot is a group of its own."""
         groups = defaultdict[Hashable, list[PackMember]](list)
         for member in members:
             groups[self._stacks.shape(member.trainer) or member].append(member)
         return groups.values()
 
-    def _say(self, trainers: Sequence[Trainer], text: str) -> None:
+    def _log(self, trainers: Sequence[Trainer], text: str) -> None:
         for trainer in trainers:
-            self._records[trainer].log(text)
+            self._loggers[trainer].log(text)
 
 
 class PackMember:
@@ -298,32 +298,32 @@ class PackMember:
     """
 
     def __init__(self, coroutine: RunCoroutine) -> None:
-        self._turns = coroutine
-        self.wish: Request | None = None
-        self.stop: Stop | None = None
+        self._coroutine = coroutine
+        self.request: Request | None = None
+        self.stop: StopReason | None = None
         self.error: Exception | None = None
 
     @property
     def trainer(self) -> Trainer:
         """The run's trainer; only while a request is pending."""
-        assert self.wish is not None
-        return self.wish.trainer
+        assert self.request is not None
+        return self.request.trainer
 
     @property
     def stream(self) -> TrainingStream:
         """The run's training stream; only while a request is pending."""
-        assert self.wish is not None
-        return self.wish.stream
+        assert self.request is not None
+        return self.request.stream
 
     @property
     def lr(self) -> float:
         """The learning rate of the requested step."""
-        assert isinstance(self.wish, StepRequest)
-        return self.wish.lr
+        assert isinstance(self.request, StepRequest)
+        return self.request.lr
 
-    def go_on(self, result: Any = None) -> None:
+    def resume(self, result: Any = None) -> None:
         """Send the result of the pending request to the run and wait for its next request."""
-        self._until_next_wish(lambda: self._turns.send(result))
+        self._await_request(lambda: self._coroutine.send(result))
 
     def fail(self, error: Exception) -> None:
         """Raise the error of a failed request inside the run, which records it.
@@ -332,34 +332,34 @@ class PackMember:
             RuntimeError: the device is broken, so that the other runs cannot go on either.
         """
         device = self.trainer.device
-        self._until_next_wish(lambda: self._turns.throw(error))
+        self._await_request(lambda: self._coroutine.throw(error))
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # surfaces a sticky CUDA error here, before another run is blamed for it
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close the coroutine; no effect if the run has ended."""
-        self._turns.close()
+        self._coroutine.close()
 
-    def try_to(self, compute: Callable[[], Any]) -> None:
+    def fulfil(self, compute: Callable[[], Any]) -> None:
         """Compute the result of the pending request and send it to the run, or the error that this raised."""
         try:
             result = compute()
         except Exception as error:
             self.fail(error)
         else:
-            self.go_on(result)
+            self.resume(result)
 
-    def _until_next_wish(self, advance: Callable[[], Request]) -> None:
-        self.wish = None
+    def _await_request(self, advance: Callable[[], Request]) -> None:
+        self.request = None
         try:
-            self.wish = advance()
+            self.request = advance()
         except StopIteration as end:
             self.stop = end.value
         except Exception as error:  # the coroutine records its errors itself; only what it could not record comes here
             self.error = error
 
 
-def read(members: Sequence[PackMember], get: Callable[[TrainingStream], T]) -> dict[TrainingStream, T]:
+def read_streams(members: Sequence[PackMember], get: Callable[[TrainingStream], T]) -> dict[TrainingStream, T]:
     """Read once from each stream; return the results by stream. All runs of a stream that cannot be read fail."""
     results: dict[TrainingStream, T] = {}
     streams = defaultdict[TrainingStream, list[PackMember]](list)
@@ -374,6 +374,6 @@ def read(members: Sequence[PackMember], get: Callable[[TrainingStream], T]) -> d
     return results
 
 
-def updated(member: PackMember, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def update_member(member: PackMember, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Update a run whose gradients a stack has computed; return the same as `Trainer.train_step`."""
     return loss, *member.trainer.update(member.lr)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ettsweep.errors import error_line
 from ettsweep.runs.spec import ModelSpec, Precision, RunSpec, TaskSpec
-from ettsweep.trainer.ensemble.vmapped import Parameters, Vmapped
+from ettsweep.trainer.ensemble.vmapped import Parameters, VmappedModel
 from ettsweep.trainer.models.registry import architecture
 from ettsweep.trainer.tasks.task import Batch, BatchShare
 from ettsweep.trainer.training.distributed import is_sharded
@@ -28,30 +28,30 @@ from ettsweep.trainer.training.trainer import Trainer
 
 Mode = Literal["exact", "fast"]
 
-PAYS = 1.05
+MIN_SPEEDUP = 1.05
 """Least speedup of a stack's gradients over those of its members one by one for which the stack is used."""
 
-OFF: dict[Precision, float] = {"fp32": 0.01, "tf32": 0.01, "fp16": 0.05, "bf16": 0.1}
+MAX_RELATIVE_ERROR: dict[Precision, float] = {"fp32": 0.01, "tf32": 0.01, "fp16": 0.05, "bf16": 0.1}
 """Largest error of a stack's gradient relative to its norm in `fast` mode; larger ones refuse the stack."""
 
-EVALUATING = ("cuda",)
+EVALUATION_DEVICES = ("cuda",)
 """Devices on which small models are bound by kernel launches in evaluation; others gain nothing from a stack there."""
 
-NEAR = 0.02
+TRIAL_NOISE_STD = 0.02
 """Standard deviation of the noise added to parameters for a trial: about that of a standard initialisation."""
 
-TRIES = 2
+TIMING_REPEATS = 2
 """Measurements of each duration in a trial; the least counts, since other processes use the machine too."""
 
 
-def obstacle(trainer: Trainer) -> str:
+def stack_obstacle(trainer: Trainer) -> str:
     """Return why a run cannot train in a stack; "" if it can."""
     model = trainer.model
-    if not architecture(trainer.spec.model).stacks:
+    if not architecture(trainer.spec.model).can_stack:
         return f"what a model of kind {trainer.spec.model.kind} computes depends on its strategy"
-    if model.draws:
+    if model.draws_randomly:
         return "dropout would draw otherwise"
-    if trainer.group.world > 1 or is_sharded(model):
+    if trainer.group.world_size > 1 or is_sharded(model):
         return "several processes train it"
     if model.recompute:
         return "its activations are computed again in the backward pass"
@@ -89,9 +89,9 @@ class Stack:
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         """Copy the parameters of runs of one shape into stacked tensors; members of another stack leave that one."""
         assert len({shape_of(trainer) for trainer in trainers}) == 1, "runs of one shape"
-        assert not any(map(obstacle, trainers)), "runs that can train in a stack"
+        assert not any(map(stack_obstacle, trainers)), "runs that can train in a stack"
         self.trainers = tuple(trainers)
-        self._model = Vmapped(trainers[0].spec, trainers[0].device)
+        self._model = VmappedModel(trainers[0].spec, trainers[0].device)
         self._parameters = Parameters()
         members = [dict(trainer.model.named_parameters()) for trainer in trainers]
         for name in members[0]:
@@ -112,12 +112,12 @@ class Stack:
         losses_K, total = torch.zeros_like(scales_K), Parameters()
         micro_batches = [list(islice(member_batches, len(first.share.slices))) for member_batches in batches]
         for slices in zip(*micro_batches, strict=True):
-            batch, share = _stacked(slices), slices[0].share
+            batch, share = _stack_batches(slices), slices[0].share
             slice_losses_K, gradients, outputs_K = self._model.gradients(
                 first.task, self._parameters, scales_K * share, batch
             )
             if first.device.type == "cpu":
-                slice_losses_K = self._losses(outputs_K, slices)
+                slice_losses_K = self._member_losses(outputs_K, slices)
             losses_K = losses_K + slice_losses_K * share
             total = {name: total[name] + gradient for name, gradient in gradients.items()} if total else gradients
         return losses_K, total
@@ -126,9 +126,9 @@ class Stack:
         """Return each member's model outputs on a slice of its validation set, (K, B, ...)."""
         self._check_members()
         with torch.no_grad():
-            return self._model.outputs(self._parameters, _stacked(batches).inputs)
+            return self._model.outputs(self._parameters, _stack_batches(batches).inputs)
 
-    def _losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
+    def _member_losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
         """Return the losses, (K,), summed in the order of a run alone: vmap's order changes their last bits."""
         first, losses = self.trainers[0], []
         for outputs, batch in zip(outputs_K.unbind(), slices, strict=True):
@@ -137,19 +137,19 @@ class Stack:
         return torch.stack(losses)
 
     @contextlib.contextmanager
-    def elsewhere(self) -> Iterator[None]:
+    def perturbed_parameters(self) -> Iterator[None]:
         """Perturb all parameters in the body: a bias that is still zero would hide in which precision it is added."""
         generator = torch.Generator().manual_seed(0)  # of its own: the runs' random numbers must not change
         originals = {name: stacked.clone() for name, stacked in self._parameters.items()}
         try:
             for stacked in self._parameters.values():
-                stacked += torch.randn(stacked.shape, generator=generator).to(stacked.device) * NEAR
+                stacked += torch.randn(stacked.shape, generator=generator).to(stacked.device) * TRIAL_NOISE_STD
             yield
         finally:
             for name, stacked in self._parameters.items():
                 stacked.copy_(originals[name])
 
-    def hand_out(self, gradients: Parameters, trainers: Collection[Trainer]) -> None:
+    def distribute_gradients(self, gradients: Parameters, trainers: Collection[Trainer]) -> None:
         """Set `grad` of some members' parameters."""
         # In the parameters' layout: torch's fused optimizers walk through memory and ignore strides.
         laid_out = {name: gradients[name].contiguous() for name in self._parameters}
@@ -176,7 +176,7 @@ class TensorComparison:
     """Running comparison of a stack's tensors with those of its members alone; attributes as in `StackTrial`."""
 
     def __init__(self) -> None:
-        self.exact, self.off = True, 0.0
+        self.exact, self.relative_error = True, 0.0
 
     def add(self, actual: Tensor, expected: Tensor) -> None:
         """Compare one more pair of tensors; values that are NaN in both count as equal."""
@@ -187,7 +187,7 @@ class TensorComparison:
         finite = actual.isfinite() & expected.isfinite()
         distance, norm = ((x * finite).nan_to_num(0, 0, 0).norm().item() for x in (actual - expected, expected))
         same_finite = torch.equal(actual.isfinite(), expected.isfinite())
-        self.off = max(self.off, distance / norm if norm and same_finite else math.inf)
+        self.relative_error = max(self.relative_error, distance / norm if norm and same_finite else math.inf)
 
 
 class StackTrial(NamedTuple):
@@ -201,10 +201,10 @@ class StackTrial(NamedTuple):
 
     exact: bool
     speedup: float
-    off: float = 0.0
+    relative_error: float = 0.0
 
 
-def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
+def run_trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
     """Compare the stack's gradients of one batch with those of its members one by one, in value and time.
 
     The result holds for this number of members on this machine: other sizes may select kernels that add and round in
@@ -212,16 +212,16 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
     """
     device = stack.trainers[0].device
     try:
-        with stack.elsewhere():
+        with stack.perturbed_parameters():
             stack.gradients(batches)  # warm-up: the first call also traces the graph
             comparison, sequential_s, stack_s = TensorComparison(), 0.0, math.inf
-            for _ in range(TRIES):
+            for _ in range(TIMING_REPEATS):
                 started_s = now_s(device)
                 losses_K, stack_gradients = stack.gradients(batches)
                 stack_s = min(stack_s, now_s(device) - started_s)
             for k, (trainer, micro_batches) in enumerate(zip(stack.trainers, batches, strict=True)):
                 member_s = math.inf
-                for _ in range(TRIES):
+                for _ in range(TIMING_REPEATS):
                     trainer.optimizer.zero_grad(set_to_none=True)
                     started_s = now_s(device)
                     loss = trainer.add_gradients(iter(micro_batches))
@@ -233,10 +233,10 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> StackTrial:
                     comparison.add(stack_gradients[name][k], parameter.grad)
     finally:
         stack.drop_gradients()
-    return StackTrial(comparison.exact, sequential_s / stack_s, comparison.off)
+    return StackTrial(comparison.exact, sequential_s / stack_s, comparison.relative_error)
 
 
-def _stacked(slices: Sequence[Batch]) -> Batch:
+def _stack_batches(slices: Sequence[Batch]) -> Batch:
     """Stack one micro-batch of each member along a new first dimension, (K, B, ...)."""
     assert len({batch.share for batch in slices}) == 1
     inputs = zip(*(batch.inputs for batch in slices), strict=True)
@@ -251,11 +251,11 @@ Batches = Sequence[Sequence[Batch]]
 class StackDecision(NamedTuple):
     """Whether runs of a shape train in a stack of a given size, and why or why not."""
 
-    stacks: bool
-    why: str
+    is_accepted: bool
+    reason: str
 
 
-_VERDICTS: dict[tuple[StackShape, int, Mode], StackDecision] = {}
+_DECISIONS: dict[tuple[StackShape, int, Mode], StackDecision] = {}
 """Decisions of this process: each size of a shape is tried once."""
 
 
@@ -265,9 +265,9 @@ def stack_decision(spec: RunSpec, device: torch.device, members: int, mode: Mode
     A refused size refuses all smaller ones: fewer members gain less.
     """
     like = spec.model, spec.task, spec.precision, device
-    for (shape, size, its_mode), decision in _VERDICTS.items():
+    for (shape, size, its_mode), decision in _DECISIONS.items():
         alike = shape[:-2] == like and shape.share.batch_size == spec.batch_size and its_mode == mode
-        if alike and (size == members or (size > members and not decision.stacks)):
+        if alike and (size == members or (size > members and not decision.is_accepted)):
             return decision
     return None
 
@@ -281,22 +281,22 @@ class Stacks:
         log: called with some trainers and a line for the logs of their runs.
     """
 
-    def __init__(self, mode: Mode, stack_size: int | None, say: Callable[[Sequence[Trainer], str], None]) -> None:
+    def __init__(self, mode: Mode, stack_size: int | None, log: Callable[[Sequence[Trainer], str], None]) -> None:
         self._mode = mode
-        self._only = stack_size
-        self._say = say
+        self._stack_size = stack_size
+        self._log = log
         self._stacks: dict[StackShape, Stack] = {}
         self._refused: dict[StackShape, int] = {}
-        self._evaluates = mode == "fast"
+        self._stacks_evaluation = mode == "fast"
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """`True` if at least one stack trains."""
         return bool(self._stacks)
 
     def shape(self, trainer: Trainer) -> Hashable:
         """Return the shape of a run, equal for runs that may share a stack; None if the run cannot be stacked."""
-        return None if self._only == 0 or obstacle(trainer) else shape_of(trainer)
+        return None if self._stack_size == 0 or stack_obstacle(trainer) else shape_of(trainer)
 
     def gradients(self, trainers: Sequence[Trainer], batches: Batches) -> list[Tensor] | None:
         """Compute the gradients of runs of one shape in a stack and set them; return the losses.
@@ -313,13 +313,13 @@ class Stacks:
             losses_K, gradients = stack.gradients(
                 [batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers]
             )
-            stack.hand_out(gradients, batches_by_trainer.keys())
+            stack.distribute_gradients(gradients, batches_by_trainer.keys())
         except Exception as error:  # retried one by one, so that only the run at fault fails
             if stack:
                 stack.drop_gradients()
             members = len(stack.trainers) if stack else len(trainers)
             reason = f"a stack of {members} fails, {error_line(error)}"
-            _VERDICTS[shape, members, self._mode] = StackDecision(stacks=False, why=reason)
+            _DECISIONS[shape, members, self._mode] = StackDecision(is_accepted=False, reason=reason)
             self._refuse(shape, members, trainers, reason)
             return None
         return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
@@ -330,17 +330,17 @@ class Stacks:
         Returns None if the runs should be evaluated one by one.
         """
         stack = self._stacks.get(shape_of(trainers[0]))
-        if not self._evaluates or stack is None or not set(trainers) <= set(stack.trainers):
+        if not self._stacks_evaluation or stack is None or not set(trainers) <= set(stack.trainers):
             return None
-        if trainers[0].device.type not in EVALUATING:
+        if trainers[0].device.type not in EVALUATION_DEVICES:
             return None
         batches_by_trainer = dict(zip(trainers, batches, strict=True))
         try:
             outputs_K = stack.outputs([batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers])
         except Exception as error:  # retried one by one, so that only the run at fault fails
-            self._evaluates = False
+            self._stacks_evaluation = False
             failure = f"a stack of {len(stack.trainers)} fails, {error_line(error)}"
-            self._say(trainers, f"is evaluated without a stack: {failure}")
+            self._log(trainers, f"is evaluated without a stack: {failure}")
             return None
         return [outputs_K[stack.trainers.index(trainer)] for trainer in trainers]
 
@@ -362,38 +362,41 @@ class Stacks:
         if size <= self._refused.get(shape, 0):
             return None
         key = shape, size, self._mode
-        if key not in _VERDICTS and self._only not in (None, size):
+        if key not in _DECISIONS and self._stack_size not in (None, size):
             self._refuse(shape, size, trainers, f"a stack of {size} is not worth a trial")
             return None
         previous, stack = stack, None
-        if key not in _VERDICTS:
+        if key not in _DECISIONS:
             stack, batches_by_trainer = Stack(members), dict(zip(trainers, batches, strict=True))
-            _VERDICTS[key] = self._judged(stack, [batches_by_trainer.get(trainer, batches[0]) for trainer in members])
-        accepted, reason = _VERDICTS[key]
+            _DECISIONS[key] = self._decide(stack, [batches_by_trainer.get(trainer, batches[0]) for trainer in members])
+        accepted, reason = _DECISIONS[key]
         if not accepted:
             self._refuse(shape, size, trainers, reason)
             return None
         self._stacks[shape] = stack or Stack(members)
         joined = [trainer for trainer in trainers if previous is None or trainer not in previous.trainers]
-        self._say(joined, f"trains in a stack of {size}, which {reason}")
+        self._log(joined, f"trains in a stack of {size}, which {reason}")
         return self._stacks[shape]
 
-    def _judged(self, stack: Stack, batches: Batches) -> StackDecision:
+    def _decide(self, stack: Stack, batches: Batches) -> StackDecision:
         """Decide by a trial whether a stack is accurate enough and fast enough."""
-        size, result = len(stack.trainers), trial(stack, batches)
+        size, result = len(stack.trainers), run_trial(stack, batches)
         if not result.exact and self._mode == "exact":
-            return StackDecision(stacks=False, why=f"in a stack of {size} the last bits of gradients differ")
-        if result.off > OFF[stack.trainers[0].spec.precision]:
+            return StackDecision(is_accepted=False, reason=f"in a stack of {size} the last bits of gradients differ")
+        if result.relative_error > MAX_RELATIVE_ERROR[stack.trainers[0].spec.precision]:
             return StackDecision(
-                stacks=False, why=f"in a stack of {size} gradients are off by {result.off:.2g} of their norm"
+                is_accepted=False,
+                reason=f"in a stack of {size} gradients are off by {result.relative_error:.2g} of their norm",
             )
         speed = f"computes gradients {result.speedup:.2f} times as fast"
         return (
-            StackDecision(True, speed) if result.speedup >= PAYS else StackDecision(False, f"a stack of {size} {speed}")
+            StackDecision(True, speed)
+            if result.speedup >= MIN_SPEEDUP
+            else StackDecision(False, f"a stack of {size} {speed}")
         )
 
     def _refuse(self, shape: StackShape, members: int, trainers: Sequence[Trainer], reason: str) -> None:
         """Refuse stacks of this shape up to this size from now on, and log why."""
         self._refused[shape] = max(members, self._refused.get(shape, 0))
         self._stacks.pop(shape, None)
-        self._say(trainers, f"trains without a stack: {reason}")
+        self._log(trainers, f"trains without a stack: {reason}")

@@ -27,11 +27,11 @@ from ettsweep.trainer.training.precision import autocast
 Parameters = dict[str, Tensor]
 """Stacked tensors of all members, (K, ...), by parameter name."""
 
-SHAPES = 64
+MAX_GRAPHS = 64
 """Traced graphs that a process keeps, one for each shape and number of members; the oldest is dropped first."""
 
 
-class Vmapped:
+class VmappedModel:
     """A model on the meta device that is called with the parameters of many members.
 
     Args:
@@ -49,16 +49,16 @@ class Vmapped:
         self, task: Task, parameters: Parameters, weights_K: Tensor, batch: Batch
     ) -> tuple[Tensor, Parameters, Tensor]:
         """Return each member's loss on a micro-batch, (K,), the gradients of loss times weight, and the outputs."""
-        key = self._key, self._spec.task, loss_of(task)
+        key = self._key, self._spec.task, loss_identity(task)
         function = partial(gradients, self._network, task, self._spec.precision, self._device)
         result: tuple[Tensor, Parameters, Tensor]
-        result = traced(key, function, parameters, weights_K, batch.inputs, batch.targets)
+        result = call_traced(key, function, parameters, weights_K, batch.inputs, batch.targets)
         return result
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
         """Return each member's outputs on its own inputs, (K, B, ...)."""
         function = partial(outputs, self._network, self._spec.precision, self._device)
-        result: Tensor = traced(self._key, function, parameters, inputs)
+        result: Tensor = call_traced(self._key, function, parameters, inputs)
         return result
 
     @property
@@ -66,7 +66,7 @@ class Vmapped:
         return self._spec.model, self._spec.precision, self._device
 
 
-def loss_of(task: Task) -> Hashable:
+def loss_identity(task: Task) -> Hashable:
     """Return a cache key for the loss of a task: its function without the bound task, so that tasks share a graph."""
     return getattr(task.loss, "__func__", task.loss)
 
@@ -86,7 +86,7 @@ def gradients(
     def weighted_loss(
         member_parameters: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        with autocast(precision, device), _Attending(device):
+        with autocast(precision, device), _ReplaceAttention(device):
             outputs: Tensor = functional_call(network, member_parameters, inputs)
             loss = task.loss(outputs, Batch(inputs, targets))
         return loss * weight, (loss, outputs)
@@ -107,7 +107,7 @@ def outputs(
     """Return each member's outputs on its own inputs, (K, B, ...)."""
 
     def member_outputs(member_parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        with autocast(precision, device), _Attending(device):
+        with autocast(precision, device), _ReplaceAttention(device):
             result: Tensor = functional_call(network, member_parameters, inputs)
         return result
 
@@ -115,7 +115,7 @@ def outputs(
     return outputs_K
 
 
-def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
+def call_traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of tensors through a graph, traced at the first call with this key and these shapes.
 
     Besides the tensors, everything that the function depends on must be in the key. It cannot branch on tensor values:
@@ -129,7 +129,7 @@ def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
         graph.recompile()
         for node in graph.graph.nodes:
             node.meta.clear()  # fake tensors and stack traces: megabytes that execution never reads
-        while len(_GRAPHS) >= SHAPES:
+        while len(_GRAPHS) >= MAX_GRAPHS:
             del _GRAPHS[next(iter(_GRAPHS))]  # dicts keep insertion order
         _GRAPHS[key] = graph
     return _GRAPHS[key](*arguments)
@@ -141,13 +141,13 @@ _GRAPHS: dict[Hashable, Callable[..., Any]] = {}
 # --- attention on a CPU -----------------------------------------------------------------------------------------------
 
 
-class _Attending(TorchFunctionMode):
+class _ReplaceAttention(TorchFunctionMode):
     """Replaces torch's attention on a CPU, where its flash kernel has no batching rule for vmap."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self._instead: dict[Any, Callable[..., Any]]
-        self._instead = {F.scaled_dot_product_attention: folded_attention} if device.type == "cpu" else {}
+        self._replacements: dict[Any, Callable[..., Any]]
+        self._replacements = {F.scaled_dot_product_attention: folded_attention} if device.type == "cpu" else {}
 
     def __torch_function__(
         self,
@@ -156,7 +156,7 @@ class _Attending(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return self._instead.get(func, func)(*args, **(kwargs or {}))
+        return self._replacements.get(func, func)(*args, **(kwargs or {}))
 
 
 def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
@@ -171,7 +171,7 @@ def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropo
     return result
 
 
-def _folded(
+def _fold_members(
     function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], arguments: Any
 ) -> Any:
     """Call a function on (K, B, ...) arguments as (K * B, ...); return unfolded results and their vmap dimensions."""
@@ -196,14 +196,14 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        return *_Gradients.apply(grad, *ctx.saved_tensors, ctx.causal), None
+        return *_AttentionBackward.apply(grad, *ctx.saved_tensors, ctx.causal), None
 
     @staticmethod
     def vmap(vmap_info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
-        return _folded(_Attention.apply, vmap_info.batch_size, in_dims, arguments)
+        return _fold_members(_Attention.apply, vmap_info.batch_size, in_dims, arguments)
 
 
-class _Gradients(torch.autograd.Function):
+class _AttentionBackward(torch.autograd.Function):
     """Backward pass of `_Attention`, a function of its own so that it gets a vmap rule too."""
 
     @staticmethod
@@ -218,4 +218,4 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(vmap_info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
-        return _folded(_Gradients.apply, vmap_info.batch_size, in_dims, arguments)
+        return _fold_members(_AttentionBackward.apply, vmap_info.batch_size, in_dims, arguments)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-MASKED_KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+MASKED_ATTENTION_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Backends for attention with a mask on a GPU; MATH only if the efficient kernel does not support the inputs. cuDNN's
 may return NaN gradients with a mask (PyTorch 196678), and flash attention takes no mask."""
 
@@ -29,7 +29,7 @@ class Network(nn.Module, ABC):
     """
 
     recompute = False
-    draws = False
+    draws_randomly = False
     compiled = False
 
     @abstractmethod
@@ -39,12 +39,12 @@ class Network(nn.Module, ABC):
         They are the units of compilation, sharding and activation checkpointing.
         """
 
-    def through(self, block: nn.Module, *inputs: Tensor) -> Tensor:
+    def call_block(self, block: nn.Module, *inputs: Tensor) -> Tensor:
         """Call a block; with `recompute`, only its inputs are kept for the backward pass."""
         x_BTD: Tensor
         if self.recompute:
             # Saving the state of random generators costs time, so only where dropout must repeat its mask.
-            x_BTD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=self.draws)
+            x_BTD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=self.draws_randomly)
         else:
             x_BTD = block(*inputs)
         return x_BTD
@@ -67,7 +67,7 @@ class AttentionBase(nn.Module):
         if mask_B11S is None or not q_BHTC.is_cuda:
             return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal)
         # Otherwise torch may choose cuDNN's kernel.
-        with sdpa_kernel(MASKED_KERNELS):
+        with sdpa_kernel(MASKED_ATTENTION_BACKENDS):
             return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal)
 
 

@@ -56,7 +56,7 @@ def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed
             _draw(group_values, init_distribution(group, dims(model).domain), std, generator)
             if group is Group.WE:
                 group_values[PAD] = 0  # [pad] embeds to nothing
-        put(values, tensor)
+        copy_full_values(values, tensor)
     assert not tensors, f"parameters without a group: {', '.join(tensors)}"
 
 
@@ -71,7 +71,7 @@ def _draw(values: Tensor, distribution: Distribution, std: float, generator: tor
 
 
 @torch.no_grad()
-def put(values: Tensor, tensor: "Tensor | DTensor") -> None:
+def copy_full_values(values: Tensor, tensor: "Tensor | DTensor") -> None:
     """Copy a full tensor of values into a tensor, or this rank's shard of them if it is sharded."""
     if not hasattr(tensor, "to_local"):
         tensor.copy_(values)

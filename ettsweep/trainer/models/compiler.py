@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ettsweep.errors import error_line
 from ettsweep.trainer.models.blocks import Network
 
-VERSIONS = 64
+MAX_VERSIONS = 64
 """Compiled versions of a function that a process may keep, one for each set of shapes. Torch's default is 8, beyond
 which it stops compiling."""
 
@@ -26,11 +26,11 @@ def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) 
         kind: what runs must share to share compiled code; code of a run of another kind is discarded.
         warn: receives the warning.
     """
-    keep_versions()
-    _forget_unless(kind)
+    raise_recompile_limits()
+    _reset_unless(kind)
     # DDPOptimizer splits graphs so that gradients are sent during the backward pass. Single blocks are small enough.
     torch._dynamo.config.optimize_ddp = False
-    _compile_backward_too()
+    _compile_backward_with_forward()
 
     def give_up(error: Exception) -> None:
         if model.compiled:
@@ -41,25 +41,25 @@ def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) 
     model.compiled = True
     for block in model.residual_blocks():
         # On the instance, where nn.Module.__call__ finds it after running the hooks.
-        block.forward = _Compiled(block, give_up)
+        block.forward = _CompiledForward(block, give_up)
 
 
-class _Compiled:
+class _CompiledForward:
     """A block's compiled `forward`. The block's hooks, such as those that gather a sharded block, still run eagerly."""
 
     def __init__(self, block: nn.Module, give_up: Callable[[Exception], None]) -> None:
-        self._block, self._plain = block, block.forward
+        self._block, self._eager_forward = block, block.forward
         # fullgraph: a graph break would silently run part of the block eagerly.
-        self._compiled = torch.compile(block.forward, fullgraph=True, dynamic=False)
+        self._compiled_forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
         self._give_up = give_up
 
     def __call__(self, *inputs: Tensor) -> Any:
         try:
-            return self._compiled(*inputs)
+            return self._compiled_forward(*inputs)
         except _compiler_errors() as error:
             vars(self._block).pop("forward")  # not the others: a recomputing backward pass needs their compiled code
             self._give_up(error)
-            return self._plain(*inputs)
+            return self._eager_forward(*inputs)
 
 
 @cache
@@ -70,16 +70,16 @@ def _compiler_errors() -> tuple[type[Exception], ...]:
     return TorchDynamoException, FailOnRecompileLimitHit
 
 
-def keep_versions() -> None:
+def raise_recompile_limits() -> None:
     """Let the compiler keep `MAX_VERSIONS` versions of a function, as there may be many shapes."""
     import torch._dynamo  # takes seconds, which only compiled runs should pay
 
     config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, VERSIONS)
-    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * VERSIONS)
+    config.recompile_limit = max(config.recompile_limit, MAX_VERSIONS)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * MAX_VERSIONS)
 
 
-def _compile_backward_too() -> None:
+def _compile_backward_with_forward() -> None:
     """Compile the backward pass along with the forward pass, while a failing block can still fall back to eager."""
     import torch._functorch.config as config
 
@@ -87,21 +87,21 @@ def _compile_backward_too() -> None:
         config.force_non_lazy_backward_lowering = True
 
 
-_LAST: list[Hashable] = []
+_LAST_KIND: list[Hashable] = []
 """Kind of the last compiled run, if any: torch's cache of compiled code is one per process, and so is this."""
 
 
-def _forget_unless(kind: Hashable) -> None:
+def _reset_unless(kind: Hashable) -> None:
     """Discard all compiled code unless it is of this kind, so that versions of old runs do not fill the limit."""
-    if _LAST and _LAST[0] != kind:
+    if _LAST_KIND and _LAST_KIND[0] != kind:
         torch._dynamo.reset()
-    _LAST[:] = [kind]
+    _LAST_KIND[:] = [kind]
 
 
 @cache
 def obstacle(device: torch.device) -> str:
     """Compile a toy block with its gradients on a device; return why that fails, or "" if it works."""
-    keep_versions()
+    raise_recompile_limits()
     block = nn.Sequential(nn.Linear(8, 8), nn.GELU()).to(device)
     x = torch.ones(2, 8, device=device)
     try:

@@ -19,7 +19,7 @@ CHUNK_BYTES = 2**28
 LARGE_CHUNK_BYTES = 2**31
 """Upper limit on a GPU, where a chunk gets 1/128 of the memory."""
 
-MULTIPLE = {"cuda": 64}
+COLUMN_MULTIPLE = {"cuda": 64}
 """The vocabulary is padded to a multiple of this, by device type: cuBLAS's fast kernels need such sizes."""
 
 
@@ -103,7 +103,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def _padded(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert the weight to a dtype and pad its rows (the vocabulary) to the device's preferred multiple."""
-    multiple = MULTIPLE.get(weight_VD.device.type, 1)
+    multiple = COLUMN_MULTIPLE.get(weight_VD.device.type, 1)
     missing_rows = -len(weight_VD) % multiple
     return F.pad(weight_VD.to(dtype), (0, 0, 0, missing_rows)) if missing_rows else weight_VD.to(dtype)
 

@@ -15,7 +15,7 @@ from ettsweep.strategies.factors import output_rescale
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.blocks import Attention, Block, CrossAttention, Mlp, Network, layer_norm
 from ettsweep.trainer.models.cross_entropy import linear_cross_entropy
-from ettsweep.trainer.models.encdec_spec import EncDecSpec, draws
+from ettsweep.trainer.models.encdec_spec import EncDecSpec, draws_randomly
 
 
 class DecoderBlock(nn.Module):
@@ -51,7 +51,7 @@ class EncDec(Network):
     def __init__(self, spec: EncDecSpec, rescale: float) -> None:
         super().__init__()
         self.ln_eps, self.dropout = spec.ln_eps, spec.dropout
-        self.draws = draws(spec)
+        self.draws_randomly = draws_randomly(spec)
         self.rescale = rescale
         self.we = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
         self.encoder_pe = nn.Parameter(torch.empty(spec.tokens, spec.width))
@@ -86,12 +86,12 @@ class EncDec(Network):
         S = source_BS.shape[1]
         x_BSD = self._stem(words_BND[:, :S], self.encoder_pe)
         for block in self.encoder:
-            x_BSD = self.through(block, x_BSD, mask_B11S)
+            x_BSD = self.call_block(block, x_BSD, mask_B11S)
         source_BSD = layer_norm(x_BSD, self.ln_eps)
         x_BTD = self._stem(words_BND[:, S:], self.decoder_pe)
         for block in self.decoder:
             # No padding mask: [pad] comes last, so causal attention of other tokens never reaches it.
-            x_BTD = self.through(block, x_BTD, source_BSD, mask_B11S)
+            x_BTD = self.call_block(block, x_BTD, source_BSD, mask_B11S)
         return source_BSD, layer_norm(x_BTD, self.ln_eps)
 
     def residual_blocks(self) -> Iterator[nn.Module]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.runs.spec import ModelSpec, indivisible
+from ettsweep.runs.spec import ModelSpec, indivisible_problems
 from ettsweep.schema import Fraction, PositiveFloat
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.trainer.models.transformer import (
@@ -41,7 +41,7 @@ class EncDecSpec(ModelSpec):
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        if problems := list(indivisible("width", self.width, "heads", self.heads)):
+        if problems := list(indivisible_problems("width", self.width, "heads", self.heads)):
             raise ValueError("; ".join(problems))
         return self
 
@@ -89,6 +89,6 @@ def activation_bytes(model: EncDecSpec, recompute: bool) -> int:
     return outside + (decoder + model.depth * 2 * vector if recompute else model.depth * (encoder + decoder))
 
 
-def draws(model: EncDecSpec) -> bool:
+def draws_randomly(model: EncDecSpec) -> bool:
     """Return True if a training step draws random numbers."""
     return model.dropout > 0 or model.attention_dropout > 0

@@ -27,18 +27,18 @@ def activation_bytes(model: ModelSpec, *, recompute: bool) -> int:
     return architecture(model).activation_bytes(model, recompute)
 
 
-def least_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
+def min_training_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
     """Return a lower bound of the bytes that training takes: a checkpoint's, and fp32 gradients."""
     # Activations, buffers and copies come on top.
-    return saved_bytes(model, optimizer) + 4 * parameter_count(model)
+    return checkpoint_bytes(model, optimizer) + 4 * parameter_count(model)
 
 
-def saved_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
+def checkpoint_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
     """Return the bytes of a checkpoint: fp32 weights and the optimizer's moments."""
     return 4 * (1 + OPTIMIZERS[optimizer.kind].moments(optimizer)) * parameter_count(model)
 
 
-def check_size(model: ModelSpec, optimizer: OptimizerSpec, most_bytes: int = 2**52, of: str = "any machine") -> None:
+def check_size(model: ModelSpec, optimizer: OptimizerSpec, max_bytes: int = 2**52, owner: str = "any machine") -> None:
     """Check that a model is not too large to train in the memory of a machine, which the last argument names.
 
     The default is more memory than the largest machine has in all.
@@ -46,11 +46,11 @@ def check_size(model: ModelSpec, optimizer: OptimizerSpec, most_bytes: int = 2**
     Raises:
         InputError: training needs more memory than that, even without activations.
     """
-    if (required_bytes := least_bytes(model, optimizer)) > most_bytes:
+    if (required_bytes := min_training_bytes(model, optimizer)) > max_bytes:
         raise InputError(
             f"model: width {model.width} at depth {model.depth} has {parameter_count(model):,} parameters, which "
             f"take {required_bytes / GIB:,.0f} GiB with gradients and {optimizer.kind} state: more than the "
-            f"{most_bytes / GIB:,.0f} GiB of {of}"
+            f"{max_bytes / GIB:,.0f} GiB of {owner}"
         )
 
 
@@ -88,7 +88,7 @@ _PEAKS: dict[str, tuple[float | None, ...]] = {
     "MI300X": (163.4, 653.7, 1307.4, 1307.4),
 }
 
-_OTHER_CARDS = {"MIG", "LAPTOP", "MOBILE", "TI", "SUPER", "D"}
+_VARIANT_WORDS = {"MIG", "LAPTOP", "MOBILE", "TI", "SUPER", "D"}
 """Words that mark a different card of the same name, or a part of a card (MIG)."""
 
 
@@ -100,7 +100,7 @@ def peak_flops(device_name: str, precision: str) -> float | None:
         precision: `fp32`, `tf32`, `fp16` or `bf16`.
     """
     name = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
-    if name & _OTHER_CARDS:  # no peak is better than that of another card
+    if name & _VARIANT_WORDS:  # no peak is better than that of another card
         return None
     for card, peaks in _PEAKS.items():
         if name.issuperset(card.split()):

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from ettsweep.runs.spec import ModelSpec, OptimizerSpec, StrategySpec
 from ettsweep.strategies.factors import Group, init_std, lr_factor, output_rescale, wd_factor
-from ettsweep.strategies.optimizers import OPTIMIZERS, factors_of
+from ettsweep.strategies.optimizers import OPTIMIZERS, factor_rule
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.trainer.models.registry import architecture, dims, model_spec, parameter_count, parameter_shapes
 
@@ -23,11 +23,11 @@ def scale_table(
         if not parameters:
             continue
         # Groups that share a tensor have a row each, with their own slice's shape and size.
-        factor, decay = _factors(group, model, strategy, optimizer)
+        factor, decay = _group_factors(group, model, strategy, optimizer)
         rows.append(
             {
                 "group": group.value,
-                "shape": list(parameters[0].part_shape),
+                "shape": list(parameters[0].group_shape),
                 "parameters": sum(parameter.size // len(parameter.groups) for parameter in parameters),
                 "init_std": init_std(group, dims(model), strategy.s),
                 "lr_factor": factor,
@@ -65,17 +65,21 @@ def describe_scales(
     }
 
 
-def factors(model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) -> dict[str, tuple[float, float]]:
+def parameter_factors(
+    model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
+) -> dict[str, tuple[float, float]]:
     """Return (lr_factor, wd_factor) of every parameter by name, in the model's order."""
     result = {}
     for parameter in parameter_shapes(model):
-        group_factors = {_factors(group, model, strategy, optimizer) for group in parameter.groups}
+        group_factors = {_group_factors(group, model, strategy, optimizer) for group in parameter.groups}
         # An optimizer has one factor per tensor, so groups that share a tensor must agree.
         assert len(group_factors) == 1, f"{parameter.name} fuses groups with different factors"
         result[parameter.name] = group_factors.pop()
     return result
 
 
-def _factors(group: Group, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) -> tuple[float, float]:
-    factor = lr_factor(group, dims(model), strategy.s, factors_of(optimizer), strategy.mlp_factor)
+def _group_factors(
+    group: Group, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
+) -> tuple[float, float]:
+    factor = lr_factor(group, dims(model), strategy.s, factor_rule(optimizer), strategy.mlp_factor)
     return factor, wd_factor(group, factor, optimizer.decay_pe)

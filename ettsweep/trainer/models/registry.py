@@ -40,8 +40,8 @@ class Architecture:
     """
 
     spec: type[ModelSpec]
-    sizes: Mapping[str, ModelSpec]
-    letters: Mapping[str, str]
+    presets: Mapping[str, ModelSpec]
+    name_letters: Mapping[str, str]
     dims: Callable[[Any], Dims]
     parameters: Callable[[Any], tuple[Parameter, ...]]
     forward_flops: Callable[[Any], int]
@@ -50,8 +50,8 @@ class Architecture:
     example_inputs: str
     check: str | None = None
     tied_head: bool = False
-    draws: Callable[[Any], bool] = lambda model: False
-    stacks: bool = False
+    draws_randomly: Callable[[Any], bool] = lambda model: False
+    can_stack: bool = False
 
 
 _vit16 = partial(VitSpec, depth=12, patch_size=16, image_size=224, classes=1000)
@@ -62,7 +62,7 @@ _encdec_small = partial(EncDecSpec, depth=2, vocabulary=2048, tokens=64, dropout
 ARCHITECTURES: dict[str, Architecture] = {
     "vit": Architecture(
         spec=VitSpec,
-        sizes={
+        presets={
             "vit-b16": _vit16(width=768, heads=12),
             "vit-s16": _vit16(width=384, heads=6),
             "vit-ti16": _vit16(width=192, heads=3),
@@ -70,7 +70,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "vit-cifar100": _vit_cifar(classes=100),
             "vit-digits": VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
         },
-        letters={
+        name_letters={
             "mlp_ratio": "m",
             "patch_size": "p",
             "image_size": "i",
@@ -85,17 +85,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         build="ettsweep.trainer.models.vit:build",
         example_inputs="ettsweep.trainer.models.vit:example_inputs",
         check="ettsweep.theory.vit_probe:CHECKABLE",
-        stacks=True,
+        can_stack=True,
     ),
     "encdec": Architecture(
         spec=EncDecSpec,
-        sizes={
+        presets={
             "bart-large": _encdec(width=1024, depth=12, heads=16),
             "r2c2": _encdec(width=2048, depth=22, heads=32),
             "encdec-tiny": _encdec_small(width=64, heads=4),
             "encdec-small": _encdec_small(width=128, heads=8),
         },
-        letters={
+        name_letters={
             "mlp_ratio": "m",
             "vocabulary": "v",
             "tokens": "t",
@@ -111,7 +111,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         example_inputs="ettsweep.trainer.models.encdec:example_inputs",
         check="ettsweep.theory.encdec_probe:CHECKABLE",
         tied_head=True,
-        draws=encdec_spec.draws,
+        draws_randomly=encdec_spec.draws_randomly,
     ),
 }
 
@@ -143,7 +143,7 @@ def dims(model: ModelSpec) -> Dims:
 
 def named_models() -> dict[str, ModelSpec]:
     """Return all presets by name."""
-    return {name: model for entry in ARCHITECTURES.values() for name, model in entry.sizes.items()}
+    return {name: model for entry in ARCHITECTURES.values() for name, model in entry.presets.items()}
 
 
 def model_spec(name: str) -> ModelSpec:
@@ -165,13 +165,13 @@ def model_name(spec: ModelSpec) -> str:
     different models have different names.
     """
     entry = architecture(spec)
-    for name, preset in entry.sizes.items():
+    for name, preset in entry.presets.items():
         if preset == spec:
             return name
     # Differences are taken from the first preset, so presets must never be reordered: names would change.
-    reference = next(iter(entry.sizes.values()), None)
+    reference = next(iter(entry.presets.values()), None)
     components = [spec.kind, f"n{spec.width}", f"l{spec.depth}", f"h{spec.heads}"]
-    for field, letter in entry.letters.items():
+    for field, letter in entry.name_letters.items():
         # Fields that the reference lacks are always included.
         if (value := getattr(spec, field)) != getattr(reference, field, None):
             components.append(f"{letter}{value}")

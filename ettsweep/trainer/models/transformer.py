@@ -19,7 +19,7 @@ class Parameter:
     shape: tuple[int, ...]
 
     @property
-    def part_shape(self) -> tuple[int, ...]:
+    def group_shape(self) -> tuple[int, ...]:
         """Shape of each group's slice."""
         return (self.shape[0] // len(self.groups), *self.shape[1:])
 

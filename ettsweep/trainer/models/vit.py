@@ -34,7 +34,7 @@ class Vit(Network):
         """Return the logits, (B, K)."""
         x_BTD = F.linear(patchify(images_BCHW, self.patch_size), self.patch) + self.pe
         for block in self.blocks:
-            x_BTD = self.through(block, x_BTD)
+            x_BTD = self.call_block(block, x_BTD)
         x_BD = layer_norm(x_BTD, self.ln_eps).mean(1)
         return F.linear(x_BD, self.head, self.head_bias)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.runs.spec import ModelSpec, indivisible
+from ettsweep.runs.spec import ModelSpec, indivisible_problems
 from ettsweep.schema import Positive, PositiveFloat
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.trainer.models.transformer import (
@@ -33,8 +33,8 @@ class VitSpec(ModelSpec):
     @model_validator(mode="after")
     def _divisible(self) -> Self:
         problems = [
-            *indivisible("width", self.width, "heads", self.heads),
-            *indivisible("image_size", self.image_size, "patch_size", self.patch_size),
+            *indivisible_problems("width", self.width, "heads", self.heads),
+            *indivisible_problems("image_size", self.image_size, "patch_size", self.patch_size),
         ]
         if problems:
             raise ValueError("; ".join(problems))

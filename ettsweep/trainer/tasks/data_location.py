@@ -18,12 +18,12 @@ def data_env(kind: str) -> str:
     return f"ETTSWEEP_{kind.upper()}"
 
 
-def said(kind: str, data: str | None) -> str | None:
+def configured_data(kind: str, data: str | None) -> str | None:
     """Return the location of a task's data: `data` if given, else the environment variable; None if neither is set."""
     return data or os.environ.get(data_env(kind)) or None
 
 
-def resolve(data: str) -> str:
+def resolve_data(data: str) -> str:
     """Return a value of `--data` as an absolute path; names of data sets on the hub (hfds/...) stay as they are."""
     return data if data.startswith("hfds/") else str(Path(data).expanduser().resolve())
 

@@ -9,18 +9,18 @@ from typing import Any, Literal, TypeVar
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.files import Json, number
 from ettsweep.runs.spec import ModelSpec, TaskSpec
-from ettsweep.trainer.tasks.data_location import digits_file, said
+from ettsweep.trainer.tasks.data_location import configured_data, digits_file
 from ettsweep.trainer.tasks.images import image_data as images
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask
-from ettsweep.trainer.tasks.images.image_task import misfits as image_incompatibilities
+from ettsweep.trainer.tasks.images.image_task import incompatibilities as image_incompatibilities
 from ettsweep.trainer.tasks.text import text_data as text
 from ettsweep.trainer.tasks.text.text_task import PydocTask, TextTask
-from ettsweep.trainer.tasks.text.text_task import misfits as text_incompatibilities
+from ettsweep.trainer.tasks.text.text_task import incompatibilities as text_incompatibilities
 
 SomeTask = TypeVar("SomeTask", bound=TaskSpec)
 
 
-def evaluated(metric: str) -> str:
+def evaluation_column(metric: str) -> str:
     """Return the column of metrics.jsonl whose best value is this metric of result.json."""
     return metric.replace("best_", "val_")
 
@@ -29,24 +29,24 @@ def evaluated(metric: str) -> str:
 class Metric:
     """The column of result.json that verdicts compare, and whether lower or higher is better."""
 
-    metric: Literal["best_loss", "best_accuracy"]
+    name: Literal["best_loss", "best_accuracy"]
     mode: Literal["min", "max"]
 
     def best_so_far(self, evaluations: Iterable[Json]) -> dict[int, float]:
         """Return the best score so far at the step of each evaluation, given the lines of metrics.jsonl."""
-        column = evaluated(self.metric)
+        column = evaluation_column(self.name)
         best_by_step: dict[int, float] = {}
         best = None
         for line in evaluations:
             value = number(line.get(column))
-            best = value if value is not None and self.better(value, best) else best
+            best = value if value is not None and self.is_better(value, best) else best
             if best is not None and isinstance(step := line.get("step"), int):
                 best_by_step[step] = best
         return best_by_step
 
-    def better(self, a: float | None, b: float | None) -> bool:
+    def is_better(self, a: float | None, b: float | None) -> bool:
         """Return `True` if score `a` is better than `b`; None (diverged) is worse than any score."""
-        return self.rank(a) < self.rank(b)
+        return self.sort_key(a) < self.sort_key(b)
 
     def worse_by(self, a: float, b: float) -> float:
         """Return by how much score `a` is worse than `b`; negative if it is better."""
@@ -63,7 +63,7 @@ class Metric:
         rounded_up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
         return f"{rounded_up:g}%" if self.mode == "min" else f"{rounded_up:g} points"
 
-    def rank(self, score: float | None) -> float:
+    def sort_key(self, score: float | None) -> float:
         """Return a key that sorts scores best first, and diverged ones (None) last."""
         return math.inf if score is None else self.worse_by(score, 0.0)
 
@@ -103,35 +103,35 @@ class TaskKind:
 
     spec: type[TaskSpec]
     sample: Literal["image", "text"]
-    score: Metric
-    misfits: Callable[[Any, ModelSpec, int], list[str]]
-    check: Callable[[Any, ModelSpec | None, str | None], object]
-    found: Callable[[Any, str | None], str]
+    metric: Metric
+    incompatibilities: Callable[[Any, ModelSpec, int], list[str]]
+    check_data: Callable[[Any, ModelSpec | None, str | None], object]
+    describe_data: Callable[[Any, str | None], str]
     load: str
     doctor: str | None = None
     train_size: Callable[[Any], int] | None = None
     check_counts: Callable[[Any, ModelSpec, str | None], None] = lambda task, model, data: None
-    fitted: Callable[[Any, ModelSpec, str], tuple[TaskSpec, ModelSpec]] = lambda task, model, data: (task, model)
-    digest: Callable[[Any, str | None], str] | None = None
-    changed: str | None = None
+    fit_to_data: Callable[[Any, ModelSpec, str], tuple[TaskSpec, ModelSpec]] = lambda task, model, data: (task, model)
+    data_digest: Callable[[Any, str | None], str] | None = None
+    data_changed_message: str | None = None
 
     @property
-    def packaged(self) -> bool:
+    def comes_with_package(self) -> bool:
         """`True` if the data come with a package, so that no location has to be given."""
         return self.doctor is None
 
 
-def _images(spec: type[ImageTask]) -> TaskKind:
+def _image_kind(spec: type[ImageTask]) -> TaskKind:
     """Return the entry of an image data set on disk, judged by top-1 accuracy as in fig:hyper-ViT."""
     return TaskKind(
         spec=spec,
         sample="image",
-        score=BEST_ACCURACY,
-        misfits=image_incompatibilities,
-        check=lambda task, model, data: images.locate(task, data),
+        metric=BEST_ACCURACY,
+        incompatibilities=image_incompatibilities,
+        check_data=lambda task, model, data: images.locate(task, data),
         check_counts=images.check_counts,
-        fitted=images.fitted,
-        found=lambda task, data: f"found: {images.locate(task, data)[0].format}",
+        fit_to_data=images.fit_to_data,
+        describe_data=lambda task, data: f"found: {images.locate(task, data)[0].format}",
         load="ettsweep.trainer.tasks.images.classification:Images",
         doctor="ettsweep.doctor.image_check:examine_images",
         train_size=lambda task: int(task.samples or task.train_size),
@@ -148,39 +148,39 @@ TASKS: dict[str, TaskKind] = {
     "digits": TaskKind(
         spec=DigitsTask,
         sample="image",
-        score=LOWEST_LOSS,  # accuracies on 1,000 validation images often tie
-        misfits=image_incompatibilities,
-        check=lambda task, model, data: digits_file(),
-        found=lambda task, data: f"comes with scikit-learn {version('scikit-learn')}",
+        metric=LOWEST_LOSS,  # accuracies on 1,000 validation images often tie
+        incompatibilities=image_incompatibilities,
+        check_data=lambda task, model, data: digits_file(),
+        describe_data=lambda task, data: f"comes with scikit-learn {version('scikit-learn')}",
         load="ettsweep.trainer.tasks.images.digits:Digits",
         train_size=lambda task: int(task.samples or task.train_size),
     ),
-    "imagenet": _images(ImageNetTask),
-    "cifar10": _images(Cifar10Task),
-    "cifar100": _images(Cifar100Task),
+    "imagenet": _image_kind(ImageNetTask),
+    "cifar10": _image_kind(Cifar10Task),
+    "cifar100": _image_kind(Cifar100Task),
     "pydoc": TaskKind(
         spec=PydocTask,
         sample="text",
-        score=LOWEST_LOSS,  # as in fig:hyper-BART
-        misfits=text_incompatibilities,
-        check=text.check_pydoc,
-        found=lambda task, data: f"comes with Python, {text.pydoc_digest(task, data)}",
+        metric=LOWEST_LOSS,  # as in fig:hyper-BART
+        incompatibilities=text_incompatibilities,
+        check_data=text.check_pydoc,
+        describe_data=lambda task, data: f"comes with Python, {text.pydoc_digest(task, data)}",
         load="ettsweep.trainer.tasks.text.denoising:load_denoising",
-        digest=text.pydoc_digest,
-        changed=_TEXT_CHANGED,
+        data_digest=text.pydoc_digest,
+        data_changed_message=_TEXT_CHANGED,
     ),
     "text": TaskKind(
         spec=TextTask,
         sample="text",
-        score=LOWEST_LOSS,
-        misfits=text_incompatibilities,
-        check=text.check_text,
-        found=lambda task, data: f"found: {text.text_folder(data)}, {text.text_digest(task, data)}",
+        metric=LOWEST_LOSS,
+        incompatibilities=text_incompatibilities,
+        check_data=text.check_text,
+        describe_data=lambda task, data: f"found: {text.text_folder(data)}, {text.text_digest(task, data)}",
         load="ettsweep.trainer.tasks.text.denoising:load_denoising",
         doctor="ettsweep.doctor.text_check:examine_text",
-        fitted=text.with_data,
-        digest=text.text_digest,
-        changed=_TEXT_CHANGED,
+        fit_to_data=text.with_corpus_vocabulary,
+        data_digest=text.text_digest,
+        data_changed_message=_TEXT_CHANGED,
     ),
 }
 
@@ -224,13 +224,13 @@ def curve_unit(task: TaskSpec, batch_size: int) -> tuple[Literal["epoch", "step"
     return ("step", 1) if task_kind(task).train_size is None else ("epoch", steps_per_epoch(task, batch_size))
 
 
-def check_fits(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:
+def check_compatible(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:
     """Check that a model can be trained on a task at this batch size.
 
     Raises:
         InputError: it cannot; the message lists all reasons.
     """
-    if problems := task_kind(task).misfits(task, model, batch_size):
+    if problems := task_kind(task).incompatibilities(task, model, batch_size):
         raise InputError.of(problems)
 
 
@@ -244,15 +244,15 @@ def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None 
         DataMissingError: they are missing or do not fit; the message says how to give their location.
         CorruptError: they were edited.
     """
-    task_kind(task).check(task, model, said(task.kind, data))
+    task_kind(task).check_data(task, model, configured_data(task.kind, data))
 
 
-def bound(task: SomeTask, data: str | None = None) -> SomeTask:
+def bind_to_data(task: SomeTask, data: str | None = None) -> SomeTask:
     """Return the task bound to the data at hand by their digest; unchanged if it is bound, or is of no such kind.
 
     Raises:
         DataMissingError: the data are missing.
     """
-    if (digest := task_kind(task).digest) is None or getattr(task, "corpus", None) is not None:
+    if (digest := task_kind(task).data_digest) is None or getattr(task, "corpus", None) is not None:
         return task
-    return task.model_copy(update={"corpus": digest(task, said(task.kind, data))})
+    return task.model_copy(update={"corpus": digest(task, configured_data(task.kind, data))})

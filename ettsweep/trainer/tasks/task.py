@@ -53,7 +53,7 @@ class BatchShare:
         return [mine[first : first + size] for first in range(0, len(mine), size)]
 
 
-def used(available: int, samples: int | None) -> NDArray[np.int64]:
+def select_training_samples(available: int, samples: int | None) -> NDArray[np.int64]:
     """Return the sorted indices [samples] of the training samples to use, the same for every run; all if None.
 
     Raises:
@@ -85,7 +85,7 @@ def global_batches(
         epoch, skip = epoch + 1, 0
 
 
-Working = Callable[[], contextlib.AbstractContextManager[None]]
+ComputeContext = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class LoaderSettings:
     corrupt: Literal["skip", "fail"] = "skip"
     warn: Callable[[str], None] = lambda text: None
     data: str | None = None
-    working: Working = contextlib.nullcontext
+    compute_context: ComputeContext = contextlib.nullcontext
 
 
 class Batch(NamedTuple):
@@ -153,7 +153,7 @@ class Task(Protocol):
         ...
 
 
-class SameBatch:
+class FixedBatchTask:
     """A task that repeats one batch, for measurements of speed, memory and scaling."""
 
     fingerprint = ""

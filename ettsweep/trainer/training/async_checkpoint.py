@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
-from ettsweep.trainer.training.checkpoint import head, layout, named_tensors, write
+from ettsweep.trainer.training.checkpoint import build_header, layout, named_tensors, write
 from ettsweep.trainer.training.distributed import full_tensor, is_sharded
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -24,8 +24,8 @@ class AsyncCheckpointWriter:
 
     def __init__(self) -> None:
         # One thread: a second write would need a second copy of the state.
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._last: Future[None] | None = None
+        self._executor = ThreadPoolExecutor(1, "checkpoint")
+        self._pending_write: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}
 
     def save(self, attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Callable[[], None]:
@@ -37,15 +37,15 @@ class AsyncCheckpointWriter:
             StorageError: the checkpoint cannot be written; the earlier one is untouched.
             LostProcessError: another process of the run is gone.
         """
-        leads, sharded, device = trainer.group.leads, is_sharded(trainer.model), trainer.device
+        leads, sharded, device = trainer.group.is_leader, is_sharded(trainer.model), trainer.device
         state = named_tensors(trainer.model, trainer.optimizer) if leads or sharded else {}
         if not leads:
             for tensor in state.values():
                 full_tensor(tensor)  # a collective: the leader keeps the result
             return lambda: None
-        header = head(attempt, trainer, history)
+        header = build_header(attempt, trainer, history)
         large = sum(tensor.numel() * tensor.element_size() for tensor in state.values()) >= LARGE_BYTES
-        if not large or not self._room(state, device):
+        if not large or not self._allocate_copies(state, device):
             write(
                 attempt,
                 header,
@@ -56,18 +56,18 @@ class AsyncCheckpointWriter:
             self._copies[name].copy_(full_tensor(tensor), non_blocking=True)
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # the next step overwrites the parameters in place
-        self._last = self._thread.submit(write, attempt, header, self._copies)
-        return self._last.result
+        self._pending_write = self._executor.submit(write, attempt, header, self._copies)
+        return self._pending_write.result
 
     def close(self) -> None:
         """Wait for the pending write and free the host copy."""
-        self._thread.shutdown()
+        self._executor.shutdown()
         self._copies = {}
 
-    def _room(self, state: Mapping[str, Tensor], device: torch.device) -> bool:
+    def _allocate_copies(self, state: Mapping[str, Tensor], device: torch.device) -> bool:
         """Allocate the host copy once the pending write is done; return `False` if the host has no memory for it."""
-        if self._last is not None:
-            wait([self._last])  # does not raise: an error belongs to the run that waits for its own checkpoint
+        if self._pending_write is not None:
+            wait([self._pending_write])  # does not raise: an error belongs to the run that waits for its own checkpoint
         if layout(self._copies) != layout(state):
             self._copies = {}
             try:

@@ -45,7 +45,7 @@ def layout(state: Mapping[str, Tensor]) -> Layout:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def head(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Json:
+def build_header(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Json:
     """Return the entries of a checkpoint beside its tensors."""
     return {
         "run": attempt.run.name,
@@ -55,17 +55,17 @@ def head(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Json:
     }
 
 
-def write(attempt: Attempt, head: Json, state: Mapping[str, Tensor]) -> None:
+def write(attempt: Attempt, header: Json, state: Mapping[str, Tensor]) -> None:
     """Replace the checkpoint of an attempt atomically.
 
     Raises:
         StorageError: it cannot be written; the earlier checkpoint is untouched.
     """
-    compacted = {name: _alone(tensor) for name, tensor in state.items()}
-    attempt.save_checkpoint(lambda path: _write(head | {"tensors": compacted}, path))
+    compacted = {name: _compact(tensor) for name, tensor in state.items()}
+    attempt.save_checkpoint(lambda path: _write(header | {"tensors": compacted}, path))
 
 
-def _alone(tensor: Tensor) -> Tensor:
+def _compact(tensor: Tensor) -> Tensor:
     """Copy a tensor that is a view, such as one of a stack: torch.save would write the whole storage."""
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
@@ -164,15 +164,15 @@ def restore(saved: CheckpointState | None, trainer: Trainer) -> None:
         trainer: filled in place.
     """
     group = trainer.group
-    header = group.from_leader({"step": saved.step, "scaler": saved.scaler} if saved else None)
+    header = group.broadcast({"step": saved.step, "scaler": saved.scaler} if saved else None)
     assert header is not None
     for name, tensor in named_tensors(trainer.model, trainer.optimizer).items():
-        group.hand_out(saved.tensors[name] if saved else None, tensor)
+        group.distribute(saved.tensors[name] if saved else None, tensor)
     trainer.scaler.load_state_dict(header["scaler"])
     trainer.step = header["step"]
 
 
-def history(saved: CheckpointState, attempt: Attempt) -> list[Json]:
+def load_history(saved: CheckpointState, attempt: Attempt) -> list[Json]:
     """Return the metrics of an attempt up to its checkpoint.
 
     Raises:

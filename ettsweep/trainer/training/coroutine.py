@@ -18,7 +18,7 @@ from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.trainer import Trainer
 
 
-class Stop(StrEnum):
+class StopReason(StrEnum):
     """Why a run stops before its last step; if processes of a run have different reasons, the later one here wins."""
 
     TERMINATED = "terminated"
@@ -28,7 +28,7 @@ class Stop(StrEnum):
     SUPERSEDED = "superseded"
 
 
-STOPS = list(Stop)
+STOP_REASONS = list(StopReason)
 
 
 class SharedClock:
@@ -37,10 +37,10 @@ class SharedClock:
     def __init__(self, members: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._members = max(1, members)
-        self._told_s, self._since_s = 0.0, clock()
+        self._elapsed_s, self._updated_s = 0.0, clock()
 
     def __call__(self) -> float:
-        return self._told_s + (self._clock() - self._since_s) / self._members
+        return self._elapsed_s + (self._clock() - self._updated_s) / self._members
 
     @property
     def members(self) -> int:
@@ -50,7 +50,7 @@ class SharedClock:
     @members.setter
     def members(self, members: int) -> None:
         # Settle the time so far at the old rate before the rate changes.
-        self._told_s, self._since_s = self(), self._clock()
+        self._elapsed_s, self._updated_s = self(), self._clock()
         self._members = max(1, members)
 
 
@@ -64,13 +64,13 @@ class WaitTimer:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event, float]] = []
 
     def __enter__(self) -> None:
-        self._asked = self._now()
+        self._wait_start = self._now()
 
     def __exit__(self, *_: object) -> None:
-        self._add(self._asked, 1.0)
+        self._add(self._wait_start, 1.0)
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def exclude_compute(self) -> Iterator[None]:
         """Subtract the device's computation in the body from the enclosing wait, such as augmentation of a batch."""
         start = self._now()
         try:
@@ -78,7 +78,7 @@ class WaitTimer:
         finally:
             self._add(start, -1.0)
 
-    def seconds(self) -> float:
+    def total_s(self) -> float:
         """Return each member's seconds of waiting so far; call it only after the device was synchronised."""
         events, self._events = self._events, []
         for before, after, weight in events:
@@ -110,9 +110,9 @@ class TrainingStream:
         loggers: loggers of all runs, which record skipped samples.
     """
 
-    def __init__(self, task: Task, first_step: int, waiting: WaitTimer, loggers: list[RunLogger]) -> None:
+    def __init__(self, task: Task, first_step: int, wait_timer: WaitTimer, loggers: list[RunLogger]) -> None:
         self.task = task
-        self.waiting = waiting
+        self.wait_timer = wait_timer
         self.loggers = loggers
         self._batches = task.batches(first_step)
 
@@ -121,7 +121,7 @@ class TrainingStream:
 
     def __next__(self) -> Batch:
         """Load and return the next micro-batch."""
-        with self.waiting:
+        with self.wait_timer:
             return next(self._batches)
 
     def close(self) -> None:
@@ -157,5 +157,5 @@ class StartRequest:
 
 Request = StartRequest | StepRequest | EvaluationRequest
 
-RunCoroutine = Generator[Request, Any, Stop | None]
+RunCoroutine = Generator[Request, Any, StopReason | None]
 """A run in training; returns why it was stopped early, or None."""

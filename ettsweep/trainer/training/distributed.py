@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEVICE_WAIT = timedelta(minutes=30)
+STEP_TIMEOUT = timedelta(minutes=30)
 """Timeout of collectives within a run: the leader may be saving, or a process may be compiling."""
 
-COMMAND_WAIT = timedelta(days=365)
+COMMAND_TIMEOUT = timedelta(days=365)
 """Timeout for the leader's next job: it may wait for a run that another worker owns."""
 
-LOST = re.compile(r"connection \w+ by (remote )?peer|closed by peer|broken pipe|timed out|unreachable|no route", re.I)
+LOST_PEER = re.compile(
+    r"connection \w+ by (remote )?peer|closed by peer|broken pipe|timed out|unreachable|no route", re.I
+)
 """Texts of gloo's errors if another process is gone; torch has no exception type of its own for them."""
 
 
@@ -51,10 +53,10 @@ class ProcessGroup:
     """
 
     rank: int = 0
-    world: int = 1
-    everyone: "dist.ProcessGroup | None" = None
-    hosts: "dist.ProcessGroup | None" = None
-    orders: "dist.ProcessGroup | None" = None
+    world_size: int = 1
+    shard_group: "dist.ProcessGroup | None" = None
+    host_group: "dist.ProcessGroup | None" = None
+    command_group: "dist.ProcessGroup | None" = None
 
     @classmethod
     def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "ProcessGroup":
@@ -67,8 +69,8 @@ class ProcessGroup:
         if device.type == "cuda":
             backend, gpu = "nccl", torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES shows a worker its own GPU only
             torch.cuda.set_device(gpu)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
-        timeouts = DEVICE_WAIT, COMMAND_WAIT
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=STEP_TIMEOUT, device_id=gpu)
+        timeouts = STEP_TIMEOUT, COMMAND_TIMEOUT
         # Two groups, because the timeout belongs to the group.
         hosts, commands = (dist.new_group(backend="gloo", timeout=timeout) for timeout in timeouts)
         assert isinstance(hosts, dist.ProcessGroup)
@@ -77,45 +79,45 @@ class ProcessGroup:
 
     def leave(self) -> None:
         """Destroy the process group; all processes call this at the end."""
-        if self.world > 1:
+        if self.world_size > 1:
             dist.destroy_process_group()
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Leave the group after another process was lost: a normal end of NCCL would wait for it."""
-        if self.world > 1 and dist.get_backend() == "nccl":
+        if self.world_size > 1 and dist.get_backend() == "nccl":
             dist.distributed_c10d._abort_process_group()
         else:
             self.leave()
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """`True` in the process that claims runs, decides and writes."""
         return self.rank == 0
 
-    def agree(self, *values: int) -> tuple[int, ...]:
+    def all_max(self, *values: int) -> tuple[int, ...]:
         """Return the elementwise maximum over all processes; negate values for the minimum."""
-        return tuple(self._reduced(values, torch.int64, dist.ReduceOp.MAX))
+        return tuple(self._all_reduce(values, torch.int64, dist.ReduceOp.MAX))
 
-    def total(self, values: Sequence[float]) -> list[float]:
+    def all_sum(self, values: Sequence[float]) -> list[float]:
         """Return the elementwise sum over all processes, in float64."""
-        return self._reduced(values, torch.float64, dist.ReduceOp.SUM)
+        return self._all_reduce(values, torch.float64, dist.ReduceOp.SUM)
 
-    def _reduced(self, values: Sequence[T], dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> list[T]:
-        if self.world == 1:
+    def _all_reduce(self, values: Sequence[T], dtype: torch.dtype, op: dist.ReduceOp.RedOpType) -> list[T]:
+        if self.world_size == 1:
             return list(values)
         reduced = torch.tensor(values, dtype=dtype)  # on the host: no device is synchronised
-        with watching():
-            dist.all_reduce(reduced, op=op, group=self.hosts)
+        with detect_lost_process():
+            dist.all_reduce(reduced, op=op, group=self.host_group)
         return list(reduced.tolist())
 
-    def hand_out(self, values: Tensor | None, tensor: "Tensor | DTensor") -> None:
+    def distribute(self, values: Tensor | None, tensor: "Tensor | DTensor") -> None:
         """Copy the leader's values into a tensor of every process; each gets its shard if the tensor is sharded.
 
         Args:
             values: full values in the leader, None in the other processes.
             tensor: filled in place.
         """
-        if self.world == 1:
+        if self.world_size == 1:
             assert values is not None
             tensor.copy_(values)
         elif hasattr(tensor, "to_local"):
@@ -124,38 +126,38 @@ class ProcessGroup:
             assert isinstance(tensor, DTensor)
             device = tensor.to_local().device
             full = torch.empty(tensor.shape, dtype=tensor.dtype, device=device) if values is None else values.to(device)
-            with watching():
+            with detect_lost_process():
                 tensor.copy_(distribute_tensor(full, tensor.device_mesh, tensor.placements))
         else:
             if values is not None:
                 tensor.copy_(values)
-            with watching():
+            with detect_lost_process():
                 dist.broadcast(tensor, src=0)
 
-    def abreast(self, mine: Iterable[T]) -> Iterator[T | None]:
+    def in_lockstep(self, mine: Iterable[T]) -> Iterator[T | None]:
         """Yield this process's items, then None until every process has run out: collectives need equal counts."""
         items = iter(mine)
         while True:
             item = next(items, None)
-            if self.agree(item is not None) == (0,):
+            if self.all_max(item is not None) == (0,):
                 return
             yield item
 
-    def from_leader(self, value: Json | None = None) -> Json | None:
+    def broadcast(self, value: Json | None = None) -> Json | None:
         """Return the leader's value in all processes: plain data, or None.
 
         It is sent as JSON, because unpickling what another process sends could run any code.
         """
-        if self.world == 1:
+        if self.world_size == 1:
             return value
-        text = dumps({"said": value}).encode() if self.leads else b""
-        with watching():
+        text = dumps({"said": value}).encode() if self.is_leader else b""
+        with detect_lost_process():
             size = torch.tensor([len(text)])  # first the length, so that the others can allocate the buffer
-            dist.broadcast(size, src=0, group=self.orders)
+            dist.broadcast(size, src=0, group=self.command_group)
             payload = torch.zeros(int(size), dtype=torch.uint8)
-            if self.leads:
+            if self.is_leader:
                 payload = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            dist.broadcast(payload, src=0, group=self.orders)
+            dist.broadcast(payload, src=0, group=self.command_group)
         received: Json | None = json.loads(payload.numpy().tobytes())["said"]
         return received
 
@@ -164,7 +166,7 @@ class ProcessGroup:
 
         A sharded model does so itself, and is returned as it is.
         """
-        if self.world == 1 or is_sharded(model):
+        if self.world_size == 1 or is_sharded(model):
             return model
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
@@ -178,11 +180,11 @@ class ProcessGroup:
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-        everyone = self.everyone or dist.group.WORLD
+        everyone = self.shard_group or dist.group.WORLD
         assert everyone is not None
         device_type = "cuda" if dist.get_backend() == "nccl" else "cpu"
         # torch caches communication plans by mesh equality. A trial's mesh gets a unique name, so that none is reused.
-        name = (f"trial {everyone.group_name}",) if self.everyone else None
+        name = (f"trial {everyone.group_name}",) if self.shard_group else None
         mesh = DeviceMesh.from_group(everyone, device_type, mesh_dim_names=name)
         mixed_precision = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
         for block in model.residual_blocks():
@@ -194,7 +196,7 @@ class ProcessGroup:
                 module.set_force_sum_reduction_for_comms(True)
 
     @contextlib.contextmanager
-    def without_the_others(self) -> Iterator["ProcessGroup"]:
+    def fake_group(self) -> Iterator["ProcessGroup"]:
         """Yield a group with torch's fake backend, to measure a sharded model's memory without the other processes.
 
         Collectives return at once, with meaningless values. If the processes have joined a group, all must call this;
@@ -203,23 +205,23 @@ class ProcessGroup:
         from torch.testing._internal.distributed.fake_pg import FakeStore  # importing it registers the backend
 
         if dist.is_initialized():
-            with watching():  # creating a group is a collective itself
+            with detect_lost_process():  # creating a group is a collective itself
                 everyone = dist.new_group(backend="fake")
         else:
-            dist.init_process_group("fake", store=FakeStore(), rank=self.rank, world_size=self.world)
+            dist.init_process_group("fake", store=FakeStore(), rank=self.rank, world_size=self.world_size)
             everyone = dist.distributed_c10d._get_default_group()
         assert isinstance(everyone, dist.ProcessGroup)
         try:
-            yield replace(self, everyone=everyone)
+            yield replace(self, shard_group=everyone)
         finally:
             dist.destroy_process_group(everyone)
 
-    def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
         """Return a context in which DDP accumulates gradients without averaging; no effect on other modules."""
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
 
-ALONE = ProcessGroup()
+SINGLE_PROCESS = ProcessGroup()
 """The group of a run on one device."""
 
 
@@ -246,7 +248,7 @@ def full_tensor(tensor: "Tensor | DTensor") -> Tensor:
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[None]:
+def detect_lost_process() -> Iterator[None]:
     """Convert errors of collectives that mean a lost process; other errors pass.
 
     Raises:
@@ -263,7 +265,7 @@ def watching() -> Iterator[None]:
 def lost_process(error: BaseException) -> LostProcessError | None:
     """Return the LostProcessError that a torch error stands for; None if no other process was lost."""
     text = str(error)
-    match = LOST.search(text)
+    match = LOST_PEER.search(text)
     lost = match or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
     # Out of memory in NCCL is a DistBackendError too, but no process is lost by it.
     if not lost or not isinstance(error, RuntimeError) or "out of memory" in text:

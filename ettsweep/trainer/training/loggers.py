@@ -11,20 +11,20 @@ from pathlib import Path
 from ettsweep.errors import InputError, first_line
 from ettsweep.files import Json
 
-Put = Callable[[Json], object]
+WriteLine = Callable[[Json], object]
 """Writes one line of metrics.jsonl."""
 
-Opened = tuple[Put, Callable[[], object]]
+OpenLogger = tuple[WriteLine, Callable[[], object]]
 """An opened logger: a function that writes a line, and one that finishes."""
 
-PATIENCE_S = 20.0
+SERVER_TIMEOUT_S = 20.0
 """Most seconds that a run waits for a server at its start, and for unwritten lines at its end."""
 
 
 class MetricLogger:
     """Writes lines of metrics.jsonl in a thread of its own, so that a slow disk or network holds up no step."""
 
-    def __init__(self, name: str, put: Put, finish: Callable[[], object], warn: Callable[[str], None]) -> None:
+    def __init__(self, name: str, put: WriteLine, finish: Callable[[], object], warn: Callable[[str], None]) -> None:
         self._name, self._put, self._finish, self._warn = name, put, finish, warn
         self._lines: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
         # A daemon: a server that hangs must not keep the process from exiting.
@@ -39,9 +39,11 @@ class MetricLogger:
     def close(self) -> None:
         """Wait for the queued lines, for at most SERVER_TIMEOUT_S seconds, and finish."""
         self._lines.put(None)  # ends the iteration in _serve
-        self._thread.join(PATIENCE_S)
+        self._thread.join(SERVER_TIMEOUT_S)
         if self._thread.is_alive():
-            self._warn(f"{self._name}: still not written after {PATIENCE_S:.0f} s; giving up on the remaining lines")
+            self._warn(
+                f"{self._name}: still not written after {SERVER_TIMEOUT_S:.0f} s; giving up on the remaining lines"
+            )
 
     def _serve(self) -> None:
         try:
@@ -88,7 +90,9 @@ def open_loggers(
     return loggers
 
 
-def _tensorboard(results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> Opened:
+def _tensorboard(
+    results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
+) -> OpenLogger:
     """Write event files in RESULTS/tensorboard/<run id>/; repeated steps replace earlier ones."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -104,7 +108,7 @@ def _tensorboard(results_dir: Path, run_id: str, config: Json, from_step: int, w
     return put, writer.close
 
 
-def _wandb(results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> Opened:
+def _wandb(results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> OpenLogger:
     """Write a run of Weights & Biases with the run's id; offline in RESULTS/wandb/ if nobody is logged in."""
     import wandb
 
@@ -114,13 +118,15 @@ def _wandb(results_dir: Path, run_id: str, config: Json, from_step: int, warn: C
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "ettsweep"),
         id=run_id,
-        name=" ".join(f"{name} {_short(config[name])}" for name in LABELS if name in config),
+        name=" ".join(f"{name} {_format_value(config[name])}" for name in LABELS if name in config),
         dir=results_dir,
         config=config,
         mode="offline" if offline else None,
         resume="allow",
         reinit="create_new",  # an earlier run of this process may still be uploading
-        settings=wandb.Settings(silent=True, console="off", init_timeout=PATIENCE_S, finish_timeout=PATIENCE_S),
+        settings=wandb.Settings(
+            silent=True, console="off", init_timeout=SERVER_TIMEOUT_S, finish_timeout=SERVER_TIMEOUT_S
+        ),
     )
     # wandb's own step must increase; this one may go back, because a resumed run repeats steps.
     run.define_metric("*", step_metric="step")
@@ -140,5 +146,5 @@ def _scalars(line: Json) -> Iterator[tuple[str, float]]:
             yield name, math.nan if value is None else float(value)
 
 
-def _short(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

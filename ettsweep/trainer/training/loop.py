@@ -10,12 +10,12 @@ import torch
 from ettsweep.files import finite
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
 from ettsweep.trainer.training.coroutine import (
-    STOPS,
+    STOP_REASONS,
     EvaluationRequest,
     Request,
     SharedClock,
     StepRequest,
-    Stop,
+    StopReason,
     TrainingStream,
 )
 from ettsweep.trainer.training.run_logger import RunLogger
@@ -34,11 +34,11 @@ class LoopEnd:
     """How the loop ended at `step`: stopped, diverged, or, if neither, finished."""
 
     step: int
-    stop: Stop | None = None
+    stop: StopReason | None = None
     diverged: bool = False
 
 
-def timings_of(trainer: Trainer, settings: RuntimeSettings, clock: SharedClock) -> Timings:
+def start_timings(trainer: Trainer, settings: RuntimeSettings, clock: SharedClock) -> Timings:
     """Start the timings of a run on all of its devices, and reset the peak of the memory statistics."""
     spec, device = trainer.spec, trainer.device
     if device.type == "cuda":
@@ -49,9 +49,9 @@ def timings_of(trainer: Trainer, settings: RuntimeSettings, clock: SharedClock) 
     return Timings(
         samples_per_step=spec.batch_size,
         flops_per_sample=train_flops_per_sample(spec.model),
-        peak_flops=None if peak is None else peak * trainer.group.world,
-        devices=trainer.group.world,
-        before=trainer.spent,
+        peak_flops=None if peak is None else peak * trainer.group.world_size,
+        devices=trainer.group.world_size,
+        spent_before=trainer.spent,
         first_step=trainer.step,
         clock=clock,
     )
@@ -63,7 +63,7 @@ def run_loop(
     logger: RunLogger,
     settings: RuntimeSettings,
     timings: Timings,
-    poll: Callable[[], Stop | None],
+    poll: Callable[[], StopReason | None],
 ) -> Generator[Request, Any, LoopEnd]:
     """Train until the last step, a divergence, or a reason to stop; yields a request for each step and evaluation.
 
@@ -86,7 +86,7 @@ def run_loop(
     last_step = schedule.last_step
     buffer = StepBuffer(spec.precision, trailing_overflows(logger.history), group)
     saved_s = drained_s = time.monotonic()
-    waited_s = stream.waiting.seconds()
+    waited_s = stream.wait_timer.total_s()
 
     def drain() -> int | None:
         nonlocal drained_s, waited_s
@@ -97,19 +97,19 @@ def run_loop(
             step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
             memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
             # The drain has synchronised the device, so its events are complete.
-            before_s, waited_s = waited_s, stream.waiting.seconds()
+            before_s, waited_s = waited_s, stream.wait_timer.total_s()
             logger.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
         return diverged_step
 
-    def poll_processes() -> tuple[Stop | None, bool, bool]:
+    def poll_processes() -> tuple[StopReason | None, bool, bool]:
         """Return why to stop, whether to save, and whether to drain: the same in all processes."""
         now_s, stop = time.monotonic(), poll()
-        code, saves, drains = group.agree(
-            STOPS.index(stop) + 1 if stop else 0,  # the maximum wins, see StopReason
+        code, saves, drains = group.all_max(
+            STOP_REASONS.index(stop) + 1 if stop else 0,  # the maximum wins, see StopReason
             now_s - saved_s >= settings.checkpoint_every_s,
             now_s - drained_s >= DRAIN_S,
         )
-        return STOPS[code - 1] if code else None, bool(saves), bool(drains)
+        return STOP_REASONS[code - 1] if code else None, bool(saves), bool(drains)
 
     stop, _, _ = poll_processes()  # a run stopped before its first step takes none
     while trainer.step < last_step and stop is None:
@@ -142,7 +142,7 @@ def run_loop(
             saved_s = time.monotonic()
     if trainer.step == last_step:
         return LoopEnd(last_step)
-    if stop is not Stop.SUPERSEDED:  # then another attempt owns the run
+    if stop is not StopReason.SUPERSEDED:  # then another attempt owns the run
         logger.checkpoint(trainer)
-        logger.saved()
+        logger.wait_saved()
     return LoopEnd(trainer.step, stop=stop)

@@ -16,25 +16,25 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.build import example_inputs
 from ettsweep.trainer.models.model_cost import activation_bytes
 from ettsweep.trainer.models.registry import model_name, named_models
-from ettsweep.trainer.tasks.task import Batch, BatchShare, SameBatch
-from ettsweep.trainer.training.distributed import ALONE, ProcessGroup
+from ettsweep.trainer.tasks.task import Batch, BatchShare, FixedBatchTask
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.step_timing import now_s
 from ettsweep.trainer.training.trainer import Trainer, empty_network
 
-CPU_ACTIVATIONS = 4 * 2**30
+CPU_ACTIVATION_BYTES = 4 * 2**30
 """Bytes of activations on the CPU. Fixed, because free memory varies, and with it micro-batch sizes and last bits of
 results; and because Linux kills a process that takes too much instead of refusing the allocation."""
 
 STATE_BYTES = 16
 """Bytes per parameter in training: value, gradient and two moments in fp32."""
 
-ROOM = 0.85
+MEMORY_FRACTION = 0.85
 """Share of a GPU's free memory that may be planned; the rest covers libraries' workspaces and fragmentation."""
 
 
 @contextlib.contextmanager
-def naming_the_batch(trainer: Trainer) -> Iterator[None]:
+def explain_out_of_memory(trainer: Trainer) -> Iterator[None]:
     """Replace an allocator's error in the body by one that names the micro-batch and the settings to change.
 
     Raises:
@@ -46,10 +46,10 @@ def naming_the_batch(trainer: Trainer) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         # The first slice is the largest: the last may be cut short.
-        raise too_large(trainer.spec, trainer.device, len(trainer.share.slices[0])) from error
+        raise out_of_memory_error(trainer.spec, trainer.device, len(trainer.share.slices[0])) from error
 
 
-def too_large(spec: RunSpec, device: torch.device, size: int) -> DeviceMemoryError:
+def out_of_memory_error(spec: RunSpec, device: torch.device, size: int) -> DeviceMemoryError:
     """Return the error for a micro-batch of `size` samples that does not fit, with the settings to change."""
     memory = "the memory of this machine"
     if device.type == "cuda":
@@ -73,7 +73,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def until_full() -> Iterator[None]:
+def suppress_out_of_memory() -> Iterator[None]:
     """End the body silently if memory is exhausted."""
     try:
         yield
@@ -97,7 +97,7 @@ class TrialStep:
 def fitting_micro_batch(
     spec: RunSpec,
     device: torch.device,
-    group: ProcessGroup = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     *,
     recompute: bool,
     sharded: bool = False,
@@ -109,17 +109,17 @@ def fitting_micro_batch(
         DeviceMemoryError: not even one sample fits.
     """
     if device.type == "cpu":
-        step = _on_the_cpu(spec.canonical, device, group, recompute, sharded)
+        step = _largest_cpu_step(spec.canonical, device, group, recompute, sharded)
     else:
         step = largest_step(spec, device, group, recompute=recompute, sharded=sharded, reserved_bytes=reserved_bytes)
-        give_back(device)
+        release_memory(device)
     if step is None:
-        raise too_large(spec, device, 1)
+        raise out_of_memory_error(spec, device, 1)
     return step.size
 
 
 @cache
-def _on_the_cpu(
+def _largest_cpu_step(
     spec: RunSpec, device: torch.device, group: ProcessGroup, recompute: bool, sharded: bool
 ) -> TrialStep | None:
     return largest_step(spec, device, group, recompute=recompute, sharded=sharded)
@@ -128,7 +128,7 @@ def _on_the_cpu(
 def largest_step(
     spec: RunSpec,
     device: torch.device,
-    group: ProcessGroup = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     *,
     recompute: bool,
     sharded: bool = False,
@@ -149,21 +149,21 @@ def largest_step(
         reserved_bytes: GPU memory to leave to other runs.
         steps: number of steps; the speed of the last one is returned.
     """
-    device_batch = -(-spec.batch_size // group.world)  # the largest share: all processes cut theirs alike
+    device_batch = -(-spec.batch_size // group.world_size)  # the largest share: all processes cut theirs alike
     size = device_batch
     if device.type == "cpu":
-        size = evenly(device_batch, CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=recompute))
-    with group.without_the_others() if sharded else contextlib.nullcontext(ALONE) as trial_group:
+        size = even_micro_batch(device_batch, CPU_ACTIVATION_BYTES // activation_bytes(spec.model, recompute=recompute))
+    with group.fake_group() if sharded else contextlib.nullcontext(SINGLE_PROCESS) as trial_group:
         while True:
             # Measured anew for each size, after the memory of the previous trial was released.
-            budget = int(ROOM * (available_bytes(device) - reserved_bytes))
-            step = _tried(spec, device, trial_group, recompute, sharded, size, steps)
+            budget = int(MEMORY_FRACTION * (available_bytes(device) - reserved_bytes))
+            step = _trial_step(spec, device, trial_group, recompute, sharded, size, steps)
             if size == 1 or (step is not None and step.memory_bytes <= budget):
                 return step
-            size = evenly(device_batch, size // 2)
+            size = even_micro_batch(device_batch, size // 2)
 
 
-def _tried(
+def _trial_step(
     spec: RunSpec, device: torch.device, group: ProcessGroup, recompute: bool, sharded: bool, size: int, steps: int
 ) -> TrialStep | None:
     """Run training steps on synthetic samples in this process only; return the last one, or None if memory runs out.
@@ -171,13 +171,13 @@ def _tried(
     A step has two micro-batches, because the second one needs memory beside the gradients of the first.
     """
     cuda, samples_per_s = device.type == "cuda", 0.0
-    with until_full():
+    with suppress_out_of_memory():
         model = empty_network(spec, device, group, sharded=sharded)
         # Not compiled: that takes no more memory, and a run with another size would compile again.
         model.recompute = recompute
         trainer = Trainer(spec, model, build_optimizer(model, spec), device, BatchShare(2 * size, micro_batch=size))
         inputs = example_inputs(spec.model, size, device)
-        trainer.task = SameBatch(Batch(inputs, inputs[-1]), _mean)
+        trainer.task = FixedBatchTask(Batch(inputs, inputs[-1]), _mean)
         if cuda:  # the peak of the steps, not of initialisation
             torch.cuda.reset_peak_memory_stats(device)
         for _ in range(steps):
@@ -192,7 +192,7 @@ def _mean(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
     return outputs.float().mean()
 
 
-def evenly(samples: int, at_most: int) -> int:
+def even_micro_batch(samples: int, at_most: int) -> int:
     """Return the micro-batch size that cuts `samples` evenly, at most `at_most`.
 
     Equal sizes need only one compilation. If every divisor is below half of `at_most`, returns the size that gives the
@@ -206,30 +206,30 @@ def evenly(samples: int, at_most: int) -> int:
 def available_bytes(device: torch.device) -> int:
     """Return the free memory of a device; on a CPU what this process holds and may still get."""
     if device.type == "cuda":
-        give_back(device)
+        release_memory(device)
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
         share_bytes = int(
             torch.cuda.get_per_process_memory_fraction() * total_bytes
         )  # of a worker that shares the device
         return min(free_bytes, share_bytes - torch.cuda.memory_reserved(device))
     # In a container or a SLURM job the cgroup's limit may be far below the free memory of the machine.
-    free_host_bytes = _number(Path("/proc/meminfo"), "MemAvailable:", 1024)
-    limit = _number(Path("/sys/fs/cgroup/memory.max"), "", 1)
-    used = _number(Path("/sys/fs/cgroup/memory.current"), "", 1)
+    free_host_bytes = _read_number(Path("/proc/meminfo"), "MemAvailable:", 1024)
+    limit = _read_number(Path("/sys/fs/cgroup/memory.max"), "", 1)
+    used = _read_number(Path("/sys/fs/cgroup/memory.current"), "", 1)
     if limit is not None and used is not None:
         free_host_bytes = min(free_host_bytes or limit, limit - used)
-    resident = _number(Path("/proc/self/status"), "VmRSS:", 1024) or 0
+    resident = _read_number(Path("/proc/self/status"), "VmRSS:", 1024) or 0
     return (8 * GIB if free_host_bytes is None else free_host_bytes) + resident
 
 
-def give_back(device: torch.device) -> None:
+def release_memory(device: torch.device) -> None:
     """Return cached GPU memory that this process no longer uses to the device, so that it counts as free."""
     if device.type == "cuda":
         gc.collect()  # modules have reference cycles, so their tensors outlive the last name
         torch.cuda.empty_cache()
 
 
-def _number(path: Path, label: str, unit: int) -> int | None:
+def _read_number(path: Path, label: str, unit: int) -> int | None:
     """Return the first number after a label in a system file, times `unit`; None if there is none."""
     try:
         text = path.read_text()

@@ -9,7 +9,7 @@ from torch import nn
 
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.optimizers import OPTIMIZERS, AdamWSpec, SgdSpec
-from ettsweep.trainer.models.parameter_scales import factors
+from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.training.distributed import is_sharded, parameters
 
 
@@ -26,7 +26,7 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
         spec: gives optimizer, lr, wd and strategy.
     """
     shared: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
-    by_name = factors(spec.model, spec.strategy, spec.optimizer)
+    by_name = parameter_factors(spec.model, spec.strategy, spec.optimizer)
     for name, parameter in parameters(model).items():
         shared[by_name[name]].append(parameter)
     groups = [

@@ -15,22 +15,22 @@ from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.trainer import Trainer
 
 
-def trained_before(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Json:
+def previous_execution(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Json:
     """Return the execution record of the newest earlier attempt; empty if there is none.
 
     Its thread count, micro-batch size and so on keep a resume bit-exact. They do not carry over to another number of
     processes, so the record is empty in that case too.
     """
-    for earlier in _before(run, attempt):
+    for earlier in _earlier_attempts(run, attempt):
         if execution := earlier.execution():
             # Older records have no threads of their own; the claim has those of the slot.
             execution = {"threads": earlier.claim().get("threads")} | execution
-            return execution if execution.get("processes") == group.world else {}
+            return execution if execution.get("processes") == group.world_size else {}
     return {}
 
 
-def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
-    return [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
+def _earlier_attempts(run: RunDir, attempt: Attempt) -> list[Attempt]:
+    return [run.attempt(number) for number in reversed(run.attempt_numbers()) if number < attempt.number]
 
 
 def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger, trainer: Trainer) -> None:
@@ -39,9 +39,9 @@ def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger
     The leader reads it and distributes it; all processes of the group must call this. A run without checkpoint starts
     at step 0.
     """
-    earlier = _before(run, attempt)
-    newest = next(_usable(earlier, trainer, logger), None) if group.leads else None
-    message = group.from_leader(newest and {"history": newest[2]})
+    earlier = _earlier_attempts(run, attempt)
+    newest = next(_usable_checkpoints(earlier, trainer, logger), None) if group.is_leader else None
+    message = group.broadcast(newest and {"history": newest[2]})
     if message is None:
         if earlier:
             logger.log("no usable checkpoint: starts at step 0")
@@ -50,12 +50,12 @@ def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger
     checkpoint.restore(newest and newest[1], trainer)
     if newest:
         parent, _, _ = newest
-        trainer.spent = parent.spent(trainer.step)
-        attempt.resume_from(parent.number, trainer.step)
+        trainer.spent = parent.time_spent(trainer.step)
+        attempt.record_resume(parent.number, trainer.step)
         logger.log(f"resumed from attempt {parent.number} at step {trainer.step}")
 
 
-def _usable(
+def _usable_checkpoints(
     attempts: Iterable[Attempt], trainer: Trainer, logger: RunLogger
 ) -> Iterator[tuple[Attempt, checkpoint.CheckpointState, list[Json]]]:
     """Yield attempts with a usable checkpoint, the checkpoint, and the metrics up to it."""
@@ -63,14 +63,14 @@ def _usable(
         try:
             saved = checkpoint.load(attempt)
             checkpoint.check_fits(saved, trainer)
-            yield attempt, saved, checkpoint.history(saved, attempt)
+            yield attempt, saved, checkpoint.load_history(saved, attempt)
         except FileNotFoundError:
             continue
         except CorruptError as error:
             logger.log(f"warning: {error}; not used")  # an older attempt may have a good one
 
 
-def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
+def environment_changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
     """Yield a warning for each difference to the attempt that this one resumed from, with its consequence.
 
     Raises:
@@ -82,14 +82,14 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
     # A run alone records no pack mode, but computes the bits of an exact pack.
     defaults = {"pack_mode": "exact"}
     previous, current = (defaults | each.claim() | each.execution() for each in (earlier, attempt))
-    draws = architecture(spec.model).draws(spec.model)
+    draws = architecture(spec.model).draws_randomly(spec.model)
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep", "processes", "micro_batch"),
         *("compile", "activation_checkpointing", "sharded", "pack_mode", "data"),
     ):
         if key not in previous or previous[key] == current.get(key):
             continue
-        if key == "data" and (changed := task_kind(spec.task).changed) is not None:
+        if key == "data" and (changed := task_kind(spec.task).data_changed_message) is not None:
             raise DataMissingError(changed)
         consequence = "metrics may differ in the last bits from those of an uninterrupted run"
         if key == "data":

@@ -23,18 +23,18 @@ from ettsweep.strategies.strategy import strategy_name
 from ettsweep.trainer.ensemble.pack import Pack
 from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.data_location import said
+from ettsweep.trainer.tasks.data_location import configured_data
 from ettsweep.trainer.tasks.registry import check_data, task_kind
-from ettsweep.trainer.tasks.task import BatchShare, LoaderSettings, Task, Working
+from ettsweep.trainer.tasks.task import BatchShare, ComputeContext, LoaderSettings, Task
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.coroutine import RunCoroutine, StartRequest, Stop
-from ettsweep.trainer.training.distributed import ALONE, ProcessGroup, is_sharded, watching
+from ettsweep.trainer.training.coroutine import RunCoroutine, StartRequest, StopReason
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, detect_lost_process, is_sharded
 from ettsweep.trainer.training.loggers import open_loggers
-from ettsweep.trainer.training.loop import LoopEnd, run_loop, timings_of
-from ettsweep.trainer.training.memory import naming_the_batch
+from ettsweep.trainer.training.loop import LoopEnd, run_loop, start_timings
+from ettsweep.trainer.training.memory import explain_out_of_memory
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.precision import set_matmul_precision
-from ettsweep.trainer.training.resume import changes, resume, trained_before
+from ettsweep.trainer.training.resume import environment_changes, previous_execution, resume
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer, initial_network
@@ -72,8 +72,8 @@ class ClaimedRun:
     attempt: Attempt
     device: torch.device
     settings: RuntimeSettings
-    poll: Callable[[], Stop | None]
-    group: ProcessGroup = ALONE
+    poll: Callable[[], StopReason | None]
+    group: ProcessGroup = SINGLE_PROCESS
 
 
 def train_run(
@@ -81,16 +81,16 @@ def train_run(
     attempt: Attempt,
     device: torch.device,
     settings: RuntimeSettings,
-    poll: Callable[[], Stop | None],
-    group: ProcessGroup = ALONE,
-) -> Stop | None:
+    poll: Callable[[], StopReason | None],
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> StopReason | None:
     """Train a claimed run without a pack, see `training_coroutine`; all processes of the group call this."""
     pack = Pack(device)
-    (stop,) = pack.train([training(ClaimedRun(run, attempt, device, settings, poll, group), pack)])
+    (stop,) = pack.train([training_coroutine(ClaimedRun(run, attempt, device, settings, poll, group), pack)])
     return stop
 
 
-def training(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
+def training_coroutine(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
     """Train a claimed run until it ends or `poll` returns a reason to stop; yields requests to the pack.
 
     Returns:
@@ -101,28 +101,28 @@ def training(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
         LostProcessError: another process of the group is gone, or this one failed and the others depend on it.
     """
     attempt, group = claimed.attempt, claimed.group
-    logger = RunLogger(attempt, group.rank, pack.saver)
+    logger = RunLogger(attempt, group.rank, pack.checkpoint_writer)
     try:
-        return (yield from _training(claimed, pack, logger))
+        return (yield from _train_attempt(claimed, pack, logger))
     except LostProcessError as error:
         logger.log(str(error))
         if attempt.failure() is None:
-            attempt.fail("lost", str(error))
+            attempt.record_failure("lost", str(error))
         raise
     except Exception as error:  # recorded, so that the other runs of this worker go on
         ours = isinstance(error, EttsweepError)
         # A traceback helps only with errors that are not the user's.
         details = "" if ours else traceback.format_exc()
         logger.log(f"failed: {details or error}")
-        attempt.fail("error", str(error) if ours else error_line(error), details)
-        if group.world > 1:  # end this process: only then do the others, which wait in a collective, notice
+        attempt.record_failure("error", str(error) if ours else error_line(error), details)
+        if group.world_size > 1:  # end this process: only then do the others, which wait in a collective, notice
             raise LostProcessError(f"this process failed: {error_line(error)}") from error
     finally:
-        pack.close(logger)
+        pack.close_logger(logger)
     return None
 
 
-def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutine:
+def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutine:
     run, attempt, device, group = claimed.run, claimed.attempt, claimed.device, claimed.group
     spec = run.spec()
     logger.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
@@ -130,57 +130,59 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
     def warn(text: str) -> None:
         logger.log(f"warning: {text}")
 
-    previous = trained_before(run, attempt, group)
-    settings = pack.settled(spec, claimed.settings, group, previous, warn)
+    previous = previous_execution(run, attempt, group)
+    settings = pack.resolve_settings(spec, claimed.settings, group, previous, warn)
     torch.set_num_threads(settings.threads or 1)
-    trainer = assembled(spec, device, settings, group)
+    trainer = build_trainer(spec, device, settings, group)
     resume(run, attempt, group, logger, trainer)
-    stream = pack.join(trainer, logger, partial(open_task, spec, device, trainer.share, settings))
+    stream = pack.join_stream(trainer, logger, partial(open_task, spec, device, trainer.share, settings))
     trainer.task = stream.task
     trainer.model.recompute = bool(settings.activation_checkpointing)
-    data = {"data": _agreed(trainer.task.fingerprint, group)}
+    data = {"data": _check_same_data(trainer.task.fingerprint, group)}
     execution = settings.facts(group) | data | pack.facts(trainer)
 
     def not_compiled(reason: str) -> None:
         warn(reason)
         execution["compile"] = False  # a resume must not compile either, or its last bits would differ
-        if group.leads:
+        if group.is_leader:
             attempt.record_execution(execution)
 
     if settings.compile:
         compile_blocks(trainer.model, spec.recipe_key, not_compiled)
-    if group.leads:
+    if group.is_leader:
         attempt.record_execution(execution)
-        for change in changes(spec, attempt):
+        for change in environment_changes(spec, attempt):
             warn(change)
-        logger.sinks = open_loggers(settings.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
-    for remark in filter(None, (pack.opening, pack.in_turn(trainer))):
+        logger.metric_loggers = open_loggers(
+            settings.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn
+        )
+    for remark in filter(None, (pack.opening_remark, pack.no_stack_reason(trainer))):
         logger.log(remark)
-    group.agree(0)  # a barrier with a timeout: a process that failed above must not leave the others waiting in NCCL
-    with naming_the_batch(trainer), _together(group):
+    group.all_max(0)  # a barrier with a timeout: a process that failed above must not leave the others waiting in NCCL
+    with explain_out_of_memory(trainer), _detect_lost_process(group):
         trainer.network = group.wrap(trainer.model)
-        trainer.lay_out_gradients()
+        trainer.rebuild_gradient_buckets()
         yield StartRequest(trainer, stream)
-        timings = timings_of(trainer, settings, pack.clock)
+        timings = start_timings(trainer, settings, pack.clock)
         try:
             end = yield from run_loop(trainer, stream, logger, settings, timings, claimed.poll)
         finally:
             stream.loggers.remove(logger)
-            logger.end_saving()
+            logger.finish_saving()
         # No hash for a diverged run: its weights depend on how late the divergence was noticed.
         finished = end.stop is None and not end.diverged
-        computes_weights = group.leads or is_sharded(trainer.model)
+        computes_weights = group.is_leader or is_sharded(trainer.model)
         weights = checkpoint.weights_sha256(trainer.model) if finished and computes_weights else None
     if end.stop is not None:
         logger.log(f"stopped at step {end.step}: {end.stop}")
-        if group.leads:
-            attempt.fail("interrupted", str(end.stop))
+        if group.is_leader:
+            attempt.record_failure("interrupted", str(end.stop))
         return end.stop
-    if not group.leads:
+    if not group.is_leader:
         return None
-    if attempt.superseded():
+    if attempt.is_superseded():
         logger.log("another attempt has taken over the run")
-        return Stop.SUPERSEDED
+        return StopReason.SUPERSEDED
     training_facts = {
         "environment": environment(device),
         "weights_sha256": weights,
@@ -188,8 +190,8 @@ def _training(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutin
     } | timings.summary()
     result = _summarise(spec, logger.history, end, attempt, timings.spent) | training_facts
     finished = run.finish(result, logger.history)
-    if pack.closing:
-        logger.log(pack.closing)
+    if pack.closing_remark:
+        logger.log(pack.closing_remark)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
     logger.log(ending if finished else "another attempt finished first")
     return None
@@ -199,24 +201,24 @@ def prepare(
     spec: RunSpec,
     device: torch.device,
     settings: RuntimeSettings = RuntimeSettings(),  # noqa: B008 (frozen)
-    group: ProcessGroup = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Trainer:
     """Build the trainer of a run at step 0, on the device, with its data.
 
     Raises:
         DataMissingError: the data are missing, or are not those of the spec.
     """
-    trainer = assembled(spec, device, settings, group)
+    trainer = build_trainer(spec, device, settings, group)
     trainer.task = open_task(spec, device, trainer.share, settings, print)
     return trainer
 
 
-def assembled(spec: RunSpec, device: torch.device, settings: RuntimeSettings, group: ProcessGroup) -> Trainer:
+def build_trainer(spec: RunSpec, device: torch.device, settings: RuntimeSettings, group: ProcessGroup) -> Trainer:
     """Build the trainer of a run at step 0, on the device, without data."""
     torch.manual_seed(spec.seed)
     set_matmul_precision(spec.precision)
     model = initial_network(spec, device, group, sharded=bool(settings.sharded))
-    share = BatchShare(spec.batch_size, group.rank, group.world, settings.micro_batch)
+    share = BatchShare(spec.batch_size, group.rank, group.world_size, settings.micro_batch)
     return Trainer(spec, model, build_optimizer(model, spec), device, share, group)
 
 
@@ -226,7 +228,7 @@ def open_task(
     share: BatchShare,
     settings: RuntimeSettings,
     skipped: Callable[[str], None],
-    working: Working = contextlib.nullcontext,
+    working: ComputeContext = contextlib.nullcontext,
 ) -> Task:
     """Open the data of a run.
 
@@ -241,14 +243,14 @@ def open_task(
     Raises:
         DataMissingError: the data are missing, or are not those of the spec.
     """
-    data = said(spec.task.kind, settings.data)
+    data = configured_data(spec.task.kind, settings.data)
     check_data(spec.task, spec.model, data)
     loading = LoaderSettings(settings.loader_workers, settings.corrupt_images, skipped, data, working)
     task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return task
 
 
-def _agreed(fingerprint: str, group: ProcessGroup) -> str:
+def _check_same_data(fingerprint: str, group: ProcessGroup) -> str:
     """Return the fingerprint of the data after a check that all processes have the same.
 
     Raises:
@@ -256,14 +258,14 @@ def _agreed(fingerprint: str, group: ProcessGroup) -> str:
     """
     number = int(fingerprint or "0", 16)
     # The maximum of -x is minus the minimum of x: all processes have the same x if minimum and maximum are equal.
-    negated_min, largest = group.agree(-number, number)
+    negated_min, largest = group.all_max(-number, number)
     if -negated_min != largest:
         raise DataMissingError("the nodes of this run have different data under the same path; copy one to all of them")
     return fingerprint
 
 
-def _together(group: ProcessGroup) -> contextlib.AbstractContextManager[None]:
-    return watching() if group.world > 1 else contextlib.nullcontext()
+def _detect_lost_process(group: ProcessGroup) -> contextlib.AbstractContextManager[None]:
+    return detect_lost_process() if group.world_size > 1 else contextlib.nullcontext()
 
 
 def _labels(spec: RunSpec) -> Json:
@@ -280,7 +282,7 @@ def _summarise(spec: RunSpec, history: list[Json], end: LoopEnd, attempt: Attemp
         values = [line.get(f"val_{name}") for line in evaluations]
         result[f"best_{name}"] = select((value for value in values if value is not None), default=None)
         result[f"final_{name}"] = values[-1] if values and not end.diverged else None
-    result["score"] = None if end.diverged else result[task_kind(spec.task).score.metric]
+    result["score"] = None if end.diverged else result[task_kind(spec.task).metric.name]
     if end.diverged:
         result["diverged_step"] = end.step
     return {
@@ -290,6 +292,6 @@ def _summarise(spec: RunSpec, history: list[Json], end: LoopEnd, attempt: Attemp
         "wall_s": spent.wall_s,
         "device_s": spent.device_s,
         "steps_per_s": end.step / max(spent.wall_s, 1e-9),
-        "corrupt_images": len(attempt.skipped()),
+        "corrupt_images": len(attempt.skipped_samples()),
         "attempts": attempt.number,
     }

@@ -22,15 +22,15 @@ class RunLogger:
         metric_loggers: TensorBoard and the like, see `loggers.py`.
     """
 
-    def __init__(self, attempt: Attempt, rank: int, saver: AsyncCheckpointWriter) -> None:
+    def __init__(self, attempt: Attempt, rank: int, checkpoint_writer: AsyncCheckpointWriter) -> None:
         self._attempt = attempt
         self._rank = rank
-        self._saver = saver
-        self._on_disk: Callable[[], None] | None = None
+        self._checkpoint_writer = checkpoint_writer
+        self._wait_for_write: Callable[[], None] | None = None
         self._writes = rank == 0
         self._saved_step: int | None = None
         self.history: list[Json] = []
-        self.sinks: list[MetricLogger] = []
+        self.metric_loggers: list[MetricLogger] = []
 
     def metrics(self, lines: Sequence[Json]) -> None:
         """Append lines to the history and to metrics.jsonl.
@@ -41,7 +41,7 @@ class RunLogger:
         self.history.extend(lines)
         if self._writes and lines:
             self._attempt.append(self._attempt.metrics_path, lines)
-            for sink in self.sinks:
+            for sink in self.metric_loggers:
                 for line in lines:
                     sink.write(line)
 
@@ -57,25 +57,25 @@ class RunLogger:
             StorageError: this checkpoint, or the previous one, cannot be written; an earlier one is untouched.
         """
         if trainer.step != self._saved_step:  # a run may stop at a step that is saved already
-            self.saved()  # errors of the previous background write surface here
-            self._on_disk = self._saver.save(self._attempt, trainer, self.history)
+            self.wait_saved()  # errors of the previous background write surface here
+            self._wait_for_write = self._checkpoint_writer.save(self._attempt, trainer, self.history)
             self._saved_step = trainer.step
 
-    def saved(self) -> None:
+    def wait_saved(self) -> None:
         """Wait until the last checkpoint is on disk.
 
         Raises:
             StorageError: it cannot be written.
         """
         # Reset before the wait, so that an error is raised once only.
-        if self._on_disk is not None:
-            wait, self._on_disk = self._on_disk, None
+        if self._wait_for_write is not None:
+            wait, self._wait_for_write = self._wait_for_write, None
             wait()
 
-    def end_saving(self) -> None:
+    def finish_saving(self) -> None:
         """Wait for a background write at the end of the run; log a failure instead of raising it."""
         try:
-            self.saved()
+            self.wait_saved()
         except Exception as error:
             self.log(f"warning: the last checkpoint was not written: {error_line(error)}")
 
@@ -89,9 +89,9 @@ class RunLogger:
 
     def skip(self, text: str) -> None:
         """Record a skipped sample, in any process."""
-        self._attempt.record_skipped(self._rank, text)
+        self._attempt.record_skipped_sample(self._rank, text)
 
     def close(self) -> None:
         """Close the metric loggers, which may wait for their servers."""
-        for sink in self.sinks:
+        for sink in self.metric_loggers:
             sink.close()

@@ -75,7 +75,7 @@ class RuntimeSettings:
     def facts(self, group: ProcessGroup) -> Json:
         """Return the resolved settings that can change the last bits of a run, for its execution record."""
         return {
-            "processes": group.world,
+            "processes": group.world_size,
             "threads": self.threads,
             "micro_batch": self.micro_batch,
             "compile": self.compile,
@@ -110,16 +110,16 @@ def resolve(
         InputError: there are more devices than samples in a batch, or `compile` is requested but impossible.
         DeviceMemoryError: not even one sample fits.
     """
-    if spec.batch_size < group.world:
-        raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
+    if spec.batch_size < group.world_size:
+        raise InputError(f"{group.world_size} devices cannot share a batch of {spec.batch_size}")
     # -all_max(-x) is the minimum: all take the most cautious value of any process.
-    compiled = -group.agree(-_compiles(spec, device, settings, previous, warn))[0]
+    compiled = -group.all_max(-_compiles(spec, device, settings, previous, warn))[0]
     settings = replace(settings, compile=bool(compiled))
-    threads = -group.agree(-_threads(spec, device, settings, previous))[0]
-    settings = sized(spec.model, replace(settings, threads=threads), group)
+    threads = -group.all_max(-_threads(spec, device, settings, previous))[0]
+    settings = resolve_by_size(spec.model, replace(settings, threads=threads), group)
     micro_batch = settings.micro_batch or previous.get("micro_batch")
     # A network file system may show the previous record to some processes only: take it if any process sees it.
-    (size,) = group.agree(micro_batch if isinstance(micro_batch, int) else 0)
+    (size,) = group.all_max(micro_batch if isinstance(micro_batch, int) else 0)
     if not size:
         size = fitting_micro_batch(
             spec,
@@ -129,8 +129,8 @@ def resolve(
             sharded=bool(settings.sharded),
             reserved_bytes=reserved_bytes,
         )
-    device_batch = -(-spec.batch_size // group.world)  # the largest share: all processes cut theirs alike
-    return replace(settings, micro_batch=-group.agree(-min(size, device_batch))[0])
+    device_batch = -(-spec.batch_size // group.world_size)  # the largest share: all processes cut theirs alike
+    return replace(settings, micro_batch=-group.all_max(-min(size, device_batch))[0])
 
 
 def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, previous: Json) -> int:
@@ -167,13 +167,13 @@ def _compiles(
     return False
 
 
-def sized(model: ModelSpec, settings: RuntimeSettings, group: ProcessGroup) -> RuntimeSettings:
+def resolve_by_size(model: ModelSpec, settings: RuntimeSettings, group: ProcessGroup) -> RuntimeSettings:
     """Resolve what the model's size alone decides: these settings change last bits, so the machine must not matter."""
     large = parameter_count(model) > LARGE_PARAMETERS
     sharded, recompute = (
         large if setting is None else setting for setting in (settings.sharded, settings.activation_checkpointing)
     )
-    return replace(settings, sharded=sharded and group.world > 1, activation_checkpointing=recompute)
+    return replace(settings, sharded=sharded and group.world_size > 1, activation_checkpointing=recompute)
 
 
 # --- jobs broadcast by the leader -------------------------------------------------------------------------------------
@@ -181,16 +181,16 @@ def sized(model: ModelSpec, settings: RuntimeSettings, group: ProcessGroup) -> R
 
 def broadcast_job(group: ProcessGroup, run: Path, attempt: int, settings: RuntimeSettings) -> None:
     """Send the next run to the other processes of the group; called by the leader."""
-    group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(settings)})
+    group.broadcast({"run": str(run), "attempt": attempt, "execution": asdict(settings)})
 
 
-def dismiss(group: ProcessGroup) -> None:
+def dismiss_followers(group: ProcessGroup) -> None:
     """End `broadcast_jobs` in the other processes of the group; called by the leader."""
-    group.from_leader(None)
+    group.broadcast(None)
 
 
 def broadcast_jobs(group: ProcessGroup) -> Iterator[tuple[Path, int, RuntimeSettings]]:
     """Yield run folder, attempt number and settings of each job from the leader, until it dismisses this process."""
-    while (job := group.from_leader()) is not None:
+    while (job := group.broadcast()) is not None:
         execution = job["execution"]
         yield Path(job["run"]), job["attempt"], RuntimeSettings(**execution | {"sinks": tuple(execution["sinks"])})

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ettsweep.files import finite
 from ettsweep.runs.spec import Precision
-from ettsweep.trainer.training.distributed import ALONE, ProcessGroup
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup
 
 DRAIN_STEPS = 50
 """Most steps between drains, and so the delay after which a divergence is noticed."""
@@ -26,7 +26,7 @@ class StepBuffer:
         group: the processes over which losses are averaged.
     """
 
-    def __init__(self, precision: Precision, skips_in_a_row: int = 0, group: ProcessGroup = ALONE) -> None:
+    def __init__(self, precision: Precision, skips_in_a_row: int = 0, group: ProcessGroup = SINGLE_PROCESS) -> None:
         self._precision = precision
         self._group = group
         self._skips = skips_in_a_row
@@ -52,7 +52,7 @@ class StepBuffer:
         # One transfer for all steps: each .tolist() waits for the device.
         rows = torch.stack([values for _, _, values in added]).tolist() if added else []
         # Gradient norm and loss scale are the same in all processes, so only losses are summed.
-        losses = [total / self._group.world for total in self._group.total([row[0] for row in rows])]
+        losses = [total / self._group.world_size for total in self._group.all_sum([row[0] for row in rows])]
         for (step, lr, _), loss, (_, grad_norm, loss_scale) in zip(added, losses, rows, strict=True):
             line: dict[str, Any] = {"step": step, "loss": loss, "grad_norm": grad_norm, "lr": lr}
             has_diverged = not math.isfinite(loss)

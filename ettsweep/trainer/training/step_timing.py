@@ -41,7 +41,7 @@ class Timings:
     flops_per_sample: int
     peak_flops: float | None
     devices: int
-    before: TimeSpent
+    spent_before: TimeSpent
     first_step: int
     clock: Callable[[], float]
     wall_clock: Callable[[], float] = time.monotonic
@@ -58,7 +58,7 @@ class Timings:
     def spent(self) -> TimeSpent:
         """Time spent on the run so far, in all attempts, including evaluation and checkpoints."""
         wall_s, own_s = self.wall_clock() - self._wall_started_s, self.clock() - self._started_s
-        return TimeSpent(self.before.wall_s + wall_s, self.before.device_s + self.devices * own_s)
+        return TimeSpent(self.spent_before.wall_s + wall_s, self.spent_before.device_s + self.devices * own_s)
 
     @contextlib.contextmanager
     def not_training(self) -> Iterator[None]:
@@ -93,7 +93,7 @@ class Timings:
             "progress": step / last_step,
             "wall_s": spent.wall_s,
             "device_s": spent.device_s,
-            "steps_per_s": (step - self.first_step) / max(spent.wall_s - self.before.wall_s, 1e-9),
+            "steps_per_s": (step - self.first_step) / max(spent.wall_s - self.spent_before.wall_s, 1e-9),
             "step_s": training_s / steps,
             **self._speed(steps, training_s, data_wait_s),
         }

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from ettsweep.runs.attempt import NOTHING, TimeSpent
+from ettsweep.runs.attempt import NO_TIME, TimeSpent
 from ettsweep.runs.spec import RunSpec
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.build import build_model, example_inputs, initialise
 from ettsweep.trainer.tasks.task import Batch, BatchShare, Task
-from ettsweep.trainer.training.distributed import ALONE, ProcessGroup, full_tensor, is_sharded, reshard
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, full_tensor, is_sharded, reshard
 from ettsweep.trainer.training.optimizer import set_lr
 from ettsweep.trainer.training.precision import autocast, loss_scaler
 
 
 def initial_network(
-    spec: RunSpec, device: torch.device, group: ProcessGroup = ALONE, *, sharded: bool = False
+    spec: RunSpec, device: torch.device, group: ProcessGroup = SINGLE_PROCESS, *, sharded: bool = False
 ) -> Network:
     """Return the initialised network of a run; its values do not depend on the group or on sharding."""
     model = empty_network(spec, device, group, sharded=sharded)
@@ -28,7 +28,7 @@ def initial_network(
 
 
 def empty_network(
-    spec: RunSpec, device: torch.device, group: ProcessGroup = ALONE, *, sharded: bool = False
+    spec: RunSpec, device: torch.device, group: ProcessGroup = SINGLE_PROCESS, *, sharded: bool = False
 ) -> Network:
     """Return the network of a run on its device, with uninitialised values."""
     with torch.device("meta"):
@@ -62,31 +62,31 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     device: torch.device
     share: BatchShare
-    group: ProcessGroup = ALONE
+    group: ProcessGroup = SINGLE_PROCESS
     task: Task = field(init=False)
     network: nn.Module = field(init=False)
     scaler: torch.amp.GradScaler = field(init=False)
     step: int = 0
-    spent: TimeSpent = NOTHING
+    spent: TimeSpent = NO_TIME
 
     def __post_init__(self) -> None:
         self.network = self.model
         self.scaler = loss_scaler(self.spec.precision, self.device)
 
-    def lay_out_gradients(self) -> None:
+    def rebuild_gradient_buckets(self) -> None:
         """Make DDP rebuild its gradient buckets now, by a backward pass whose gradients are discarded.
 
         DDP reorders its buckets after its first backward pass, which changes the order of summation from the second
         step on. A resumed run would take its first step in the initial order, unlike an undisturbed run.
         """
-        if self.group.world <= 2 or is_sharded(self.model):
+        if self.group.world_size <= 2 or is_sharded(self.model):
             return  # the sum of two numbers has one order only
-        self._go_along(len(self.share.slices[0])).backward()  # type: ignore[no-untyped-call]
+        self._dummy_forward(len(self.share.slices[0])).backward()  # type: ignore[no-untyped-call]
         self.optimizer.zero_grad(set_to_none=True)
 
     def seed_dropout(self) -> None:
         """Seed the next step's dropout by (seed, step, rank), so that a resumed run draws the same."""
-        if self.model.draws:
+        if self.model.draws_randomly:
             torch.manual_seed(derive_seed(self.spec.seed, "dropout", self.step + 1, self.share.rank))
 
     def train_step(self, lr: float, batches: Iterator[Batch]) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,7 +109,7 @@ class Trainer:
             batch = next(batches)
             last = number == len(slices)
             # Gradients are averaged over the processes once, in the backward pass of the last micro-batch.
-            with contextlib.nullcontext() if last else self.group.accumulating(self.network):
+            with contextlib.nullcontext() if last else self.group.no_sync(self.network):
                 with autocast(self.spec.precision, self.device):
                     slice_loss = self.task.loss(self.network(*batch.inputs), batch)
                 # Times the number of processes: averaging divides by it, but shares already sum to the batch.
@@ -117,8 +117,8 @@ class Trainer:
                 self.scaler.scale(slice_loss).backward()  # type: ignore[no-untyped-call]
             loss = loss + slice_loss.detach()
         # A sharded model gathers parameters in each pass, so all processes need the same number of passes.
-        for _ in range(self._fewer_slices()):
-            self.scaler.scale(self._go_along()).backward()  # type: ignore[no-untyped-call]
+        for _ in range(self._missing_slices()):
+            self.scaler.scale(self._dummy_forward()).backward()  # type: ignore[no-untyped-call]
         return loss
 
     def update(self, lr: float) -> tuple[Tensor, Tensor]:
@@ -146,10 +146,10 @@ class Trainer:
         """Return the task's metrics on the validation set; processes share its samples, and each counts once."""
         sums: Tensor | None = None
         slices = self.task.validation()
-        for batch in self.group.abreast(slices) if is_sharded(self.model) else slices:
+        for batch in self.group.in_lockstep(slices) if is_sharded(self.model) else slices:
             if batch is None:
                 self.model.eval()
-                self._go_along()
+                self._dummy_forward()
                 self.model.train()
                 continue
             measured = self.measure(batch)
@@ -177,17 +177,17 @@ class Trainer:
         reshard(self.model)
         # A process without slices does not know how many sums there are, but must join the reduction.
         mine = [] if sums is None else sums.tolist()
-        (size,) = self.group.agree(len(mine))
-        return self.task.metrics(self.group.total(mine or [0.0] * size))
+        (size,) = self.group.all_max(len(mine))
+        return self.task.metrics(self.group.all_sum(mine or [0.0] * size))
 
-    def _fewer_slices(self) -> int:
+    def _missing_slices(self) -> int:
         """Return how many slices fewer than the largest share this process has; 0 unless the model is sharded."""
         if not is_sharded(self.model):
             return 0
         others = (replace(self.share, rank=rank) for rank in range(self.share.world))
         return max(len(share.slices) for share in others) - len(self.share.slices)
 
-    def _go_along(self, size: int = 1) -> Tensor:
+    def _dummy_forward(self, size: int = 1) -> Tensor:
         """Return zero from a forward pass on example inputs, to join the collectives of the other processes."""
         with autocast(self.spec.precision, self.device):
             outputs: Tensor = self.network(*example_inputs(self.spec.model, size, self.device))

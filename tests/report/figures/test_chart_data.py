@@ -6,15 +6,15 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from ettsweep.report.figures.chart_data import Data, digits_of, layered
+from ettsweep.report.figures.chart_data import Datasets, layer_charts, significant_digits
 
 
 def test_values_are_rounded_and_null_where_they_are_missing() -> None:
-    data = Data()
+    data = Datasets()
     frame = pd.DataFrame({"a": [1.2345678, math.nan, math.inf], "b": ["x", None, "y"], "n": [1, 2, 3]})
     frame["k"] = pd.array([1, None, 3], dtype="Int64")
-    named = data.of(frame)
-    chart = data.complete(layered(alt.Chart(named).mark_point()))
+    named = data.add(frame)
+    chart = data.attach_to(layer_charts(alt.Chart(named).mark_point()))
     assert chart.datasets == {
         named.name: [
             {"a": 1.2346, "b": "x", "n": 1, "k": 1},
@@ -26,21 +26,21 @@ def test_values_are_rounded_and_null_where_they_are_missing() -> None:
 
 @pytest.mark.parametrize(("value", "written"), [(2.0, 2), (123456.7, 123460), (1e-12, 1e-12), (0.0, 0)])
 def test_five_digits_are_kept_at_every_size(value: float, written: float) -> None:
-    data = Data()
-    named = data.of(pd.DataFrame({"a": [value]}))
-    (row,) = data.complete(layered(alt.Chart(named).mark_point())).datasets[named.name]
+    data = Datasets()
+    named = data.add(pd.DataFrame({"a": [value]}))
+    (row,) = data.attach_to(layer_charts(alt.Chart(named).mark_point())).datasets[named.name]
     assert row["a"] == written
 
 
 def test_equal_frames_have_one_name_in_all_figures() -> None:
     one, other = pd.DataFrame({"a": [1.0]}), pd.DataFrame({"a": [2.0]})
-    assert Data().of(one).name == Data().of(one.copy()).name != Data().of(other).name
+    assert Datasets().add(one).name == Datasets().add(one.copy()).name != Datasets().add(other).name
 
 
 @pytest.mark.parametrize(("apart", "digits"), [(1.0, 5), (1e-3, 7), (1e-9, 13), (1e-15, 15), (0.0, 5)])
 def test_as_many_digits_are_kept_as_tell_values_apart(apart: float, digits: int) -> None:
-    assert digits_of(pd.Series([0.1, 0.1 + apart, math.nan])) == digits
-    data = Data()
-    named = data.of(pd.DataFrame({"a": [0.1, 0.1 + apart]}))
-    low, high = data.complete(layered(alt.Chart(named).mark_point())).datasets[named.name]
+    assert significant_digits(pd.Series([0.1, 0.1 + apart, math.nan])) == digits
+    data = Datasets()
+    named = data.add(pd.DataFrame({"a": [0.1, 0.1 + apart]}))
+    low, high = data.attach_to(layer_charts(alt.Chart(named).mark_point())).datasets[named.name]
     assert high["a"] - low["a"] == pytest.approx(apart, rel=0.12)

@@ -10,13 +10,13 @@ from support.made_frames import SIX, Steps, curves_of, named, points_of, run_of,
 from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.files import Json
-from ettsweep.report.figures.curves import GREY, MOST_OTHERS, TRIANGLE, curves
+from ettsweep.report.figures.curves import GREY, MAX_OTHER_POINTS, TRIANGLE, curves
 from ettsweep.report.formats import strategy_colour
 from ettsweep.report.theme import INK
 
 SCORES: dict[Steps, float | None] = {
     **{(0, 0): 0.1, (1, 0): 0.3, (-1, 0): 0.2, (0, 1): None},
-    **{(k, 0): 0.1 * k for k in range(2, 2 + MOST_OTHERS + 2)},
+    **{(k, 0): 0.1 * k for k in range(2, 2 + MAX_OTHER_POINTS + 2)},
 }
 """The candidate, three of its neighbours, and two points more than are drawn in grey."""
 
@@ -73,8 +73,10 @@ def test_the_legend_names_the_candidate_first_and_its_neighbours_by_score(spec: 
 def test_a_mean_for_each_of_candidate_neighbours_and_the_best_others_in_grey(spec: Json) -> None:
     found = lines(scene(spec))
     others = [steps for steps in SCORES if steps != (0, 0) and steps not in SIX]
-    assert set(found) == {named(s) for s in SCORES} - {named(s) for s in others[MOST_OTHERS:]}
-    assert {name for name, line in found.items() if line.stroke == GREY} == {named(s) for s in others[:MOST_OTHERS]}
+    assert set(found) == {named(s) for s in SCORES} - {named(s) for s in others[MAX_OTHER_POINTS:]}
+    assert {name for name, line in found.items() if line.stroke == GREY} == {
+        named(s) for s in others[:MAX_OTHER_POINTS]
+    }
     best = found.pop(named((0, 0)))
     assert best.stroke == strategy_colour("ntk")
     assert best.strokeWidth == 2 * found[named((1, 0))].strokeWidth

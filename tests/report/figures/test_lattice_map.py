@@ -13,7 +13,7 @@ from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.report.figures.chart_data import clipped_range
 from ettsweep.report.figures.lattice_map import hexagon_xy, lattice
-from ettsweep.report.figures.shapes import HEXAGON, STATES
+from ettsweep.report.figures.shapes import HEXAGON, STATE_SIGNS
 from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.study.lattice import Axis
 
@@ -179,12 +179,14 @@ def test_the_candidate_is_outlined_in_red_above_all_hexagons(bowl_map: Scene) ->
 
 def test_a_state_without_a_score_has_a_sign_of_its_own_and_a_word_in_the_legend() -> None:
     """They are told apart without any colour: all are ink."""
-    states = {(i, 0): state for i, state in enumerate(STATES)}
+    states = {(i, 0): state for i, state in enumerate(STATE_SIGNS)}
     frame = points_of(dict.fromkeys(states) | {(0, 1): 0.1, (1, 1): 0.2}, state=states, role="other")
     found = drawn(frame)
     shapes = {mark.shape for mark in found.of("symbol", strokeWidth=1.8)}
-    assert {name: mark.shape for name, mark in found.entries.items()} == STATES
-    assert len(set(STATES.values())) == len(STATES) - 1 == len(shapes), "a circle for `missing`, and for a mean of none"
+    assert {name: mark.shape for name, mark in found.entries.items()} == STATE_SIGNS
+    assert len(set(STATE_SIGNS.values())) == len(STATE_SIGNS) - 1 == len(shapes), (
+        "a circle for `missing`, and for a mean of none"
+    )
     assert {mark.stroke for mark in found.of("symbol", strokeWidth=1.8)} == {INK}
     assert {"diverged", "failed", "pruned", "running", "queued", "missing"} <= set(found.legend)
 

@@ -8,7 +8,7 @@ from support.made_frames import Steps, named, no_surface, points_of, searched
 from support.scene import Scene, scene
 
 from ettsweep.report.figures.lattice_map import lattice
-from ettsweep.report.figures.shapes import STATES
+from ettsweep.report.figures.shapes import STATE_SIGNS
 from ettsweep.report.theme import CANDIDATE, INK
 
 SCORES: dict[Steps, float | None] = {(-2, 0): 0.5, (-1, 0): 0.2, (0, 0): 0.1, (1, 0): 0.2, (2, 0): 0.5}
@@ -56,13 +56,13 @@ def test_what_has_no_score_is_a_sign_at_the_worse_edge(metric: str, edge: Any) -
     scores = SCORES | {(2, 0): None, (-2, 0): None}
     found = drawn(points_of(scores, metric=metric, state={(-2, 0): "running"}))
     assert {name: mark.shape for name, mark in found.entries.items()} == {
-        name: STATES[name] for name in ("diverged", "running")
+        name: STATE_SIGNS[name] for name in ("diverged", "running")
     }
     (_, low), (_, high), _ = found.scales["y"]
     signs = [(found.at(mark)[0], mark.shape) for mark in found.of("symbol", size=90)]
     assert signs == [
-        ((pytest.approx(-2), pytest.approx(edge(low, high))), STATES["running"]),
-        ((pytest.approx(2), pytest.approx(edge(low, high))), STATES["diverged"]),
+        ((pytest.approx(-2), pytest.approx(edge(low, high))), STATE_SIGNS["running"]),
+        ((pytest.approx(2), pytest.approx(edge(low, high))), STATE_SIGNS["diverged"]),
     ]
 
 

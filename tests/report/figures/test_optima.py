@@ -6,7 +6,7 @@ import pytest
 from support.made_sweep import FRESH, SEEDS, Made, loss_at
 from support.scene import Scene, scene
 
-from ettsweep.report.families import judged
+from ettsweep.report.families import judged_families
 from ettsweep.report.figures import scores, seeds
 from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import curves_frame, optima_frame
@@ -15,12 +15,12 @@ from ettsweep.report.run_histories import RunHistories
 
 @pytest.fixture(scope="module")
 def optima(made: Made) -> pd.DataFrame:
-    return optima_frame(judged(made.runs, made.verdicts))
+    return optima_frame(judged_families(made.runs, made.verdicts))
 
 
 @pytest.fixture(scope="module")
 def curves(made: Made) -> pd.DataFrame:
-    return curves_frame(judged(made.runs, made.verdicts), RunHistories(), 100)
+    return curves_frame(judged_families(made.runs, made.verdicts), RunHistories(), 100)
 
 
 def legend_colours(found: Scene) -> dict[str, str]:

@@ -8,10 +8,10 @@ import pytest
 from support.made_sweep import digits_spec, finish_at, imagenet_spec, read, searched
 from support.scene import Mark, Scene, scene
 
-from ettsweep.report.families import judged
+from ettsweep.report.families import judged_families
 from ettsweep.report.figures import course
-from ettsweep.report.figures.shapes import STATES
-from ettsweep.report.frames import course_frame, points_frame
+from ettsweep.report.figures.shapes import STATE_SIGNS
+from ettsweep.report.frames import points_frame, search_history_frame
 from ettsweep.report.theme import CANDIDATE
 from ettsweep.runs.spec import RunSpec
 
@@ -25,8 +25,8 @@ def frames(results: Path, base: RunSpec, diverged: tuple[int, int] | None = None
     for ended_s, (steps, loss) in enumerate(LOSSES.items()):
         finish_at(results, study, steps, loss, ended_s=ended_s, diverged=steps == diverged)
     made = read(results, [study])
-    (family,) = judged(made.runs, made.verdicts)
-    return course_frame(family), points_frame([family])
+    (family,) = judged_families(made.runs, made.verdicts)
+    return search_history_frame(family), points_frame([family])
 
 
 def panel(results: Path, base: RunSpec, diverged: tuple[int, int] | None = None) -> Scene:
@@ -68,7 +68,7 @@ def test_accuracies_rise_and_are_in_percent(results: Path) -> None:
 def test_what_diverged_is_a_cross_at_the_worse_edge(results: Path, base: RunSpec, edge: Any) -> None:
     found = panel(results, base, diverged=(0, 0))
     (_, low), (_, high), _ = found.scales["y"]
-    assert dots(found, STATES["diverged"]) == [(1, pytest.approx(edge(low, high)))]
+    assert dots(found, STATE_SIGNS["diverged"]) == [(1, pytest.approx(edge(low, high)))]
     assert len(dots(found)) == 3
     assert told(found)["1"].told["score"] == "diverged"
     line = found.of("line")[0]
@@ -82,7 +82,7 @@ def test_a_run_far_worse_stands_at_the_edge_and_leaves_the_rest_room(results: Pa
     )
     (_, _), (_, high), _ = found.scales["y"]
     assert high < 10
-    assert dots(found, STATES["diverged"]) == [(1, pytest.approx(high))]
+    assert dots(found, STATE_SIGNS["diverged"]) == [(1, pytest.approx(high))]
 
 
 def test_a_line_parts_proposals_from_what_came_for_the_verdict(results: Path) -> None:
@@ -112,4 +112,4 @@ def test_the_mean_of_the_candidate_is_a_line_with_its_error(results: Path) -> No
 def test_where_all_runs_diverged_there_is_still_a_figure(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
     found = scene(course(spent.assign(score=float("nan"), best=float("nan")), points.assign(score=float("nan"))))
-    assert len(dots(found, STATES["diverged"])) == 4
+    assert len(dots(found, STATE_SIGNS["diverged"])) == 4

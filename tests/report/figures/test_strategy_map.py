@@ -7,7 +7,7 @@ from support.made_sweep import digits_spec, finish, imagenet_spec, loss_at, read
 from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.files import Json
-from ettsweep.report.families import judged
+from ettsweep.report.families import judged_families
 from ettsweep.report.figures import strategies
 from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import points_frame
@@ -32,7 +32,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Json:
             finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), 0), loss_at(i, j, 0))
         asked.append(search(base, seeds=(0,)))
     made = read(results, asked)
-    return spec_of(strategies(points_frame(judged(made.runs, made.verdicts)).dropna(subset="score")))
+    return spec_of(strategies(points_frame(judged_families(made.runs, made.verdicts)).dropna(subset="score")))
 
 
 def candidates(found: Scene) -> dict[str, Mark]:
@@ -74,7 +74,7 @@ def test_what_is_as_good_within_the_margin_has_a_ring(tmp_path: Path) -> None:
     base = digits_spec(None)
     finish(tmp_path, base, 0.1)
     made = read(tmp_path, [search(base, seeds=(0,))])
-    frame = points_frame(judged(made.runs, made.verdicts)).dropna(subset="score")
+    frame = points_frame(judged_families(made.runs, made.verdicts)).dropna(subset="score")
     assert scene(strategies(frame)).of("symbol", size=90) == []
     (ring,) = scene(strategies(frame.assign(as_good=True))).of("symbol", size=90)
     assert ring.fill == "transparent"
@@ -85,5 +85,5 @@ def test_the_factors_of_an_optimizer_decide_what_corresponds(tmp_path: Path) -> 
     base = imagenet_spec(1.0).model_copy(update={"optimizer": SgdSpec()})
     finish(tmp_path, base, 0.1)
     made = read(tmp_path, [search(base, seeds=(0,))])
-    (row,) = points_frame(judged(made.runs, made.verdicts)).dropna(subset="score").itertuples()
+    (row,) = points_frame(judged_families(made.runs, made.verdicts)).dropna(subset="score").itertuples()
     assert (row.common_log2_lr, row.common_log2_wd) == (pytest.approx(row.log2_lr), pytest.approx(row.log2_wd))

@@ -7,7 +7,7 @@ import pytest
 from support.made_frames import Steps, curves_of, named, points_of
 from support.scene import Scene, scene
 
-from ettsweep.report.figures.trajectories import GREY, MOST_LISTED, mean_curves, trajectories
+from ettsweep.report.figures.trajectories import GREY, MAX_LEGEND_POINTS, mean_curves, trajectories
 
 
 def falling(level: float, epochs: int = 6) -> list[float]:
@@ -69,12 +69,12 @@ def test_one_line_a_point_through_its_means_and_the_candidate_is_thick() -> None
 
 
 def test_beyond_what_a_legend_has_room_for_points_are_grey() -> None:
-    scores: dict[Steps, float | None] = {(k, 0): 0.1 + 0.01 * k for k in range(MOST_LISTED + 3)}
+    scores: dict[Steps, float | None] = {(k, 0): 0.1 + 0.01 * k for k in range(MAX_LEGEND_POINTS + 3)}
     found = drawn(scores)
-    assert (len(found.legend), found.legend[-1]) == (MOST_LISTED + 1, "other points")
+    assert (len(found.legend), found.legend[-1]) == (MAX_LEGEND_POINTS + 1, "other points")
     grey = [line.told["point"] for line in found.of("line", stroke=GREY)]
-    assert sorted(grey) == sorted(named((k, 0)) for k in range(MOST_LISTED, MOST_LISTED + 3))
-    assert len(found.of("line")) == MOST_LISTED + 3
+    assert sorted(grey) == sorted(named((k, 0)) for k in range(MAX_LEGEND_POINTS, MAX_LEGEND_POINTS + 3))
+    assert len(found.of("line")) == MAX_LEGEND_POINTS + 3
 
 
 def test_accuracies_are_shown_where_they_differ() -> None:

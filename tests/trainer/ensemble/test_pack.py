@@ -26,8 +26,8 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images import chunks
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
-from ettsweep.trainer.training.coroutine import RunCoroutine, Stop
-from ettsweep.trainer.training.run import ClaimedRun, environment, prepare, training
+from ettsweep.trainer.training.coroutine import RunCoroutine, StopReason
+from ettsweep.trainer.training.run import ClaimedRun, environment, prepare, training_coroutine
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer
@@ -54,9 +54,9 @@ def pack(results: Path) -> TrainPack:
         runs = [RunDir.create(folder or results, spec) for spec in specs]
         together, members = Pack(CPU, len(runs)), []
         for number, run in enumerate(runs):
-            attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
+            attempt = run.claim(environment(CPU), after=max(run.attempt_numbers(), default=0))
             assert attempt is not None
-            members.append(training(claimed(run, attempt, polls[number] if polls else never, how), together))
+            members.append(training_coroutine(claimed(run, attempt, polls[number] if polls else never, how), together))
         together.train(members)
         return runs
 
@@ -64,9 +64,9 @@ def pack(results: Path) -> TrainPack:
 
 
 def begun(run: RunDir, together: Pack) -> RunCoroutine:
-    attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
+    attempt = run.claim(environment(CPU), after=max(run.attempt_numbers(), default=0))
     assert attempt is not None
-    return training(claimed(run, attempt, never, {}), together)
+    return training_coroutine(claimed(run, attempt, never, {}), together)
 
 
 def claimed(run: RunDir, attempt: Attempt, poll: Poll, how: dict[str, Any]) -> ClaimedRun:
@@ -89,7 +89,7 @@ def test_members_have_the_numbers_of_single_runs(
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
     assert len({run.metrics_path.read_bytes() for run in runs}) == 3
     assert {result_of(run)["execution"]["pack"] for run in runs} == {3}
-    assert "trains in a pack with 2 other runs" in runs[1].attempt(1).log()
+    assert "trains in a pack with 2 other runs" in runs[1].attempt(1).log_text()
 
 
 def test_members_with_other_seeds_schedules_and_batches_go_through_their_own(
@@ -138,7 +138,7 @@ def test_members_that_are_stopped_go_on_alone_and_those_begun_alone_in_a_pack(
     pack: TrainPack, train: Train, undisturbed: Undisturbed, specs: list[RunSpec]
 ) -> None:
     begun = train(specs[1], poll=stop_at(5))
-    runs = pack(specs, [stop_at(7, Stop.CANCELLED), never, stop_at(11, Stop.OUT_OF_TIME)])
+    runs = pack(specs, [stop_at(7, StopReason.CANCELLED), never, stop_at(11, StopReason.OUT_OF_TIME)])
     assert [run.status().state for run in runs] == [State.INTERRUPTED, State.DONE, State.INTERRUPTED]
     assert begun.attempt(2).resumed_from() == (1, 5)
     train(specs[0])
@@ -155,10 +155,10 @@ def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], res
     stop_source = StopSource()
     members, attempts = list[RunCoroutine](), list[Attempt]()
 
-    def poll_of(attempt: Attempt) -> Callable[[], Stop | None]:
-        poll = stop_source.watch(attempt, together)
+    def poll_of(attempt: Attempt) -> Callable[[], StopReason | None]:
+        poll = stop_source.make_poll(attempt, together)
 
-        def asked() -> Stop | None:
+        def asked() -> StopReason | None:
             answer = poll()
             if attempt is attempts[1] and together.rounds == 6:
                 os.kill(os.getpid(), signal.SIGUSR2)
@@ -172,8 +172,10 @@ def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], res
             attempt = run.claim(environment(CPU), after=0)
             assert attempt is not None
             attempts.append(attempt)
-            members.append(training(ClaimedRun(run, attempt, CPU, RuntimeSettings(), poll_of(attempt)), together))
-        assert together.train(members) == [Stop.OUT_OF_TIME] * 3
+            members.append(
+                training_coroutine(ClaimedRun(run, attempt, CPU, RuntimeSettings(), poll_of(attempt)), together)
+            )
+        assert together.train(members) == [StopReason.OUT_OF_TIME] * 3
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -183,10 +185,10 @@ def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], res
 def test_a_member_that_is_taken_over_leaves_and_saves_nothing(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec]
 ) -> None:
-    def taken_over(attempt: Attempt) -> Stop | None:
-        if len(read_lines(attempt.metrics_path)) > 8 and not attempt.superseded():
+    def taken_over(attempt: Attempt) -> StopReason | None:
+        if len(read_lines(attempt.metrics_path)) > 8 and not attempt.is_superseded():
             RunDir(attempt.run).claim(environment(CPU), after=1)
-        return Stop.SUPERSEDED if attempt.superseded() else None
+        return StopReason.SUPERSEDED if attempt.is_superseded() else None
 
     runs = pack(specs, [never, taken_over, never])
     assert runs[1].attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
@@ -241,7 +243,7 @@ def test_a_failure_that_cannot_be_recorded_is_raised_once_the_others_have_ended(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [undisturbed(spec) for spec in specs]
-    append, write = Attempt.append, Attempt.fail
+    append, write = Attempt.append, Attempt.record_failure
 
     def full(attempt: Attempt, *rest: Any) -> None:
         if attempt.run.name == specs[1].run_id:
@@ -249,7 +251,7 @@ def test_a_failure_that_cannot_be_recorded_is_raised_once_the_others_have_ended(
         (append if len(rest) == 2 else write)(attempt, *rest)
 
     monkeypatch.setattr(Attempt, "append", full)
-    monkeypatch.setattr(Attempt, "fail", full)
+    monkeypatch.setattr(Attempt, "record_failure", full)
     with pytest.raises(StorageError, match=f"{specs[1].run_id}.*no space left"):
         pack(specs)
     runs = [RunDir.create(results, spec) for spec in specs]
@@ -284,7 +286,9 @@ def test_members_share_the_seconds_that_go_by(
     assert 0.75 < sum(result["device_s"] for result in results) / results[0]["wall_s"] <= 1.0
     assert all(0.2 < result["device_s"] / result["wall_s"] < 0.3 for result in results[1:])
     attempt = runs[0].attempt(1)
-    assert attempt.spent().device_s == read_lines(attempt.timings_path)[-1]["device_s"] < attempt.spent().wall_s
+    assert (
+        attempt.time_spent().device_s == read_lines(attempt.timings_path)[-1]["device_s"] < attempt.time_spent().wall_s
+    )
 
 
 @pytest.fixture
@@ -328,7 +332,7 @@ def test_members_share_one_loader_and_each_names_damaged_images(
         assert len(read) - for_all == for_all / 3 > 0, "each image is decoded once for all"
     names = ["n01/0.jpg", "n02/0.jpg"]
     for run in runs:
-        skipped = run.attempt(1).skipped()
+        skipped = run.attempt(1).skipped_samples()
         assert len(skipped) == result_of(run)["corrupt_images"] == len(names)
         assert all(any(name in line for line in skipped) for name in names)
 
@@ -369,20 +373,20 @@ def test_metrics_and_timings_are_files_of_each(pack: TrainPack, specs: list[RunS
 
 
 def logged(run: RunDir) -> str:
-    return run.attempt(max(run.numbers())).log()
+    return run.attempt(max(run.attempt_numbers())).log_text()
 
 
 @pytest.fixture(autouse=True)
 def _in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stack nobody, fast as that may be, and know of no trial of another test."""
-    monkeypatch.setattr(stack, "PAYS", math.inf)
-    monkeypatch.setattr(stack, "_VERDICTS", {})
+    monkeypatch.setattr(stack, "MIN_SPEEDUP", math.inf)
+    monkeypatch.setattr(stack, "_DECISIONS", {})
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stack members however small they are."""
-    monkeypatch.setattr(stack, "PAYS", 0.0)
+    monkeypatch.setattr(stack, "MIN_SPEEDUP", 0.0)
 
 
 @pytest.mark.usefixtures("always")
@@ -420,7 +424,7 @@ def test_evaluations_in_a_stack_are_those_of_runs_alone(
 
     In fp32 a CPU finds the same bits; a GPU, for which this is, need not.
     """
-    monkeypatch.setattr(stack, "EVALUATING", ("cpu",))
+    monkeypatch.setattr(stack, "EVALUATION_DEVICES", ("cpu",))
     calls = list[int]()
     outputs = Stack.outputs
 
@@ -445,7 +449,7 @@ def test_evaluations_that_have_to_be_exact_or_gain_nothing_go_member_by_member(
     pack: TrainPack, fast: TrainPack, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     if mode == "exact":
-        monkeypatch.setattr(stack, "EVALUATING", ("cpu",))
+        monkeypatch.setattr(stack, "EVALUATION_DEVICES", ("cpu",))
     calls = list[Stack]()
     monkeypatch.setattr(Stack, "outputs", lambda stack, batches: calls.append(stack))
     runs = (pack if mode == "exact" else fast)(specs)
@@ -474,7 +478,7 @@ def test_who_cannot_evaluate_fails_alone(
             raise ZeroDivisionError("a bug of this run alone")
         return alone(trainer, batch)
 
-    monkeypatch.setattr(stack, "EVALUATING", ("cpu",))
+    monkeypatch.setattr(stack, "EVALUATION_DEVICES", ("cpu",))
     monkeypatch.setattr(Stack, "outputs", broken)
     monkeypatch.setattr(Trainer, "outputs", broken_too)
     runs = fast(specs)
@@ -559,10 +563,12 @@ def test_stacks_of_other_sizes_are_tried_where_all_are_and_members_are_as_if_alo
     tried: list[int],
 ) -> None:
     """Three of five leave."""
-    sizes, trial = list[int](), stack.trial
-    monkeypatch.setattr(stack, "trial", lambda made, given: (sizes.append(len(made.trainers)), trial(made, given))[1])
+    sizes, trial = list[int](), stack.run_trial
+    monkeypatch.setattr(
+        stack, "run_trial", lambda made, given: (sizes.append(len(made.trainers)), trial(made, given))[1]
+    )
     members = [*specs[:2], *(make_spec(seed=seed, schedule={"stop_step": 10}) for seed in (4, 5, 6))]
-    runs, together = [RunDir.create(results, spec) for spec in members], Pack(CPU, 5, stack=only)
+    runs, together = [RunDir.create(results, spec) for spec in members], Pack(CPU, 5, stack_size=only)
     together.train([begun(run, together) for run in runs])
     assert sizes == tried
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in members]
@@ -576,7 +582,7 @@ def test_what_a_trial_says_holds_for_as_many_threads_and_micro_batches(
     """Kernels add in another order on others."""
     tried = list[int]()
     found = StackTrial(exact=True, speedup=0.5)
-    monkeypatch.setattr(stack, "trial", lambda made, given: (tried.append(len(made.trainers)), found)[1])
+    monkeypatch.setattr(stack, "run_trial", lambda made, given: (tried.append(len(made.trainers)), found)[1])
     for number, (how, trials) in enumerate((({}, 1), ({}, 1), ({"micro_batch": 12}, 2), ({"threads": 2}, 3))):
         pack(specs, folder=results / str(number), **how)
         assert len(tried) == trials
@@ -589,10 +595,13 @@ def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_
     for found, why in (
         (StackTrial(exact=False, speedup=9.0), "in a stack of 3 the last bits of gradients differ"),
         (StackTrial(exact=True, speedup=0.5), "a stack of 3 computes gradients 0.50 times as fast"),
-        (StackTrial(exact=True, speedup=9.0, off=0.02), "in a stack of 3 gradients are off by 0.02 of their norm"),
+        (
+            StackTrial(exact=True, speedup=9.0, relative_error=0.02),
+            "in a stack of 3 gradients are off by 0.02 of their norm",
+        ),
     ):
-        monkeypatch.setattr(stack, "trial", lambda *_: found)  # noqa: B023
-        monkeypatch.setattr(stack, "_VERDICTS", {})
+        monkeypatch.setattr(stack, "run_trial", lambda *_: found)  # noqa: B023
+        monkeypatch.setattr(stack, "_DECISIONS", {})
         runs = pack(specs, folder=results / why)
         assert f"trains without a stack: {why}" in logged(runs[0])
         assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]

@@ -15,7 +15,7 @@ from torch import Tensor
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.ensemble import vmapped
-from ettsweep.trainer.ensemble.stack import Stack, obstacle, shape_of, trial
+from ettsweep.trainer.ensemble.stack import Stack, run_trial, shape_of, stack_obstacle
 from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
@@ -157,7 +157,7 @@ def test_mixed_precision_trains_within_its_rounding_and_the_trial_says_so(
     together, alone = (runs_of(make_spec, **ways) for _ in range(2))
     stacked = stack_of(together)
     batches = [[next(run.trainer.task.batches(1)) for _ in run.trainer.share.slices] for run in together]
-    sure = trial(stacked, batches).exact
+    sure = run_trial(stacked, batches).exact
     train_together(stacked, together, STEPS)
     for run in alone:
         run.train(STEPS)
@@ -288,7 +288,7 @@ def test_the_trial_finds_the_gradients_of_runs_alone_and_changes_nothing(make_sp
     stacked = stack_of(runs)
     train_together(stacked, runs, 2)
     before = [state_of(run.trainer) for run in runs]
-    assert trial(stacked, some_batches(runs)).exact or precision == "fp16"
+    assert run_trial(stacked, some_batches(runs)).exact or precision == "fp16"
     for run, state in zip(runs, before, strict=True):
         assert all(torch.equal(value, state[name]) for name, value in state_of(run.trainer).items())
         assert all(parameter.grad is None for parameter in run.trainer.model.parameters())
@@ -310,7 +310,7 @@ def test_the_trial_is_not_deceived_by_what_is_zero_at_first(
     runs = runs_of(make_spec)
     for run in runs:
         run.trainer.model.get_parameter(zero).data.zero_()
-    assert not trial(stack_of(runs), some_batches(runs)).exact
+    assert not run_trial(stack_of(runs), some_batches(runs)).exact
 
 
 def test_the_trial_sees_one_bit_of_one_run(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def test_the_trial_sees_one_bit_of_one_run(make_spec: MakeSpec, monkeypatch: pyt
 
     changed_gradients(monkeypatch, change)
     runs = runs_of(make_spec)
-    assert not trial(stack_of(runs), some_batches(runs)).exact
+    assert not run_trial(stack_of(runs), some_batches(runs)).exact
 
 
 # --- what can be stacked ----------------------------------------------------------------------------------------------
@@ -333,20 +333,20 @@ def test_what_cannot_be_stacked_says_why(make_spec: MakeSpec) -> None:
     def trainer() -> Trainer:
         return prepare(make_spec(), CPU)
 
-    assert obstacle(trainer()) == ""
+    assert stack_obstacle(trainer()) == ""
     again, compiled, shared, draws = (trainer() for _ in range(4))
     again.model.recompute = compiled.model.compiled = True
-    shared.group = ProcessGroup(world=2)
-    draws.model.draws = True
+    shared.group = ProcessGroup(world_size=2)
+    draws.model.draws_randomly = True
     spec = make_spec()
     text = RunSpec.model_validate(spec.model_dump() | {"model": TEXT})
     other = copy.copy(trainer())
     other.spec = text
-    assert "computed again" in obstacle(again)
-    assert "compiled" in obstacle(compiled)
-    assert "processes" in obstacle(shared)
-    assert "dropout" in obstacle(draws)
-    assert "encdec" in obstacle(other)
+    assert "computed again" in stack_obstacle(again)
+    assert "compiled" in stack_obstacle(compiled)
+    assert "processes" in stack_obstacle(shared)
+    assert "dropout" in stack_obstacle(draws)
+    assert "encdec" in stack_obstacle(other)
     with pytest.raises(AssertionError, match="can train in a stack"):
         Stack([again])
 

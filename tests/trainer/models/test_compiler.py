@@ -26,7 +26,7 @@ from ettsweep.trainer.models.build import build_model, example_inputs, initialis
 from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.training import runtime_settings
-from ettsweep.trainer.training.distributed import ALONE
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
@@ -47,8 +47,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=as_it_is))
-    monkeypatch.setattr(compiler, "_LAST", [])
-    compiler.keep_versions()
+    monkeypatch.setattr(compiler, "_LAST_KIND", [])
+    compiler.raise_recompile_limits()
     torch._dynamo.reset()
     yield graphs
     torch._dynamo.reset()
@@ -176,7 +176,7 @@ def test_what_a_block_raises_itself_is_no_fault_of_the_compiler() -> None:
 
 
 def logged(run: RunDir) -> str:
-    return run.attempt(1).log()
+    return run.attempt(1).log_text()
 
 
 def trained(run: RunDir, settings: RuntimeSettings, after: int = 0) -> RunDir:
@@ -192,7 +192,7 @@ def test_a_run_says_and_records_that_it_is_not_compiled_after_all(
     spec = make_spec()
     expected = numbers(trained(RunDir.create(results / "eager", spec), RuntimeSettings()))
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
-    monkeypatch.setattr(compiler, "keep_versions", lambda: None)
+    monkeypatch.setattr(compiler, "raise_recompile_limits", lambda: None)
     with torch._dynamo.config.patch(recompile_limit=1):
         run = trained(RunDir.create(results / "another", spec), RuntimeSettings(compile=True))
     assert "warning: some blocks of the model run uncompiled" in logged(run)
@@ -209,7 +209,9 @@ def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
     assert run.status().state is State.FAILED
     assert "compile=true: torch.compile does not work here, no g++; compile=auto runs without it" in logged(run)
     warned = list[str]()
-    found = runtime_settings.resolve(spec, CPU, RuntimeSettings(micro_batch=4), ALONE, {"compile": True}, warned.append)
+    found = runtime_settings.resolve(
+        spec, CPU, RuntimeSettings(micro_batch=4), SINGLE_PROCESS, {"compile": True}, warned.append
+    )
     assert found.compile is False
     assert warned == ["the model is not compiled, since torch.compile does not work here: no g++"]
 
@@ -232,7 +234,7 @@ def test_auto_compiles_for_all_runs_of_a_worker_and_stays_with_what_a_run_began_
     monkeypatch.setattr(runtime_settings, "COMPILE_FLOPS", flops)
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
     settings = RuntimeSettings(micro_batch=4, alike=alike)
-    found = runtime_settings.resolve(spec, torch.device(device), settings, ALONE, before, lambda text: None)
+    found = runtime_settings.resolve(spec, torch.device(device), settings, SINGLE_PROCESS, before, lambda text: None)
     assert found.compile is expected
 
 

@@ -68,7 +68,7 @@ class Watch(TorchDispatchMode):
 def test_value_and_gradients_equal_those_of_whole_logits(
     dtype: torch.dtype, chunk: int | None, multiple: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(cross_entropy.MULTIPLE, "cpu", multiple)
+    monkeypatch.setitem(cross_entropy.COLUMN_MULTIPLE, "cpu", multiple)
     h, weight, targets = data(dtype)
     loss, whole = linear_cross_entropy(h, weight, targets, IGNORED, chunk), expected(h, weight, targets)
     assert loss.dtype == dtype
@@ -80,7 +80,7 @@ def test_value_and_gradients_equal_those_of_whole_logits(
 
 def test_columns_that_are_added_are_multiplied_and_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     h, weight, targets = data()
-    monkeypatch.setitem(cross_entropy.MULTIPLE, "cpu", 64)
+    monkeypatch.setitem(cross_entropy.COLUMN_MULTIPLE, "cpu", 64)
     with Watch() as watch:
         linear_cross_entropy(h, weight, targets, IGNORED, 5).backward()
     assert watch.largest == 64 * D, "the weight, padded"

@@ -5,7 +5,7 @@ import pytest
 
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.optimizers import AdamWSpec, SgdSpec
-from ettsweep.trainer.models.parameter_scales import describe_scales, factors, scale_table
+from ettsweep.trainer.models.parameter_scales import describe_scales, parameter_factors, scale_table
 from ettsweep.trainer.models.registry import model_spec, named_models, parameter_count, parameter_shapes
 
 VIT_B16 = model_spec("vit-b16")
@@ -103,14 +103,14 @@ def test_factors_of_parameters_are_those_of_their_groups(
     strategy = StrategySpec(s=s, mlp_factor=mlp_factor)
     table = scale_table(model, strategy, optimizer, lr=None)
     by_group = {row["group"]: (row["lr_factor"], row["wd_factor"]) for row in table}
-    by_name = factors(model, strategy, optimizer)
+    by_name = parameter_factors(model, strategy, optimizer)
     assert list(by_name) == [parameter.name for parameter in parameter_shapes(model)]
     for parameter in parameter_shapes(model):
         assert {by_group[group] for group in parameter.groups} == {by_name[parameter.name]}
 
 
 def test_factors_of_digits_by_hand() -> None:
-    include = factors(DIGITS, StrategySpec(s=1.0, mlp_factor="include"), SgdSpec(decay_pe=False))
+    include = parameter_factors(DIGITS, StrategySpec(s=1.0, mlp_factor="include"), SgdSpec(decay_pe=False))
     assert include["patch"] == pytest.approx((2, 1 / 2))
     assert include["pe"] == (32, 0)
     assert include["blocks.1.attention.qkv"] == (1, 1)
@@ -123,10 +123,10 @@ def test_factors_of_digits_by_hand() -> None:
 @pytest.mark.parametrize(("s", "groups"), [(None, 2), (0.0, 5), (0.5, 5), (1.0, 5)])
 def test_few_distinct_factors_so_that_few_optimizer_groups(s: float | None, groups: int) -> None:
     # Width and n_patch differ in vit-s16, so patch and bulk do not coincide.
-    assert len(set(factors(model_spec("vit-s16"), StrategySpec(s=s), AdamWSpec()).values())) == groups
+    assert len(set(parameter_factors(model_spec("vit-s16"), StrategySpec(s=s), AdamWSpec()).values())) == groups
 
 
 def test_decaying_standard_is_plain_adamw_without_bias_decay() -> None:
-    standard = factors(DIGITS, StrategySpec(s=None), AdamWSpec())
+    standard = parameter_factors(DIGITS, StrategySpec(s=None), AdamWSpec())
     assert standard.pop("head_bias") == (1, 0)
     assert set(standard.values()) == {(1, 1)}

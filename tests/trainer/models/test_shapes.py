@@ -44,7 +44,7 @@ def test_parameter_counts(name: str, count: int) -> None:
 
 
 def test_groups_and_shapes_of_a_small_model() -> None:
-    shapes = {parameter.name: (parameter.groups, parameter.part_shape) for parameter in parameter_shapes(ODD)}
+    shapes = {parameter.name: (parameter.groups, parameter.group_shape) for parameter in parameter_shapes(ODD)}
     assert shapes == {
         "patch": ((Group.PATCH,), (12, 50)),
         "pe": ((Group.PE,), (9, 12)),
@@ -67,11 +67,11 @@ def test_every_number_is_in_exactly_one_group(spec: ModelSpec) -> None:
     for parameter in parameter_shapes(spec):
         assert parameter.groups
         assert len(set(parameter.groups)) == len(parameter.groups)
-        assert parameter.shape[0] == len(parameter.groups) * parameter.part_shape[0]
+        assert parameter.shape[0] == len(parameter.groups) * parameter.group_shape[0]
 
 
 def test_groups_and_shapes_of_a_small_encoder_decoder() -> None:
-    shapes = {parameter.name: (parameter.groups, parameter.part_shape) for parameter in parameter_shapes(ODD_TEXT)}
+    shapes = {parameter.name: (parameter.groups, parameter.group_shape) for parameter in parameter_shapes(ODD_TEXT)}
     block = {
         "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
         "attention.u": ((Group.U,), (12, 12)),

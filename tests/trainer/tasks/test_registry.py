@@ -5,7 +5,7 @@ import pytest
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
-from ettsweep.trainer.tasks.registry import Metric, check_data, check_fits, steps_per_epoch, task_kind
+from ettsweep.trainer.tasks.registry import Metric, check_compatible, check_data, steps_per_epoch, task_kind
 from ettsweep.trainer.tasks.text import text_data
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
 from ettsweep.trainer.tasks.text.text_task import PydocTask, TextTask
@@ -13,35 +13,35 @@ from ettsweep.trainer.tasks.text.text_task import PydocTask, TextTask
 
 def refusal(*arguments: object) -> str:
     with pytest.raises(InputError) as error:
-        check_fits(*arguments)  # type: ignore[arg-type]
+        check_compatible(*arguments)  # type: ignore[arg-type]
     return str(error.value)
 
 
 def test_models_read_what_they_were_made_for() -> None:
     text, vit = model_spec("encdec-tiny"), model_spec("vit-digits")
-    check_fits(PydocTask(), text, 16)
-    check_fits(DigitsTask(), vit, 16)
+    check_compatible(PydocTask(), text, 16)
+    check_compatible(DigitsTask(), vit, 16)
     assert refusal(PydocTask(), vit, 16) == "model: task pydoc needs a text model (kind encdec), got vit"
     assert refusal(ImageNetTask(), text, 16) == ("model: task imagenet needs an image model (kind vit), got encdec")
 
 
 def test_vocabulary_must_have_room_for_all_bytes() -> None:
     model = model_spec("encdec-tiny")
-    check_fits(TextTask(), model.model_copy(update={"vocabulary": 264}), 1)
+    check_compatible(TextTask(), model.model_copy(update={"vocabulary": 264}), 1)
     assert refusal(TextTask(), model.model_copy(update={"vocabulary": 263}), 1) == (
         "model.vocabulary: 263 is below 264: 256 bytes and the special tokens"
     )
 
 
 def test_a_batch_has_no_more_texts_than_are_used() -> None:
-    check_fits(PydocTask(samples=16), model_spec("encdec-tiny"), 16)
+    check_compatible(PydocTask(samples=16), model_spec("encdec-tiny"), 16)
     told = "batch_size: 16 is more than the 15 training texts"
     assert refusal(PydocTask(samples=15), model_spec("encdec-tiny"), 16) == told
 
 
 def test_text_is_judged_by_its_lowest_loss() -> None:
-    assert {task_kind(task).score for task in (PydocTask(), TextTask())} == {Metric("best_loss", "min")}
-    assert task_kind(ImageNetTask()).score.metric == "best_accuracy"
+    assert {task_kind(task).metric for task in (PydocTask(), TextTask())} == {Metric("best_loss", "min")}
+    assert task_kind(ImageNetTask()).metric.name == "best_accuracy"
 
 
 def test_epochs_of_text_are_not_known_beforehand() -> None:

@@ -213,7 +213,7 @@ def test_damaged_checkpoint_costs_time_but_no_bit(
     hurt(broken, other.attempt(1).checkpoint_path)[damage]()
     train(spec)
     assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
-    log = run.attempt(3).log()
+    log = run.attempt(3).log_text()
     assert log.count("warning") == 1
     assert f"warning: {broken}: " in log
     assert "; not used" in log
@@ -239,7 +239,7 @@ def test_checkpoint_without_its_metrics_is_not_used(train: Train, undisturbed: U
     metrics.write_bytes(metrics.read_bytes()[:-5])
     train(spec)
     assert run.attempt(2).resumed_from() == (0, 0)
-    assert "steps are missing before step 6; not used" in run.attempt(2).log()
+    assert "steps are missing before step 6; not used" in run.attempt(2).log_text()
     assert run.metrics_path.read_bytes() == undisturbed(spec)[0]
 
 

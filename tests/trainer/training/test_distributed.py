@@ -23,7 +23,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.trainer.tasks.task import BatchShare
-from ettsweep.trainer.training.distributed import ALONE, ProcessGroup, watching
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, detect_lost_process
 from ettsweep.trainer.training.run import prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
@@ -124,7 +124,7 @@ def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: T
     (two,), ends = trained((spec, {"world": 2}))
     run = train(spec)
     assert ends == [["ended", "ended"]]
-    assert (result_of(two)["status"], two.numbers(), two.attempt(1).failure()) == ("diverged", [1], None)
+    assert (result_of(two)["status"], two.attempt_numbers(), two.attempt(1).failure()) == ("diverged", [1], None)
     assert abs(result_of(two)["diverged_step"] - result_of(run)["diverged_step"]) <= 1
 
 
@@ -184,10 +184,10 @@ def test_another_number_of_processes_takes_a_run_on_and_says_so(trained: Trained
         (spec, {"world": 1, "after": 10, "folder": "same"}),
         (spec, {"world": 2, "folder": "same"}),
     )
-    assert run.numbers() == [1, 2]
+    assert run.attempt_numbers() == [1, 2]
     assert curve(run) == pytest.approx(curve(one), rel=REL)
     assert curve(run)[:10] == curve(one)[:10]
-    log = run.attempt(2).log()
+    log = run.attempt(2).log_text()
     assert (
         "warning: processes was 1, is 2: metrics may differ in the last bits from those of an uninterrupted run" in log
     )
@@ -208,7 +208,7 @@ def test_another_number_of_processes_takes_a_run_on_and_says_so(trained: Trained
     ],
 )
 def test_only_what_tells_of_a_lost_connection_counts_as_one(text: str, lost: bool) -> None:
-    with pytest.raises(LostProcessError if lost else RuntimeError) as raised, watching():
+    with pytest.raises(LostProcessError if lost else RuntimeError) as raised, detect_lost_process():
         raise RuntimeError(text)
     assert str(raised.value).startswith("another process of this run is gone: " if lost else text)
 
@@ -219,7 +219,7 @@ def test_one_that_is_gone_while_a_checkpoint_is_handed_out_is_lost(monkeypatch: 
 
     monkeypatch.setattr(torch.distributed, "broadcast", broken)
     with pytest.raises(LostProcessError):
-        ProcessGroup(rank=0, world=2).hand_out(torch.ones(2), torch.zeros(2))
+        ProcessGroup(rank=0, world_size=2).distribute(torch.ones(2), torch.zeros(2))
 
 
 def test_a_run_of_one_process_loses_nobody(results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,5 +232,5 @@ def test_a_run_of_one_process_loses_nobody(results: Path, spec: RunSpec, monkeyp
     run = RunDir.create(results, spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: None, ALONE) is None
+    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: None, SINGLE_PROCESS) is None
     assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: Connection reset by peer")

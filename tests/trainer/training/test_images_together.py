@@ -80,4 +80,4 @@ def test_a_run_that_goes_on_with_other_images_says_so(
         settings = RuntimeSettings(data=str(tmp_path / name), loader_workers=0)
         train_run(run, attempt, torch.device("cpu"), settings, partial(stop_at(3), attempt))
         told = "from here on the run sees other images, or the same images in another order"
-        assert (told in attempt.log()) == (name == "other")
+        assert (told in attempt.log_text()) == (name == "other")

@@ -143,7 +143,7 @@ class Stuck:
 
 
 def test_a_sink_that_hangs_holds_up_neither_steps_nor_for_long_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loggers, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(loggers, "SERVER_TIMEOUT_S", 0.05)
     stuck, said = Stuck(), list[str]()
     background = MetricLogger("stuck", stuck.write, stuck.close, said.append)
     for step in range(1, 1001):

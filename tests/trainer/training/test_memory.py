@@ -21,8 +21,8 @@ from ettsweep.trainer.models.registry import parameter_count
 from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.training import memory
-from ettsweep.trainer.training.distributed import ALONE, ProcessGroup
-from ettsweep.trainer.training.memory import TrialStep, activation_bytes, evenly, fitting_micro_batch
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup
+from ettsweep.trainer.training.memory import TrialStep, activation_bytes, even_micro_batch, fitting_micro_batch
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer
@@ -54,9 +54,9 @@ def test_recomputed_activations_change_no_bit(train: Train, make_spec: MakeSpec,
 
 def test_a_batch_is_cut_into_parts_of_one_size_or_into_as_few_and_as_alike_as_fit() -> None:
     cases = ((8, 8), (8, 99), (9, 8), (100, 33), (7, 1), (5, 0), (4096, 1400), (100, 39), (97, 50))
-    assert [evenly(samples, at_most) for samples, at_most in cases] == [8, 8, 5, 25, 1, 1, 1024, 25, 49]
+    assert [even_micro_batch(samples, at_most) for samples, at_most in cases] == [8, 8, 5, 25, 1, 1, 1024, 25, 49]
     for samples, at_most in itertools.product(range(1, 40), range(1, 40)):
-        size = evenly(samples, at_most)
+        size = even_micro_batch(samples, at_most)
         assert size <= at_most
         needed = math.ceil(samples / at_most)
         assert math.ceil(samples / size) == needed or (samples % size == 0 and samples / size < 2 * needed + 1)
@@ -66,18 +66,18 @@ def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(model=WIDE, batch_size=100)
-    monkeypatch.setattr(memory, "_tried", lambda *asked: TrialStep(asked[5], 1.0, 0))  # there is room
+    monkeypatch.setattr(memory, "_trial_step", lambda *asked: TrialStep(asked[5], 1.0, 0))  # there is room
 
     def found(recompute: bool) -> int:
-        memory._on_the_cpu.cache_clear()
+        memory._largest_cpu_step.cache_clear()
         return fitting_micro_batch(spec, CPU, recompute=recompute)
 
     assert found(recompute=False) == 100
     each = activation_bytes(spec.model, recompute=False)
-    monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 40 * each)
+    monkeypatch.setattr(memory, "CPU_ACTIVATION_BYTES", 40 * each)
     assert found(recompute=False) == 25
     assert found(recompute=True) == 100
-    monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 1)
+    monkeypatch.setattr(memory, "CPU_ACTIVATION_BYTES", 1)
     assert found(recompute=False) == 1
 
 
@@ -99,9 +99,9 @@ class Full:
 
 @pytest.fixture(autouse=True)
 def nothing_tried() -> Iterator[None]:
-    memory._on_the_cpu.cache_clear()
+    memory._largest_cpu_step.cache_clear()
     yield
-    memory._on_the_cpu.cache_clear()
+    memory._largest_cpu_step.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_step_that_leaves_too_little_of_a_gpu_does_not_fit(
 ) -> None:
     """A sample takes 10 bytes, the model 100, and 85 of a hundred bytes are planned with; others have 100."""
     monkeypatch.setattr(memory, "available_bytes", lambda device: 1100)
-    monkeypatch.setattr(memory, "_tried", lambda *asked: TrialStep(asked[5], 1.0, 100 + 10 * asked[5]))
+    monkeypatch.setattr(memory, "_trial_step", lambda *asked: TrialStep(asked[5], 1.0, 100 + 10 * asked[5]))
     spec = make_spec(batch_size=100)
 
     def found(reserved_bytes: int) -> int:
@@ -171,7 +171,7 @@ def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(
 
 def attempt_with(spec: RunSpec, folder: Path, settings: RuntimeSettings, stop_after: int | None = None) -> RunDir:
     run = RunDir.create(folder, spec)
-    attempt = run.claim({}, after=max(run.numbers(), default=0))
+    attempt = run.claim({}, after=max(run.attempt_numbers(), default=0))
     assert attempt is not None
     poll = stop_at(stop_after) if stop_after is not None else None
     train_run(run, attempt, CPU, settings, lambda: poll(attempt) if poll else None)
@@ -187,11 +187,11 @@ def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_s
     attempt_with(spec, tmp_path / "kept", RuntimeSettings())
     assert numbers(kept) == numbers(calm)
     assert kept.attempt(2).execution() == kept.attempt(1).execution()
-    assert "warning" not in kept.attempt(2).log()
+    assert "warning" not in kept.attempt(2).log_text()
 
     changed = attempt_with(spec, tmp_path / "changed", RuntimeSettings(micro_batch=5), stop_after=10)
     attempt_with(spec, tmp_path / "changed", RuntimeSettings(micro_batch=7, activation_checkpointing=True))
-    log = changed.attempt(2).log()
+    log = changed.attempt(2).log_text()
     assert (
         "warning: micro_batch was 5, is 7: metrics may differ in the last bits from those of an uninterrupted run"
         in log
@@ -252,11 +252,15 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cu
     done = train("activation_checkpointing=true")
     assert done.returncode == 0, done.stderr
     (run,) = runs_in(tmp_path / "results")
-    assert (result_of(run)["steps"], result_of(run)["execution"]["micro_batch"], run.numbers()) == (1, 512, [1, 2])
+    assert (result_of(run)["steps"], result_of(run)["execution"]["micro_batch"], run.attempt_numbers()) == (
+        1,
+        512,
+        [1, 2],
+    )
     cut = train(results="cut")
     assert cut.returncode == 0, cut.stderr
     (run,) = runs_in(tmp_path / "cut")
-    assert (result_of(run)["execution"]["micro_batch"], run.numbers()) == (256, [1])
+    assert (result_of(run)["execution"]["micro_batch"], run.attempt_numbers()) == (256, [1])
 
 
 # --- the largest that fits ------------------------------------------------------------------------------------------
@@ -273,7 +277,7 @@ def test_what_a_samples_activations_take_is_what_a_step_really_adds(make_spec: M
     peaks = []
     for size in (8, 8, 48):
         forget_peak()
-        memory._tried(spec, CPU, ALONE, False, False, size, 1)
+        memory._trial_step(spec, CPU, SINGLE_PROCESS, False, False, size, 1)
         peaks.append(peak_resident_bytes())
     each = (peaks[2] - peaks[1]) / 40
     assert activation_bytes(spec.model, recompute=False) == pytest.approx(each, rel=0.5)
@@ -292,7 +296,7 @@ def test_one_process_alone_tries_the_part_that_it_would_have_of_a_sharded_model(
     monkeypatch.setattr(memory, "Trainer", trainer)
     spec = make_spec(model=WIDE)
     for world in (2, 4):
-        step = memory.largest_step(spec, CPU, ProcessGroup(world=world), recompute=False, sharded=True)
+        step = memory.largest_step(spec, CPU, ProcessGroup(world_size=world), recompute=False, sharded=True)
         assert step is not None
         assert step.size <= spec.batch_size // world
         assert held.pop() == pytest.approx(parameter_count(spec.model) / world, rel=0.02)

@@ -25,7 +25,7 @@ from ettsweep.runs.state import State
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.training import async_checkpoint, checkpoint, loop
-from ettsweep.trainer.training.coroutine import Stop
+from ettsweep.trainer.training.coroutine import StopReason
 from ettsweep.trainer.training.optimizer import set_lr
 from ettsweep.trainer.training.run import environment, prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
@@ -182,10 +182,10 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
 # --- stops --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [Stop.TERMINATED, Stop.CANCELLED, Stop.PRUNED])
+@pytest.mark.parametrize("stop", [StopReason.TERMINATED, StopReason.CANCELLED, StopReason.PRUNED])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_stopped_run_equals_an_undisturbed_one(
-    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, stop: Stop, precision: str
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, stop: StopReason, precision: str
 ) -> None:
     spec = make_spec(precision=precision)
     at = 0
@@ -207,8 +207,8 @@ def test_stop_is_returned_and_obeyed_at_once(results: Path, spec: RunSpec) -> No
     run = RunDir.create(results, spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    polled = iter([None, None, Stop.CANCELLED])
-    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: next(polled)) is Stop.CANCELLED
+    polled = iter([None, None, StopReason.CANCELLED])
+    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: next(polled)) is StopReason.CANCELLED
     assert [line["step"] for line in read_lines(attempt.metrics_path)] == [1, 2]
 
 
@@ -222,12 +222,12 @@ def test_superseded_attempt_stops_and_writes_nothing_to_the_run(
     run = RunDir.create(results, spec)
     step = 0
 
-    def taken_over_at_step_10(attempt: Attempt) -> Stop | None:
+    def taken_over_at_step_10(attempt: Attempt) -> StopReason | None:
         nonlocal step
         if step == 10:
             assert run.claim(environment(CPU), after=1) is not None
         step += 1
-        return Stop.SUPERSEDED if attempt.superseded() else None
+        return StopReason.SUPERSEDED if attempt.is_superseded() else None
 
     train(spec, every_steps=4, poll=taken_over_at_step_10)
     assert step == 11
@@ -245,7 +245,7 @@ def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: 
     run = RunDir.create(results, spec)
     overtaken: list[dict[str, bytes]] = []
 
-    def overtaken_in_its_last_step(attempt: Attempt) -> Stop | None:
+    def overtaken_in_its_last_step(attempt: Attempt) -> StopReason | None:
         steps = len(read_lines(attempt.metrics_path))
         if steps >= 16 and not overtaken:
             other = run.claim(environment(CPU), after=1)
@@ -260,7 +260,7 @@ def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: 
     assert {k: v for k, v in after.items() if not k.startswith("attempts/0001/")} == {
         k: v for k, v in before.items() if not k.startswith("attempts/0001/")
     }
-    assert "another attempt has taken over the run" in run.attempt(1).log()
+    assert "another attempt has taken over the run" in run.attempt(1).log_text()
 
 
 def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
@@ -268,8 +268,8 @@ def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
     told = run.attempt(1).execution_path
     told.write_text(told.read_text().replace('"threads": 1', '"threads": 64'))
     train(spec)
-    assert "warning: threads was 64, is 1: metrics may differ in the last bits" in run.attempt(2).log()
-    assert run.attempt(2).log().count("warning") == 1
+    assert "warning: threads was 64, is 1: metrics may differ in the last bits" in run.attempt(2).log_text()
+    assert run.attempt(2).log_text().count("warning") == 1
 
 
 # --- divergence ---------------------------------------------------------------------------------------------
@@ -399,8 +399,8 @@ def test_training_that_raises_is_a_failure_with_its_traceback(
     assert (failure["kind"], failure["reason"]) == ("error", "RuntimeError: no more digits")
     assert "Traceback" in failure["details"]
     assert "in loss" in failure["details"]
-    assert "Traceback" in run.attempt(1).log()
-    assert run.attempt(1).log().endswith("ended: RuntimeError: no more digits\n")
+    assert "Traceback" in run.attempt(1).log_text()
+    assert run.attempt(1).log_text().endswith("ended: RuntimeError: no more digits\n")
     assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: no more digits")
     run.retry()
     train(spec)
@@ -417,7 +417,7 @@ def test_expected_failure_says_what_to_do_without_a_traceback(
     monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits", missing)
     run = train(spec)
     assert run.status().reason == "task digits: is not there; pip install it"
-    assert "Traceback" not in run.attempt(1).log()
+    assert "Traceback" not in run.attempt(1).log_text()
 
 
 def test_spec_edited_after_the_claim_is_a_failure_that_names_the_file(spec: RunSpec, results: Path) -> None:
@@ -458,7 +458,7 @@ def test_checkpoint_whose_metrics_were_edited_is_not_used(
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if "val_loss" not in line))
     train(spec)
-    assert "changed since the checkpoint was saved; not used" in run.attempt(2).log()
+    assert "changed since the checkpoint was saved; not used" in run.attempt(2).log_text()
     assert numbers(run) == undisturbed(spec)
 
 
@@ -477,7 +477,7 @@ def fill_at_step(step: int, disk: Path, free_kib: int, saved: int = 0) -> Poll:
     """Fill a disk after a step, once the checkpoint of an earlier one is `saved`."""
     steps = itertools.count()
 
-    def poll(attempt: Attempt) -> Stop | None:
+    def poll(attempt: Attempt) -> StopReason | None:
         if next(steps) == step:
             wait_for(lambda: not saved or checkpoint.load(attempt).step == saved, "the checkpoint")
             fill(disk, free_kib)
@@ -501,8 +501,8 @@ def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
     path = run.attempt(1).checkpoint_path
     full = f"{path}: the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
     assert (run.status().state, run.status().reason) == (State.FAILED, full)
-    assert f"failed: {full}" in run.attempt(1).log()
-    assert "Traceback" not in run.attempt(1).log()
+    assert f"failed: {full}" in run.attempt(1).log_text()
+    assert "Traceback" not in run.attempt(1).log_text()
     assert checkpoint.load(run.attempt(1)).step == 8
     assert [p.name for p in run.path.rglob(".*")] == [], "what was half written is gone"
     (disk / "filler").unlink()

@@ -12,14 +12,14 @@ from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 from ettsweep.launch.profile import LocalProfile, Slot, load_profile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import find_grid, load_request
+from ettsweep.study.grid_file import find_grid, load_sweep_spec
 from ettsweep.trainer.ensemble.pack import Pack
 from ettsweep.trainer.models.model_cost import train_flops_per_sample
 from ettsweep.trainer.training import runtime_settings as module
-from ettsweep.trainer.training.distributed import ALONE
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve
-from ettsweep.worker.devices import execution
+from ettsweep.worker.devices import slot_settings
 
 CPU_SLOT, GPU_SLOT = Slot("cpu-0", "cpu", None, 3), Slot("gpu-0", "cuda", "0", 6)
 
@@ -29,7 +29,7 @@ def test_a_profile_says_how_a_run_is_trained() -> None:
     profile = load_profile(
         "local", [*sets, "sharded=false", "log=[wandb]", "loader_workers=2", "checkpoint_every_steps=9"]
     )
-    assert execution(profile, CPU_SLOT) == RuntimeSettings(
+    assert slot_settings(profile, CPU_SLOT) == RuntimeSettings(
         checkpoint_every_steps=9,
         most_threads=3,
         micro_batch=7,
@@ -44,10 +44,10 @@ def test_a_profile_says_how_a_run_is_trained() -> None:
 
 
 def test_what_a_profile_leaves_open_follows_from_the_slot() -> None:
-    assert execution(LocalProfile(), CPU_SLOT) == RuntimeSettings(most_threads=3)
+    assert slot_settings(LocalProfile(), CPU_SLOT) == RuntimeSettings(most_threads=3)
     expected = RuntimeSettings(loader_workers=6, most_threads=6)
-    assert execution(LocalProfile(), GPU_SLOT) == expected, "a loader for each of its CPUs"
-    assert execution(LocalProfile(threads=3), CPU_SLOT).threads == 3
+    assert slot_settings(LocalProfile(), GPU_SLOT) == expected, "a loader for each of its CPUs"
+    assert slot_settings(LocalProfile(threads=3), CPU_SLOT).threads == 3
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_compiled_blocks_change_rounding_alone_and_a_compiled_run_is_resumed_bit
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert losses[1] != losses[0], "it was compiled"
     assert result_of(calm)["execution"]["compile"] is True
-    assert stopped.numbers() == [1, 2, 3]
+    assert stopped.attempt_numbers() == [1, 2, 3]
     assert numbers(stopped) == numbers(calm)
 
 
@@ -87,7 +87,7 @@ def one_thread_afterwards() -> Iterator[None]:
 
 def threads_for(spec: RunSpec, most: int, at_once: int = 1) -> int | None:
     return resolve(
-        spec, CPU, RuntimeSettings(most_threads=most, at_once=at_once, micro_batch=1), ALONE, {}, print
+        spec, CPU, RuntimeSettings(most_threads=most, at_once=at_once, micro_batch=1), SINGLE_PROCESS, {}, print
     ).threads
 
 
@@ -96,7 +96,7 @@ def threads_for(spec: RunSpec, most: int, at_once: int = 1) -> int | None:
 )
 def test_threads_follow_from_the_work_of_a_step_and_the_cores_of_the_slot(grid: str, threads: int) -> None:
     """A thread for each 1e9 FLOPs: vit-digits has 64 samples of 6.2e5, encdec-tiny 16 of 1.6e8."""
-    spec = load_request(find_grid(grid)).searches()[0].base
+    spec = load_sweep_spec(find_grid(grid)).studies()[0].base
     assert threads_for(spec, 64) == threads
     assert threads_for(spec, 1) == 1
     assert threads_for(spec, 64, at_once=10**6) == 64
@@ -110,7 +110,7 @@ def test_a_profile_or_what_a_run_had_before_comes_first(
 ) -> None:
     monkeypatch.setattr(module, "THREAD_FLOPS", 1.0)
     settings = RuntimeSettings(threads=asked, most_threads=2)
-    assert resolve(make_spec(), CPU, settings, ALONE, before, print).threads == found
+    assert resolve(make_spec(), CPU, settings, SINGLE_PROCESS, before, print).threads == found
 
 
 def test_threads_that_this_machine_has_not_are_not_taken_over(
@@ -118,7 +118,7 @@ def test_threads_that_this_machine_has_not_are_not_taken_over(
 ) -> None:
     monkeypatch.setattr(module, "cores", lambda: 4)
     settings = RuntimeSettings(most_threads=1)
-    found = [resolve(make_spec(), CPU, settings, ALONE, {"threads": had}, print).threads for had in (4, 5)]
+    found = [resolve(make_spec(), CPU, settings, SINGLE_PROCESS, {"threads": had}, print).threads for had in (4, 5)]
     assert found == [4, 1]
 
 
@@ -137,12 +137,16 @@ def test_a_pack_of_what_stacks_has_those_of_a_step_as_large_as_all_of_theirs(
 ) -> None:
     spec, settings = make_spec(), RuntimeSettings(most_threads=8)
     monkeypatch.setattr(module, "THREAD_FLOPS", spec.batch_size * train_flops_per_sample(spec.model))
-    assert [Pack(CPU, size).settled(spec, settings, ALONE, {}, print).threads for size in (1, 5)] == [1, 5]
+    assert [Pack(CPU, size).resolve_settings(spec, settings, SINGLE_PROCESS, {}, print).threads for size in (1, 5)] == [
+        1,
+        5,
+    ]
 
 
 def test_all_of_a_pack_have_those_of_the_first(make_spec: MakeSpec) -> None:
     pack, spec = Pack(CPU, 2), make_spec()
     how = [
-        pack.settled(spec, RuntimeSettings(most_threads=1), ALONE, {"threads": had}, print).threads for had in (2, 1)
+        pack.resolve_settings(spec, RuntimeSettings(most_threads=1), SINGLE_PROCESS, {"threads": had}, print).threads
+        for had in (2, 1)
     ]
     assert how == [2, 2]

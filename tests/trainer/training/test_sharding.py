@@ -34,14 +34,14 @@ from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.trainer.models.build import build_model, initialise
-from ettsweep.trainer.models.parameter_scales import factors
+from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.models.registry import model_spec, parameter_count
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
 from ettsweep.trainer.tasks.text.text_task import PydocTask
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.run import prepare
-from ettsweep.trainer.training.runtime_settings import RuntimeSettings, sized
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve_by_size
 
 SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
 DDP: dict[str, Any] = {"world": 2, "sharded": False}
@@ -81,7 +81,7 @@ def test_each_parameter_keeps_its_rate_and_decay_however_the_model_is_wrapped(
 ) -> None:
     spec = make_spec(optimizer=optimizer, model={"depth": 2}, strategy={"s": 0.5, "mlp_factor": "include"})
     _, ends = trained((spec, way | {"ask": "groups"}))
-    by_name = factors(spec.model, spec.strategy, spec.optimizer)
+    by_name = parameter_factors(spec.model, spec.strategy, spec.optimizer)
     expected = {name: [0.25 * lr, spec.wd * wd] for name, (lr, wd) in by_name.items()}
     assert len({tuple(pair) for pair in expected.values()}) > 5, "they are not alike"
     for answer in said(ends)[0]:
@@ -123,7 +123,7 @@ def test_blocks_are_compiled_however_the_model_is_wrapped(trained: Trained, make
         assert curve(run) == pytest.approx(curve(plain), rel=REL)
         assert curve(run) != curve(plain), "it was compiled"
         assert result_of(run)["execution"]["compile"] is True, "all of it, to the end"
-        assert "run uncompiled" not in run.attempt(1).log()
+        assert "run uncompiled" not in run.attempt(1).log_text()
 
 
 @pytest.mark.parametrize("momentum", [0.9, pytest.param(0.0, marks=pytest.mark.slow)])
@@ -244,7 +244,7 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     spec = long_spec(make_spec)
     way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True, "beside": beside}
     run = trained_through_stops_and_kills(trained, spec, way)
-    for number in run.numbers():
+    for number in run.attempt_numbers():
         assert [path.name for path in run.attempt(number).path.glob("*checkpoint*")] == ["checkpoint.pt"]
 
 
@@ -323,7 +323,7 @@ def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
     one = train(spec)
     for key in ("loss", "grad_norm", "val_loss"):
         assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
-    log = run.attempt(2).log()
+    log = run.attempt(2).log_text()
     was, now = (bool(way.get("sharded")) for way in (before, after))
     assert (f"warning: sharded was {was}, is {now}" in log) == (was != now)
     assert (f"warning: processes was {before['world']}, is {after['world']}" in log) == (
@@ -426,7 +426,7 @@ def test_a_damaged_checkpoint_costs_time_but_no_bit(
     assert set(end) == {"ended"}
     assert not (tmp_path / "pwned").exists()
     assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
-    log = run.attempt(3).log()
+    log = run.attempt(3).log_text()
     assert log.count("not used") == 1
     assert says in log
     calm = RunDir(sound / "calm" / "runs" / spec.run_id)
@@ -468,7 +468,7 @@ def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_tak
 def test_large_models_are_sharded_wherever_several_processes_train_them(
     make_spec: MakeSpec, model: str, world: int, asked: bool | None, sharded: bool
 ) -> None:
-    made = sized(model_spec(model), RuntimeSettings(sharded=asked), ProcessGroup(0, world))
+    made = resolve_by_size(model_spec(model), RuntimeSettings(sharded=asked), ProcessGroup(0, world))
     assert made.sharded is sharded
     assert made.activation_checkpointing is (model == "r2c2"), "on one device too"
     assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ettsweep.trainer.tasks.images.image_task import ImageTask
-from ettsweep.trainer.tasks.images.sources import Crop, whole
+from ettsweep.trainer.tasks.images.sources import Crop, decode_rgb
 
 
-class Erased(NamedTuple):
+class ErasedRectangle(NamedTuple):
     """An erased rectangle: its upper left corner, and the noise that replaces it, in normalised values [C, h, w]."""
 
     top: int
@@ -32,7 +32,7 @@ class Sample(NamedTuple):
     """An augmented image before normalisation: uint8 [H, W, C], and its erased rectangles."""
 
     pixels: Tensor
-    erased: tuple[Erased, ...] = ()
+    erased: tuple[ErasedRectangle, ...] = ()
 
 
 Transform = Callable[[Image.Image], Sample]
@@ -41,7 +41,7 @@ Transform = Callable[[Image.Image], Sample]
 
 def training_crop(task: ImageTask, image_size: int) -> Crop:
     """Return how training images are decoded: in full, or only the random crop, already at its final size."""
-    return ResizedCrop(image_size, task.crop_scale_min) if task.pixels == "torchvision" else whole
+    return ResizedCrop(image_size, task.crop_scale_min) if task.pixels == "torchvision" else decode_rgb
 
 
 class ResizedCrop:
@@ -58,8 +58,8 @@ class ResizedCrop:
         """Return the crop in RGB, [size, size]."""
         from timm.data.transforms import RandomResizedCropAndInterpolation
 
-        box = RandomResizedCropAndInterpolation.get_params(image, self._scale, RATIO)
-        reduction = next((factor for factor in (8, 4, 2) if min(box[2:]) >= factor * ROOM * self._size), 1)
+        box = RandomResizedCropAndInterpolation.get_params(image, self._scale, ASPECT_RATIOS)
+        reduction = next((factor for factor in (8, 4, 2) if min(box[2:]) >= factor * DRAFT_MARGIN * self._size), 1)
         full_size = image.size
         if reduction > 1:
             image.draft("RGB", (full_size[0] // reduction, full_size[1] // reduction))
@@ -67,17 +67,17 @@ class ResizedCrop:
         scale_y, scale_x = image.size[1] / full_size[1], image.size[0] / full_size[0]
         top, bottom = round(box[0] * scale_y), round((box[0] + box[2]) * scale_y)
         left, right = round(box[1] * scale_x), round((box[1] + box[3]) * scale_x)
-        cut_HWC = torch.from_numpy(np.array(whole(image).crop((left, top, right, bottom))))
+        cut_HWC = torch.from_numpy(np.array(decode_rgb(image).crop((left, top, right, bottom))))
         size = self._size, self._size
         scaled_1CHW = F.interpolate(cut_HWC[None].permute(0, 3, 1, 2), size, mode="bicubic", antialias=True)
         return Image.fromarray(scaled_1CHW[0].permute(1, 2, 0).numpy())
 
 
-ROOM = 2
+DRAFT_MARGIN = 2
 """By how much a crop must still be scaled down after reduced decoding. With 1, pixels of 1600 x 1200 photographs differ
 by 2 levels on average from those of full decoding, with 2 by 0.8; without any reduced decoding, by 0.03."""
 
-RATIO = (3 / 4, 4 / 3)
+ASPECT_RATIOS = (3 / 4, 4 / 3)
 """Range of aspect ratios of a random resized crop: the default of torchvision and timm."""
 
 
@@ -133,13 +133,13 @@ class Erasing:
 
     def __call__(self, image: Image.Image) -> Sample:
         pixels_HWC = torch.from_numpy(np.array(image))
-        recorder = _Drawn(pixels_HWC)
+        recorder = _ErasingRecorder(pixels_HWC)
         if self._draw is not None:
             self._draw(recorder)
         return Sample(pixels_HWC, tuple(recorder.erased))
 
 
-class _Drawn:
+class _ErasingRecorder:
     """Stands in for a normalised image in timm's RandomErasing, and records what is written to it."""
 
     dtype = torch.float32
@@ -147,13 +147,13 @@ class _Drawn:
     def __init__(self, pixels_HWC: Tensor) -> None:
         H, W, C = pixels_HWC.shape
         self._shape = torch.Size((C, H, W))
-        self.erased: list[Erased] = []
+        self.erased: list[ErasedRectangle] = []
 
     def size(self) -> torch.Size:
         return self._shape
 
     def __setitem__(self, index: tuple[slice, slice, slice], noise: Tensor) -> None:
-        self.erased.append(Erased(index[1].start, index[2].start, noise))
+        self.erased.append(ErasedRectangle(index[1].start, index[2].start, noise))
 
 
 def evaluation_transform(task: ImageTask, image_size: int) -> Transform:

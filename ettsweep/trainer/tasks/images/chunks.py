@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ettsweep.errors import UndecodableError
-from ettsweep.processes import blocked
+from ettsweep.processes import signals_blocked
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.tasks.images.augmentation import (
     Normalisation,
@@ -27,15 +27,15 @@ from ettsweep.trainer.tasks.images.augmentation import (
     restored_generators,
     seed_generators,
 )
-from ettsweep.trainer.tasks.images.sources import Crop, ImageSource, decode, whole
+from ettsweep.trainer.tasks.images.sources import Crop, ImageSource, decode, decode_rgb
 
 Item = tuple[int, int]
 """(epoch, index) of a training image; with the seed, they determine its augmentation."""
 
-REPLACEMENTS = 10
+MAX_REPLACEMENTS = 10
 """An image is replaced by the next one up to this many times; more undecodable images in a row are no accident."""
 
-PAUSES_S = (0.1, 1.0)
+RETRY_PAUSES_S = (0.1, 1.0)
 """Pauses before further attempts to read an image, in seconds: file servers restart."""
 
 
@@ -47,7 +47,7 @@ class Problem(NamedTuple):
     fatal: bool = False
 
 
-class Bytes(NamedTuple):
+class ImageBytes(NamedTuple):
     """A chunk of images as a worker returns it. Workers raise no errors, they return problems.
 
     Attributes:
@@ -79,23 +79,23 @@ class TrainingImages:
     An image that cannot be decoded is replaced by the next one that can, augmented with the seed of the former.
     """
 
-    def __init__(self, source: ImageSource, transform: Transform, seed: int, crop: Crop = whole) -> None:
+    def __init__(self, source: ImageSource, transform: Transform, seed: int, crop: Crop = decode_rgb) -> None:
         self._source, self._transform, self._seed, self._crop = source, transform, seed, crop
 
     def load(self, item: Item, problems: list[Problem]) -> tuple[Sample, int] | None:
         """Return sample and label; None after a fatal problem, which is appended to `problems`."""
         epoch, first = item
-        for index in range(first, first + REPLACEMENTS + 1):
+        for index in range(first, first + MAX_REPLACEMENTS + 1):
             # After the last image comes the first.
             index %= len(self._source)
             # Seeded again for each replacement: the failed decoding may have drawn numbers.
             seed_generators(derive_seed(self._seed, "augment", epoch, first))
-            image = _image(self._source, index, problems, self._crop)
+            image = _decode_image(self._source, index, problems, self._crop)
             if image is not None:
                 return self._transform(image), int(self._source.labels[index])
             if problems[-1].fatal:
                 return None
-        reason = f"cannot be decoded, nor can the {REPLACEMENTS} images before it: the data set is damaged"
+        reason = f"cannot be decoded, nor can the {MAX_REPLACEMENTS} images before it: the data set is damaged"
         problems.append(Problem(self._source.name(index), reason, fatal=True))
         return None
 
@@ -108,13 +108,13 @@ class ValidationImages:
 
     def load(self, index: int, problems: list[Problem]) -> tuple[Sample, int] | None:
         """Return sample and label; None if the image cannot be used, which is appended to `problems`."""
-        image = _image(self._source, index, problems)
+        image = _decode_image(self._source, index, problems)
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
 
-def _image(source: ImageSource, index: int, problems: list[Problem], crop: Crop = whole) -> Any:
+def _decode_image(source: ImageSource, index: int, problems: list[Problem], crop: Crop = decode_rgb) -> Any:
     try:
-        return decode(_read(source, index), crop)
+        return decode(_read_with_retries(source, index), crop)
     except UndecodableError as error:
         problems.append(Problem(source.name(index), f"cannot be decoded ({error})"))
     except OSError as error:
@@ -123,8 +123,8 @@ def _image(source: ImageSource, index: int, problems: list[Problem], crop: Crop 
     return None
 
 
-def _read(source: ImageSource, index: int) -> Any:
-    for pause_s in PAUSES_S:
+def _read_with_retries(source: ImageSource, index: int) -> Any:
+    for pause_s in RETRY_PAUSES_S:
         try:
             return source.read(index)
         except OSError:
@@ -132,10 +132,12 @@ def _read(source: ImageSource, index: int) -> Any:
     return source.read(index)
 
 
-Loaded = TrainingImages | ValidationImages
+ImageLoader = TrainingImages | ValidationImages
 
 
-def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Bytes]:
+def load_chunks(
+    images: ImageLoader, order: Iterable[list[Any]], workers: int, *, pinned: bool
+) -> Generator[ImageBytes]:
     """Yield a chunk for each list of items, of which there may be endless many. Closing the generator ends the workers.
 
     Args:
@@ -157,13 +159,13 @@ def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bo
         generator=torch.Generator(),  # else the loader draws from the global one, and changes dropout
         worker_init_fn=partial(_start_worker, stop) if workers else None,
     )
-    with blocked(*SIGNALS if workers else ()):  # until `_start_worker` has installed the workers' own handlers
+    with signals_blocked(*SIGNALS if workers else ()):  # until `_start_worker` has installed the workers' own handlers
         try:
             running = [iter(loader)]
         except BaseException:
             stop.fill_(1)  # else the workers that were started would ignore SIGTERM
             raise
-    end = partial(_end, running, stop)
+    end = partial(_stop_workers, running, stop)
     atexit.register(end)  # before multiprocessing waits for its children
     try:
         while (chunk := next(running[0], None)) is not None:
@@ -174,18 +176,18 @@ def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bo
             atexit.unregister(end)
 
 
-def _end(running: list[Any], stop: Tensor) -> None:
+def _stop_workers(running: list[Any], stop: Tensor) -> None:
     stop.fill_(1)
     running.clear()  # nothing else holds the loader's iterator, which joins its workers when it goes
 
 
-class _ChunkDataset(Dataset[Bytes]):
+class _ChunkDataset(Dataset[ImageBytes]):
     """Loads chunks, in a worker or in the training process."""
 
-    def __init__(self, images: Loaded, stop: Tensor) -> None:
+    def __init__(self, images: ImageLoader, stop: Tensor) -> None:
         self._images, self._stop = images, stop
 
-    def __getitem__(self, items: list[Any]) -> Bytes:
+    def __getitem__(self, items: list[Any]) -> ImageBytes:
         loaded, problems = list[tuple[Sample, int]](), list[Problem]()
         with restored_generators():
             for item in items:
@@ -194,7 +196,7 @@ class _ChunkDataset(Dataset[Bytes]):
                 if (sample_and_label := self._images.load(item, problems)) is not None:
                     loaded.append(sample_and_label)
         # In a worker, default_collate stacks directly into memory that is shared with the training process.
-        pixels = default_collate([sample.pixels for sample, _ in loaded]) if loaded else NONE_BHWC
+        pixels = default_collate([sample.pixels for sample, _ in loaded]) if loaded else EMPTY_BHWC
         erased = [(number, rectangle) for number, (sample, _) in enumerate(loaded) for rectangle in sample.erased]
         rectangles = [
             [number, rectangle.top, rectangle.left, *rectangle.noise.shape[1:]] for number, rectangle in erased
@@ -202,10 +204,10 @@ class _ChunkDataset(Dataset[Bytes]):
         # One flat tensor for all rectangles: a single copy to the device.
         noise = torch.cat([rectangle.noise.flatten() for _, rectangle in erased]) if erased else torch.empty(0)
         labels = torch.tensor([label for _, label in loaded], dtype=torch.int64)
-        return Bytes(pixels, rectangles, noise, labels, problems)
+        return ImageBytes(pixels, rectangles, noise, labels, problems)
 
 
-NONE_BHWC = torch.empty((0, 1, 1, 3), dtype=torch.uint8)
+EMPTY_BHWC = torch.empty((0, 1, 1, 3), dtype=torch.uint8)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -221,9 +223,9 @@ def _start_worker(stop: Tensor, worker: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def on_device(chunks: Iterable[Bytes], device: torch.device, normalise: Normalisation) -> Generator[Chunk]:
+def move_to_device(chunks: Iterable[ImageBytes], device: torch.device, normalise: Normalisation) -> Generator[Chunk]:
     """Yield normalised chunks on the device; on a GPU, copies overlap with computation."""
-    copy_stream = _stream_beside(device) if device.type == "cuda" else None
+    copy_stream = _copy_stream(device) if device.type == "cuda" else None
     for chunk in chunks:
         with contextlib.nullcontext() if copy_stream is None else torch.cuda.stream(copy_stream):
             pixels, noise, labels = (x.to(device, non_blocking=True) for x in (chunk.pixels, chunk.noise, chunk.labels))
@@ -237,6 +239,6 @@ def on_device(chunks: Iterable[Bytes], device: torch.device, normalise: Normalis
 
 
 @cache
-def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream for copies to a device; one for all tasks, since the allocator caches memory per stream."""
     return torch.cuda.Stream(device)

@@ -23,28 +23,35 @@ from ettsweep.trainer.tasks.images.augmentation import (
 )
 from ettsweep.trainer.tasks.images.chunks import (
     Chunk,
+    ImageLoader,
     Item,
-    Loaded,
     Problem,
     TrainingImages,
     ValidationImages,
-    load,
-    on_device,
+    load_chunks,
+    move_to_device,
 )
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 from ettsweep.trainer.tasks.images.sources import ImageSource, open_sources
-from ettsweep.trainer.tasks.task import Batch, BatchShare, Classification, LoaderSettings, global_batches, used
+from ettsweep.trainer.tasks.task import (
+    Batch,
+    BatchShare,
+    Classification,
+    LoaderSettings,
+    global_batches,
+    select_training_samples,
+)
 
 VALIDATION_SLICE = 128
 """Images of one validation batch, and of one chunk for the loader."""
 
-TOLERATED = 10
+MIN_TOLERATED = 10
 """This many images of a data set may be corrupt, or one in a hundred if that is more."""
 
-SAMPLED = 1000
+FINGERPRINT_NAMES = 1000
 """About this many image names of each side go into the fingerprint."""
 
-LISTED = "`ettsweep doctor --data PATH` lists all of them"
+LIST_HINT = "`ettsweep doctor --data PATH` lists all of them"
 
 
 class ChunkShare(NamedTuple):
@@ -58,22 +65,22 @@ class ChunkShare(NamedTuple):
     """
 
     number: int
-    loaded: range
-    used: range
+    loaded_positions: range
+    used_positions: range
 
 
-Piece = tuple[Tensor, Tensor]
+MixedImages = tuple[Tensor, Tensor]
 """Images and targets of a chunk that this process trains on, augmented and mixed."""
 
 
-def parts(share: BatchShare, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
+def chunk_shares(share: BatchShare, chunk_size: int, *, load_whole: bool) -> list[ChunkShare]:
     """Return the chunks of a global batch that a share overlaps; `load_whole` loads more of them than the overlap."""
     shares = []
     for number, start in enumerate(range(0, share.batch_size, chunk_size)):
         chunk = range(start, min(start + chunk_size, share.batch_size))
         used = range(max(chunk.start, share.span.start), min(chunk.stop, share.span.stop))
         if used:
-            shares.append(ChunkShare(number, chunk if whole else used, used))
+            shares.append(ChunkShare(number, chunk if load_whole else used, used))
     return shares
 
 
@@ -82,7 +89,7 @@ def fingerprint(*sources: ImageSource) -> str:
     digest = hashlib.sha256()
     for source in sources:
         digest.update(repr(source.classes).encode() + source.labels.tobytes())
-        for index in range(0, len(source), max(1, len(source) // SAMPLED)):
+        for index in range(0, len(source), max(1, len(source) // FINGERPRINT_NAMES)):
             digest.update(Path(source.name(index)).stem.encode())  # no folders, so that a data set can be moved
     return digest.hexdigest()[:12]
 
@@ -127,45 +134,46 @@ class Images(Classification):
             )
         super().__init__(0.0 if self._mixup else spec.label_smoothing)  # Mixup's targets are smoothed already
         self._seed, self._device, self._share, self._loading = seed, device, share, loading
-        self._parts = parts(share, spec.mixup_chunk, whole=self._mixup is not None)
-        self._used = used(len(train), spec.samples)
-        self.steps_per_epoch = len(self._used) // share.batch_size
-        self._tolerated = max(TOLERATED, sum(self._sizes) // 100)
+        self._chunk_shares = chunk_shares(share, spec.mixup_chunk, load_whole=self._mixup is not None)
+        self._training_samples = select_training_samples(len(train), spec.samples)
+        self.steps_per_epoch = len(self._training_samples) // share.batch_size
+        self._max_corrupt = max(MIN_TOLERATED, sum(self._sizes) // 100)
         self._corrupt: set[str] = set()
         self.fingerprint = fingerprint(train, validation)
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process's share of each step, augmented and mixed."""
         # Closed at once with this generator, else workers live until it is garbage collected.
-        with closing(self._arriving(self._train, self.order(first_step))) as chunks:
+        with closing(self._load_chunks(self._train, self.order(first_step))) as chunks:
             for step in itertools.count(first_step):
-                yield from self._cut(self._mixed(chunks, step))
+                yield from self._cut_micro_batches(self._mix_chunks(chunks, step))
 
     def order(self, first_step: int) -> Iterator[list[Item]]:
         """Yield the (epoch, index) of the images of each chunk, step after step."""
-        for epoch, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
+        for epoch, batch in global_batches(self._training_samples, self._share.batch_size, self._seed, first_step):
             indices = batch.tolist()
-            for chunk_share in self._parts:
+            for chunk_share in self._chunk_shares:
                 # One chunk for the loader: a worker loads it alone.
-                yield [(epoch, indices[position]) for position in chunk_share.loaded]
+                yield [(epoch, indices[position]) for position in chunk_share.loaded_positions]
 
-    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:
+    def _mix_chunks(self, chunks: Iterator[Chunk], step: int) -> Iterator[MixedImages]:
         """Yield the images of each chunk of a step that this process trains on."""
-        for chunk_share in self._parts:
+        for chunk_share in self._chunk_shares:
             images_BCHW, targets, _ = next(chunks)
             if self._mixup is not None:
                 # Seeded by the chunk, so that all processes that share a chunk mix it alike.
-                with self._loading.working(), restored_generators():
+                with self._loading.compute_context(), restored_generators():
                     seed_generators(derive_seed(self._seed, "mixup", step, chunk_share.number))
                     images_BCHW, targets = self._mixup(images_BCHW, targets)
             used_slice = slice(
-                chunk_share.used.start - chunk_share.loaded.start, chunk_share.used.stop - chunk_share.loaded.start
+                chunk_share.used_positions.start - chunk_share.loaded_positions.start,
+                chunk_share.used_positions.stop - chunk_share.loaded_positions.start,
             )
             yield images_BCHW[used_slice], targets[used_slice]
 
-    def _cut(self, pieces: Iterator[Piece]) -> Iterator[Batch]:
+    def _cut_micro_batches(self, pieces: Iterator[MixedImages]) -> Iterator[Batch]:
         """Regroup the pieces of a step into micro-batches."""
-        pending = list[Piece]()
+        pending = list[MixedImages]()
         for micro_batch in self._share.slices:
             size = len(micro_batch)
             while sum(len(targets) for _, targets in pending) < size:
@@ -177,24 +185,24 @@ class Images(Classification):
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation images: short side resized, centre cropped."""
         order = [list(positions) for positions in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
-        with closing(self._arriving(self._validation, order)) as chunks:
+        with closing(self._load_chunks(self._validation, order)) as chunks:
             for images_BCHW, labels, _ in chunks:
                 if len(labels):  # all images of a chunk may be corrupt
                     yield Batch((images_BCHW,), labels)
 
-    def _arriving(self, images: Loaded, order: Iterable[list[Any]]) -> Generator[Chunk]:
+    def _load_chunks(self, images: ImageLoader, order: Iterable[list[Any]]) -> Generator[Chunk]:
         """Yield chunks on the device; closing the generator ends the workers.
 
         Raises:
             DataMissingError: an image cannot be used, and must not be skipped.
         """
-        with closing(load(images, order, self._loading.workers, pinned=self._device.type == "cuda")) as chunks:
-            for chunk in on_device(chunks, self._device, self._normalise):
+        with closing(load_chunks(images, order, self._loading.workers, pinned=self._device.type == "cuda")) as chunks:
+            for chunk in move_to_device(chunks, self._device, self._normalise):
                 for problem in chunk.problems:
-                    self._judge(problem)
+                    self._handle_problem(problem)
                 yield chunk
 
-    def _judge(self, problem: Problem) -> None:
+    def _handle_problem(self, problem: Problem) -> None:
         """Warn once about an image that is skipped.
 
         Raises:
@@ -202,14 +210,14 @@ class Images(Classification):
         """
         text = f"{problem.name}: {problem.reason}"
         if problem.fatal:
-            raise DataMissingError(f"{text}; {LISTED}")
+            raise DataMissingError(f"{text}; {LIST_HINT}")
         if self._loading.corrupt == "fail":
             hint = "to skip such images: `ettsweep retry RUN --launch-set corrupt_images=skip`"
-            raise DataMissingError(f"{text}; {hint}; {LISTED}")
+            raise DataMissingError(f"{text}; {hint}; {LIST_HINT}")
         if problem.name not in self._corrupt:
             self._corrupt.add(problem.name)
             self._loading.warn(text)
-        if len(self._corrupt) > self._tolerated:
+        if len(self._corrupt) > self._max_corrupt:
             raise DataMissingError(
-                f"{text}; with {len(self._corrupt) - 1} others, these are too many to skip; {LISTED}"
+                f"{text}; with {len(self._corrupt) - 1} others, these are too many to skip; {LIST_HINT}"
             )

@@ -12,7 +12,14 @@ from ettsweep.runs.spec import ImageModel
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.tasks.data_location import digits_file
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
-from ettsweep.trainer.tasks.task import Batch, BatchShare, Classification, LoaderSettings, global_batches, used
+from ettsweep.trainer.tasks.task import (
+    Batch,
+    BatchShare,
+    Classification,
+    LoaderSettings,
+    global_batches,
+    select_training_samples,
+)
 
 VALIDATION_SLICE = 500
 
@@ -59,11 +66,11 @@ class Digits(Classification):
         ]
         self._validation = [Batch((val_x[positions_slice],), val_y[positions_slice]) for positions_slice in slices]
         self._seed, self._share = seed, share
-        self._used = used(spec.train_size, spec.samples)
-        self.steps_per_epoch = len(self._used) // share.batch_size
+        self._training_samples = select_training_samples(spec.train_size, spec.samples)
+        self.steps_per_epoch = len(self._training_samples) // share.batch_size
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        for _, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
+        for _, batch in global_batches(self._training_samples, self._share.batch_size, self._seed, first_step):
             batch_B = torch.from_numpy(batch).to(self._labels.device)
             # The last micro-batch may be smaller, so each is weighted by its size.
             for positions in self._share.slices:

@@ -10,16 +10,16 @@ from typing import Literal
 
 from ettsweep.errors import DataMissingError
 from ettsweep.runs.spec import ImageModel, ModelSpec
-from ettsweep.trainer.tasks.data_location import Side, data_env, resolve
+from ettsweep.trainer.tasks.data_location import Side, data_env, resolve_data
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 
-ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+CIFAR_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 """The folder in which each data set is distributed."""
 
 SPLITS: dict[Side, tuple[str, ...]] = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test")}
 """Names of the folders or splits of both sides; of several that exist, the first is used."""
 
-HUB = re.compile(r"hfds/[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+HUB_NAME = re.compile(r"hfds/[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 LAYOUTS = (
     "a folder with train/ and val/, and in them a folder of images per class or tar files; with tar or WebDataset "
@@ -44,11 +44,11 @@ class StoredSide:
     paths: tuple[str, ...]
 
 
-def guess(data: str) -> str:
+def guess_task(data: str) -> str:
     """Return the name of the task for a data set: cifar10 or cifar100 for CIFAR's own files, else imagenet."""
     folder = Path(data)
     names = [folder.name, *(os.listdir(folder) if folder.is_dir() else [])]
-    return next((kind for kind, name in ORIGINAL.items() if name in names), "imagenet")
+    return next((kind for kind, name in CIFAR_FOLDERS.items() if name in names), "imagenet")
 
 
 def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
@@ -63,56 +63,56 @@ def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
             f"task {task.kind}: no data set given; pass --data PATH or set {variable}=PATH\nPATH is {LAYOUTS}"
         )
     try:
-        return _locate(resolve(data), task.kind)
+        return _locate_sides(resolve_data(data), task.kind)
     except OSError as error:
         raise DataMissingError(f"task {task.kind}: {error.filename}: {error.strerror}") from None
 
 
-def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
+def _locate_sides(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
     if data.startswith("hfds/"):
-        if not HUB.fullmatch(data):
+        if not HUB_NAME.fullmatch(data):
             raise DataMissingError(
                 f"task {kind}: {data!r} is not the name of a data set on the hub: expected hfds/OWNER/NAME"
             )
-        return _whole("hub data set", data.removeprefix("hfds/"))
+        return _both_sides("hub data set", data.removeprefix("hfds/"))
     root, takes = Path(data), f"--data takes {LAYOUTS}"
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         raise DataMissingError(f"task {kind}: {root} {problem}; {takes}")
     # Users may name the folder itself, or the one that contains it.
-    for original in (root / ORIGINAL[kind], root) if kind in ORIGINAL else ():
-        if original.name == ORIGINAL[kind] and original.is_dir():
-            return _whole("CIFAR's own files", str(original.parent))
-    folders, files = _entries(root)
-    train, val = (_side(root, side, folders, files) for side in SPLITS)
+    for original in (root / CIFAR_FOLDERS[kind], root) if kind in CIFAR_FOLDERS else ():
+        if original.name == CIFAR_FOLDERS[kind] and original.is_dir():
+            return _both_sides("CIFAR's own files", str(original.parent))
+    folders, files = _list_folder(root)
+    train, val = (_find_side(root, side, folders, files) for side in SPLITS)
     if train and val:
         return train, val
     if _has_parquet(root, folders, files):
-        return _whole("parquet files", data)
+        return _both_sides("parquet files", data)
     missing = " and ".join(f"no {side}/" for side, location in zip(SPLITS, (train, val), strict=True) if not location)
     contents = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
     raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {contents}; {takes}")
 
 
-def _whole(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
+def _both_sides(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
     # Before jobs are submitted, each of which would fail.
     if form in ("parquet files", "hub data set") and find_spec("datasets") is None:
         raise DataMissingError(f"{name}: reading {form} needs datasets: pip install 'ettsweep[hub]'")
     return StoredSide("train", form, (name,)), StoredSide("val", form, (name,))
 
 
-def _entries(folder: Path) -> tuple[list[str], list[str]]:
+def _list_folder(folder: Path) -> tuple[list[str], list[str]]:
     """Return the sorted names of the folders and of the files in a folder, without hidden ones."""
     with os.scandir(folder) as entries:
         named_kinds = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
     return [name for name, is_dir in named_kinds if is_dir], [name for name, is_dir in named_kinds if not is_dir]
 
 
-def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> StoredSide | None:
+def _find_side(root: Path, side: Side, folders: list[str], files: list[str]) -> StoredSide | None:
     """Return the location of a side with a folder of its own, or with tar files named after it; else None."""
     for name in SPLITS[side]:
         if name in folders:
-            inner_folders, inner_files = _entries(root / name)
+            inner_folders, inner_files = _list_folder(root / name)
             if inner_folders:
                 return StoredSide(side, "class folders", (str(root / name),))
             if tars := [file for file in inner_files if file.endswith(".tar")]:
@@ -127,11 +127,11 @@ def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> Store
 def _has_parquet(root: Path, folders: list[str], files: list[str]) -> bool:
     """Return `True` if a folder or one of its first ten subfolders has parquet files."""
     return any(f.endswith(".parquet") for f in files) or any(
-        f.endswith(".parquet") for folder in folders[:10] for f in _entries(root / folder)[1]
+        f.endswith(".parquet") for folder in folders[:10] for f in _list_folder(root / folder)[1]
     )
 
 
-GLANCE_S = 2.0
+COUNT_LIMIT_S = 2.0
 """Time limit for counting images before jobs are submitted, in seconds: enough for all but large data sets."""
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -145,7 +145,9 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         DataMissingError: they differ, so every run would fail.
     """
     assert isinstance(model, ImageModel)
-    for (location, counts), expected_size in zip(_glance(task, data), (task.train_size, task.val_size), strict=True):
+    for (location, counts), expected_size in zip(
+        _count_both_sides(task, data), (task.train_size, task.val_size), strict=True
+    ):
         if counts is None:  # not counted: each run compares them when it opens the data
             continue
         key = f"task.{location.side}_size"
@@ -158,7 +160,7 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         raise DataMissingError(f"task {task.kind}: {location.paths[0]} has {problem}")
 
 
-def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
+def fit_to_data(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
     """Return task and model with the numbers of images and classes in the data, if the task accepts any images.
 
     They are returned unchanged if counting takes too long.
@@ -166,27 +168,30 @@ def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, Mod
     Raises:
         DataMissingError: there are no images in a supported layout.
     """
-    train, val = (counts for _, counts in _glance(task, data))
-    if not task.any_images or not train or not val:
+    train, val = (counts for _, counts in _count_both_sides(task, data))
+    if not task.accepts_any_images or not train or not val:
         return task, model
     sizes = {"train_size": sum(train), "val_size": sum(val)}
     return task.model_copy(update=sizes), model.model_copy(update={"classes": len(train)})
 
 
-def _glance(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:
+def _count_both_sides(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:
     """Return both sides, each with the number of images per class; None if it is unknown or takes too long to count."""
-    deadline_s = time.monotonic() + GLANCE_S
+    deadline_s = time.monotonic() + COUNT_LIMIT_S
     return [
-        (location, _counts(Path(location.paths[0]), deadline_s) if location.format == "class folders" else None)
+        (
+            location,
+            _count_per_class(Path(location.paths[0]), deadline_s) if location.format == "class folders" else None,
+        )
         for location in locate(task, data)
     ]
 
 
-def _counts(folder: Path, deadline_s: float) -> list[int] | None:
+def _count_per_class(folder: Path, deadline_s: float) -> list[int] | None:
     """Return the number of images of each class folder; None if a class has subfolders, or at the deadline."""
     counts = []
-    for name in _entries(folder)[0]:
-        inner_folders, files = _entries(folder / name)
+    for name in _list_folder(folder)[0]:
+        inner_folders, files = _list_folder(folder / name)
         if inner_folders or time.monotonic() > deadline_s:
             return None
         counts.append(sum(file.lower().endswith(IMAGE_SUFFIXES) for file in files))

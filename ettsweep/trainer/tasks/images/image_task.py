@@ -64,7 +64,7 @@ class ImageTask(TaskSpec):
     named_classes: ClassVar[int | None] = None
     """Number of classes of the data set that the task is named after."""
 
-    any_images: ClassVar[bool] = False
+    accepts_any_images: ClassVar[bool] = False
     """`True` if users may train on their own images instead."""
 
     kind: str
@@ -91,7 +91,7 @@ class ImageTask(TaskSpec):
     def classes(self) -> int | None:
         """Number of classes; None if only the data tell, which is so for the user's own images."""
         # No field says whose images they are: the user's own have another size than ImageNet.
-        is_custom = self.any_images and self.train_size != ImageTask.model_fields["train_size"].default
+        is_custom = self.accepts_any_images and self.train_size != ImageTask.model_fields["train_size"].default
         return None if is_custom else self.named_classes
 
 
@@ -99,7 +99,7 @@ class ImageNetTask(ImageTask):
     """ImageNet-1k with the paper's augmentation, or any other images of size `train_size` and `val_size`."""
 
     named_classes: ClassVar[int | None] = 1000
-    any_images: ClassVar[bool] = True
+    accepts_any_images: ClassVar[bool] = True
     kind: Literal["imagenet"] = "imagenet"
 
 
@@ -135,7 +135,7 @@ class Cifar100Task(CifarTask):
     std: Rgb = (0.2673, 0.2564, 0.2762)
 
 
-def misfits(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> list[str]:
+def incompatibilities(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> list[str]:
     """Return the reasons why a model cannot be trained on this task; empty if it can."""
     if not isinstance(model, ImageModel):
         return [f"model: task {task.kind} needs an image model (kind vit), got {model.kind}"]
@@ -143,7 +143,7 @@ def misfits(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> 
     hint = ""
     if isinstance(task, ImageTask):
         expected = {"channels": 3, "classes": task.classes}
-        hint = "; for your own images, set task.train_size and task.val_size" if task.any_images else ""
+        hint = "; for your own images, set task.train_size and task.val_size" if task.accepts_any_images else ""
     problems = [
         f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{hint if key == 'classes' else ''}"
         for key, value in expected.items()

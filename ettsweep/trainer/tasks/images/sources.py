@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ettsweep.errors import DataMissingError, UndecodableError, first_line
-from ettsweep.trainer.tasks.images.image_data import ORIGINAL, SPLITS, StoredSide, locate
-from ettsweep.trainer.tasks.images.image_index import folder_index, numbered, tar_index
+from ettsweep.trainer.tasks.images.image_data import CIFAR_FOLDERS, SPLITS, StoredSide, locate
+from ettsweep.trainer.tasks.images.image_index import folder_index, number_classes, tar_index
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 
 
@@ -48,19 +48,19 @@ Crop = Callable[[Image.Image], Image.Image]
 """Decodes an opened image, and returns the part of it that is used, in RGB."""
 
 
-def whole(image: Image.Image) -> Image.Image:
+def decode_rgb(image: Image.Image) -> Image.Image:
     """Return the full image in RGB."""
     image.load()
     return image if image.mode == "RGB" else image.convert("RGB")  # convert always copies
 
 
-def small(image: Image.Image) -> Image.Image:
+def decode_reduced(image: Image.Image) -> Image.Image:
     """Return the image in RGB at reduced size: the fastest way to see whether a file is complete."""
     image.draft("RGB", (1, 1))  # JPEGs are decoded at an eighth of their size; other formats ignore it
     return image.convert("RGB")
 
 
-def decode(stored: bytes | NDArray[np.uint8], crop: Crop = whole) -> Image.Image:
+def decode(stored: bytes | NDArray[np.uint8], crop: Crop = decode_rgb) -> Image.Image:
     """Return an image in RGB, as `crop` decodes it.
 
     Raises:
@@ -125,12 +125,12 @@ def open_source(location: StoredSide, kind: str) -> ImageSource:
         DataMissingError: there are none, or they cannot be read in this format.
     """
     stats = [Path(path).stat() for path in location.paths if Path(path).exists()]
-    return _listed(location, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
+    return _open_cached_source(location, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
 
 
 # Both sides of two data sets.
 @lru_cache(maxsize=4)
-def _listed(location: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
+def _open_cached_source(location: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
     """Open a source; `stamps` belong to the cache's key, so that changed files are listed again."""
     match location.format:
         case "class folders":
@@ -165,13 +165,13 @@ class TarSource(ImageSource):
 
     def __init__(self, location: StoredSide) -> None:
         self._tars = location.paths
-        self.classes, self.labels, self._names, self._places = tar_index(location.paths)
+        self.classes, self.labels, self._names, self._offsets = tar_index(location.paths)
 
     def name(self, index: int) -> str:
-        return f"{self._tars[self._places[index, 0]]}: {os.fsdecode(self._names[index])}"
+        return f"{self._tars[self._offsets[index, 0]]}: {os.fsdecode(self._names[index])}"
 
     def read(self, index: int) -> bytes:
-        tar, offset, size = self._places[index].tolist()
+        tar, offset, size = self._offsets[index].tolist()
         with Path(self._tars[tar]).open("rb", buffering=0) as file:
             return os.pread(file.fileno(), size, offset)
 
@@ -186,7 +186,7 @@ class CifarSource(ImageSource):
         from timm.data.dataset_factory import create_dataset
 
         split = {"train": "train", "val": "test"}[location.side]
-        folder = str(Path(location.paths[0]) / ORIGINAL[kind])
+        folder = str(Path(location.paths[0]) / CIFAR_FOLDERS[kind])
         try:
             data = create_dataset(f"torch/{kind}", root=location.paths[0], split=split, download=False)
         except RuntimeError:
@@ -197,10 +197,10 @@ class CifarSource(ImageSource):
         self.classes: list[str] = list(data.classes)
         self.labels = np.array(data.targets, dtype=np.int64)
         self._pixels_NHWC: NDArray[np.uint8] = data.data
-        self._where = f"{folder} ({split})"
+        self._location = f"{folder} ({split})"
 
     def name(self, index: int) -> str:
-        return f"{self._where}: image {index}"
+        return f"{self._location}: image {index}"
 
     def read(self, index: int) -> NDArray[np.uint8]:
         pixels_HWC: NDArray[np.uint8] = self._pixels_NHWC[index]
@@ -225,10 +225,11 @@ class HubSource(ImageSource):
             import datasets
 
             splits = datasets.load_dataset(name)
-            split = _only(f"{name}: split", SPLITS[location.side], list(splits))
+            split = _first_available(f"{name}: split", SPLITS[location.side], list(splits))
             table = splits[split]
-            self._image, label = (
-                _only(f"{name}: column", expected, table.column_names) for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
+            self._image_column, label = (
+                _first_available(f"{name}: column", expected, table.column_names)
+                for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
             )
             labels, names = table[label][:], getattr(table.features[label], "names", None)
             if None in labels:
@@ -236,18 +237,20 @@ class HubSource(ImageSource):
                     f"{name}: split {split} has rows without a label; the first is row {labels.index(None)}"
                 )
             # Only the image column, else each row would decode all of its columns.
-            self._rows = table.select_columns(self._image).cast_column(self._image, datasets.Image(decode=False))
+            self._rows = table.select_columns(self._image_column).cast_column(
+                self._image_column, datasets.Image(decode=False)
+            )
             if names:
                 self.classes, self.labels = list(names), np.array(labels, np.int64)
             else:
                 # Without names in the table, the values of the labels are the classes.
-                self.classes, self.labels = numbered(list(map(str, labels)))
+                self.classes, self.labels = number_classes(list(map(str, labels)))
         except DataMissingError:
             raise
         except Exception as error:  # network, hub and pyarrow raise errors of many types
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise DataMissingError(f"{name}: cannot be opened as a data set ({reason})") from error
-        self._where = f"{name}, {split}"
+        self._location = f"{name}, {split}"
         if not len(self.labels):
             raise DataMissingError(f"{name}: split {split} has no rows")
         if self.labels.min() < 0:  # test sets whose labels are secret have -1
@@ -256,7 +259,7 @@ class HubSource(ImageSource):
     def name(self, index: int) -> str:
         """Return the row, and the file name in the table if it has any."""
         path = self._stored(index).get("path")
-        return f"{self._where}, row {index}" + (f": {path}" if path else "")
+        return f"{self._location}, row {index}" + (f": {path}" if path else "")
 
     def read(self, index: int) -> bytes:
         """Return the bytes in the row, or those of the file that it refers to."""
@@ -265,10 +268,10 @@ class HubSource(ImageSource):
         return Path(path).read_bytes() if content is None and path else content or b""
 
     def _stored(self, index: int) -> dict[str, Any]:
-        return self._rows[index][self._image] or {}
+        return self._rows[index][self._image_column] or {}
 
 
-def _only(label: str, expected: tuple[str, ...], available: list[str]) -> str:
+def _first_available(label: str, expected: tuple[str, ...], available: list[str]) -> str:
     names = [name for name in expected if name in available]
     if not names:
         raise DataMissingError(f"{label}: expected one of {', '.join(expected)}, it has {', '.join(available)}")

@@ -38,7 +38,7 @@ def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
     try:
         # "r:" accepts no compression: images are read at their offsets later.
         with Path(path).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            members = list(_members(tar, Path(path).stem))
+            members = list(_iterate_files(tar, Path(path).stem))
             classes = _webdataset_classes(file.fileno(), members)
     except (tarfile.TarError, EOFError) as error:
         raise DataMissingError(f"{path}: cannot be read as an uncompressed tar ({error}); see docs/data.md") from None
@@ -47,13 +47,13 @@ def images_in(path: str, extensions: set[str]) -> Iterator[TarMember]:
     for member in members:
         if Path(member.name).suffix.lower() not in extensions:
             continue
-        class_name = classes.get(_key(member.name)) if classes else member.class_name
+        class_name = classes.get(_sample_key(member.name)) if classes else member.class_name
         if class_name is None:
             raise DataMissingError(f"{path}: {member.name} has no label: neither a .cls file nor one in a .json file")
         yield member._replace(class_name=class_name)
 
 
-def _members(tar: tarfile.TarFile, stem: str, start: int = 0, parent: str = "") -> Iterator[TarMember]:
+def _iterate_files(tar: tarfile.TarFile, stem: str, start: int = 0, parent: str = "") -> Iterator[TarMember]:
     """Yield the files of a tar and of the tars in it; `start` and `parent` are offset and name of an inner tar."""
     for entry in tar:
         if not entry.isfile():
@@ -61,7 +61,9 @@ def _members(tar: tarfile.TarFile, stem: str, start: int = 0, parent: str = "") 
         if entry.name.endswith(".tar"):
             # An inner tar is stored as it is, so offsets in it only need its start added.
             with tarfile.open(fileobj=tar.extractfile(entry), mode="r:") as inner:
-                yield from _members(inner, Path(entry.name).stem, start + entry.offset_data, f"{parent}{entry.name}/")
+                yield from _iterate_files(
+                    inner, Path(entry.name).stem, start + entry.offset_data, f"{parent}{entry.name}/"
+                )
         else:
             folder = Path(entry.name).parent.name
             yield TarMember(parent + entry.name, start + entry.offset_data, entry.size, folder or stem)
@@ -73,17 +75,17 @@ def _webdataset_classes(descriptor: int, members: list[TarMember]) -> dict[str, 
     for member in members:
         kind = Path(member.name).suffix.lower()
         # A .cls file has precedence over the label in a .json file.
-        if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in classes):
+        if kind not in (".cls", ".json") or (kind == ".json" and _sample_key(member.name) in classes):
             continue
         content = os.pread(descriptor, member.size, member.offset)
         # A file without a readable label gives its sample no class.
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             label = json.loads(content)["label"] if kind == ".json" else content.decode().strip()
-            classes[_key(member.name)] = str(label)
+            classes[_sample_key(member.name)] = str(label)
     return classes
 
 
-def _key(name: str) -> str:
+def _sample_key(name: str) -> str:
     """Return the key that the files of one WebDataset sample share: the path up to the first dot of the file name."""
     folder, _, file = name.rpartition("/")
     return f"{folder}/{file.partition('.')[0]}"

@@ -17,7 +17,14 @@ from ettsweep.errors import CorruptError, EttsweepError, InputError
 from ettsweep.files import cache_folder, sha256_of, write_atomic
 from ettsweep.processes import cores
 from ettsweep.trainer.tasks.data_location import SIDES, Side
-from ettsweep.trainer.tasks.text.corpus_manifest import AGAIN, SHARDS, TOKENIZER, Manifest, corpus_digest, read_manifest
+from ettsweep.trainer.tasks.text.corpus_manifest import (
+    RETOKENISE_HINT,
+    SHARDS,
+    TOKENIZER,
+    Manifest,
+    corpus_digest,
+    read_manifest,
+)
 from ettsweep.trainer.tasks.text.shards import ShardWriter, Texts, block_starts, shard_size, unpack
 from ettsweep.trainer.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
 
@@ -122,7 +129,7 @@ class Corpus:
 # --- in memory --------------------------------------------------------------------------------------------------------
 
 
-def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[bool]) -> Corpus:
+def corpus_from_texts(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[bool]) -> Corpus:
     """Return a corpus in memory, with the tokens that `ettsweep data text` would write.
 
     Args:
@@ -153,20 +160,20 @@ def add_documents(writer: ShardWriter, tokenizer: Tokenizer, documents: Sequence
 # --- on disk ----------------------------------------------------------------------------------------------------------
 
 
-class _Files:
+class _ShardFiles:
     """Memory-mapped shard files of one side; at most `OPEN_SHARDS` of them are open at once."""
 
     def __init__(self, folder: Path, manifest: Manifest, side: Side) -> None:
         self._shards, self._n_vocab, self._side = folder / SHARDS, manifest.n_vocab, side
         self._records = [record for record in manifest.shards if record.counts(side).documents]
         # Per instance, since a cache on the method would keep every corpus alive.
-        self._opened = lru_cache(OPEN_SHARDS)(self._open)
+        self._open_cached = lru_cache(OPEN_SHARDS)(self._open)
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitem__(self, shard: int, /) -> Texts:
-        return self._opened(shard)
+        return self._open_cached(shard)
 
     def _open(self, shard: int) -> Texts:
         # Shards without documents of this side were left out: indices are not those of the manifest.
@@ -191,12 +198,12 @@ def open_corpus(folder: Path) -> Corpus:
     """
     # The cheap checks come first: manifest, tokenizer, sizes, checksums.
     manifest = read_manifest(folder)
-    tokenizer = read_own_tokenizer(folder, manifest)
-    verify(folder, manifest)
-    return Corpus(tokenizer, manifest.digest, lambda side: _Files(folder, manifest, side))
+    tokenizer = read_corpus_tokenizer(folder, manifest)
+    verify_shards(folder, manifest)
+    return Corpus(tokenizer, manifest.digest, lambda side: _ShardFiles(folder, manifest, side))
 
 
-def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
+def read_corpus_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
     """Return the tokenizer in the folder of a corpus.
 
     Raises:
@@ -207,16 +214,18 @@ def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
         tokenizer = read_tokenizer_file(path)
     except (OSError, InputError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise CorruptError(f"{path}: is not the tokenizer of these shards: {reason}; {AGAIN}") from None
+        raise CorruptError(f"{path}: is not the tokenizer of these shards: {reason}; {RETOKENISE_HINT}") from None
     if (tokenizer.sha256, tokenizer.n_vocab) != (manifest.tokenizer_sha256, manifest.n_vocab):
         raise CorruptError(
             f"{path}: is not the tokenizer that the shards were made with (it has {tokenizer.bpe_tokens} byte-pair "
-            f"tokens, theirs had {manifest.bpe_tokens}); put that one back, or {AGAIN}"
+            f"tokens, theirs had {manifest.bpe_tokens}); put that one back, or {RETOKENISE_HINT}"
         )
     return tokenizer
 
 
-def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callable[[int], None] | None = None) -> None:
+def verify_shards(
+    folder: Path, manifest: Manifest, *, force: bool = False, on_bytes_read: Callable[[int], None] | None = None
+) -> None:
     """Compare sizes and checksums of all shards with the manifest.
 
     Files that have passed before are not read again for their checksums, unless `force`. `on_bytes_read` is called with
@@ -236,21 +245,23 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
         # Also against the counts: with edited ones, `unpack` would read beyond the file.
         if stat.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
             problems.append(f"{path}: has {stat.st_size} bytes, {record.size} were written")
-    _raise_changed(problems)  # before all shards are read for their checksums
-    stamp = stamp_of(folder, manifest)
-    if not anew and stamp is not None and stamp.exists():
+    _raise_if_changed(problems)  # before all shards are read for their checksums
+    stamp = verification_stamp(folder, manifest)
+    if not force and stamp is not None and stamp.exists():
         return
     with ThreadPoolExecutor(min(16, cores())) as pool:  # hashing releases the GIL
-        mismatches = pool.map(lambda record: _changed(folder / SHARDS / record.name, record.sha256), manifest.shards)
+        mismatches = pool.map(
+            lambda record: _checksum_problem(folder / SHARDS / record.name, record.sha256), manifest.shards
+        )
         for record, problem in zip(manifest.shards, mismatches, strict=True):
             problems += [problem] if problem else []
-            if tell is not None:
-                tell(record.size)
-    _raise_changed(problems)
+            if on_bytes_read is not None:
+                on_bytes_read(record.size)
+    _raise_if_changed(problems)
     mark_verified(stamp)
 
 
-def _changed(path: Path, sha256: str) -> str | None:
+def _checksum_problem(path: Path, sha256: str) -> str | None:
     try:
         is_unchanged = sha256_of(path) == sha256
     except OSError as error:
@@ -258,7 +269,7 @@ def _changed(path: Path, sha256: str) -> str | None:
     return None if is_unchanged else f"{path}: was changed after tokenisation (its checksum differs)"
 
 
-def _raise_changed(problems: Sequence[str]) -> None:
+def _raise_if_changed(problems: Sequence[str]) -> None:
     if problems:
         omitted = [f"and {len(problems) - 10} more"] if len(problems) > 10 else []
         raise CorruptError(
@@ -266,7 +277,7 @@ def _raise_changed(problems: Sequence[str]) -> None:
         )
 
 
-def stamp_of(folder: Path, manifest: Manifest) -> Path | None:
+def verification_stamp(folder: Path, manifest: Manifest) -> Path | None:
     """Return the cache file that marks these shards as verified; None if a shard or the cache is missing.
 
     Its name depends on path, size, modification time and inode of each shard, so any change makes it another one.

@@ -18,13 +18,13 @@ from ettsweep.trainer.tasks.text.text_task import CorpusDigest
 VERSION = 1
 """Version of the format on disk."""
 
-LONG = 512
+BLOCK_TOKENS = 512
 """Tokens of a block, without [start] and [end], in the paper's models. Statistics of a corpus are for this size; longer
 sentences are cut."""
 
 MANIFEST, TOKENIZER, SHARDS = "manifest.json", "tokenizer.json", "shards"
 
-Documents = Literal["blank-line", "line", "file"]
+DocumentUnit = Literal["blank-line", "line", "file"]
 """What counts as a document in a text file: a paragraph between blank lines, a line, or the whole file."""
 
 Count = Annotated[int, Field(ge=0)]
@@ -71,7 +71,7 @@ class Settings(StrictModel):
     """
 
     text_field: str
-    documents: Documents
+    documents: DocumentUnit
     val_fraction: Annotated[float, Field(gt=0, lt=1)]
     val_below: Annotated[int, Field(gt=0)]
     shard_mib: Annotated[float, Field(gt=0)]
@@ -109,7 +109,7 @@ def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) ->
     return digest([tokenizer_sha256, n_vocab, list(shards)])
 
 
-def add_up(counts: Iterable[Counts]) -> Counts:
+def sum_counts(counts: Iterable[Counts]) -> Counts:
     """Return the sum of counts, field by field."""
     rows = [entry.model_dump() for entry in counts]
     return Counts(**{name: sum(row[name] for row in rows) for name in Counts.model_fields})
@@ -131,7 +131,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = path.read_bytes()
     except OSError as error:
-        _missing(folder, error)
+        _raise_missing(folder, error)
     _check_version(path, data)  # before validation: another version has other fields
     try:
         manifest = Manifest.model_validate_json(data)
@@ -141,23 +141,23 @@ def read_manifest(folder: Path) -> Manifest:
         manifest.tokenizer_sha256, manifest.n_vocab, (shard.sha256 for shard in manifest.shards)
     )
     if expected_digest != manifest.digest or any(
-        manifest.counts(side) != add_up(shard.counts(side) for shard in manifest.shards) for side in SIDES
+        manifest.counts(side) != sum_counts(shard.counts(side) for shard in manifest.shards) for side in SIDES
     ):
-        raise CorruptError(f"{path}: was edited: its digest or counts are not those of its shards; {AGAIN}")
+        raise CorruptError(f"{path}: was edited: its digest or counts are not those of its shards; {RETOKENISE_HINT}")
     empty_sides = [
         side_name
         for side_name, side in (("training", manifest.train), ("validation", manifest.val))
         if not side.documents
     ]
     if empty_sides:
-        raise DataMissingError(f"{folder}: has no {' and no '.join(empty_sides)} document; {AGAIN}")
+        raise DataMissingError(f"{folder}: has no {' and no '.join(empty_sides)} document; {RETOKENISE_HINT}")
     return manifest
 
 
-AGAIN = "create it again with `ettsweep data text`"
+RETOKENISE_HINT = "create it again with `ettsweep data text`"
 
 
-def _missing(folder: Path, error: OSError) -> NoReturn:
+def _raise_missing(folder: Path, error: OSError) -> NoReturn:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise DataMissingError(f"{folder / MANIFEST}: cannot be read ({error.strerror})")
     if (folder / SHARDS).is_dir():
@@ -170,7 +170,7 @@ def _check_version(path: Path, data: bytes) -> None:
     try:
         value = loads(data)
     except ValueError as error:
-        raise CorruptError(f"{path}: no valid JSON: {error}; {AGAIN}") from None
+        raise CorruptError(f"{path}: no valid JSON: {error}; {RETOKENISE_HINT}") from None
     version = value.get("version") if isinstance(value, dict) else None
     if version != VERSION:
-        raise CorruptError(f"{path}: has version {version!r}, this ettsweep reads version {VERSION}; {AGAIN}")
+        raise CorruptError(f"{path}: has version {version!r}, this ettsweep reads version {VERSION}; {RETOKENISE_HINT}")

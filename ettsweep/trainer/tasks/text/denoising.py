@@ -17,8 +17,8 @@ from ettsweep.errors import DataMissingError, InputError
 from ettsweep.runs.spec import TextModel
 from ettsweep.seeding import derive_seed
 from ettsweep.token_ids import END, PAD, START, mask_id
-from ettsweep.trainer.tasks.registry import bound
-from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings, global_batches, used
+from ettsweep.trainer.tasks.registry import bind_to_data
+from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings, global_batches, select_training_samples
 from ettsweep.trainer.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus
 from ettsweep.trainer.tasks.text.pydoc import pydoc_corpus
 from ettsweep.trainer.tasks.text.text_data import text_folder
@@ -27,17 +27,17 @@ from ettsweep.trainer.tasks.text.tokenizer import word_starts
 
 Ids = NDArray[np.int64]
 
-ENDS = 2
+BOUNDARY_TOKENS = 2
 """Tokens around each text: [start] and [end]."""
 
 VALIDATION_SLICE = 32
 """Texts of one validation batch. The corruption of a text does not depend on it."""
 
-KEPT = 2000
+MAX_CACHED_TEXTS = 2000
 """Up to this many validation texts of a process stay on the device; more are corrupted again at each evaluation."""
 
 
-class Text(NamedTuple):
+class WordMarkedText(NamedTuple):
     """A text before corruption.
 
     Attributes:
@@ -51,14 +51,14 @@ class Text(NamedTuple):
     starts_T: NDArray[np.bool_]
 
 
-def with_words(block: TextBlock, corpus: Corpus) -> Text:
+def mark_words(block: TextBlock, corpus: Corpus) -> WordMarkedText:
     """Return the text of a block, with the tokens marked that start a word."""
     starts_T = word_starts(block.tokens_T, corpus.leads_with_space, corpus.is_space)
     starts_T[np.cumsum(block.lengths_S)[:-1]] = True
-    return Text(*block, starts_T)
+    return WordMarkedText(*block, starts_T)
 
 
-def permuted(text: Text, rng: np.random.Generator) -> tuple[Ids, NDArray[np.bool_]]:
+def permute_sentences(text: WordMarkedText, rng: np.random.Generator) -> tuple[Ids, NDArray[np.bool_]]:
     """Return the tokens [T] with the sentences in random order, and the mask of those that start a word [T]."""
     stops = np.cumsum(text.lengths_S)
     order = rng.permutation(len(stops))
@@ -66,7 +66,7 @@ def permuted(text: Text, rng: np.random.Generator) -> tuple[Ids, NDArray[np.bool
     return text.tokens_T[positions], text.starts_T[positions]
 
 
-def span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids:
+def draw_span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids:
     """Draw span lengths, in words, from Poisson(mean) until they sum to `budget`; the last one is shortened to fit."""
     lengths: Ids = rng.poisson(mean, budget)
     # Lengths may be 0, so `budget` of them need not be enough.
@@ -80,7 +80,7 @@ def span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids:
     return lengths
 
 
-def infill(tokens: Ids, starts: NDArray[np.bool_], lengths: Ids, mask: int, rng: np.random.Generator) -> Ids:
+def infill_spans(tokens: Ids, starts: NDArray[np.bool_], lengths: Ids, mask: int, rng: np.random.Generator) -> Ids:
     """Replace each span by one mask; spans start at distinct random words.
 
     Spans may overlap: a mask inside another span is removed with it. A span that reaches beyond the text is cut.
@@ -108,7 +108,7 @@ def infill(tokens: Ids, starts: NDArray[np.bool_], lengths: Ids, mask: int, rng:
     return infilled
 
 
-def insert(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -> Ids:
+def insert_masks(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -> Ids:
     """Insert `count` masks at random positions, before the first and after the last token included."""
     result = np.full(len(tokens) + count, mask, dtype=np.int64)
     token_positions = rng.permutation(len(result))[count:]
@@ -117,27 +117,27 @@ def insert(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -> Ids:
     return result
 
 
-def corrupt(text: Text, spec: DenoisingTask, mask: int, at_most: int, rng: np.random.Generator) -> Ids:
+def corrupt(text: WordMarkedText, spec: DenoisingTask, mask: int, max_tokens: int, rng: np.random.Generator) -> Ids:
     """Return the corrupted tokens of a text: sentences permuted, spans replaced by masks, as in BART's released code.
 
     Spans are drawn until their words are `mask_ratio` of all words. A span of length 0 becomes an inserted mask, as
     long as the result has at most `max_tokens` tokens.
     """
     if spec.permute_sentences:
-        tokens, starts = permuted(text, rng)
+        tokens, starts = permute_sentences(text, rng)
     else:
         tokens, starts = text.tokens_T, text.starts_T
     # Rounded first: a product such as 0.07 * 100 = 7.000000000000001 would ask for one word too many.
     budget = math.ceil(round(spec.mask_ratio * int(starts.sum()), 9))
     if budget == 0:
         return tokens
-    lengths = span_lengths(budget, spec.span_mean, rng)
+    lengths = draw_span_lengths(budget, spec.span_mean, rng)
     spans = lengths[lengths > 0]
-    infilled = infill(tokens, starts, spans, mask, rng)
-    return insert(infilled, min(len(lengths) - len(spans), at_most - len(infilled)), mask, rng)
+    infilled = infill_spans(tokens, starts, spans, mask, rng)
+    return insert_masks(infilled, min(len(lengths) - len(spans), max_tokens - len(infilled)), mask, rng)
 
 
-def padded(texts: Sequence[Ids], length: int) -> Ids:
+def pad_texts(texts: Sequence[Ids], length: int) -> Ids:
     """Return texts [B, length], each between [start] and [end] and padded with [pad]."""
     rows = np.full((len(texts), length), PAD, dtype=np.int64)
     for row, text in zip(rows, texts, strict=True):
@@ -147,7 +147,7 @@ def padded(texts: Sequence[Ids], length: int) -> Ids:
     return rows
 
 
-def shifted(target_BT: Ids) -> Ids:
+def decoder_inputs(target_BT: Ids) -> Ids:
     """Return the decoder's input [B, T]: the target shifted right by one, with [end] in front, as in BART."""
     previous_BT = np.roll(target_BT, 1, axis=1)
     previous_BT[:, 0] = END
@@ -172,53 +172,67 @@ class Denoising:
         self._spec, self._seed, self._device, self._share = spec, seed, device, share
         self._tokens, self._mask = model.tokens, mask_id(model.vocabulary)
         self._corpus = corpus
-        self._train = corpus.blocks("train", model.tokens - ENDS)
-        self._validation = corpus.blocks("val", model.tokens - ENDS)
+        self._train = corpus.blocks("train", model.tokens - BOUNDARY_TOKENS)
+        self._validation = corpus.blocks("val", model.tokens - BOUNDARY_TOKENS)
         count = min(len(self._validation), spec.val_blocks)
         # Evenly spread over the corpus: the first documents alone may all be of one kind.
         spread_indices = np.arange(count) * len(self._validation) // count
-        self._measured = [spread_indices[list(positions)] for positions in share.validation(count, VALIDATION_SLICE)]
+        self._validation_slices = [
+            spread_indices[list(positions)] for positions in share.validation(count, VALIDATION_SLICE)
+        ]
         self.fingerprint = corpus.digest
-        self._used = used(len(self._train), spec.samples)
-        self.steps_per_epoch = len(self._used) // share.batch_size
+        self._training_samples = select_training_samples(len(self._train), spec.samples)
+        self.steps_per_epoch = len(self._training_samples) // share.batch_size
         if not self.steps_per_epoch:
             raise DataMissingError(
-                f"task {spec.kind}: batch_size {share.batch_size} is more than the {len(self._used)} training texts "
-                f"of up to {model.tokens - ENDS} tokens; --set batch_size={max(1, len(self._used))} or less"
+                f"task {spec.kind}: batch_size {share.batch_size} is more than the {len(self._training_samples)} training texts "
+                f"of up to {model.tokens - BOUNDARY_TOKENS} tokens; --set batch_size={max(1, len(self._training_samples))} or less"
             )
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        for epoch, batch_B in global_batches(self._used, self._share.batch_size, self._seed, first_step):
-            target_lengths = self._train.sizes(batch_B) + ENDS
+        for epoch, batch_B in global_batches(self._training_samples, self._share.batch_size, self._seed, first_step):
+            target_lengths = self._train.sizes(batch_B) + BOUNDARY_TOKENS
             for positions in self._share.slices:
                 chosen = slice(positions.start, positions.stop)
                 share = float(target_lengths[chosen].sum() / target_lengths.sum())
                 # By tokens, not by texts: `loss` is a mean over the tokens of a micro-batch, and the weighted sum of
                 # micro-batches must be the mean over the tokens of the global batch.
-                yield self._batch(self._train, batch_B[chosen], (self._seed, "corruption", epoch), share)
+                yield self._make_batch(self._train, batch_B[chosen], (self._seed, "corruption", epoch), share)
 
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation texts in slices; every run sees the same texts."""
-        return iter(self._kept if sum(map(len, self._measured)) <= KEPT else self._slices())
+        return iter(
+            self._cached_validation
+            if sum(map(len, self._validation_slices)) <= MAX_CACHED_TEXTS
+            else self._make_validation()
+        )
 
     @cached_property
-    def _kept(self) -> list[Batch]:
-        return list(self._slices())
+    def _cached_validation(self) -> list[Batch]:
+        return list(self._make_validation())
 
-    def _slices(self) -> Iterator[Batch]:
-        for indices in self._measured:
-            yield self._batch(self._validation, indices, (0, "validation corruption"), 1.0)
+    def _make_validation(self) -> Iterator[Batch]:
+        for indices in self._validation_slices:
+            yield self._make_batch(self._validation, indices, (0, "validation corruption"), 1.0)
 
-    def _batch(self, blocks: TextBlocks, indices: Ids, key: tuple[int, str, *tuple[int, ...]], share: float) -> Batch:
+    def _make_batch(
+        self, blocks: TextBlocks, indices: Ids, key: tuple[int, str, *tuple[int, ...]], share: float
+    ) -> Batch:
         """Return a batch of (source, decoder input, target), each [B, T]; each text has its own random generator."""
-        texts = [with_words(blocks.block(int(k)), self._corpus) for k in indices]
+        texts = [mark_words(blocks.block(int(k)), self._corpus) for k in indices]
         sources = [
-            corrupt(text, self._spec, self._mask, self._tokens - ENDS, np.random.default_rng(derive_seed(*key, int(k))))
+            corrupt(
+                text,
+                self._spec,
+                self._mask,
+                self._tokens - BOUNDARY_TOKENS,
+                np.random.default_rng(derive_seed(*key, int(k))),
+            )
             for text, k in zip(texts, indices, strict=True)
         ]
-        target_BT = padded([text.tokens_T for text in texts], self._tokens)
+        target_BT = pad_texts([text.tokens_T for text in texts], self._tokens)
         # All of the full length, so that shapes never change: a change would recompile the model.
-        arrays = padded(sources, self._tokens), shifted(target_BT), target_BT
+        arrays = pad_texts(sources, self._tokens), decoder_inputs(target_BT), target_BT
         inputs = tuple(self._on_device(torch.from_numpy(array)) for array in arrays)
         return Batch(inputs, inputs[-1], share)
 
@@ -229,11 +243,11 @@ class Denoising:
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return the mean cross-entropy per target token, in nats; `outputs` is the sum over the batch."""
-        return outputs / _tokens(batch)
+        return outputs / _count_target_tokens(batch)
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return float64 (sum of cross-entropies, number of target tokens) of a validation slice."""
-        return torch.stack([outputs.double(), _tokens(batch).double()])
+        return torch.stack([outputs.double(), _count_target_tokens(batch).double()])
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """Return val_loss (nats per target token) and val_bits (bits per target token)."""
@@ -241,7 +255,7 @@ class Denoising:
         return {"val_loss": loss / tokens, "val_bits": loss / tokens / math.log(2)}
 
 
-def _tokens(batch: Batch) -> Tensor:
+def _count_target_tokens(batch: Batch) -> Tensor:
     return (batch.targets != PAD).sum()
 
 
@@ -256,7 +270,7 @@ def load_denoising(
         CorruptError: the corpus was changed after tokenisation.
     """
     if task.corpus is None:
-        local_corpus = bound(task, loading.data).corpus
+        local_corpus = bind_to_data(task, loading.data).corpus
         raise InputError(
             f"task.corpus is missing, so the run could train on any text; the text at hand is {local_corpus}"
         )

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import IO, Any, Literal, NamedTuple
 
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, error_line, first_line
-from ettsweep.trainer.tasks.text.corpus_manifest import Documents
+from ettsweep.trainer.tasks.text.corpus_manifest import DocumentUnit
 
 SUFFIXES: dict[str, Literal["text", "JSON lines", "parquet"]] = {
     ".txt": "text",
@@ -28,18 +28,18 @@ SUFFIXES: dict[str, Literal["text", "JSON lines", "parquet"]] = {
     ".parquet": "parquet",
 }
 
-KNOWN = ".txt, .jsonl (or .ndjson, .json) and .parquet, the first two also as .gz"
+SUPPORTED_SUFFIXES = ".txt, .jsonl (or .ndjson, .json) and .parquet, the first two also as .gz"
 
-HUB = "hfds/"
+HUB_PREFIX = "hfds/"
 
-MAX_DOCUMENT = 128 * 2**20
+MAX_DOCUMENT_BYTES = 128 * 2**20
 """Largest document, in bytes: a document is held in memory, also by the process that tokenises it."""
 
-ROWS = 256
+ROWS_PER_BATCH = 256
 """Rows of a table that are held in memory at once."""
 
 
-def is_text(name: str) -> bool:
+def is_text_file(name: str) -> bool:
     """Return `True` if text can be read from a file of this name."""
     return Path(name.lower().removesuffix(".gz")).suffix in SUFFIXES
 
@@ -81,74 +81,76 @@ def find_sources(text: str) -> list[Source]:
         DataMissingError: it does not exist, has no text, or cannot be opened.
         InputError: the format of a file is not supported, or there is no such split.
     """
-    if text.startswith(HUB):
-        name, _, split = text.removeprefix(HUB).partition(":")
-        return _hub(name, split or "train")
+    if text.startswith(HUB_PREFIX):
+        name, _, split = text.removeprefix(HUB_PREFIX).partition(":")
+        return _hub_sources(name, split or "train")
     path = Path(text).expanduser()
     if path.is_dir():
-        return _saved(text, path, "") if _is_saved(path) else _folder(path)
+        return _saved_sources(text, path, "") if _is_saved_data_set(path) else _folder_sources(path)
     if path.exists():
-        return [_file(path)]
+        return [_file_source(path)]
     # Only now: the name of a file or folder may contain a colon.
     name, colon, split = str(path).rpartition(":")
-    if colon and _is_saved(Path(name)):
-        return _saved(text, Path(name), split)
+    if colon and _is_saved_data_set(Path(name)):
+        return _saved_sources(text, Path(name), split)
     if not has_magic(text):
         raise DataMissingError(f"--input {text}: does not exist")
     names = sorted(glob(str(path), recursive=True))  # noqa: PTH207 (a pattern may be absolute)
     files = [Path(name) for name in names if not Path(name).is_dir()]
     if not files:
         raise DataMissingError(f"--input {text}: no file matches")
-    return [_file(file) for file in files]
+    return [_file_source(file) for file in files]
 
 
-def _file(path: Path) -> Source:
+def _file_source(path: Path) -> Source:
     name = path.name.lower()
     kind = SUFFIXES.get(Path(name.removesuffix(".gz")).suffix)
     if kind is None or name.endswith(".parquet.gz"):
-        raise InputError(f"--input {path}: unsupported format; supported are {KNOWN}")
+        raise InputError(f"--input {path}: unsupported format; supported are {SUPPORTED_SUFFIXES}")
     # Resolved, so that a file that two inputs name is recognised as the same.
     return Source(str(path.resolve()), kind)
 
 
-def _folder(path: Path) -> list[Source]:
+def _folder_sources(path: Path) -> list[Source]:
     try:
         entries = sorted(path.iterdir())
     except OSError as error:
         raise DataMissingError(f"--input {path}: {error.strerror}") from None
     files = [file for file in entries if file.is_file() and not file.name.startswith(".")]
-    files = [file for file in files if is_text(file.name)]
+    files = [file for file in files if is_text_file(file.name)]
     if not files:
         contents = ", ".join(file.name + "/" * file.is_dir() for file in entries[:6]) or "nothing"
         raise DataMissingError(
-            f"--input {path}: no text in this folder, which holds {contents}; supported are {KNOWN}; "
+            f"--input {path}: no text in this folder, which holds {contents}; supported are {SUPPORTED_SUFFIXES}; "
             f"'{path}/**/*.txt' includes subfolders"
         )
-    return [_file(file) for file in files]
+    return [_file_source(file) for file in files]
 
 
-def _is_saved(path: Path) -> bool:
+def _is_saved_data_set(path: Path) -> bool:
     # The files of `datasets.save_to_disk`: of several splits, or of a single one.
     names = ("state.json", "dataset_info.json")
     return (path / "dataset_dict.json").is_file() or all((path / name).is_file() for name in names)
 
 
-def _hub(name: str, split: str) -> list[Source]:
-    datasets = _import_datasets(f"{HUB}{name}")
+def _hub_sources(name: str, split: str) -> list[Source]:
+    datasets = _import_datasets(f"{HUB_PREFIX}{name}")
     try:
         builder = datasets.load_dataset_builder(name)
         files = {str(key): [str(file) for file in paths] for key, paths in (builder.config.data_files or {}).items()}
     except Exception as error:  # network, hub and file system raise errors of many types
-        raise DataMissingError(f"--input {HUB}{name}: cannot be opened as a data set ({error_line(error)})") from error
+        raise DataMissingError(
+            f"--input {HUB_PREFIX}{name}: cannot be opened as a data set ({error_line(error)})"
+        ) from error
     if files and split not in files:
-        names = ", ".join(f"{HUB}{name}:{key}" for key in files)
-        raise InputError(f"--input {HUB}{name}: has no split {split!r}; choose one: {names}")
+        names = ", ".join(f"{HUB_PREFIX}{name}:{key}" for key in files)
+        raise InputError(f"--input {HUB_PREFIX}{name}: has no split {split!r}; choose one: {names}")
     if builder.name == "parquet":  # read by pyarrow, for the reason at the top of this module
         return [Source(file, "parquet") for file in files[split]]
     return [Source(name, "hub", split)]
 
 
-def _saved(text: str, folder: Path, split: str) -> list[Source]:
+def _saved_sources(text: str, folder: Path, split: str) -> list[Source]:
     datasets = _import_datasets(text)
     try:
         table = datasets.load_from_disk(str(folder), keep_in_memory=False)
@@ -181,7 +183,7 @@ def _import_datasets(text: str) -> ModuleType:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_documents(source: Source, text_field: str, documents: Documents) -> Iterator[str]:
+def read_documents(source: Source, text_field: str, documents: DocumentUnit) -> Iterator[str]:
     """Yield the documents of a source, stripped of white space at both ends; some may be empty.
 
     Args:
@@ -194,23 +196,23 @@ def read_documents(source: Source, text_field: str, documents: Documents) -> Ite
         FailedError: it is not UTF-8, not JSON, or truncated; the message names file and line or byte.
         InputError: a line or table has no such field, or a document is too large.
     """
-    with _readable(source):
+    with _named_read_errors(source):
         texts: Iterator[str]
         match source.kind:
             case "text":
-                texts = (text.replace("\r\n", "\n") for _, text in _decoded(source, documents))
+                texts = (text.replace("\r\n", "\n") for _, text in _read_text_documents(source, documents))
             case "JSON lines":
-                texts = _json_lines(source, text_field)
+                texts = _read_json_lines(source, text_field)
             case "parquet":
-                texts = _parquet(source, text_field)
+                texts = _read_parquet(source, text_field)
             case _:
-                texts = _data_set(source, text_field)
+                texts = _read_data_set(source, text_field)
         for text in texts:
             yield text.strip()
 
 
 @contextmanager
-def _readable(source: Source) -> Iterator[None]:
+def _named_read_errors(source: Source) -> Iterator[None]:
     """Turn errors of reading and unpacking into ours, which name the source."""
     try:
         yield
@@ -227,15 +229,15 @@ def _readable(source: Source) -> Iterator[None]:
         raise DataMissingError(f"{source.path}: cannot be read {kind}({reason})") from None
 
 
-def _decoded(source: Source, documents: Documents) -> Iterator[tuple[int, str]]:
+def _read_text_documents(source: Source, documents: DocumentUnit) -> Iterator[tuple[int, str]]:
     """Yield the documents of a text file or of JSON lines, each with the number of its last line."""
     opener: Any = gzip.open if source.path.lower().endswith(".gz") else open
     with opener(source.path, "rb") as stream:
-        for line, start, data in _documents(stream, documents):
-            if len(data) > MAX_DOCUMENT:
+        for line, start, data in _split_documents(stream, documents):
+            if len(data) > MAX_DOCUMENT_BYTES:
                 hint = "; --documents blank-line or line makes smaller ones of a text file"
                 raise InputError(
-                    f"{source.path}: the document at byte {start} has more than {MAX_DOCUMENT // 2**20} MiB"
+                    f"{source.path}: the document at byte {start} has more than {MAX_DOCUMENT_BYTES // 2**20} MiB"
                     f"{hint if source.kind == 'text' else ''}"
                 )
             try:
@@ -249,14 +251,14 @@ def _decoded(source: Source, documents: Documents) -> Iterator[tuple[int, str]]:
             yield line, text
 
 
-def _documents(stream: IO[bytes], documents: Documents) -> Iterator[tuple[int, int, bytes]]:
+def _split_documents(stream: IO[bytes], documents: DocumentUnit) -> Iterator[tuple[int, int, bytes]]:
     """Yield last line, first byte and content of each document, cut off beyond `MAX_DOCUMENT_BYTES`."""
     if documents == "file":
         # One byte more than allowed, which tells the caller that the document is too large.
-        yield 1, 0, stream.read(MAX_DOCUMENT + 1)
+        yield 1, 0, stream.read(MAX_DOCUMENT_BYTES + 1)
         return
     line, start, end, lines = 0, 0, 0, list[bytes]()
-    while data := stream.readline(MAX_DOCUMENT + 1):
+    while data := stream.readline(MAX_DOCUMENT_BYTES + 1):
         line += 1
         blank = data.isspace()
         if not blank:
@@ -264,15 +266,15 @@ def _documents(stream: IO[bytes], documents: Documents) -> Iterator[tuple[int, i
             lines.append(data)
         end += len(data)
         # Also when too much is collected: a file without blank lines must not fill the memory.
-        if lines and (blank or documents == "line" or end - start > MAX_DOCUMENT):
+        if lines and (blank or documents == "line" or end - start > MAX_DOCUMENT_BYTES):
             yield line, start, b"".join(lines)
             lines = []
     if lines:
         yield line, start, b"".join(lines)
 
 
-def _json_lines(source: Source, text_field: str) -> Iterator[str]:
-    for line, data in _decoded(source, "line"):
+def _read_json_lines(source: Source, text_field: str) -> Iterator[str]:
+    for line, data in _read_text_documents(source, "line"):
         location = f"{source.path}:{line}"
         try:
             value = json.loads(data)
@@ -283,12 +285,12 @@ def _json_lines(source: Source, text_field: str) -> Iterator[str]:
             raise FailedError(f"{location}: one JSON object a line is expected, got {type(value).__name__}")
         if text_field not in value:
             texts = [key for key, item in value.items() if isinstance(item, str)]
-            raise InputError(f"{location}: {_no_field(text_field, texts or list(value))}")
-        text = _checked(value[text_field], text_field, location)
+            raise InputError(f"{location}: {_missing_field_message(text_field, texts or list(value))}")
+        text = _check_text(value[text_field], text_field, location)
         yield text if text.isascii() else text.encode("utf-8", "replace").decode()  # UTF-8 has no lone surrogates
 
 
-def _parquet(source: Source, text_field: str) -> Iterator[str]:
+def _read_parquet(source: Source, text_field: str) -> Iterator[str]:
     import fsspec
     import pyarrow.parquet as pq
 
@@ -296,12 +298,12 @@ def _parquet(source: Source, text_field: str) -> Iterator[str]:
     # With a buffer, pyarrow reads a column in pieces, not a whole row group at once.
     with opener(source.path, "rb") as stream, pq.ParquetFile(stream, pre_buffer=False, buffer_size=2**20) as file:
         _check_column(source.path, text_field, {field.name: str(field.type) for field in file.schema_arrow})
-        for batch in file.iter_batches(ROWS, columns=[text_field], use_threads=False):
+        for batch in file.iter_batches(ROWS_PER_BATCH, columns=[text_field], use_threads=False):
             for text in batch.column(text_field).to_pylist():
                 yield text or ""
 
 
-def _data_set(source: Source, text_field: str) -> Iterator[str]:
+def _read_data_set(source: Source, text_field: str) -> Iterator[str]:
     """Yield the text of the rows of a data set that `datasets` streams."""
     name, files = (source.path, None) if source.kind == "hub" else ("arrow", escape(source.path))
     data = _import_datasets(name).load_dataset(name, data_files=files, split=source.split, streaming=True)
@@ -310,26 +312,26 @@ def _data_set(source: Source, text_field: str) -> Iterator[str]:
     else:
         columns = {column: str(getattr(feature, "dtype", feature)) for column, feature in data.features.items()}
     _check_column(source.path, text_field, columns)
-    for batch in data.select_columns([text_field]).iter(ROWS):
+    for batch in data.select_columns([text_field]).iter(ROWS_PER_BATCH):
         for text in batch[text_field]:
-            yield _checked(text, text_field, source.path)
+            yield _check_text(text, text_field, source.path)
 
 
 def _check_column(location: str, name: str, columns: dict[str, str]) -> None:
     """Check that a table has a text column of this name; `columns` maps the names of all columns to their types."""
     texts = [column for column, kind in columns.items() if kind in ("string", "large_string", "string_view")]
     if name not in columns:
-        raise InputError(f"{location}: {_no_field(name, texts or list(columns))}")
+        raise InputError(f"{location}: {_missing_field_message(name, texts or list(columns))}")
     if name not in texts:
         raise InputError(f"{location}: field {name!r} is not text but {columns[name]}")
 
 
-def _checked(text: object, name: str, location: str) -> str:
+def _check_text(text: object, name: str, location: str) -> str:
     if text is not None and not isinstance(text, str):
         raise InputError(f"{location}: field {name!r} is not text but {type(text).__name__}")
     return text or ""
 
 
-def _no_field(name: str, fields: Sequence[str]) -> str:
+def _missing_field_message(name: str, fields: Sequence[str]) -> str:
     hint = f"; --text-field {fields[0]}?" if fields else ""
     return f"no field {name!r}, it has {', '.join(fields) or 'none'}{hint}"

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from ettsweep.console import count, progress
+from ettsweep.console import format_count, progress
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, StoppedError, TooFewPairsError
 from ettsweep.files import sha256_of, write_atomic
 from ettsweep.process_pool import Pool, open_pool
@@ -32,18 +32,24 @@ from ettsweep.schema import digest
 from ettsweep.token_ids import LEAST_BPE
 from ettsweep.trainer.tasks.data_location import SIDES, Side
 from ettsweep.trainer.tasks.text.corpus import add_documents
-from ettsweep.trainer.tasks.text.corpus_folder import TRAINED, check_folder, corpus_folder, corpus_there, finish
+from ettsweep.trainer.tasks.text.corpus_folder import (
+    TOKENIZER_PREFIX,
+    check_folder,
+    existing_manifest,
+    finish_corpus,
+    lock_corpus_folder,
+)
 from ettsweep.trainer.tasks.text.corpus_manifest import (
-    LONG,
+    BLOCK_TOKENS,
     VERSION,
-    Documents,
+    DocumentUnit,
     Manifest,
     Settings,
     ShardRecord,
-    add_up,
     corpus_digest,
+    sum_counts,
 )
-from ettsweep.trainer.tasks.text.documents import HUB, Source, document_hash, find_sources, read_documents
+from ettsweep.trainer.tasks.text.documents import HUB_PREFIX, Source, document_hash, find_sources, read_documents
 from ettsweep.trainer.tasks.text.shards import ShardWriter
 from ettsweep.trainer.tasks.text.tokenizer import (
     SPLITTER_VERSION,
@@ -53,16 +59,16 @@ from ettsweep.trainer.tasks.text.tokenizer import (
     train_bpe,
 )
 
-HASHES = 2**64
+HASH_COUNT = 2**64
 """Number of values of `document_hash`."""
 
-SMALL = 64 * 2**20
+PRECHECK_BYTES = 64 * 2**20
 """Bytes of text that are read before any shard is written, so that errors in a small input are reported at once."""
 
-SAMPLE = 64 * 2**20
+BPE_SAMPLE_BYTES = 64 * 2**20
 """Bytes of text that a byte-pair encoding is trained on, at most."""
 
-AT_ONCE = 2**18
+ENCODE_BATCH_BYTES = 2**18
 """Bytes of text in one call of the encoder."""
 
 MAX_SHARD_MIB = 64
@@ -89,19 +95,21 @@ class CorpusRequest(NamedTuple):
     bpe_tokens: int | None = None
     val_fraction: float = 0.005
     text_field: str = "text"
-    documents: Documents = "blank-line"
+    documents: DocumentUnit = "blank-line"
     shard_mib: float = 16.0
     workers: int | None = None
 
     @property
     def absolute_inputs(self) -> tuple[str, ...]:
         """The inputs as absolute paths; names on the hub stay as they are."""
-        return tuple(text if text.startswith(HUB) else str(Path(text).expanduser().absolute()) for text in self.inputs)
+        return tuple(
+            text if text.startswith(HUB_PREFIX) else str(Path(text).expanduser().absolute()) for text in self.inputs
+        )
 
     @property
     def val_below(self) -> int:
         """Documents whose hash is below this are for validation, unless that leaves one side empty."""
-        return max(1, round(self.val_fraction * HASHES))
+        return max(1, round(self.val_fraction * HASH_COUNT))
 
     def read(self, sources: Iterable[Source]) -> Iterator[str]:
         """Yield the documents of all sources, one source after the other; some may be empty."""
@@ -109,7 +117,7 @@ class CorpusRequest(NamedTuple):
             yield from read_documents(source, self.text_field, self.documents)
 
 
-class Tokenised(NamedTuple):
+class CorpusOutcome(NamedTuple):
     """A corpus, and the work that it took.
 
     Attributes:
@@ -120,12 +128,12 @@ class Tokenised(NamedTuple):
     """
 
     manifest: Manifest
-    made: int
-    kept: int
+    new_shards: int
+    reused_shards: int
     tokens: int
     workers: int
     wall_s: float
-    text_files: bool
+    has_text_files: bool
     replaced: str | None
 
 
@@ -153,7 +161,7 @@ def check_request(request: CorpusRequest) -> None:
         raise InputError.of(problems)
 
 
-def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda _: None) -> Tokenised:
+def tokenise(request: CorpusRequest, confirm_replace: Callable[[Manifest], None] = lambda _: None) -> CorpusOutcome:
     """Tokenise text into a corpus; shards that an earlier command has finished are reused.
 
     If the folder holds another corpus, `confirm_replace` is called with its manifest before it is replaced. If it
@@ -170,18 +178,18 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
     check_request(request)
     # Before any text is read, which may take long.
     check_folder(request.out)
-    inputs = find_all(request.inputs)
+    inputs = find_unique_sources(request.inputs)
     sources = [source for input_sources in inputs for source in input_sources]
     requested_tokenizer = read_tokenizer(request.tokenizer) if request.tokenizer else None
-    val_below, sample = survey(request, sources)
+    val_below, sample = split_threshold_and_sample(request, sources)
     workers = request.workers or cores()
-    with corpus_folder(request.out) as shards:
+    with lock_corpus_folder(request.out) as shards:
         # "spawn": the tokenizers library starts threads, and a fork of a process with threads can deadlock.
-        with open_pool(workers, "spawn", _prepare, workers) as pool:
-            path = tokenizer_file(shards, request, requested_tokenizer, sample, pool)
+        with open_pool(workers, "spawn", _limit_threads, workers) as pool:
+            path = write_tokenizer_file(shards, request, requested_tokenizer, sample, pool)
             sample.clear()  # up to 64 MiB that nothing needs any more
             tokenizer = read_tokenizer_file(path)
-            records, new_records, skipped = _make_parts(request, inputs, path, tokenizer, val_below, pool, workers)
+            records, new_records, skipped = _make_shards(request, inputs, path, tokenizer, val_below, pool, workers)
         manifest = Manifest(
             version=VERSION,
             digest=corpus_digest(tokenizer.sha256, tokenizer.n_vocab, (shard.sha256 for shard in records)),
@@ -196,31 +204,31 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
                 val_below=val_below,
                 shard_mib=request.shard_mib,
             ),
-            train=add_up(shard.train for shard in records),
-            val=add_up(shard.val for shard in records),
+            train=sum_counts(shard.train for shard in records),
+            val=sum_counts(shard.val for shard in records),
             skipped=skipped,
             shards=tuple(records),
         )
         # Only now, when all shards are finished: whatever the answer is, they are kept.
-        existing = corpus_there(request.out)
+        existing = existing_manifest(request.out)
         replaced = existing if existing and existing.digest != manifest.digest else None
         if replaced:
-            agree(replaced)
-        finish(request.out, manifest, path)
-    return Tokenised(
+            confirm_replace(replaced)
+        finish_corpus(request.out, manifest, path)
+    return CorpusOutcome(
         manifest,
-        made=len(new_records),
-        kept=len(records) - len(new_records),
+        new_shards=len(new_records),
+        reused_shards=len(records) - len(new_records),
         tokens=sum(shard.train.tokens + shard.val.tokens for shard in new_records),
         # Processes without a shard to tokenise did no work.
         workers=min(workers, max(1, len(new_records))),
         wall_s=time.monotonic() - start_s,
-        text_files=any(source.kind == "text" for source in sources),
+        has_text_files=any(source.kind == "text" for source in sources),
         replaced=replaced.digest if replaced else None,
     )
 
 
-def find_all(inputs: Sequence[str]) -> list[list[Source]]:
+def find_unique_sources(inputs: Sequence[str]) -> list[list[Source]]:
     """Return the sources of each input, without those that an earlier input has named.
 
     Raises:
@@ -239,7 +247,7 @@ def find_all(inputs: Sequence[str]) -> list[list[Source]]:
     return sources_by_input
 
 
-def survey(request: CorpusRequest, sources: Sequence[Source]) -> tuple[int, list[str]]:
+def split_threshold_and_sample(request: CorpusRequest, sources: Sequence[Source]) -> tuple[int, list[str]]:
     """Return the hash below which a document is for validation, and a sample of the text to train an encoding on.
 
     The threshold is `request.val_below`, moved as little as needed so that both sides have a document. The sample is
@@ -249,7 +257,7 @@ def survey(request: CorpusRequest, sources: Sequence[Source]) -> tuple[int, list
     Raises:
         DataMissingError: there is no text, or only one distinct document.
     """
-    lowest, highest, bytes_read, sample_bytes = HASHES, -1, 0, 0
+    lowest, highest, bytes_read, sample_bytes = HASH_COUNT, -1, 0, 0
     sample = list[tuple[int, str]]()
     for text in request.read(sources):
         if not text:
@@ -261,13 +269,13 @@ def survey(request: CorpusRequest, sources: Sequence[Source]) -> tuple[int, list
             heapq.heappush(sample, (text_hash, text))
             sample_bytes += len(data)
             # The heap drops the lowest hash first: what stays is a random sample that no order of files changes.
-            while sample_bytes > SAMPLE and len(sample) > 1:
+            while sample_bytes > BPE_SAMPLE_BYTES and len(sample) > 1:
                 sample_bytes -= len(heapq.heappop(sample)[1].encode())
-        elif bytes_read > SMALL and lowest < request.val_below <= highest:
+        elif bytes_read > PRECHECK_BYTES and lowest < request.val_below <= highest:
             break
     if lowest < highest:
         # The lowest hash is always below the threshold, the highest never. One document may be larger than the sample.
-        return min(max(request.val_below, lowest + 1), highest), [text[:SAMPLE] for _, text in sorted(sample)]
+        return min(max(request.val_below, lowest + 1), highest), [text[:BPE_SAMPLE_BYTES] for _, text in sorted(sample)]
     is_single = len(sources) == 1
     location = sources[0].path if is_single else f"the {len(sources)} files of --input"
     if highest < 0:
@@ -282,13 +290,13 @@ def survey(request: CorpusRequest, sources: Sequence[Source]) -> tuple[int, list
 # --- tokenising in a pool of processes --------------------------------------------------------------------------------
 
 
-def _prepare(workers: int) -> None:
+def _limit_threads(workers: int) -> None:
     # One process per core already: threads of the encoder on top would only compete with each other.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = str(workers)  # for the process that trains an encoding, while the others idle
 
 
-def tokenizer_file(
+def write_tokenizer_file(
     shards: Path, request: CorpusRequest, requested_tokenizer: Tokenizer | None, sample: Sequence[str], pool: Pool
 ) -> Path:
     """Write the file that the processes read the tokenizer from, unless it exists, and return its path.
@@ -306,19 +314,19 @@ def tokenizer_file(
         if requested_tokenizer
         else digest([VERSION, request.bpe_tokens, sample_hash.hexdigest()], 24)
     )
-    path = shards / f"{TRAINED}{name}.json"
+    path = shards / f"{TOKENIZER_PREFIX}{name}.json"
     if requested_tokenizer and not path.exists():
         write_atomic(path, requested_tokenizer.to_json())
     elif request.bpe_tokens and not path.exists():
         try:
-            with _processes_alive():
-                pool.submit(_train, path, request.bpe_tokens, sample).result()
+            with _killed_worker_error():
+                pool.submit(_train_tokenizer, path, request.bpe_tokens, sample).result()
         except TooFewPairsError as error:
             raise InputError(f"--bpe-tokens: {error}") from None
     return path
 
 
-def _train(path: Path, bpe_tokens: int, sample: Sequence[str]) -> None:
+def _train_tokenizer(path: Path, bpe_tokens: int, sample: Sequence[str]) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:
         write_atomic(path, train_bpe(sample, bpe_tokens).to_json())
@@ -327,14 +335,14 @@ def _train(path: Path, bpe_tokens: int, sample: Sequence[str]) -> None:
 
 
 @contextmanager
-def _processes_alive() -> Iterator[None]:
+def _killed_worker_error() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool:
         raise FailedError("a process was killed, perhaps for lack of memory: try fewer --workers") from None
 
 
-class Part(NamedTuple):
+class ShardDocuments(NamedTuple):
     """The documents of one shard.
 
     Attributes:
@@ -348,7 +356,7 @@ class Part(NamedTuple):
     size: int
 
 
-def cut(texts: Iterable[str], val_below: int, size: int) -> Iterator[Part]:
+def group_into_shards(texts: Iterable[str], val_below: int, size: int) -> Iterator[ShardDocuments]:
     """Group documents into shards of at most `size` bytes; a document that is larger makes a shard of its own.
 
     Boundaries are content-defined: whether a shard ends after a document depends on the hash of this document and on
@@ -360,7 +368,7 @@ def cut(texts: Iterable[str], val_below: int, size: int) -> Iterator[Part]:
         data = text.encode()
         text_hash = document_hash(data)
         if documents and length + len(data) > size:
-            yield Part(name.hexdigest(), documents, length)
+            yield ShardDocuments(name.hexdigest(), documents, length)
             documents, length, name = [], 0, hashlib.sha256()
         # By hash, not by position: a document keeps its side when other documents are added.
         documents.append((data, "val" if text_hash < val_below else "train"))
@@ -368,13 +376,13 @@ def cut(texts: Iterable[str], val_below: int, size: int) -> Iterator[Part]:
         name.update(text_hash.to_bytes(8) + len(data).to_bytes(8))
         # A boundary about every size / 2 bytes beyond the first quarter, whatever the length of documents is.
         if length >= size / 4 and text_hash % (size // (2 * len(data)) + 1) == 0:
-            yield Part(name.hexdigest(), documents, length)
+            yield ShardDocuments(name.hexdigest(), documents, length)
             documents, length, name = [], 0, hashlib.sha256()
     if documents:
-        yield Part(name.hexdigest(), documents, length)
+        yield ShardDocuments(name.hexdigest(), documents, length)
 
 
-def _make_parts(
+def _make_shards(
     request: CorpusRequest,
     inputs: Iterable[Iterable[Source]],
     path: Path,
@@ -406,25 +414,29 @@ def _make_parts(
         pool.end()  # else the workers might finish more shards than are counted
         finished_shards = sum(record.exists() for record in paths)
         verb = "is" if finished_shards == 1 else "are"
-        return f"{count(finished_shards, 'shard')} {verb} finished and kept: run the same command again to continue"
+        return (
+            f"{format_count(finished_shards, 'shard')} {verb} finished and kept: run the same command again to continue"
+        )
 
     # The total is unknown if a source is compressed or remote.
     with progress("tokenising", None if None in sizes else sum(filter(None, sizes)), "bytes") as advance:
         try:
-            with _processes_alive():
+            with _killed_worker_error():
                 # Each input is cut separately, so that one more --input moves no boundaries in the others.
-                for group in chain.from_iterable(cut(non_empty_texts(sources), val_below, size) for sources in inputs):
+                for group in chain.from_iterable(
+                    group_into_shards(non_empty_texts(sources), val_below, size) for sources in inputs
+                ):
                     record = path.with_name(f"{digest([recipe, group.name], 24)}.json")
                     paths.append(record)
                     advance(group.size)
-                    if (existing := _finished(record)) is not None:
+                    if (existing := _read_finished_shard(record)) is not None:
                         finished.append(existing)
                         continue
                     while len(busy) > workers:  # the documents of each submitted shard are held in memory
                         done_jobs, busy = wait(busy, return_when=FIRST_COMPLETED)
                         for job in done_jobs:
                             job.result()
-                    busy.add(job := pool.submit(tokenise_part, record, path, group.documents))
+                    busy.add(job := pool.submit(write_shard, record, path, group.documents))
                     finished.append(job)
                 new_records = [job.result() for job in finished if isinstance(job, Future)]
         except KeyboardInterrupt:
@@ -435,7 +447,7 @@ def _make_parts(
     return [job.result() if isinstance(job, Future) else job for job in finished], new_records, skipped
 
 
-def tokenise_part(record: Path, tokenizer: Path, documents: Sequence[tuple[bytes, Side]]) -> ShardRecord:
+def write_shard(record: Path, tokenizer: Path, documents: Sequence[tuple[bytes, Side]]) -> ShardRecord:
     """Tokenise documents into a shard next to `record`, and return what was written to `record`.
 
     The record is written after the shard, so that a shard with a record is complete.
@@ -445,7 +457,7 @@ def tokenise_part(record: Path, tokenizer: Path, documents: Sequence[tuple[bytes
     for data, side in documents:
         batch.append((data.decode(), side))
         size += len(data)
-        if size >= AT_ONCE:
+        if size >= ENCODE_BATCH_BYTES:
             add_documents(writer, encoding, batch)
             batch, size = [], 0
     if batch:
@@ -465,7 +477,7 @@ def _cached_tokenizer(path: Path) -> Tokenizer:
     return read_tokenizer_file(path)
 
 
-def _finished(record: Path) -> ShardRecord | None:
+def _read_finished_shard(record: Path) -> ShardRecord | None:
     """Return the record of a shard if its checksum is right, else None."""
     try:
         shard = ShardRecord.model_validate_json(record.read_bytes())
@@ -479,7 +491,7 @@ def _finished(record: Path) -> ShardRecord | None:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def made_otherwise(request: CorpusRequest, existing: Manifest) -> str:
+def differing_options(request: CorpusRequest, existing: Manifest) -> str:
     """Return the options of an existing corpus that differ from a request, as on the command line; empty if none does.
 
     Raises:
@@ -504,23 +516,25 @@ def corpus_rows(manifest: Manifest) -> list[dict[str, str | int]]:
     rows = []
     for side_name, counts in (("training", manifest.train), ("validation", manifest.val)):
         row: dict[str, str | int] = {"part": side_name, "documents": counts.documents, "sentences": counts.sentences}
-        row |= {"tokens": counts.tokens, f"blocks_{LONG}": counts.blocks, "text_bytes": counts.text_bytes}
+        row |= {"tokens": counts.tokens, f"blocks_{BLOCK_TOKENS}": counts.blocks, "text_bytes": counts.text_bytes}
         rows.append(row)
     return rows
 
 
-FEW_BLOCKS = 32
+MIN_VAL_BLOCKS = 32
 """With fewer validation blocks than this, the summary recommends a larger share."""
 
 
-def corpus_summary(request: CorpusRequest, outcome: Tokenised) -> str:
+def corpus_summary(request: CorpusRequest, outcome: CorpusOutcome) -> str:
     """Return lines on the work done, on properties of the corpus that matter for training, and on the next command."""
     manifest = outcome.manifest
-    if outcome.made:
+    if outcome.new_shards:
         rate = f"{outcome.tokens:,} tokens in {outcome.wall_s:.1f} s: {outcome.tokens / outcome.wall_s:,.0f} tokens/s"
         lines = [f"{rate} on {outcome.workers} {'process' if outcome.workers == 1 else 'processes'}"]
-        if outcome.kept:
-            lines.append(f"{outcome.kept} of {outcome.made + outcome.kept} shards were finished before")
+        if outcome.reused_shards:
+            lines.append(
+                f"{outcome.reused_shards} of {outcome.new_shards + outcome.reused_shards} shards were finished before"
+            )
     else:
         lines = ["the corpus was complete already"]
     if manifest.settings.val_below != request.val_below:
@@ -530,23 +544,23 @@ def corpus_summary(request: CorpusRequest, outcome: Tokenised) -> str:
         )
     if manifest.skipped:
         verb = "was" if manifest.skipped == 1 else "were"
-        lines.append(f"{count(manifest.skipped, 'document')} without text {verb} left out")
+        lines.append(f"{format_count(manifest.skipped, 'document')} without text {verb} left out")
     if long := manifest.train.long_sentences + manifest.val.long_sentences:
         lines.append(
-            f"{long} sentences have more than {LONG} tokens; blocks of that size cut them"
+            f"{long} sentences have more than {BLOCK_TOKENS} tokens; blocks of that size cut them"
             if long > 1
-            else f"1 sentence has more than {LONG} tokens; blocks of that size cut it"
+            else f"1 sentence has more than {BLOCK_TOKENS} tokens; blocks of that size cut it"
         )
-    if (mean := manifest.train.tokens / manifest.train.blocks) < LONG / 2:
-        line = f"documents are short: blocks of up to {LONG} tokens have {mean:.0f} on average, the rest is padding"
-        if (tokens := _roomy(mean)) < LONG:
+    if (mean := manifest.train.tokens / manifest.train.blocks) < BLOCK_TOKENS / 2:
+        line = f"documents are short: blocks of up to {BLOCK_TOKENS} tokens have {mean:.0f} on average, the rest is padding"
+        if (tokens := _fitting_block_tokens(mean)) < BLOCK_TOKENS:
             line += f"; --set model.tokens={tokens} has less padding"
-        if outcome.text_files and request.documents != "file":
+        if outcome.has_text_files and request.documents != "file":
             line += "; if each text file is one document: --documents file"
         lines.append(line)
-    if (blocks := manifest.val.blocks) < FEW_BLOCKS:
+    if (blocks := manifest.val.blocks) < MIN_VAL_BLOCKS:
         lines.append(
-            f"validation has {count(blocks, 'block')} of up to {LONG} tokens, too few for a precise val_loss: "
+            f"validation has {format_count(blocks, 'block')} of up to {BLOCK_TOKENS} tokens, too few for a precise val_loss: "
             "use a larger --val-fraction"
         )
     if outcome.replaced:
@@ -558,6 +572,6 @@ def corpus_summary(request: CorpusRequest, outcome: Tokenised) -> str:
     return "\n".join(lines)
 
 
-def _roomy(mean_tokens: float) -> int:
+def _fitting_block_tokens(mean_tokens: float) -> int:
     """Return a block size, a power of two, in which most documents of this mean length fit."""
     return 1 << max(4, math.ceil(math.log2(2 * mean_tokens)))

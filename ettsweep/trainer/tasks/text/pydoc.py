@@ -6,7 +6,7 @@ from functools import cache
 from ettsweep.errors import InputError, TooFewPairsError
 from ettsweep.token_ids import bpe_size, vocabulary_size
 from ettsweep.trainer.tasks.data_location import pydoc_file
-from ettsweep.trainer.tasks.text.corpus import Corpus, corpus_of
+from ettsweep.trainer.tasks.text.corpus import Corpus, corpus_from_texts
 from ettsweep.trainer.tasks.text.tokenizer import train_bpe
 
 VALIDATION_EVERY = 5
@@ -23,10 +23,10 @@ def documents() -> list[str]:
     # A large dictionary, which only this task needs.
     from pydoc_data.topics import topics
 
-    return unrepeated(topics)
+    return without_repeated_paragraphs(topics)
 
 
-def unrepeated(topics: Mapping[str, str]) -> list[str]:
+def without_repeated_paragraphs(topics: Mapping[str, str]) -> list[str]:
     """Return the texts in order of their names, each without the paragraphs that an earlier one has.
 
     Topics quote each other; without this, validation texts would contain training text.
@@ -52,17 +52,17 @@ def pydoc_corpus(vocabulary: int) -> Corpus:
         InputError: the text is too short for so large a vocabulary.
     """
     try:
-        return tokenised(documents(), vocabulary)
+        return make_corpus(documents(), vocabulary)
     except TooFewPairsError as error:
-        max_vocabulary = vocabulary_size(error.most)
+        max_vocabulary = vocabulary_size(error.max_tokens)
         raise InputError(
             f"model.vocabulary: {vocabulary} is more than Python's documentation has tokens for: "
             f"--set model.vocabulary={max_vocabulary} or less"
         ) from None
 
 
-def tokenised(texts: Sequence[str], vocabulary: int) -> Corpus:
+def make_corpus(texts: Sequence[str], vocabulary: int) -> Corpus:
     """Return the corpus of texts. After a change of its tokens, raise `text_data.PYDOC_RULES`."""
     is_val = [k % VALIDATION_EVERY == VALIDATION_EVERY - 1 for k in range(len(texts))]
     tokenizer = train_bpe((text for text, val in zip(texts, is_val, strict=True) if not val), bpe_size(vocabulary))
-    return corpus_of(texts, tokenizer, is_val)
+    return corpus_from_texts(texts, tokenizer, is_val)

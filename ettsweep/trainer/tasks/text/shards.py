@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.trainer.tasks.data_location import SIDES, Side
-from ettsweep.trainer.tasks.text.corpus_manifest import LONG, Counts
+from ettsweep.trainer.tasks.text.corpus_manifest import BLOCK_TOKENS, Counts
 
 Ends = NDArray[np.uint32]
 Ints = NDArray[np.int64]
@@ -35,20 +35,20 @@ def token_type(n_vocab: int) -> Any:
 
 def shard_size(n_vocab: int, train: Counts, val: Counts) -> int:
     """Return the size in bytes of a shard with this content."""
-    return sum(kind.itemsize * length for kind, length in _arrays(n_vocab, train, val))
+    return sum(kind.itemsize * length for kind, length in _array_layout(n_vocab, train, val))
 
 
 def unpack(shard: Any, side: Side, n_vocab: int, train: Counts, val: Counts) -> Texts:
     """Return one side of a shard as views of its memory: nothing is copied."""
     arrays, start = [], 0
-    for kind, length in _arrays(n_vocab, train, val):
+    for kind, length in _array_layout(n_vocab, train, val):
         arrays.append(np.ndarray((length,), kind, shard, start))
         start += kind.itemsize * length
     k = SIDES.index(side)
     return Texts(arrays[2 * k], arrays[2 * k + 1], arrays[4 + k])
 
 
-def _arrays(n_vocab: int, *sides: Counts) -> list[tuple[Any, int]]:
+def _array_layout(n_vocab: int, *sides: Counts) -> list[tuple[Any, int]]:
     """Return dtype and length of the arrays of a shard, in order.
 
     First document and sentence ends of training, then those of validation, then the tokens of both. Ends come first, so
@@ -91,8 +91,8 @@ class ShardWriter:
             sentences=len(texts.sentence_ends),
             tokens=len(texts.tokens),
             text_bytes=sum(text_bytes for _, _, text_bytes in self._documents[side]),
-            long_sentences=int((np.diff(texts.sentence_ends, prepend=np.uint32(0)) > LONG).sum()),
-            blocks=len(block_starts(texts, LONG)),
+            long_sentences=int((np.diff(texts.sentence_ends, prepend=np.uint32(0)) > BLOCK_TOKENS).sum()),
+            blocks=len(block_starts(texts, BLOCK_TOKENS)),
         )
 
     def pack(self) -> bytes:
@@ -135,7 +135,7 @@ def block_starts(texts: Texts, block_tokens: int) -> NDArray[np.uint32]:
     return np.sort(starts[_first_sentences(starts, ends, first, document_ends, block_tokens)]).astype(np.uint32)
 
 
-MANY = 64
+VECTORISE_FROM = 64
 """With more documents left than this, one array operation for the next block of each is faster than a loop."""
 
 
@@ -146,7 +146,7 @@ def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_to
     half-open.
     """
     vectorised = list[Ints]()
-    while len(first) > MANY:
+    while len(first) > VECTORISE_FROM:
         # Each pass finds the next block of all documents that have one.
         vectorised.append(first)
         first = np.searchsorted(ends, starts[first] + block_tokens, side="right")

@@ -74,7 +74,7 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
         )
 
 
-def with_data(task: TextTask, model: ModelSpec, data: str) -> tuple[TextTask, ModelSpec]:
+def with_corpus_vocabulary(task: TextTask, model: ModelSpec, data: str) -> tuple[TextTask, ModelSpec]:
     """Return the task and the model, whose vocabulary becomes that of the tokenised text.
 
     Raises:

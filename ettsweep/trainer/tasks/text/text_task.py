@@ -44,7 +44,7 @@ class TextTask(DenoisingTask):
     kind: Literal["text"] = "text"
 
 
-def misfits(task: DenoisingTask, model: ModelSpec, batch_size: int) -> list[str]:
+def incompatibilities(task: DenoisingTask, model: ModelSpec, batch_size: int) -> list[str]:
     """Return the reasons why a model cannot be trained on this task; empty if it can."""
     if not isinstance(model, TextModel):
         return [f"model: task {task.kind} needs a text model (kind encdec), got {model.kind}"]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # --- sentences --------------------------------------------------------------------------------------------------------
 
-LINE_SPACE = "\t\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-SPACE = "\n" + LINE_SPACE
+LINE_WHITE_SPACE = "\t\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+WHITE_SPACE = "\n" + LINE_WHITE_SPACE
 """Unicode's white space, for a character class of a regular expression; Python's own \\s has four characters more."""
 
 CLOSING = "\"'”’»)\\]}"
@@ -34,9 +34,9 @@ CLOSING = "\"'”’»)\\]}"
 SPLITTER_VERSION = 1
 """Version of `split_sentences`. Raise it with a change of the rule: shards of another version are not reused."""
 
-_END = re.compile(rf"[.!?][{CLOSING}]*(?=[{SPACE}])|\n[{LINE_SPACE}]*\n")
-_SPACES = re.compile(f"[{SPACE}]*")
-_IS_SPACE = re.compile(f"[{SPACE}]").fullmatch
+_SENTENCE_END = re.compile(rf"[.!?][{CLOSING}]*(?=[{WHITE_SPACE}])|\n[{LINE_WHITE_SPACE}]*\n")
+_SPACES = re.compile(f"[{WHITE_SPACE}]*")
+_IS_SPACE = re.compile(f"[{WHITE_SPACE}]").fullmatch
 
 
 def split_sentences(text: str) -> list[str]:
@@ -47,7 +47,7 @@ def split_sentences(text: str) -> list[str]:
     it, so the tokens of the sentences are the tokens of the text.
     """
     sentences, start = [], 0
-    for match in _END.finditer(text):
+    for match in _SENTENCE_END.finditer(text):
         end = match.end()
         if text[match.start()] == "\n":  # a blank line: white space before it goes to the next sentence, too
             end = match.start()
@@ -66,8 +66,8 @@ def split_sentences(text: str) -> list[str]:
 
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 
-BYTES = {chr(byte): byte for byte in _PRINTABLE}
-BYTES |= {chr(256 + k): byte for k, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))}
+BYTE_OF_LETTER = {chr(byte): byte for byte in _PRINTABLE}
+BYTE_OF_LETTER |= {chr(256 + k): byte for k, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))}
 """The character that stands for each byte in GPT-2's files: printable bytes stand for themselves, others are mapped to
 characters from U+0100 on, in order."""
 
@@ -128,10 +128,10 @@ class Tokenizer:
 
 # --- reading and training ---------------------------------------------------------------------------------------------
 
-FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+GPT2_FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 """Names of the vocabulary and of the merges, as Hugging Face and as OpenAI name them."""
 
-FORMS = "tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe"
+EXPECTED_FILES = "tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe"
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -146,16 +146,18 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             return read_tokenizer_file(folder)
         if (folder / "tokenizer.json").is_file():
             return read_tokenizer_file(folder / "tokenizer.json")
-        for names in FILES:
+        for names in GPT2_FILE_NAMES:
             vocab, merges = (folder / name for name in names)
             if vocab.is_file() and merges.is_file():
-                return _checked(vocab, _json(vocab), merges, _merge_lines(merges))
+                return _validated_tokenizer(vocab, _read_json(vocab), merges, _read_merges(merges))
         file_names = sorted(path.name for path in folder.iterdir())[:6]
     except UnicodeDecodeError as error:
         raise DataMissingError(f"tokenizer {folder}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise DataMissingError(f"tokenizer {error.filename or folder}: {error.strerror or error}") from None
-    raise DataMissingError(f"tokenizer {folder}: expected {FORMS}; it holds {', '.join(file_names) or 'nothing'}")
+    raise DataMissingError(
+        f"tokenizer {folder}: expected {EXPECTED_FILES}; it holds {', '.join(file_names) or 'nothing'}"
+    )
 
 
 def read_tokenizer_file(path: Path) -> Tokenizer:
@@ -167,30 +169,33 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
         OSError: the file cannot be read.
         InputError: it is another type of tokenizer.
     """
-    data = _json(path)
+    data = _read_json(path)
     model = data["model"] if isinstance(data.get("model"), dict) else {}
     if model.get("type", "BPE") != "BPE" or "merges" not in model:
-        raise InputError(f"{path}: {_NEEDED}; its model is {model.get('type') or 'of unknown type'}")
-    settings = {"pre_tokenizer": _pre_tokenizer(data.get("pre_tokenizer")), "normalizer": data.get("normalizer")}
-    settings |= {key: model.get(key) for key in _NOT_GPT2S}
-    if problems := [f"{name} is {_told(value)}" for name, value in settings.items() if value]:
-        raise InputError(f"{path}: {_NEEDED}; its {', its '.join(problems)}")
+        raise InputError(f"{path}: {_GPT2_BPE_REQUIRED}; its model is {model.get('type') or 'of unknown type'}")
+    settings = {
+        "pre_tokenizer": _unsupported_pre_tokenizer(data.get("pre_tokenizer")),
+        "normalizer": data.get("normalizer"),
+    }
+    settings |= {key: model.get(key) for key in _UNSUPPORTED_OPTIONS}
+    if problems := [f"{name} is {_abbreviate(value)}" for name, value in settings.items() if value]:
+        raise InputError(f"{path}: {_GPT2_BPE_REQUIRED}; its {', its '.join(problems)}")
     try:
         # Older versions of `tokenizers` write a merge as one string, newer ones as a pair.
         merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
         added = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens") or []}
-        return _checked(path, {**added, **model.get("vocab", {})}, path, merges)
+        return _validated_tokenizer(path, {**added, **model.get("vocab", {})}, path, merges)
     except (TypeError, KeyError, ValueError, AttributeError):
-        raise InputError(f"{path}: {_NEEDED}; its tokens or merges are not as in a tokenizer.json") from None
+        raise InputError(f"{path}: {_GPT2_BPE_REQUIRED}; its tokens or merges are not as in a tokenizer.json") from None
 
 
-_NEEDED = "a byte-level BPE like GPT-2's is needed (`--bpe-tokens N` trains one)"
+_GPT2_BPE_REQUIRED = "a byte-level BPE like GPT-2's is needed (`--bpe-tokens N` trains one)"
 
-_NOT_GPT2S = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+_UNSUPPORTED_OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
 """Options of a model in a tokenizer.json that change its tokens, and that GPT-2's does not set."""
 
 
-def _pre_tokenizer(data: Any) -> object:
+def _unsupported_pre_tokenizer(data: Any) -> object:
     """Return the part of a pre-tokenizer that differs from GPT-2's; None if nothing does."""
     # A sequence of one pre-tokenizer is the same as this one alone.
     if isinstance(data, dict) and data.get("type") == "Sequence" and len(data.get("pretokenizers") or []) == 1:
@@ -202,12 +207,12 @@ def _pre_tokenizer(data: Any) -> object:
     return None
 
 
-def _told(value: object) -> str:
+def _abbreviate(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = loads(path.read_bytes())
     except UnicodeDecodeError:
@@ -219,20 +224,22 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _merge_lines(path: Path) -> list[tuple[str, ...]]:
+def _read_merges(path: Path) -> list[tuple[str, ...]]:
     # Not splitlines(), which would also split at characters that stand for bytes, such as \x85.
     lines = path.read_text(encoding="utf-8").split("\n")
     return [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
 
 
-def _checked(path: Path, vocab: Mapping[str, Any], merges_path: Path, merges: list[tuple[str, ...]]) -> Tokenizer:
+def _validated_tokenizer(
+    path: Path, vocab: Mapping[str, Any], merges_path: Path, merges: list[tuple[str, ...]]
+) -> Tokenizer:
     """Return the tokenizer after a check that it can encode any text."""
     ids = list(vocab.values())
     if not all(isinstance(k, int) and k >= 0 for k in ids) or len(set(ids)) != len(ids):
         raise InputError(f"{path}: token ids must be distinct integers from 0 on")
-    if missing := [symbol for symbol in BYTES if symbol not in vocab]:
+    if missing := [symbol for symbol in BYTE_OF_LETTER if symbol not in vocab]:
         raise InputError(
-            f"{path}: {_NEEDED}; it has no token for {len(missing)} of the 256 bytes, among them {missing[0]!r}"
+            f"{path}: {_GPT2_BPE_REQUIRED}; it has no token for {len(missing)} of the 256 bytes, among them {missing[0]!r}"
         )
     pairs = list[tuple[str, str]]()
     for pair in merges:
@@ -281,8 +288,8 @@ def word_tables(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.boo
     """
     leads, is_space = (np.zeros(tokenizer.n_vocab, np.bool_) for _ in range(2))
     for token, k in tokenizer.vocab.items():
-        if all(letter in BYTES for letter in token):
-            text = bytes(BYTES[letter] for letter in token).decode("utf-8", "replace")
+        if all(letter in BYTE_OF_LETTER for letter in token):
+            text = bytes(BYTE_OF_LETTER[letter] for letter in token).decode("utf-8", "replace")
             leads[k + FIRST_BPE] = bool(text) and _IS_SPACE(text[0]) is not None
             is_space[k + FIRST_BPE] = bool(text) and _SPACES.fullmatch(text) is not None
     return leads, is_space

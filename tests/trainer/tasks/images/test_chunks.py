@@ -20,7 +20,7 @@ from support.pictures import hang, jpeg, wait_for_reader, write_folders
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.tasks.images import chunks
 from ettsweep.trainer.tasks.images.augmentation import Sample
-from ettsweep.trainer.tasks.images.chunks import Problem, TrainingImages, load
+from ettsweep.trainer.tasks.images.chunks import Problem, TrainingImages, load_chunks
 
 Start = Callable[[str], tuple["subprocess.Popen[str]", list[int]]]
 
@@ -77,11 +77,11 @@ def test_what_replaces_an_image_is_drawn_with_the_seed_of_the_place() -> None:
 def test_ten_corrupt_images_in_a_row_are_replaced_and_eleven_are_fatal() -> None:
     stored = {i % 25 for i in range(20, 30)}
     images = TrainingImages(Stored(stored), noisy, 0)
-    chunk = next(load(images, [[(0, 20)]], 0, pinned=False))
+    chunk = next(load_chunks(images, [[(0, 20)]], 0, pinned=False))
     assert chunk.labels.tolist() == [5]
     assert len(chunk.problems) == 10
     images = TrainingImages(Stored(stored | {5}), noisy, 0)
-    chunk = next(load(images, [[(0, 20)]], 0, pinned=False))
+    chunk = next(load_chunks(images, [[(0, 20)]], 0, pinned=False))
     assert len(chunk.labels) == 0
     assert chunk.problems[-1].fatal
     assert chunk.problems[-1].reason.endswith("the data set is damaged")
@@ -89,8 +89,8 @@ def test_ten_corrupt_images_in_a_row_are_replaced_and_eleven_are_fatal() -> None
 
 @pytest.mark.parametrize(("failures", "fatal"), [(1, False), (2, False), (3, True)])
 def test_what_cannot_be_read_is_read_again_twice(failures: int, fatal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "PAUSES_S", (0.0, 0.0))
-    chunk = next(load(TrainingImages(Stored(failures=failures), noisy, 0), [[(0, 3)]], 0, pinned=False))
+    monkeypatch.setattr(chunks, "RETRY_PAUSES_S", (0.0, 0.0))
+    chunk = next(load_chunks(TrainingImages(Stored(failures=failures), noisy, 0), [[(0, 3)]], 0, pinned=False))
     assert chunk.labels.tolist() == ([] if fatal else [3])
     assert [(p.name, p.fatal) for p in chunk.problems] == ([("image 3", True)] if fatal else [])
 

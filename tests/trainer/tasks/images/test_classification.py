@@ -21,11 +21,17 @@ from ettsweep.schema import identity, validate
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.models.vit_spec import VitSpec
-from ettsweep.trainer.tasks.data_location import data_env, said
+from ettsweep.trainer.tasks.data_location import configured_data, data_env
 from ettsweep.trainer.tasks.images import augmentation, chunks, sources
 from ettsweep.trainer.tasks.images.classification import Images
-from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask, misfits
-from ettsweep.trainer.tasks.registry import check_fits, steps_per_epoch
+from ettsweep.trainer.tasks.images.image_task import (
+    Cifar10Task,
+    Cifar100Task,
+    ImageNetTask,
+    ImageTask,
+    incompatibilities,
+)
+from ettsweep.trainer.tasks.registry import check_compatible, steps_per_epoch
 from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
 from ettsweep.trainer.training.coroutine import SharedClock, TrainingStream, WaitTimer
 
@@ -45,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def task(share: BatchShare | int = 8, loading: LoaderSettings = HERE, seed: int = 0, **changes: object) -> Images:
     spec = ImageNetTask.model_validate({**SIZES, **changes})
-    here = replace(loading, data=said("imagenet", None))
+    here = replace(loading, data=configured_data("imagenet", None))
     return Images(spec, TINY, seed, CPU, BatchShare(share) if isinstance(share, int) else share, here)
 
 
@@ -475,7 +481,7 @@ def test_too_many_corrupt_images_end_a_run_in_any_case(folder: Path, workers: in
 def test_an_image_that_cannot_be_read_ends_a_run_by_name(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(chunks, "RETRY_PAUSES_S", (0.0, 0.0))
     images = task(36, LoaderSettings(workers, "skip"), **PLAIN)
     victim = folder / "train" / "n02" / "03.jpg"
     victim.unlink()
@@ -513,9 +519,9 @@ def test_the_models_classes_must_be_those_of_the_data(folder: Path) -> None:
 def test_an_odd_batch_cannot_be_mixed() -> None:
     small = ImageNetTask(train_size=100, val_size=10)
     with pytest.raises(InputError, match="batch_size: Mixup pairs images and needs an even number, got 37"):
-        check_fits(small, TINY, 37)
-    check_fits(small, TINY, 38)
-    check_fits(small.model_copy(update={"mixup": 0.0, "cutmix": 0.0}), TINY, 37)
+        check_compatible(small, TINY, 37)
+    check_compatible(small, TINY, 38)
+    check_compatible(small.model_copy(update={"mixup": 0.0, "cutmix": 0.0}), TINY, 37)
 
 
 @pytest.mark.parametrize(
@@ -533,14 +539,14 @@ def test_an_odd_batch_cannot_be_mixed() -> None:
 )
 def test_what_cannot_be_trained_is_named(spec: ImageTask, model: dict[str, int], batch_size: int, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        check_fits(spec, TINY.model_copy(update=model), batch_size)  # type: ignore[arg-type]
+        check_compatible(spec, TINY.model_copy(update=model), batch_size)  # type: ignore[arg-type]
     assert any(line.startswith(message) for line in str(caught.value).splitlines())
 
 
 def test_images_of_other_sizes_fit_where_patches_do() -> None:
-    check_fits(Cifar10Task(resize=64), TINY.model_copy(update={"classes": 10, "image_size": 64}), 8)
-    check_fits(ImageNetTask(), TINY.model_copy(update={"classes": 1000, "image_size": 64}), 8)
-    check_fits(ImageNetTask(train_size=len(pictures())), TINY, 8)
+    check_compatible(Cifar10Task(resize=64), TINY.model_copy(update={"classes": 10, "image_size": 64}), 8)
+    check_compatible(ImageNetTask(), TINY.model_copy(update={"classes": 1000, "image_size": 64}), 8)
+    check_compatible(ImageNetTask(train_size=len(pictures())), TINY, 8)
 
 
 # --- quicker pixels ---------------------------------------------------------------------------------------------------
@@ -602,7 +608,7 @@ def test_what_follows_a_crop_is_drawn_alike(folder: Path) -> None:
 
 def test_a_padded_crop_has_no_quicker_pixels() -> None:
     task = Cifar10Task(pixels="torchvision")
-    assert misfits(task, model_spec("vit-cifar10"), 64) == [
+    assert incompatibilities(task, model_spec("vit-cifar10"), 64) == [
         "task.pixels: torchvision needs task.crop=resized, got padded"
     ]
 
@@ -628,9 +634,11 @@ def test_loading_is_waited_for_and_mixing_is_not(folder: Path, monkeypatch: pyte
     monkeypatch.setattr(chunks, "decode", taking(chunks.decode, 1.0))
     clock = SharedClock(clock=lambda: now_s[0])
     waiting = WaitTimer(CPU, clock)
-    stream = TrainingStream(task(8, LoaderSettings(working=waiting.working), mixup_chunk=4), 1, waiting, [])
+    stream = TrainingStream(
+        task(8, LoaderSettings(compute_context=waiting.exclude_compute), mixup_chunk=4), 1, waiting, []
+    )
     for _ in range(3):
         next(stream)
     stream.close()
     assert now_s[0] == 3 * (8 * 1.0 + 2 * 100.0)
-    assert stream.waiting.seconds() == 3 * 8 * 1.0
+    assert stream.wait_timer.total_s() == 3 * 8 * 1.0

@@ -12,7 +12,7 @@ from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
-from ettsweep.trainer.tasks.registry import check_fits, curve_unit, steps_per_epoch
+from ettsweep.trainer.tasks.registry import check_compatible, curve_unit, steps_per_epoch
 from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
 
 CPU, VIT = torch.device("cpu"), model_spec("vit-digits")
@@ -182,7 +182,7 @@ def test_all_samples_by_number_are_all_samples() -> None:
 )
 def test_more_than_there_are_is_refused(samples: int, told: str) -> None:
     with pytest.raises(InputError, match=f"^{told}$"):
-        check_fits(DigitsTask(samples=samples), VIT, 32)
+        check_compatible(DigitsTask(samples=samples), VIT, 32)
 
 
 def test_a_task_never_has_fewer_samples_than_it_is_asked_for() -> None:

@@ -12,7 +12,7 @@ from support.pictures import write_folders
 
 from ettsweep.files import cache_folder
 from ettsweep.trainer.tasks.images import image_index
-from ettsweep.trainer.tasks.images.image_index import Index, folder_index
+from ettsweep.trainer.tasks.images.image_index import ImageIndex, folder_index
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def content(listing: Index) -> tuple[list[str], list[int], list[bytes]]:
+def content(listing: ImageIndex) -> tuple[list[str], list[int], list[bytes]]:
     return listing.classes, listing.labels.tolist(), listing.names.tolist()
 
 

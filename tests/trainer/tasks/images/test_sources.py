@@ -27,7 +27,7 @@ from support.pictures import (
 
 from ettsweep.errors import DataMissingError, UndecodableError
 from ettsweep.files import cache_folder
-from ettsweep.trainer.tasks.data_location import data_env, resolve
+from ettsweep.trainer.tasks.data_location import data_env, resolve_data
 from ettsweep.trainer.tasks.images.image_data import locate
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
 from ettsweep.trainer.tasks.images.sources import ImageSource, decode, open_sources
@@ -439,6 +439,6 @@ def test_a_glance_does_not_walk_the_images(tmp_path: Path) -> None:
 def test_a_location_holds_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert resolve("data") == str(tmp_path / "data")
-    assert resolve("~/data") == str(tmp_path / "home" / "data")
-    assert resolve("hfds/timm/mini-imagenet") == "hfds/timm/mini-imagenet"
+    assert resolve_data("data") == str(tmp_path / "data")
+    assert resolve_data("~/data") == str(tmp_path / "home" / "data")
+    assert resolve_data("hfds/timm/mini-imagenet") == "hfds/timm/mini-imagenet"

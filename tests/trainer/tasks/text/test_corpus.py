@@ -15,7 +15,7 @@ from support.texts import TOPICS, small_tokenizer
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, InputError
 from ettsweep.files import write_atomic
 from ettsweep.trainer.tasks.text import corpus as corpus_module
-from ettsweep.trainer.tasks.text.corpus import Corpus, corpus_of, open_corpus, verify
+from ettsweep.trainer.tasks.text.corpus import Corpus, corpus_from_texts, open_corpus, verify_shards
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.preparation import CorpusRequest, tokenise
 from ettsweep.trainer.tasks.text.text_data import text_digest
@@ -63,7 +63,7 @@ def test_a_folder_made_before_is_read_with_its_digest(tmp_path: Path, monkeypatc
     corpus = open_corpus(FROZEN / "corpus")
     assert (corpus.digest, corpus.n_vocab) == ("b5203c1addf1", 288)
     assert text_digest(TextTask(), str(FROZEN / "corpus")) == "b5203c1addf1"
-    verify(FROZEN / "corpus", read_manifest(FROZEN / "corpus"), anew=True)
+    verify_shards(FROZEN / "corpus", read_manifest(FROZEN / "corpus"), force=True)
     sides = {}
     for side in ("train", "val"):
         blocks = corpus.blocks(side, 16)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def test_a_folder_made_before_is_replaced_by_another_corpus_whole(tmp_path: Path
 @pytest.mark.parametrize("block_tokens", [16, 100, 512])
 def test_blocks_are_the_documents_in_order(tokenizer: Tokenizer, block_tokens: int) -> None:
     is_val = [k % 4 == 1 for k in range(20)]
-    corpus = corpus_of(TOPICS[:20], tokenizer, is_val)
+    corpus = corpus_from_texts(TOPICS[:20], tokenizer, is_val)
     for part, wanted in (("train", False), ("val", True)):
         documents = [text.strip() for text, val in zip(TOPICS, is_val, strict=False) if val is wanted]
         assert text_of(corpus, part, block_tokens) == "".join(documents)
@@ -125,7 +125,7 @@ def test_a_corpus_on_disk_is_that_in_memory(made: Path, tokenizer: Tokenizer, tm
     one = tokenise(CorpusRequest((str(tmp_path / "a.jsonl"),), tmp_path / "out", made)).manifest
     in_val = open_corpus(tmp_path / "out")
     validation = text_of(in_val, "val", 512)
-    memory = corpus_of(TOPICS, tokenizer, [text.strip() in validation for text in TOPICS])
+    memory = corpus_from_texts(TOPICS, tokenizer, [text.strip() in validation for text in TOPICS])
     assert memory.digest == one.digest
     assert text_of(memory, "train", 512) == text_of(in_val, "train", 512)
     assert (memory.n_vocab, memory.leads_with_space.sum()) == (in_val.n_vocab, in_val.leads_with_space.sum())
@@ -239,14 +239,14 @@ def test_a_folder_of_something_else_is_no_corpus(tmp_path: Path) -> None:
 def test_checksums_of_the_same_files_are_compared_once(folder: Path) -> None:
     manifest = read_manifest(folder)
     read = list[int]()
-    verify(folder, manifest, tell=read.append)
+    verify_shards(folder, manifest, on_bytes_read=read.append)
     assert read == [one.size for one in manifest.shards]
-    verify(folder, manifest, tell=read.append)
+    verify_shards(folder, manifest, on_bytes_read=read.append)
     assert len(read) == len(manifest.shards), "not read again"
-    verify(folder, manifest, anew=True, tell=read.append)
+    verify_shards(folder, manifest, force=True, on_bytes_read=read.append)
     assert len(read) == 2 * len(manifest.shards)
     write_atomic(shard(folder), shard(folder).read_bytes())
-    verify(folder, manifest, tell=read.append)
+    verify_shards(folder, manifest, on_bytes_read=read.append)
     assert len(read) == 3 * len(manifest.shards), "another file of the same content is another file"
 
 

@@ -13,14 +13,14 @@ from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.tasks.task import BatchShare
 from ettsweep.trainer.tasks.text.denoising import (
     Denoising,
-    Text,
+    WordMarkedText,
     corrupt,
-    infill,
-    insert,
-    padded,
-    permuted,
-    shifted,
-    span_lengths,
+    decoder_inputs,
+    draw_span_lengths,
+    infill_spans,
+    insert_masks,
+    pad_texts,
+    permute_sentences,
 )
 from ettsweep.trainer.tasks.text.pydoc import pydoc_corpus
 from ettsweep.trainer.tasks.text.text_task import PydocTask
@@ -34,15 +34,15 @@ def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def words(count: int, sentences: int = 1) -> Text:
+def words(count: int, sentences: int = 1) -> WordMarkedText:
     """Return a text of words of one token each; ids are positions, from 100."""
-    return Text(100 + np.arange(count), np.full(sentences, count // sentences), np.ones(count, dtype=bool))
+    return WordMarkedText(100 + np.arange(count), np.full(sentences, count // sentences), np.ones(count, dtype=bool))
 
 
-def pieces(*lengths: int) -> Text:
+def pieces(*lengths: int) -> WordMarkedText:
     """Return a text of one sentence whose words have so many tokens."""
     starts = np.concatenate([[True, *[False] * (n - 1)] for n in lengths])
-    return Text(100 + np.arange(len(starts)), np.array([len(starts)]), starts)
+    return WordMarkedText(100 + np.arange(len(starts)), np.array([len(starts)]), starts)
 
 
 def slow_infill(tokens: list[int], starts: list[bool], chosen: list[int], lengths: list[int]) -> list[int]:
@@ -67,7 +67,7 @@ def slow_infill(tokens: list[int], starts: list[bool], chosen: list[int], length
 @pytest.mark.parametrize("budget", [1, 2, 7, 150])
 def test_spans_sum_to_the_budget_and_no_sooner(budget: int) -> None:
     for seed in range(300):
-        lengths = span_lengths(budget, 3.0, rng(seed))
+        lengths = draw_span_lengths(budget, 3.0, rng(seed))
         assert lengths.sum() == budget
         assert lengths[:-1].sum() < budget
         assert lengths.min() >= 0
@@ -78,7 +78,7 @@ def test_span_lengths_are_poisson() -> None:
     from scipy import stats
 
     # All but the last of each draw: the last is cut, and the one that crosses is longer than most.
-    drawn = np.concatenate([span_lengths(3000, 3.0, rng(seed))[:800] for seed in range(50)])
+    drawn = np.concatenate([draw_span_lengths(3000, 3.0, rng(seed))[:800] for seed in range(50)])
     counts = np.bincount(drawn, minlength=13)[:13]
     expected = stats.poisson(3).pmf(np.arange(13))
     assert stats.chisquare(counts, expected / expected.sum() * counts.sum()).pvalue > 1e-3
@@ -89,9 +89,9 @@ def test_spans_end_where_walking_through_the_text_ends_them() -> None:
         draw = rng(seed)
         block = pieces(*draw.integers(1, 5, size=draw.integers(1, 25)))
         total = int(block.starts_T.sum())
-        lengths = span_lengths(math.ceil(0.5 * total), 2.0, draw)
+        lengths = draw_span_lengths(math.ceil(0.5 * total), 2.0, draw)
         lengths = lengths[lengths > 0]
-        fast = infill(block.tokens_T, block.starts_T, lengths, MASK, rng(seed + 1))
+        fast = infill_spans(block.tokens_T, block.starts_T, lengths, MASK, rng(seed + 1))
         chosen = rng(seed + 1).permutation(total)[: len(lengths)]
         slow = slow_infill(block.tokens_T.tolist(), block.starts_T.tolist(), chosen.tolist(), lengths.tolist())
         assert fast.tolist() == slow
@@ -99,7 +99,7 @@ def test_spans_end_where_walking_through_the_text_ends_them() -> None:
 
 def test_a_span_takes_whole_words_and_stops_at_the_end() -> None:
     block = pieces(2, 3, 1)
-    left = infill(block.tokens_T, block.starts_T, np.array([3]), MASK, rng(2))
+    left = infill_spans(block.tokens_T, block.starts_T, np.array([3]), MASK, rng(2))
     first = int(rng(2).permutation(3)[0])
     assert left.tolist() == [[MASK], [100, 101, MASK], [100, 101, 102, 103, 104, MASK]][first]
 
@@ -109,7 +109,7 @@ def test_inserted_masks_leave_the_text_in_order_and_fall_anywhere() -> None:
 
     places = np.zeros(6)
     for seed in range(3000):
-        out = insert(np.arange(5), 1, MASK, rng(seed))
+        out = insert_masks(np.arange(5), 1, MASK, rng(seed))
         assert out[out != MASK].tolist() == [0, 1, 2, 3, 4]
         places[np.flatnonzero(out == MASK)] += 1
     assert stats.chisquare(places).pvalue > 1e-3
@@ -130,7 +130,7 @@ def test_share_of_removed_tokens_masks_and_insertions_is_barts() -> None:
         masks.append((out == MASK).sum())
         same = rng(seed)
         same.permutation(1)  # of the sentences
-        lengths = span_lengths(150, 3.0, same)
+        lengths = draw_span_lengths(150, 3.0, same)
         spans.append((lengths > 0).sum())
         inserted.append((lengths == 0).sum())
     assert np.mean(removed) == pytest.approx(0.268, abs=0.002)
@@ -143,16 +143,16 @@ def test_share_of_removed_tokens_masks_and_insertions_is_barts() -> None:
 
 
 def test_sentences_change_places_and_stay_whole() -> None:
-    block = Text(np.arange(10), np.array([2, 3, 5]), np.ones(10, dtype=bool))
-    seen = {tuple(permuted(block, rng(seed))[0].tolist()) for seed in range(200)}
+    block = WordMarkedText(np.arange(10), np.array([2, 3, 5]), np.ones(10, dtype=bool))
+    seen = {tuple(permute_sentences(block, rng(seed))[0].tolist()) for seed in range(200)}
     parts = [(0, 1), (2, 3, 4), (5, 6, 7, 8, 9)]
     assert seen == {a + b + c for a in parts for b in parts for c in parts if len({a, b, c}) == 3}
 
 
 def test_word_starts_move_with_their_sentence() -> None:
-    block = Text(np.arange(5), np.array([2, 3]), np.array([True, False, True, False, True]))
+    block = WordMarkedText(np.arange(5), np.array([2, 3]), np.array([True, False, True, False, True]))
     for seed in range(20):
-        tokens, starts = permuted(block, rng(seed))
+        tokens, starts = permute_sentences(block, rng(seed))
         assert tokens[starts].tolist() in ([0, 2, 4], [2, 4, 0])
 
 
@@ -179,9 +179,9 @@ def test_corruption_depends_on_its_generator_alone() -> None:
 
 
 def test_the_decoder_reads_the_target_one_step_later() -> None:
-    target_BT = padded([np.array([50, 51]), np.array([60, 61, 62, 63])], 6)
+    target_BT = pad_texts([np.array([50, 51]), np.array([60, 61, 62, 63])], 6)
     assert target_BT.tolist() == [[START, 50, 51, END, PAD, PAD], [START, 60, 61, 62, 63, END]]
-    assert shifted(target_BT).tolist() == [[END, START, 50, 51, PAD, PAD], [END, START, 60, 61, 62, 63]]
+    assert decoder_inputs(target_BT).tolist() == [[END, START, 50, 51, PAD, PAD], [END, START, 60, 61, 62, 63]]
 
 
 def task(seed: int = 0, share: BatchShare = BatchShare(16), **changes: object) -> Denoising:  # noqa: B008

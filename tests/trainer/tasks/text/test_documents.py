@@ -16,14 +16,14 @@ from support.texts import TOPICS
 
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError
 from ettsweep.trainer.tasks.text import documents as reading
-from ettsweep.trainer.tasks.text.corpus_manifest import Documents
+from ettsweep.trainer.tasks.text.corpus_manifest import DocumentUnit
 from ettsweep.trainer.tasks.text.documents import find_sources, read_documents
-from ettsweep.trainer.tasks.text.preparation import cut, find_all
+from ettsweep.trainer.tasks.text.preparation import find_unique_sources, group_into_shards
 
 
-def read(*inputs: object, text_field: str = "text", documents: Documents = "blank-line") -> list[str]:
+def read(*inputs: object, text_field: str = "text", documents: DocumentUnit = "blank-line") -> list[str]:
     """Return the documents of inputs."""
-    sources = [source for found in find_all([str(text) for text in inputs]) for source in found]
+    sources = [source for found in find_unique_sources([str(text) for text in inputs]) for source in found]
     return [text for source in sources for text in read_documents(source, text_field, documents)]
 
 
@@ -48,7 +48,7 @@ def made_texts() -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["blank-line", "line", "file"])
-def test_each_document_of_a_text_file_comes_once(tmp_path: Path, mode: Documents) -> None:
+def test_each_document_of_a_text_file_comes_once(tmp_path: Path, mode: DocumentUnit) -> None:
     path = tmp_path / "a.txt"
     for text in made_texts():
         path.write_bytes(text.encode())
@@ -163,7 +163,7 @@ def test_inputs_are_files_folders_and_patterns_each_file_once(tmp_path: Path) ->
 @pytest.mark.parametrize("size", [1, 100, 1000, 10_000, 10**9])
 def test_parts_have_each_document_once_and_no_more_than_their_size(size: int) -> None:
     texts = [text[:length] for text in TOPICS for length in (5, 50, 900)]
-    parts = list(cut(texts, 2**60, size))
+    parts = list(group_into_shards(texts, 2**60, size))
     assert [data.decode() for part in parts for data, _ in part.documents] == texts
     assert {side for part in parts for _, side in part.documents} == {"train", "val"}
     for part in parts:
@@ -175,16 +175,18 @@ def test_parts_have_each_document_once_and_no_more_than_their_size(size: int) ->
 
 def test_a_new_document_changes_the_parts_around_it_not_those_that_follow() -> None:
     texts = [f"{k} " + "x" * (50 + k % 7) for k in range(3000)]
-    before = [part.name for part in cut(texts, 2**60, 2000)]
+    before = [part.name for part in group_into_shards(texts, 2**60, 2000)]
     assert 60 <= len(before) <= 250
     for at in (0, 100, 1500):
-        after = [part.name for part in cut([*texts[:at], "new" * 20, *texts[at:]], 2**60, 2000)]
+        after = [part.name for part in group_into_shards([*texts[:at], "new" * 20, *texts[at:]], 2**60, 2000)]
         assert len(set(after) - set(before)) <= 8
-    assert [part.name for part in cut([*texts, "new"], 2**60, 2000)][:-2] == before[:-2]
+    assert [part.name for part in group_into_shards([*texts, "new"], 2**60, 2000)][:-2] == before[:-2]
 
 
 def test_the_name_of_a_part_is_that_of_its_documents_in_their_order() -> None:
-    names = {next(cut(texts, 2**60, 10**9)).name for texts in (["a", "b"], ["b", "a"], ["ab"], ["a", "b", "b"])}
+    names = {
+        next(group_into_shards(texts, 2**60, 10**9)).name for texts in (["a", "b"], ["b", "a"], ["ab"], ["a", "b", "b"])
+    }
     assert len(names) == 4
 
 
@@ -284,9 +286,9 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["blank-line", "line", "file"])
 def test_a_document_too_large_for_memory_is_an_error(
-    tmp_path: Path, mode: Documents, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mode: DocumentUnit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_DOCUMENT", 2**20)
+    monkeypatch.setattr(reading, "MAX_DOCUMENT_BYTES", 2**20)
     path = tmp_path / "a.txt"
     text = "short\n\n" + "words " * 200_000 + "\n\nshort\n"
     path.write_text(text)

@@ -29,11 +29,18 @@ from ettsweep.errors import (
 from ettsweep.trainer.tasks.data_location import Side
 from ettsweep.trainer.tasks.text import corpus_folder as folders
 from ettsweep.trainer.tasks.text import preparation as making
-from ettsweep.trainer.tasks.text.corpus import open_corpus, verify
-from ettsweep.trainer.tasks.text.corpus_folder import corpus_folder
+from ettsweep.trainer.tasks.text.corpus import open_corpus, verify_shards
+from ettsweep.trainer.tasks.text.corpus_folder import lock_corpus_folder
 from ettsweep.trainer.tasks.text.corpus_manifest import Manifest, read_manifest
 from ettsweep.trainer.tasks.text.documents import document_hash
-from ettsweep.trainer.tasks.text.preparation import CorpusRequest, Tokenised, corpus_summary, find_all, survey, tokenise
+from ettsweep.trainer.tasks.text.preparation import (
+    CorpusOutcome,
+    CorpusRequest,
+    corpus_summary,
+    find_unique_sources,
+    split_threshold_and_sample,
+    tokenise,
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +51,10 @@ def encoding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(tmp_path: Path, encoding: Path) -> Callable[..., Tokenised]:
+def make(tmp_path: Path, encoding: Path) -> Callable[..., CorpusOutcome]:
     """Return a function that makes tmp_path/out from inputs."""
 
-    def made(*inputs: object, **options: Any) -> Tokenised:
+    def made(*inputs: object, **options: Any) -> CorpusOutcome:
         order = CorpusRequest(tuple(map(str, inputs)), tmp_path / "out", encoding, shard_mib=0.02, workers=1)
         return tokenise(order._replace(**options))
 
@@ -72,7 +79,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
-    tmp_path: Path, make: Callable[..., Tokenised]
+    tmp_path: Path, make: Callable[..., CorpusOutcome]
 ) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     manifest = make(tmp_path / "a.txt", val_fraction=0.1).manifest
@@ -86,7 +93,9 @@ def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
 
 
 @pytest.mark.slow
-def test_forms_cuts_and_processes_do_not_change_the_documents(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_forms_cuts_and_processes_do_not_change_the_documents(
+    tmp_path: Path, make: Callable[..., CorpusOutcome]
+) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     lines = "".join(json.dumps({"body": text}) + "\n" for text in texts)
     (tmp_path / "b.jsonl").write_text(lines)
@@ -108,7 +117,7 @@ def test_forms_cuts_and_processes_do_not_change_the_documents(tmp_path: Path, ma
 
 @pytest.mark.slow
 def test_the_digest_depends_on_the_text_not_on_processes_paths_or_times(
-    tmp_path: Path, make: Callable[..., Tokenised]
+    tmp_path: Path, make: Callable[..., CorpusOutcome]
 ) -> None:
     write_paragraphs(tmp_path / "a.txt")
     (tmp_path / "elsewhere").mkdir()
@@ -124,15 +133,15 @@ def test_the_digest_depends_on_the_text_not_on_processes_paths_or_times(
 
 @pytest.mark.slow
 def test_an_encoding_is_trained_on_the_text_and_the_same_each_time(
-    tmp_path: Path, make: Callable[..., Tokenised]
+    tmp_path: Path, make: Callable[..., CorpusOutcome]
 ) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     first = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=500)
     assert (first.manifest.bpe_tokens, first.manifest.n_vocab) == (500, 508)
     other = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=500, workers=1, out=tmp_path / "other")
     assert everything(tmp_path / "out") == everything(tmp_path / "other")
-    assert (other.made, other.kept) == (first.made, 0)
-    assert make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=500).made == 0
+    assert (other.new_shards, other.reused_shards) == (first.new_shards, 0)
+    assert make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=500).new_shards == 0
     both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
     assert sorted(both) == sorted(texts)
     with pytest.raises(InputError, match="--bpe-tokens: the text is too short for 100000 byte-pair tokens: "):
@@ -145,20 +154,20 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
 ) -> None:
     for k in range(40):
         (tmp_path / f"{k:02}.txt").write_text("\n\n".join(f"file {k} {part:04}" for part in range(100)))
-    monkeypatch.setattr(making, "SAMPLE", 4000)
+    monkeypatch.setattr(making, "BPE_SAMPLE_BYTES", 4000)
     order = CorpusRequest((str(tmp_path),), tmp_path, bpe_tokens=300)
-    (sources,) = find_all(order.inputs)
-    _, sample = survey(order, sources)
+    (sources,) = find_unique_sources(order.inputs)
+    _, sample = split_threshold_and_sample(order, sources)
     assert 3950 <= sum(map(len, sample)) <= 4000
     assert len({text.split()[1] for text in sample}) > 35
-    assert sample == survey(order, sources[::-1])[1], "the same whatever order files have"
+    assert sample == split_threshold_and_sample(order, sources[::-1])[1], "the same whatever order files have"
     hashes = [document_hash(text.encode()) for text in sample]
     assert min(hashes) > 0.8 * 2**64, "documents that validate, whose hashes are low, are the last to be in it"
-    assert survey(order._replace(bpe_tokens=None), sources)[1] == []
+    assert split_threshold_and_sample(order._replace(bpe_tokens=None), sources)[1] == []
 
 
 @pytest.mark.slow
-def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     texts = write_paragraphs(tmp_path / "a.txt", 20_000)
     manifest = make(tmp_path / "a.txt", tokenizer=write_gpt2(tmp_path / "gpt2")).manifest
     assert manifest.n_vocab == 50265
@@ -167,37 +176,42 @@ def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[.
     assert sorted(both) == sorted(texts)
 
 
-def test_the_same_text_twice_is_there_twice(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_the_same_text_twice_is_there_twice(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     texts = write_paragraphs(tmp_path / "a.txt", 30_000)
     shutil.copyfile(tmp_path / "a.txt", tmp_path / "b.txt")
     once, twice = make(tmp_path / "a.txt"), make(tmp_path / "a.txt", tmp_path / "b.txt")
     assert twice.manifest.shards == 2 * once.manifest.shards
     both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
     assert sorted(both) == sorted(2 * texts)
-    assert make(tmp_path / "a.txt", tmp_path / "b.txt").made == 0
+    assert make(tmp_path / "a.txt", tmp_path / "b.txt").new_shards == 0
 
 
 # --- again, with more, and after damage -------------------------------------------------------------------------------
 
 
-def test_only_what_is_new_is_tokenised(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_only_what_is_new_is_tokenised(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     first = write_paragraphs(tmp_path / "a.txt")
     made = make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
     again = make(tmp_path / "a.txt")
-    assert (again.made, again.kept, again.tokens, again.manifest) == (0, made.made, 0, made.manifest)
+    assert (again.new_shards, again.reused_shards, again.tokens, again.manifest) == (
+        0,
+        made.new_shards,
+        0,
+        made.manifest,
+    )
     assert everything(tmp_path / "out") == before
     second = write_paragraphs(tmp_path / "b.txt", 30_000, seed=5000)
     more = make(tmp_path / "a.txt", tmp_path / "b.txt")
-    assert more.kept == made.made
-    assert more.made > 0
+    assert more.reused_shards == made.new_shards
+    assert more.new_shards > 0
     both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
     assert sorted(both) == sorted(first + second)
     assert make(tmp_path / "a.txt").manifest == made.manifest
     assert everything(tmp_path / "out") == before, "shards that no corpus has are gone"
 
 
-def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt")
     made = make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
@@ -210,21 +224,23 @@ def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callab
     left = f".{made.manifest.shards[0].name}.{'0' * 32}.tmp"
     (tmp_path / "out" / "shards" / left).write_text("left by a kill")
     again = make(tmp_path / "a.txt")
-    assert (again.made, again.kept) == (2, made.made - 2)
+    assert (again.new_shards, again.reused_shards) == (2, made.new_shards - 2)
     assert everything(tmp_path / "out") == before
 
 
 @pytest.mark.slow
-def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     for options in ({"documents": "line"}, {"val_fraction": 0.3}, {"tokenizer": None, "bpe_tokens": 300}):
         made = make(tmp_path / "a.txt")
         other = make(tmp_path / "a.txt", **options)
-        assert (other.kept, other.made) == (0, len(other.manifest.shards))
+        assert (other.reused_shards, other.new_shards) == (0, len(other.manifest.shards))
         assert open_corpus(tmp_path / "out").digest == other.manifest.digest != made.manifest.digest
 
 
-def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_another_corpus_in_the_folder_is_said_to_be_replaced(
+    tmp_path: Path, make: Callable[..., CorpusOutcome]
+) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     write_paragraphs(tmp_path / "b.txt", 3000, seed=5000)
     first = make(tmp_path / "a.txt")
@@ -239,11 +255,11 @@ def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, mak
     assert "replaces" not in corpus_summary(order, again)
 
 
-def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     manifest = make(tmp_path / "a.txt").manifest
     read = list[int]()
-    verify(tmp_path / "out", manifest, tell=read.append)
+    verify_shards(tmp_path / "out", manifest, on_bytes_read=read.append)
     assert read == []
     path = tmp_path / "out" / "shards" / manifest.shards[0].name
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -254,7 +270,7 @@ def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable
 # --- which documents validate -----------------------------------------------------------------------------------------
 
 
-def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     texts = [*(f"document {k}" for k in range(50))] * 4
     random.Random(0).shuffle(texts)
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
@@ -267,7 +283,7 @@ def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., Tok
 
 @pytest.mark.parametrize(("fraction", "lonely"), [(1e-9, "val"), (1 - 1e-9, "train")])
 def test_of_two_documents_one_validates(
-    tmp_path: Path, make: Callable[..., Tokenised], fraction: float, lonely: Side
+    tmp_path: Path, make: Callable[..., CorpusOutcome], fraction: float, lonely: Side
 ) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(["one text", "another text", "a third", "one text"]))
     manifest = make(tmp_path / "a.txt", val_fraction=fraction).manifest
@@ -275,17 +291,17 @@ def test_of_two_documents_one_validates(
     (text,) = set(documents(tmp_path / "out", lonely))
     assert document_hash(text.encode()) == hashes[0 if lonely == "val" else -1]
     assert manifest.train.documents + manifest.val.documents == 4
-    assert make(tmp_path / "a.txt", val_fraction=fraction).made == 0
+    assert make(tmp_path / "a.txt", val_fraction=fraction).new_shards == 0
 
 
 def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
-    tmp_path: Path, make: Callable[..., Tokenised], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[..., CorpusOutcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"text {k}"}) + "\n" for k in range(3000)) + "broken")
     with pytest.raises(FailedError, match=r"a\.jsonl:3001: no valid JSON"):
         make(tmp_path / "a.jsonl")
     assert not (tmp_path / "out").exists(), "a small input is read to its end before anything is written"
-    monkeypatch.setattr(making, "SMALL", 0)
+    monkeypatch.setattr(making, "PRECHECK_BYTES", 0)
     with pytest.raises(
         FailedError, match=r"a\.jsonl:3001: no valid JSON.*\n[3-9] shards are finished and kept"
     ) as caught:
@@ -319,7 +335,7 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
 )  # fmt: skip
 def test_what_cannot_be_done_leaves_nothing(
     tmp_path: Path,
-    make: Callable[..., Tokenised],
+    make: Callable[..., CorpusOutcome],
     content: str,
     options: dict[str, Any],
     kind: type[EttsweepError],
@@ -332,7 +348,7 @@ def test_what_cannot_be_done_leaves_nothing(
         assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
@@ -348,7 +364,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable
 @pytest.mark.parametrize("name", ["shards/precious.tar", "shards/more/x.bin", "notes.txt", "shards/.precious.tmp"])
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_folder_that_holds_anything_else_too_is_left_alone(
-    tmp_path: Path, make: Callable[..., Tokenised], name: str, finished: bool
+    tmp_path: Path, make: Callable[..., CorpusOutcome], name: str, finished: bool
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     if finished:
@@ -364,7 +380,7 @@ def test_a_folder_that_holds_anything_else_too_is_left_alone(
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json"])
-def test_a_file_of_a_common_name_makes_no_corpus(tmp_path: Path, make: Callable[..., Tokenised], name: str) -> None:
+def test_a_file_of_a_common_name_makes_no_corpus(tmp_path: Path, make: Callable[..., CorpusOutcome], name: str) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("{}")
@@ -375,7 +391,7 @@ def test_a_file_of_a_common_name_makes_no_corpus(tmp_path: Path, make: Callable[
     assert everything(tmp_path / "out") == {name: b"{}"}
 
 
-def test_a_corpus_that_has_lost_all_shards_is_mended(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_a_corpus_that_has_lost_all_shards_is_mended(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
@@ -385,25 +401,25 @@ def test_a_corpus_that_has_lost_all_shards_is_mended(tmp_path: Path, make: Calla
 
 
 def test_what_comes_into_a_folder_meanwhile_stays(
-    tmp_path: Path, make: Callable[..., Tokenised], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[..., CorpusOutcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     make(tmp_path / "a.txt")
     others = {"shards/precious.tar": b"mine", "shards/.mine.tmp": b"mine", ".mine.tmp": b"mine"}
     for name, data in others.items():
         (tmp_path / "out" / name).write_bytes(data)
-    monkeypatch.setattr(folders, "not_own", lambda folder: [])
+    monkeypatch.setattr(folders, "foreign_files", lambda folder: [])
     make(tmp_path / "a.txt", val_fraction=0.3)
     assert others.items() <= everything(tmp_path / "out").items()
 
 
 def test_a_wrong_input_leaves_a_finished_corpus_as_it_was(
-    tmp_path: Path, make: Callable[..., Tokenised], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[..., CorpusOutcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_paragraphs(tmp_path / "a.txt")
     make(tmp_path / "a.txt")
     manifest = read_manifest(tmp_path / "out")
-    monkeypatch.setattr(making, "SMALL", 0)
+    monkeypatch.setattr(making, "PRECHECK_BYTES", 0)
     (tmp_path / "b.txt").write_bytes(b"text\n\n" * 9000 + b"\xff")
     with pytest.raises(FailedError, match="not UTF-8 at byte 54000"):
         make(tmp_path / "a.txt", tmp_path / "b.txt")
@@ -411,10 +427,10 @@ def test_a_wrong_input_leaves_a_finished_corpus_as_it_was(
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
-def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     with (
-        corpus_folder(tmp_path / "out"),
+        lock_corpus_folder(tmp_path / "out"),
         pytest.raises(StorageError, match="out: another `ettsweep data text` is writing there"),
     ):
         make(tmp_path / "a.txt")
@@ -423,7 +439,7 @@ def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[
 
 
 def test_a_full_disk_is_said_and_what_is_finished_kept(
-    tmp_path: Path, make: Callable[..., Tokenised], small_disk: Callable[[str], Path]
+    tmp_path: Path, make: Callable[..., CorpusOutcome], small_disk: Callable[[str], Path]
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 400_000)
     disk = small_disk("150k")
@@ -433,13 +449,13 @@ def test_a_full_disk_is_said_and_what_is_finished_kept(
     assert list(disk.rglob("*-0.bin"))
     subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
     mended = make(tmp_path / "a.txt", out=disk / "out", workers=1)
-    assert mended.kept > 0
+    assert mended.reused_shards > 0
     make(tmp_path / "a.txt")
     assert everything(disk / "out") == everything(tmp_path / "out")
 
 
 def test_processes_are_gone_after_the_command_and_after_an_error(
-    tmp_path: Path, make: Callable[..., Tokenised]
+    tmp_path: Path, make: Callable[..., CorpusOutcome]
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     make(tmp_path / "a.txt")
@@ -449,7 +465,7 @@ def test_processes_are_gone_after_the_command_and_after_an_error(
 
 
 def test_what_is_kept_is_counted_once_nobody_adds_to_it(
-    tmp_path: Path, make: Callable[..., Tokenised], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[..., CorpusOutcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_paragraphs(tmp_path / "a.txt")
     working = list[int]()
@@ -468,7 +484,7 @@ def test_what_is_kept_is_counted_once_nobody_adds_to_it(
         return f"{number} {noun}s"
 
     monkeypatch.setattr(making, "progress", interrupted)
-    monkeypatch.setattr(making, "count", count)
+    monkeypatch.setattr(making, "format_count", count)
     with pytest.raises(StoppedError, match=r"^interrupted; \d shards are finished and kept"):
         make(tmp_path / "a.txt", workers=2)
     assert working[-2] > 0
@@ -538,7 +554,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path, encoding: Path, pac
         assert b < a + 12, "4.4 MB more text, and its tokens, would be more than that"
 
 
-def test_a_manifest_says_how_the_corpus_was_made(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+def test_a_manifest_says_how_the_corpus_was_made(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     texts = [*TOPICS[:6], " ", ""]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     manifest: Manifest = make(tmp_path / "a.jsonl", text_field="body", val_fraction=0.4).manifest

@@ -2,7 +2,7 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.trainer.tasks.text import text_data
-from ettsweep.trainer.tasks.text.pydoc import documents, pydoc_corpus, tokenised, unrepeated
+from ettsweep.trainer.tasks.text.pydoc import documents, make_corpus, pydoc_corpus, without_repeated_paragraphs
 from ettsweep.trainer.tasks.text.text_task import PydocTask
 
 PASSAGES = {
@@ -14,7 +14,7 @@ PASSAGES = {
 
 
 def test_no_topic_quotes_an_earlier_one() -> None:
-    first, second, *_ = unrepeated(PASSAGES)
+    first, second, *_ = without_repeated_paragraphs(PASSAGES)
     assert "The same paragraph" in first
     assert second == 'Title 1. A sentence!\n\n"Quoted 1?" So it is.'
     topics = [set(text.split("\n\n")) for text in documents()]
@@ -23,7 +23,7 @@ def test_no_topic_quotes_an_earlier_one() -> None:
 
 def test_who_changes_how_text_becomes_tokens_makes_other_runs() -> None:
     """Where this digest changes, runs would compare what was trained on other tokens: raise PYDOC_RULES with it."""
-    corpus = tokenised(unrepeated(PASSAGES), 280)
+    corpus = make_corpus(without_repeated_paragraphs(PASSAGES), 280)
     assert (text_data.PYDOC_RULES, corpus.digest) == (1, "1771fa48b8f9")
 
 
@@ -39,4 +39,4 @@ def test_vocabulary_beyond_the_text_is_refused_with_the_most_possible() -> None:
     ) as e:
         pydoc_corpus(50265)
     most = int(str(e.value).rsplit("=", 1)[1].split()[0])
-    assert tokenised(documents(), most).n_vocab == most
+    assert make_corpus(documents(), most).n_vocab == most

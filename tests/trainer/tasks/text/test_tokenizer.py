@@ -19,7 +19,7 @@ from support.texts import TOPICS, gpt2_vocabulary, small_tokenizer, write_gpt2
 from ettsweep.errors import DataMissingError, InputError, TooFewPairsError
 from ettsweep.token_ids import FIRST_BPE, mask_id
 from ettsweep.trainer.tasks.text.tokenizer import (
-    BYTES,
+    BYTE_OF_LETTER,
     Tokenizer,
     read_tokenizer,
     split_sentences,
@@ -148,7 +148,7 @@ def changed(small: Tokenizer, **parts: object) -> dict[str, object]:
             "its end_of_word_suffix is </w>, its byte_fallback is true",
         ),
         ({"vocab": {"a": 0}}, "it has no token for 255 of the 256 bytes, among them '!'"),
-        ({"vocab": {**BYTES, "ab": 3}}, "token ids must be distinct integers"),
+        ({"vocab": {**BYTE_OF_LETTER, "ab": 3}}, "token ids must be distinct integers"),
         ({"merges": [["a", "b", "c"]]}, "merge 'a b c' joins tokens that tokenizer.json does not have"),
         ({"merges": [["~", "~"]]}, "merge '~ ~' joins tokens"),
     ],
@@ -271,7 +271,7 @@ def test_tables_know_white_space_of_several_bytes_and_no_special_token(gpt2: Pat
     for special in (*range(FIRST_BPE), *range(50261, 50265), vocab["<|endoftext|>"] + FIRST_BPE):
         assert not leads[special]
         assert not space[special]
-    wide = Tokenizer({**{letter: k for k, letter in enumerate(BYTES)}, "ãĢĢ": 256, "ãĢĢx": 257}, [])
+    wide = Tokenizer({**{letter: k for k, letter in enumerate(BYTE_OF_LETTER)}, "ãĢĢ": 256, "ãĢĢx": 257}, [])
     leads, space = word_tables(wide)  # an ideographic space, alone and before a letter
     assert leads[-6:-4].tolist() == [True, True]
     assert space[-6:-4].tolist() == [True, False]

@@ -182,9 +182,9 @@ def format_cell(value: object, name: str = "") -> str:
 
 
 class AdvanceProgress(Protocol):
-    """Advances a progress bar by an amount, and renames it if `what` is given."""
+    """Advances a progress bar by an amount, and renames it if `description` is given."""
 
-    def __call__(self, amount: float, what: str | None = None) -> None: ...
+    def __call__(self, amount: float, description: str | None = None) -> None: ...
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def progress(
     """Yield a function that advances a progress bar; it does nothing where standard error is no terminal.
 
     Args:
-        what: description of the bar.
+        description: of the work.
         total: amount of work, or None if unknown.
         measure: shown beside the bar: a count, bytes with their speed, or the share alone, for work whose beginning
             does not predict the time left.

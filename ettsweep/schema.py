@@ -157,7 +157,7 @@ def validate(schema: type[Schema], data: object, source: str, extra_keys: Iterab
     Args:
         schema: what the data must fit.
         data: as YAML or JSON gave it.
-        where: file or option, for messages.
+        source: file or option, for messages.
         extra_keys: further keys to suggest for an unknown one.
 
     Raises:

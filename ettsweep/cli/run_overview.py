@@ -142,7 +142,8 @@ def _describe_spikes(events: Sequence[Json]) -> str:
 def _describe_spike(event: Json) -> str:
     # Kinds of spike events, as the columns of metrics.jsonl are called.
     metric_names = {"grad": "gradient norm", "eval_loss": "val_loss", "accuracy": "val_accuracy"}
-    location = f"{format_cell(metric_names.get(str(event.get('kind')), event.get('kind')))} at step {format_cell(event.get('step'))}"
+    metric = metric_names.get(str(event.get("kind")), event.get("kind"))
+    location = f"{format_cell(metric)} at step {format_cell(event.get('step'))}"
     if (sigmas := number(event.get("sigmas"))) is not None:
         return f"{location}, {sigmas:.1f} sigmas"
     return location if event.get("recovered") else f"{location}, not recovered"

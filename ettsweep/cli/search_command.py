@@ -141,8 +141,8 @@ def _changed_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     from ettsweep.powers import format_power
 
     def describe_box(study: "Study") -> str:
-        (low_lr, low_wd), (high_lr, high_wd) = study.box
-        return f"lr from {format_power(low_lr)} to {format_power(high_lr)}, wd from {format_power(low_wd)} to {format_power(high_wd)}"
+        (low_lr, low_wd), (high_lr, high_wd) = (map(format_power, corner) for corner in study.box)
+        return f"lr from {low_lr} to {high_lr}, wd from {low_wd} to {high_wd}"
 
     studies_before = {study.key: study for study in before if study.box}
     return "\n".join(

@@ -31,8 +31,8 @@ def show_verification(
     else:
         note_submitted(result)
     if verification.runs_over_budget:
-        needed_runs = f"{format_count(verification.runs_over_budget, 'more run')} {'is' if verification.runs_over_budget == 1 else 'are'} needed"
-        print_note(f"{needed_runs} than {budget} allows")
+        verb = "is" if verification.runs_over_budget == 1 else "are"
+        print_note(f"{format_count(verification.runs_over_budget, 'more run')} {verb} needed than {budget} allows")
     for reason in verification.stop_reasons:
         print_note(f"{reason}: stopped")
     is_cut_short = context.follows and verification.search_over_budget

@@ -48,7 +48,8 @@ def _describe_counts(counts: Counts) -> str:
     documents = (
         f"{format_count(counts.documents, 'document')}, {format_count(counts.sentences, 'sentence')}{long_sentences}"
     )
-    return f"{documents}, {format_count(counts.tokens, 'token')}, {format_count(counts.blocks, 'block')} of up to {BLOCK_TOKENS}"
+    blocks = f"{format_count(counts.blocks, 'block')} of up to {BLOCK_TOKENS}"
+    return f"{documents}, {format_count(counts.tokens, 'token')}, {blocks}"
 
 
 def _vocabulary_row(model_vocabulary: int | None, manifest: Manifest) -> DoctorCheck:
@@ -73,4 +74,5 @@ def _check_shards(folder: Path, manifest: Manifest) -> str:
     size = sum(shard.size for shard in manifest.shards)
     with progress("reading shards", size, "bytes") as advance:
         verify_shards(folder, manifest, force=True, on_bytes_read=advance)
-    return f"{format_count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all, with the checksums of the manifest"
+    shards = format_count(len(manifest.shards), "shard")
+    return f"{shards} of {size / 1e6:.1f} MB in all, with the checksums of the manifest"

@@ -292,7 +292,8 @@ def cost_so_far(runs: Iterable[Run], searches: StudiesByFamily) -> str:
     trained = [run for run in runs if run.result or run.state is State.PRUNED]
     finished = [run for run in trained if run.result]
     pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
-    line = f"{format_count(len(finished), 'finished run')}{pruned}: {format_device_hours(sum(map(spent_device_s, trained)))}"
+    device_hours = format_device_hours(sum(map(spent_device_s, trained)))
+    line = f"{format_count(len(finished), 'finished run')}{pruned}: {device_hours}"
     shared = [(run, sweeps) for run in finished if (sweeps := count_sweeps(run, searches)) > 1]
     if shared:
         saved_s = sum((sweeps - 1) * spent_device_s(run) for run, sweeps in shared)

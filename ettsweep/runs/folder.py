@@ -191,7 +191,7 @@ class RunDir:
         """Create the attempt that follows number `after`, and so become the owner of the run.
 
         Args:
-            info: fields of claim.json beside the process: device, versions, job, ...
+            details: fields of claim.json beside the process: device, versions, job, ...
             after: number of the last attempt, which has ended; 0 for a new run.
 
         Returns:

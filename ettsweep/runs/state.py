@@ -166,7 +166,7 @@ def unfinished_status(
         facts: the run's files.
         owner: looks up the latest owner; called if it has recorded no end.
         lost: lost attempts, the latest first; consumed only if nobody trains the run.
-        prospect: looks up the run's job; called last, since it may ask the scheduler.
+        job_status: looks up the run's job; called last, since it may ask the scheduler.
     """
     # The order matters: a run that is being trained is running, even if cancelled; a person's request comes before
     # failures, and failures before the scheduler's answer, which may still list the run.

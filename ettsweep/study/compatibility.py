@@ -70,9 +70,8 @@ def study_differences(study: Study, other: Study) -> list[str]:
         if own_label != other_label:
             lines.append(f"{name} is {own_label} / {other_label}")
         elif not axes[0].is_on_lattice(values[0][0], values[1][0]):
-            lines.append(
-                f"{name} is searched in whole steps from {format_power(values[0][0], 6)} / {format_power(values[1][0], 6)}"
-            )
+            origins = " / ".join(format_power(axis_values[0], 6) for axis_values in values)
+            lines.append(f"{name} is searched in whole steps from {origins}")
         elif ranges[0] != ranges[1]:
             lines.append(f"{name} was requested from {' / '.join(ranges)}")
     if not lines and set(study.seeds_by_point) != set(other.seeds_by_point):

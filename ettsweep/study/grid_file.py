@@ -158,8 +158,8 @@ class GridFile(StrictModel):
         centres = {parse_strategy(name): centre for name, centre in self._stated_centres[key].items()}
         if not centres:
             raise InputError(
-                f"{location}: no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by orders "
-                f"of magnitude; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
+                f"{location}: no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by "
+                f"orders of magnitude; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
             )
         return map_centres(self.strategies, centres, recipe)
 

@@ -73,7 +73,7 @@ def make_plan(requested: Iterable[RunSpec], run_index: RunIndex, force_ids: Coll
     Args:
         requested: specs of the runs; duplicates are planned once.
         run_index: all runs on disk.
-        insist: ids of runs to launch even if they would be blocked.
+        force_ids: ids of runs to launch even if they would be blocked.
     """
     plan: dict[str, list[PlannedRun]] = {action: [] for action in ACTION_BY_STATE.values()}
     specs: dict[str, RunSpec] = {}

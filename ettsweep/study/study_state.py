@@ -144,13 +144,10 @@ class StudyState(ABC):
         )
         for name, axis, value, nearest_value in zip(("lr", "wd"), axes, typed_point, nearest, strict=True):
             if not axis.is_on_lattice(nearest_value, value, tolerance):
+                at, got = format_power(nearest_value), format_power(value)
                 if axis.fixed:
-                    raise InputError(
-                        f"--at: {name} is fixed at {format_power(nearest_value)} in {study.title}, got {format_power(value)}"
-                    )
-                raise InputError(
-                    f"--at: {name} {format_power(value)} is no point of {study.title}; the nearest is {format_power(nearest_value)}"
-                )
+                    raise InputError(f"--at: {name} is fixed at {at} in {study.title}, got {got}")
+                raise InputError(f"--at: {name} {got} is no point of {study.title}; the nearest is {at}")
         return snap_point(nearest, self._known_points)
 
     def _best_requested(self) -> ScoredPoint | None:

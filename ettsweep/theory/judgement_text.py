@@ -98,7 +98,8 @@ def _behaviour_findings(judgement: Judgement, s: float | None) -> Iterator[str]:
 def _group_line(row: GroupRow, s: float | None) -> str:
     off_by = row.off_by
     if s is None and off_by is not None and abs(off_by) > POWER_TOLERANCE:
-        return f"{row.name}: steps {'fall' if off_by < 0 else 'grow'} as width^{format_exponent(off_by)} against the bulk's"
+        verb = "fall" if off_by < 0 else "grow"
+        return f"{row.name}: steps {verb} as width^{format_exponent(off_by)} against the bulk's"
     if _is_off(row, "function change"):
         return f"{row.name}: the change of the outputs in training {_describe_miss(row.quantities['function change'])}"
     return (

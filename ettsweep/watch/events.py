@@ -90,7 +90,8 @@ def describe_spikes(run: Run) -> str:
     highest = max(events, key=lambda event: number(event.get("sigmas")) or 0.0)
     sigmas = number(highest.get("sigmas"))
     size = f" by {sigmas:.3g} sigmas" if sigmas is not None else ""
-    return f"{format_count(len(events), 'spike')}; {format_cell(highest.get('kind'))} at step {format_cell(highest.get('step'))}{size}"
+    kind, step = format_cell(highest.get("kind")), format_cell(highest.get("step"))
+    return f"{format_count(len(events), 'spike')}; {kind} at step {step}{size}"
 
 
 def first_line(text: str) -> str:

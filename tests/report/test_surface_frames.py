@@ -105,7 +105,7 @@ def test_no_surface_by_the_papers_rule_or_where_the_noise_is_unknown(noisy: Made
 
 
 def test_the_place_of_the_optimum_is_told_with_its_error(standard: JudgedFamily) -> None:
-    told = re.fullmatch(r"lr 2\^\((.*) ± (.*)\), wd 2\^\((.*) ± (.*)\)", place_of(standard.verdict))
+    told = re.fullmatch(r"lr 2\^\((.*) ± (.*)\), wd 2\^\((.*) ± (.*)\)", optimum_text(standard.verdict))
     assert told is not None
     lr, lr_error, wd, wd_error = map(float, told.groups())
     assert abs(lr - (-6 + LR)) < 3 * lr_error < 0.5

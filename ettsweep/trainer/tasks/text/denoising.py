@@ -184,9 +184,10 @@ class Denoising:
         self._training_samples = select_training_samples(len(self._train), spec.samples)
         self.steps_per_epoch = len(self._training_samples) // share.batch_size
         if not self.steps_per_epoch:
+            texts = len(self._training_samples)
             raise DataMissingError(
-                f"task {spec.kind}: batch_size {share.batch_size} is more than the {len(self._training_samples)} training texts "
-                f"of up to {model.tokens - BOUNDARY_TOKENS} tokens; --set batch_size={max(1, len(self._training_samples))} or less"
+                f"task {spec.kind}: batch_size {share.batch_size} is more than the {texts} training texts "
+                f"of up to {model.tokens - BOUNDARY_TOKENS} tokens; --set batch_size={max(1, texts)} or less"
             )
 
     def batches(self, first_step: int) -> Iterator[Batch]:

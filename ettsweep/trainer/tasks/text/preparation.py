@@ -552,7 +552,8 @@ def corpus_summary(request: CorpusRequest, outcome: CorpusOutcome) -> str:
             else f"1 sentence has more than {BLOCK_TOKENS} tokens; blocks of that size cut it"
         )
     if (mean := manifest.train.tokens / manifest.train.blocks) < BLOCK_TOKENS / 2:
-        line = f"documents are short: blocks of up to {BLOCK_TOKENS} tokens have {mean:.0f} on average, the rest is padding"
+        line = f"documents are short: blocks of up to {BLOCK_TOKENS} tokens have {mean:.0f} on average, "
+        line += "the rest is padding"
         if (tokens := _fitting_block_tokens(mean)) < BLOCK_TOKENS:
             line += f"; --set model.tokens={tokens} has less padding"
         if outcome.has_text_files and request.documents != "file":
@@ -560,8 +561,8 @@ def corpus_summary(request: CorpusRequest, outcome: CorpusOutcome) -> str:
         lines.append(line)
     if (blocks := manifest.val.blocks) < MIN_VAL_BLOCKS:
         lines.append(
-            f"validation has {format_count(blocks, 'block')} of up to {BLOCK_TOKENS} tokens, too few for a precise val_loss: "
-            "use a larger --val-fraction"
+            f"validation has {format_count(blocks, 'block')} of up to {BLOCK_TOKENS} tokens, "
+            "too few for a precise val_loss: use a larger --val-fraction"
         )
     if outcome.replaced:
         lines.append(

@@ -239,7 +239,8 @@ def _validated_tokenizer(
         raise InputError(f"{path}: token ids must be distinct integers from 0 on")
     if missing := [symbol for symbol in BYTE_OF_LETTER if symbol not in vocab]:
         raise InputError(
-            f"{path}: {_GPT2_BPE_REQUIRED}; it has no token for {len(missing)} of the 256 bytes, among them {missing[0]!r}"
+            f"{path}: {_GPT2_BPE_REQUIRED}; it has no token for {len(missing)} of the 256 bytes, "
+            f"among them {missing[0]!r}"
         )
     pairs = list[tuple[str, str]]()
     for pair in merges:

@@ -83,9 +83,9 @@ def test_runs_train_on_after_the_process_that_submitted_them(
     code = (
         "import sys; from pathlib import Path\n"
         "from ettsweep.launch.profile import LocalProfile; from ettsweep.launch.submit import submit\n"
-        "from ettsweep.study.grid_file import load_request; from ettsweep.study.run_index import RunIndex\n"
+        "from ettsweep.study.grid_file import load_sweep_spec; from ettsweep.study.run_index import RunIndex\n"
         "from ettsweep.study.plan import make_plan\n"
-        "plan = make_plan(load_request(Path(sys.argv[1])).specs(), RunIndex({}, {}))\n"
+        "plan = make_plan(load_sweep_spec(Path(sys.argv[1])).specs(), RunIndex({}, {}))\n"
         "print(*submit(Path(sys.argv[2]), plan, LocalProfile(devices='cpu', slots=1)))\n"
         "assert 'torch' not in sys.modules\n"
     )

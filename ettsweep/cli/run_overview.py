@@ -9,7 +9,7 @@ from ettsweep.console import STYLES, escape_control, format_cell, format_count
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, last_line, number
 from ettsweep.launch.progress import format_duration
-from ettsweep.powers import format_power
+from ettsweep.powers import power_and_decimal
 from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.registry import evaluation_column, task_kind
 
@@ -49,10 +49,8 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     spec = run.spec
     yield "sweep", format_cell(data["sweep"]) or "none"
     yield "model", f"{format_cell(run.model)} on {spec.task.kind}"
-    yield (
-        "point",
-        f"{format_cell(run.strategy)}, lr {format_power(spec.lr)}, wd {format_power(spec.wd)}, seed {spec.seed}",
-    )
+    lr, wd = power_and_decimal(spec.lr), power_and_decimal(spec.wd)
+    yield "point", f"{format_cell(run.strategy)}, lr {lr}, wd {wd}, seed {spec.seed}"
     note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value
     last = spec.schedule.last_step

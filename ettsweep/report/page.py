@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from ettsweep import __version__
 from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
 from ettsweep.launch.cost import cost_so_far
-from ettsweep.powers import format_power
+from ettsweep.powers import power_and_decimal
 from ettsweep.report import formats, summary, verdict_text
 from ettsweep.report.cost_table import costs
 from ettsweep.report.families import JudgedFamily, StrategyComparison
@@ -103,7 +103,7 @@ def _environment(results: str) -> Environment:
     )
     environment.filters |= {"short": formats.three_digits, "metric": formats.metric_name, "point": formats.point_text}
     environment.filters |= {
-        "power": format_power,
+        "power": power_and_decimal,
         "prose": partial(_prose_markup, results),
         "command": partial(_command_markup, results),
     }

@@ -33,9 +33,19 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((ind
     const size = Math.abs(value);
     return size !== 0 && (size < 1e-4 || size >= 10 ** Math.max(6, digits)) ? value.toExponential(digits - 1) : String(Number(value.toPrecision(digits)));
   };
+  const log2 = (value) => Math.round(Math.log2(value) * 1e9) / 1e9;
+  // The shortest decimal that means the same run: run ids round log2 to nine decimals.
+  const decimal = (value) => {
+    for (let digits = 1; digits < 17; digits++) {
+      const rounded = Number(value.toPrecision(digits));
+      if (log2(rounded) === log2(value)) return String(rounded);
+    }
+    return String(value);
+  };
   const power = (value) => {
-    const exponent = Math.round(Math.log2(value) * 1e9) / 1e9;
-    return value > 0 && exponent === Math.round(exponent * 100) / 100 ? `2^${exponent}` : plain(value, 4);
+    if (!(value > 0)) return plain(value, 4);
+    const exponent = log2(value);
+    return exponent === Math.round(exponent * 100) / 100 ? `2^${exponent} (${decimal(value)})` : decimal(value);
   };
   const textOf = (column, row) => {
     const value = column.values[row];

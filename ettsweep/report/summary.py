@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ettsweep.console import format_count
-from ettsweep.powers import POWER_COLUMNS, format_power
+from ettsweep.powers import POWER_COLUMNS, power_and_decimal
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.cost_table import cost_of
 from ettsweep.report.families import JudgedFamily, StrategyComparison
@@ -82,7 +82,10 @@ def _card_lines(family: JudgedFamily, searches: StudiesByFamily) -> dict[str, tu
     verdict, metric = family.verdict, family.verdict.study.metric.name
     card_lines: dict[str, tuple[str, str]] = {}
     if verdict.point:
-        card_lines["optimum"] = (f"lr {format_power(verdict.point.lr)}, wd {format_power(verdict.point.wd)}", "")
+        card_lines["optimum"] = (
+            f"lr {power_and_decimal(verdict.point.lr)}, wd {power_and_decimal(verdict.point.wd)}",
+            "",
+        )
     _, std = formats.mean_std(family.scores)
     if score := formats.plus_minus(verdict.score, std, metric):
         card_lines["score"] = (score, format_count(verdict_text.seed_count(verdict), "search seed"))
@@ -136,7 +139,7 @@ def run_cell(name: str, value: object) -> str:
         if name in tables.METRIC_COLUMNS:
             return formats.score_text(value, name)
         if name in POWER_COLUMNS:
-            return format_power(value)
+            return power_and_decimal(value)
         if name in ("utilisation", "data_wait"):
             return f"{100 * value:.3g}%"
         return formats.three_digits(value)

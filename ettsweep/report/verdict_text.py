@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ettsweep.console import format_count
-from ettsweep.powers import format_power, log2
+from ettsweep.powers import log2, power_and_decimal
 from ettsweep.report import formats
 from ettsweep.study.posterior import Difference
 from ettsweep.study.surface import student_quantile
@@ -26,7 +26,7 @@ def other_sweeps(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
     for verdict, other, differences in conflicting_verdicts(verdicts):
         for mine, theirs in ((verdict, other), (other, verdict)):
             at = (
-                f" at lr {format_power(theirs.lr)}, wd {format_power(theirs.wd)}"
+                f" at lr {power_and_decimal(theirs.lr)}, wd {power_and_decimal(theirs.wd)}"
                 if theirs.lr and theirs.wd is not None
                 else ""
             )

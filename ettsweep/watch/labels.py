@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.progress import format_duration
-from ettsweep.powers import format_power
+from ettsweep.powers import power_and_decimal
 from ettsweep.study.verdict import MAX_NEEDED_RUNS, MAX_PROBABILITY, Bound, Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 
@@ -42,7 +42,7 @@ def detail_lines(family: FamilyView) -> Iterator[StyledText]:
     if family.stale:
         yield "runs have finished since; judging again", "dim"
     if point := verdict.point:
-        yield f"at lr {format_power(point.lr)}, wd {format_power(point.wd)}", ""
+        yield f"at lr {power_and_decimal(point.lr)}, wd {power_and_decimal(point.wd)}", ""
         yield _score_text(verdict), ""
     if bound := verdict.bound:
         yield from _bound_lines(verdict, bound)

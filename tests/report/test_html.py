@@ -90,11 +90,11 @@ def test_the_answer_is_on_the_page(made: Made) -> None:
 
 def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
     text = Page(page_of(made)).text
-    assert "at lr 2^-6, wd 2^-1 , optimal within 0% (95%): lowest" in text
-    assert "optimum lr 2^-6, wd 2^-1" in text
-    assert "candidate 2^-6 2^-1 0.10040" in text
-    assert "(2 lr, wd / 2) 2^-5 2^-2" in text
-    assert re.search(r"digits standard adamw \S+ 2\^-6 2\^-1 0 done", text), "the runs"
+    assert "at lr 2^-6 (0.015625), wd 2^-1 (0.5) , optimal within 0% (95%): lowest" in text
+    assert "optimum lr 2^-6 (0.015625), wd 2^-1 (0.5)" in text
+    assert "candidate 2^-6 (0.015625) 2^-1 (0.5) 0.10040" in text
+    assert "(2 lr, wd / 2) 2^-5 (0.03125) 2^-2 (0.25)" in text
+    assert re.search(r"digits standard adamw \S+ 2\^-6 \(0.015625\) 2\^-1 \(0.5\) 0 done", text), "the runs"
 
 
 @pytest.mark.parametrize(

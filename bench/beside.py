@@ -73,7 +73,7 @@ def command(way: str, grid: Sequence[str], python: str) -> list[str]:
     if way in OTHERS:
         return [python, "-c", f"from bench.others import drive; drive({way!r})"]
     settings = ("devices=cpu", f"slots={AT_ONCE}", "threads=1", *LAUNCH[way])
-    launch = [part for setting in settings for part in ("--launch-set", setting)]
+    launch = [section for setting in settings for section in ("--launch-set", setting)]
     model = ["--model", "vit-digits", "--strategy", "standard"]
     return [ETTSWEEP, "grid", *model, *grid, *launch, "--results", "results", "--follow"]
 
@@ -82,8 +82,8 @@ def environment(folder: Path) -> dict[str, str]:
     """Return the variables of a way: this code, slots of its own, and no compiled code but what TORCHINDUCTOR_CACHE_DIR has."""
     ours = [str(Path(ettsweep.__file__).parents[1]), str(Path(__file__).parents[1])]
     path = os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
-    own = {"ETTSWEEP_SLOTS": str(folder / "slots"), "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
-    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")} | os.environ | own
+    mapping = {"ETTSWEEP_SLOTS": str(folder / "slots"), "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")} | os.environ | mapping
 
 
 # --- what it takes --------------------------------------------------------------------------------------------------
@@ -98,9 +98,9 @@ def measure(words: Sequence[str], folder: Path, timeout_s: float) -> Row:
     Raises:
         subprocess.SubprocessError: it fails, or takes too long.
     """
-    before, seen = children_s(), dict[tuple[str, str], int]()
+    before, observed = children_s(), dict[tuple[str, str], int]()
     began_s = time.perf_counter()
-    with background_thread("look", lambda over: watch(over, seen)):
+    with background_thread("look", lambda over: watch(over, observed)):
         try:
             with (folder / "log.txt").open("wb") as log:  # a pipe would be open for as long as what is left behind
                 files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
@@ -108,7 +108,7 @@ def measure(words: Sequence[str], folder: Path, timeout_s: float) -> Row:
             wall_s = time.perf_counter() - began_s
         finally:
             reap()
-    told_s, seen_s = children_s() - before, TICK_S * sum(seen.values())
+    told_s, seen_s = children_s() - before, TICK_S * sum(observed.values())
     return {"wall s": wall_s, "CPU s": max(told_s, seen_s), "CPU s told": told_s, "CPU s seen": seen_s}
 
 
@@ -179,9 +179,9 @@ def agreement(found: Found, first: Found) -> Row:
 
 def versions(ray_python: str) -> Row:
     """Return versions; those of Ray, and of torch beside it, as that Python has them, or None."""
-    asked = "import json, torch, ray.tune, bench.others; print(json.dumps([ray.__version__, torch.__version__]))"
-    told = subprocess.run([ray_python, "-c", asked], env=environment(Path()), capture_output=True, text=True)
-    ray, its_torch = json.loads(told.stdout.splitlines()[-1]) if told.returncode == 0 else (None, None)
+    text = "import json, torch, ray.tune, bench.others; print(json.dumps([ray.__version__, torch.__version__]))"
+    completed = subprocess.run([ray_python, "-c", text], env=environment(Path()), capture_output=True, text=True)
+    ray, its_torch = json.loads(completed.stdout.splitlines()[-1]) if completed.returncode == 0 else (None, None)
     return {
         **facts("torch", "optuna", "submitit"),
         "ray": ray,
@@ -210,28 +210,32 @@ def main() -> None:
     ran_on, (specs, grid) = versions(options.ray_python), lattice(options.runs)
     print(json.dumps(ran_on), flush=True)
     rows, first = list[Row](), Found()
-    for way in options.ways:
-        python = options.ray_python if way.startswith("ray") else sys.executable
-        if way.startswith("ray") and not ran_on["ray"]:
-            print(f"{way}: left out, {python} cannot import ray.tune and torch", flush=True)
+    for method in options.ways:
+        python = options.ray_python if method.startswith("ray") else sys.executable
+        if method.startswith("ray") and not ran_on["ray"]:
+            print(f"{method}: left out, {python} cannot import ray.tune and torch", flush=True)
             continue
         with tempfile.TemporaryDirectory(prefix="beside-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             (folder / "specs.json").write_text(json.dumps(specs))
             try:
-                row = {"way": way} | measure(command(way, grid, python), folder, 60 * options.timeout_min)
-                found, told = found_in(folder)
+                row = {"way": method} | measure(command(method, grid, python), folder, 60 * options.timeout_min)
+                result, messages = found_in(folder)
             except Exception as error:
                 log = folder / "log.txt"
                 last = log.read_text(errors="replace").splitlines()[-1:] if log.exists() else []
-                print(f"{way}: failed, {type(error).__name__}: {error}; its last line: {' '.join(last)}", flush=True)
+                print(f"{method}: failed, {type(error).__name__}: {error}; its last line: {' '.join(last)}", flush=True)
                 continue
-        first = first or found
-        row |= {"runs": len(found), "runs a minute": 60 * len(found) / row["wall s"]} | agreement(found, first) | told
+        first = first or result
+        row |= (
+            {"runs": len(result), "runs a minute": 60 * len(result) / row["wall s"]}
+            | agreement(result, first)
+            | messages
+        )
         rows.append(row)
         if rows[0]["way"] == "single":
             row["wall by single"] = row["wall s"] / rows[0]["wall s"]
-        print(f"{way}: {row['wall s']:.1f} s", file=sys.stderr, flush=True)
+        print(f"{method}: {row['wall s']:.1f} s", file=sys.stderr, flush=True)
         if options.json:
             options.json.write_text(json.dumps({"versions": ran_on, "rows": rows}, indent=1) + "\n")
     show(rows)

@@ -35,8 +35,8 @@ def steps_a_second(threads: int, bounded: bool, seconds: float) -> float:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_"))}
     bound = "from ettsweep.worker.devices import limit_spinning; limit_spinning()\n" if bounded else ""
     command = [sys.executable, "-c", bound + STEPS, str(threads), str(seconds)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return float(completed.stdout.splitlines()[-1])
 
 
 def main() -> None:
@@ -46,17 +46,17 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=os.cpu_count(), help="processes that compute beside")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--turns", type=int, default=3)
-    given = parser.parse_args()
-    ways = [(1, True), (given.threads, False), (given.threads, True)]
-    print(f"{'beside':>8}  " + "  ".join(f"{n} thread{'s' * (n > 1)}{'' if b else ', spinning'}" for n, b in ways))
-    for busy in (0, given.busy):
+    args = parser.parse_args()
+    values = [(1, True), (args.threads, False), (args.threads, True)]
+    print(f"{'beside':>8}  " + "  ".join(f"{n} thread{'s' * (n > 1)}{'' if b else ', spinning'}" for n, b in values))
+    for busy in (0, args.busy):
         with ExitStack() as beside:
             for _ in range(busy):
                 loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
                 beside.callback(loop.wait)
                 beside.callback(loop.kill)
-            turns = [[steps_a_second(*way, given.seconds) for way in ways] for _ in range(given.turns)]
-        medians = [statistics.median(way) for way in zip(*turns, strict=True)]
+            turns = [[steps_a_second(*method, args.seconds) for method in values] for _ in range(args.turns)]
+        medians = [statistics.median(method) for method in zip(*turns, strict=True)]
         print(f"{busy:>8}  " + "  ".join(f"{rate:,.1f}" for rate in medians), flush=True)
 
 

@@ -120,29 +120,29 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    size, found = model_spec("vit-b16").image_size, dict[str, Any]()
+    size, result = model_spec("vit-b16").image_size, dict[str, Any]()
     with tempfile.TemporaryDirectory() as name:
         paths = make_images(Path(name), options.images)
         kilobytes = statistics.mean(path.stat().st_size for path in paths) / 1e3
         print(f"{len(paths)} JPEGs of {WIDTH} x {HEIGHT}, {kilobytes:.0f} kB on average; CPU ms an image, one thread:")
-        ways = {"before": before(ImageNetTask(), size)}
-        ways |= {pixels: now(ImageNetTask(pixels=pixels), size) for pixels in ("pillow", "torchvision")}  # type: ignore[arg-type]
-        spent = {way: stages(paths, options.times, work) for way, work in ways.items()}
-        print(" " * 24 + "".join(f"{way:>14}" for way in ways))
+        mapping = {"before": before(ImageNetTask(), size)}
+        mapping |= {pixels: now(ImageNetTask(pixels=pixels), size) for pixels in ("pillow", "torchvision")}  # type: ignore[arg-type]
+        spent = {method: stages(paths, options.times, work) for method, work in mapping.items()}
+        print(" " * 24 + "".join(f"{method:>14}" for method in mapping))
         for stage in STAGES:
-            print(f"  {stage:22}" + "".join(f"{spent[way][stage]:14.2f}" for way in ways))
-        print(f"  {'in all':22}" + "".join(f"{sum(spent[way].values()):14.2f}" for way in ways))
-        rates = {way: 1e3 / sum(spent[way].values()) for way in ways}
-        print(f"  {'images/s and core':22}" + "".join(f"{rates[way]:14.0f}" for way in ways))
-        found |= {"ms": spent, "images_per_s": rates}
+            print(f"  {stage:22}" + "".join(f"{spent[method][stage]:14.2f}" for method in mapping))
+        print(f"  {'in all':22}" + "".join(f"{sum(spent[method].values()):14.2f}" for method in mapping))
+        rates = {method: 1e3 / sum(spent[method].values()) for method in mapping}
+        print(f"  {'images/s and core':22}" + "".join(f"{rates[method]:14.0f}" for method in mapping))
+        result |= {"ms": spent, "images_per_s": rates}
         for workers in options.workers:
             loaded = {
                 pixels: loader_rate(Path(name), workers, options.images, pixels) for pixels in ("pillow", "torchvision")
             }
             print(f"{workers} loader workers, as a run has them: {loaded} images/s, wall")
-            found[f"{workers} workers"] = loaded
+            result[f"{workers} workers"] = loaded
     versions = facts("pillow", "torch", "timm") | {"libjpeg_turbo": features.version("libjpeg_turbo")}
-    print(json.dumps({"versions": versions, **found}))
+    print(json.dumps({"versions": versions, **result}))
 
 
 if __name__ == "__main__":

@@ -132,16 +132,16 @@ def _measure(
 def rows(asked: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
     on_gpu = device.type == "cuda"
-    beside, alone = ("encdec-tiny", "encdec-small") if asked.small else ("bart-large", "r2c2")
-    few, many = ([2], [2]) if asked.small else ([8, 16, 32, 64], [8, 16, 32])
+    beside, single = ("encdec-tiny", "encdec-small") if asked.small else ("bart-large", "r2c2")
+    small_set, number = ([2], [2]) if asked.small else ([8, 16, 32, 64], [8, 16, 32])
     for precision, compiled in settings(device):
-        what = f"{precision}, {'compiled' if compiled else 'eager'}"
-        sizes = asked.batch_sizes or (few if on_gpu else [1])
+        text = f"{precision}, {'compiled' if compiled else 'eager'}"
+        sizes = asked.batch_sizes or (small_set if on_gpu else [1])
         count = asked.turns or (turns.TURNS if on_gpu else 4)
-        yield from fitting(sizes, partial(measure, beside, device, precision, compiled, count), f"{beside}, {what}")
+        yield from fitting(sizes, partial(measure, beside, device, precision, compiled, count), f"{beside}, {text}")
         if on_gpu or asked.small:
-            one = partial(measure_alone, alone, device, precision, compiled)
-            yield from fitting(asked.batch_sizes or many, one, f"{alone}, {what}")
+            partial_result = partial(measure_alone, single, device, precision, compiled)
+            yield from fitting(asked.batch_sizes or number, partial_result, f"{single}, {text}")
 
 
 def main() -> None:
@@ -151,9 +151,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, help="pairs of turns: 4 on the CPU, 9 on a GPU")
     parser.add_argument("--small", action="store_true", help="small models, to try the script itself")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    turns.write(asked.json, device, "transformers", rows(asked, device))
+    turns.write(args.json, device, "transformers", rows(args, device))
 
 
 if __name__ == "__main__":

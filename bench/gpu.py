@@ -55,18 +55,18 @@ class Item:
 
 def items(small: bool) -> list[Item]:
     """Return all items, the most important first; small ones, one of a kind, have sizes that a CPU can measure too."""
-    made = list[Item]()
+    created = list[Item]()
 
     def add(name: str, function: str, limit_s: float = 150.0, /, **arguments: object) -> None:
-        made.append(Item(name, function, {**arguments, "small": small}, limit_s))
+        created.append(Item(name, function, {**arguments, "small": small}, limit_s))
 
     add("environment", "environment")
     for model, other, size in (("vit-b16", "timm", 512), ("bart-large", "MBart", 32)):
         settings = [(p, c, size) for c in (True, False) for p in ("bf16", "fp16")]
         for precision, compiled, batch in (*settings, ("bf16", True, size // 2), ("bf16", True, size * 2)):
             name = f"{model} beside {other}, {precision}, {'compiled' if compiled else 'eager'}, batch {batch}"
-            what = {"precision": precision, "compiled": compiled, "batch_size": batch}
-            add(name, "beside", 240.0, model=model, other=other, **what)
+            mapping = {"precision": precision, "compiled": compiled, "batch_size": batch}
+            add(name, "beside", 240.0, model=model, other=other, **mapping)
     add("r2c2 alone", "alone", 200.0, model="r2c2", batch_size=16)
     add("attention of vit-b16", "attention", kind="full", shape=(256, 196, 768), dropout=0.0)
     add("attention of an encoder", "attention", kind="key mask", shape=(32, 514, 1024), dropout=0.1)
@@ -76,12 +76,12 @@ def items(small: bool) -> list[Item]:
         add(f"{model} packed, {members} at once", "packs", 200.0, model=model, members=members)
     add("a grid alone and packed", "packed_grid", 240.0)
     for precision in ("bf16", "fp16"):
-        what = {"strategy": "ntk", "precision": precision, "resume": True}
-        add(f"vit-b16 run, ntk, {precision}, resumed", "vit_run", 240.0, **what)
+        mapping = {"strategy": "ntk", "precision": precision, "resume": True}
+        add(f"vit-b16 run, ntk, {precision}, resumed", "vit_run", 240.0, **mapping)
     add("r2c2 run, ntk", "text_run", 240.0, model="r2c2", strategy="ntk", steps=20, batch_size=32)
     for strategy in ("standard", "ntk"):
-        what = {"model": "bart-large", "strategy": strategy, "steps": 100, "batch_size": 64}
-        add(f"bart-large run, {strategy}", "text_run", 240.0, **what)
+        mapping = {"model": "bart-large", "strategy": strategy, "steps": 100, "batch_size": 64}
+        add(f"bart-large run, {strategy}", "text_run", 240.0, **mapping)
     for model in ("vit-b16", "bart-large", "a stack"):
         add(f"waits of {model}", "waits", 200.0, model=model)
     for model in ("vit-b16", "bart-large"):
@@ -91,12 +91,12 @@ def items(small: bool) -> list[Item]:
         add(f"workers{through}", "workers", 300.0, slots=[2, 4] if mps else [1, 2, 4], mps=mps)
         add(f"a killed worker{through}", "killed_worker", 200.0, mps=mps)
     for strategy, precision in product(("standard", "hybrid", "mup"), ("bf16", "fp16")):
-        what = {"strategy": strategy, "precision": precision, "resume": False}
-        add(f"vit-b16 run, {strategy}, {precision}", "vit_run", **what)
+        mapping = {"strategy": strategy, "precision": precision, "resume": False}
+        add(f"vit-b16 run, {strategy}, {precision}", "vit_run", **mapping)
     kinds = dict[str, Item]()
-    for item in made:
+    for item in created:
         kinds.setdefault(item.name.partition(",")[0], item)
-    return [*kinds.values()] if small else made
+    return [*kinds.values()] if small else created
 
 
 # --- the process that has them measured ---------------------------------------------------------------------------------
@@ -106,12 +106,12 @@ def measure(item: Item, limit_s: float, folder: Path) -> Json:
     """Have an item measured by a process of its own; return its rows, state and message."""
     rows, log = folder / "rows", folder / "log"
     rows.write_text("")
-    own = {"ETTSWEEP_SLOTS": str(folder / "slots"), "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
+    mapping = {"ETTSWEEP_SLOTS": str(folder / "slots"), "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
     path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
     command = ["-m", "bench.gpu_items", item.function, json.dumps(item.arguments), str(folder), str(rows)]
-    began_s, late = time.monotonic(), False
+    began_s, delayed = time.monotonic(), False
     with log.open("w") as out:
-        env = os.environ | own | {"PYTHONPATH": path}
+        env = os.environ | mapping | {"PYTHONPATH": path}
         process = subprocess.Popen(
             [sys.executable, *command],
             stdin=subprocess.DEVNULL,
@@ -123,7 +123,7 @@ def measure(item: Item, limit_s: float, folder: Path) -> Json:
         try:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            late = True
+            delayed = True
         finally:
             end(process)
     lines = read_lines(rows)
@@ -131,11 +131,11 @@ def measure(item: Item, limit_s: float, folder: Path) -> Json:
     if answer is None:
         code = process.returncode
         ended = f"its process ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
-        answer = {"state": "failed", "message": f"took more than {limit_s:.0f} s" if late else ended}
+        answer = {"state": "failed", "message": f"took more than {limit_s:.0f} s" if delayed else ended}
     if answer["state"] == "failed":
         answer["log"] = log.read_text(errors="replace")[-LOG_CHARS:].strip()
     wall_s = round(time.monotonic() - began_s, 1)
-    return {**answer, "late": late, "wall_s": wall_s, "rows": [line["row"] for line in lines if "row" in line]}
+    return {**answer, "late": delayed, "wall_s": wall_s, "rows": [line["row"] for line in lines if "row" in line]}
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
@@ -152,12 +152,12 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 def children() -> list[int]:
     """Return the processes whose parent is this one."""
-    found = []
+    collected = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.append(int(path.parent.name))
-    return found
+                collected.append(int(path.parent.name))
+    return collected
 
 
 def run(wanted: Sequence[Item], out: Path, deadline_s: float, small: bool) -> None:
@@ -170,18 +170,18 @@ def run(wanted: Sequence[Item], out: Path, deadline_s: float, small: bool) -> No
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     limit_spinning()  # as workers do, before torch is imported
     with tempfile.TemporaryDirectory(prefix="ettsweep-gpu-", ignore_cleanup_errors=True) as name:
-        for done, item in enumerate(wanted):
+        for result, item in enumerate(wanted):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                print(f"the time is up: {len(wanted) - done} items are left for another call")
+                print(f"the time is up: {len(wanted) - result} items are left for another call")
                 return
             print(f"{item.name} ...", end="", flush=True)
             began = datetime.now(UTC).isoformat(timespec="seconds")
-            found = measure(item, min(left_s, item.limit_s), Path(name))
-            if found.pop("late") and left_s < item.limit_s:
+            measure_result = measure(item, min(left_s, item.limit_s), Path(name))
+            if measure_result.pop("late") and left_s < item.limit_s:
                 print(f"\r{item.name}: the time is up", flush=True)
                 continue
-            line = {"item": item.name, "small": small, "began": began, **found}
+            line = {"item": item.name, "small": small, "began": began, **measure_result}
             append(out, line)
             print(f"\r{item.name}: {brief(line)} ({line['wall_s']:.0f} s)", flush=True)
 
@@ -199,13 +199,13 @@ def append(out: Path, line: Json) -> None:
 
 def read(out: Path, small: bool) -> dict[str, Json]:
     """Return the last line of each item; lines that a kill has cut are left out."""
-    found = {}
+    collected = {}
     for raw in out.read_bytes().splitlines() if out.exists() else []:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             line = loads(raw)
             if line["small"] is small:
-                found[str(line["item"])] = line
-    return found
+                collected[str(line["item"])] = line
+    return collected
 
 
 def brief(line: Json) -> str:
@@ -240,7 +240,7 @@ def verdicts(lines: dict[str, Json]) -> list[Verdict]:
         _share(rows("vit-b16 beside timm, bf16, compiled")),
         *_beside("vit-b16 beside timm", rows("vit-b16 beside"), "images_per_s", "timm_images_per_s"),
         *_beside("bart-large beside MBart", rows("bart-large beside"), "tokens_per_s", "mbart_tokens_per_s"),
-        *(_packed(model, rows(f"{model} packed"), *wanted) for model, wanted in PACKED.items()),
+        *(_packed(model, rows(f"{model} packed"), *expected) for model, expected in PACKED.items()),
         _none("no step makes the host wait for the device", rows("waits of"), _waits),
         _none("gradients of attention are finite in the kernels that a run takes", rows("attention"), _not_finite),
         _none(f"the loader keeps up with vit-b16: data_wait of {DATA_WAIT:.0%} at most", rows("vit-b16 run"), _slow),
@@ -253,8 +253,8 @@ def _share(rows: list[tuple[str, Json]]) -> Verdict:
     best = max((row for _, row in rows if row["utilisation"]), key=lambda row: row["images_per_s"], default=None)
     if best is None:
         return target, "", None
-    told = f"{best['utilisation']:.1%}: {best['images_per_s']:,.0f} images/s at batch {best['batch_size']}"
-    return target, told, best["utilisation"] >= PEAK_SHARE
+    text = f"{best['utilisation']:.1%}: {best['images_per_s']:,.0f} images/s at batch {best['batch_size']}"
+    return target, text, best["utilisation"] >= PEAK_SHARE
 
 
 def _beside(name: str, rows: list[tuple[str, Json]], speed: str, other: str) -> Iterator[Verdict]:
@@ -264,9 +264,9 @@ def _beside(name: str, rows: list[tuple[str, Json]], speed: str, other: str) -> 
     for _, row in sorted(rows, key=lambda pair: float(pair[1][speed])):
         best[row["precision"], row["compiled"]] = row
     for (precision, compiled), row in sorted(best.items()):
-        told = f"{row['ratio']:.3f} ({row[speed]:,.0f} to {row[other]:,.0f} at batch {row['batch_size']})"
-        how = f"{precision}, {'compiled' if compiled else 'eager'}"
-        yield target.format(how), told, row["ratio"] >= BESIDE
+        text = f"{row['ratio']:.3f} ({row[speed]:,.0f} to {row[other]:,.0f} at batch {row['batch_size']})"
+        message = f"{precision}, {'compiled' if compiled else 'eager'}"
+        yield target.format(message), text, row["ratio"] >= BESIDE
     if not best:
         yield target.format("bf16 and fp16"), "", None
 
@@ -278,18 +278,18 @@ def _packed(model: str, rows: list[tuple[str, Json]], wanted: float, enough: Cal
     for _, row in sorted(rows, key=lambda pair: float(pair[1].get("times as fast", 0.0))):
         if row["way"] != "alone" and "times as fast" in row:
             best[row["members"]] = row
-    told = ", ".join(f"{k}: {row['times as fast']:.2f} ({row['way']})" for k, row in sorted(best.items()))
-    many = [best[k]["times as fast"] >= wanted for k in MANY if k in best]
-    return target, told, enough(many) if len(many) >= (len(MANY) if enough is all else 1) else None
+    text = ", ".join(f"{k}: {row['times as fast']:.2f} ({row['way']})" for k, row in sorted(best.items()))
+    values = [best[k]["times as fast"] >= wanted for k in MANY if k in best]
+    return target, text, enough(values) if len(values) >= (len(MANY) if enough is all else 1) else None
 
 
 def _none(target: str, rows: list[tuple[str, Json]], wrong: Callable[[Json], str]) -> Verdict:
     """Hold rows to what none of them may have."""
-    told = [f"{name}: {text}" for name, row in rows if (text := wrong(row))]
+    values = [f"{name}: {text}" for name, row in rows if (text := wrong(row))]
     return (
         target,
-        "; ".join(told) or (f"in {len(rows)} of {len(rows)} cases" if rows else ""),
-        not told if rows else None,
+        "; ".join(values) or (f"in {len(rows)} of {len(rows)} cases" if rows else ""),
+        not values if rows else None,
     )
 
 
@@ -298,8 +298,8 @@ def _waits(row: Json) -> str:
 
 
 def _not_finite(row: Json) -> str:
-    taken = "efficient" if row["kind"] == "key mask" else "default"
-    return "" if row["backend"] != taken or row.get("finite", True) else f"head size {row['head_size']}, {taken}"
+    text = "efficient" if row["kind"] == "key mask" else "default"
+    return "" if row["backend"] != text or row.get("finite", True) else f"head size {row['head_size']}, {text}"
 
 
 def _slow(row: Json) -> str:
@@ -314,10 +314,10 @@ def _disturbed(row: Json) -> str:
 
 def table(out: Path, small: bool) -> str:
     """Return what was measured against the targets, and what came of each item, as Markdown."""
-    lines, words = read(out, small), {None: "not measured", True: "met", False: "not met"}
+    lines, message = read(out, small), {None: "not measured", True: "met", False: "not met"}
     text = ["| target | measured | |", "|---|---|---|"]
-    held = verdicts({} if small else lines)
-    text += [f"| {target} | {measured} | {words[met]} |" for target, measured, met in held]
+    verdicts_result = verdicts({} if small else lines)
+    text += [f"| {target} | {measured} | {message[met]} |" for target, measured, met in verdicts_result]
     if on := sorted({f"{line['device']}, torch {line['torch']}" for line in lines.values() if "device" in line}):
         text += ["", f"Measured on {'; '.join(on)}."]
     text += ["", f"| item{', of tiny sizes' if small else ''} | seconds | |", "|---|---|---|"]
@@ -336,21 +336,19 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure again what has failed")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the table there too, as Markdown")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try all of it, also on a CPU")
-    asked = parser.parse_args()
-    there = {item.name: item for item in items(asked.small)}
-    deadline_s = time.monotonic() + 60 * asked.minutes
-    wanted = [item for item in there.values() if any(word in item.name for word in asked.items)]
-    if not wanted:
-        parser.error(f"--items: no name of the {len(there)} items holds one of these; --minutes 0 lists them")
-    over = {
-        name for name, line in read(asked.out, asked.small).items() if not (asked.again and line["state"] == "failed")
-    }
-    if asked.minutes > 0:
-        run([item for item in wanted if item.name not in over], asked.out, deadline_s, asked.small)
-    text = table(asked.out, asked.small)
+    args = parser.parse_args()
+    by_name = {item.name: item for item in items(args.small)}
+    deadline_s = time.monotonic() + 60 * args.minutes
+    values = [item for item in by_name.values() if any(token in item.name for token in args.items)]
+    if not values:
+        parser.error(f"--items: no name of the {len(by_name)} items holds one of these; --minutes 0 lists them")
+    over = {name for name, line in read(args.out, args.small).items() if not (args.again and line["state"] == "failed")}
+    if args.minutes > 0:
+        run([item for item in values if item.name not in over], args.out, deadline_s, args.small)
+    text = table(args.out, args.small)
     print(f"\n{text}", end="")
-    if asked.table:
-        write_atomic(asked.table, text)
+    if args.table:
+        write_atomic(args.table, text)
 
 
 if __name__ == "__main__":

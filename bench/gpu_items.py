@@ -134,8 +134,8 @@ def waits(folder: Path, model: str, small: bool) -> Rows:
     for compiled, precision in itertools.product((False, True), precisions):
         trainer = module.our_trainer(module.run_spec(model_spec(model), precision, batch_size), DEVICE, compiled)
         batches = itertools.repeat(trainer.task.batch)
-        counted = count_waits(partial(trainer.train_step, 1e-4, batches))
-        yield {"model": model, "precision": precision, "compiled": compiled, **counted}
+        count_waits_result = count_waits(partial(trainer.train_step, 1e-4, batches))
+        yield {"model": model, "precision": precision, "compiled": compiled, **count_waits_result}
 
 
 def count_waits(take_step: Callable[[], object], steps: int = 10) -> Row:
@@ -151,9 +151,9 @@ def count_waits(take_step: Callable[[], object], steps: int = 10) -> Row:
                 take_step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    places = Counter(f"{w.filename}:{w.lineno}" for w in caught if "synchroniz" in str(w.message))
-    told = "; ".join(f"{n} x {place}" for place, n in places.most_common(8))
-    return {"steps": steps, "waits": places.total(), "places": told}
+    counter = Counter(f"{w.filename}:{w.lineno}" for w in caught if "synchroniz" in str(w.message))
+    told = "; ".join(f"{n} x {location}" for location, n in counter.most_common(8))
+    return {"steps": steps, "waits": counter.total(), "places": told}
 
 
 # --- kernels ------------------------------------------------------------------------------------------------------------
@@ -201,13 +201,13 @@ def _attention(
         (gradient,) = torch.autograd.grad(out, qkv, d_BHTC[:count].to(out.dtype))
         return gradient
 
-    few = min(B, 4)
+    smallest = min(B, 4)
     with sdpa_kernel(backend) if backend else nullcontext():
         finite = bool(step(qkv).isfinite().all())
-        ours = step(qkv, few, 0.0)[:few].float()
+        ours = step(qkv, smallest, 0.0)[:smallest].float()
         step_s = seconds_of(lambda: step(qkv), small)
     with sdpa_kernel(SDPBackend.MATH):
-        exact = step(qkv.detach().float().requires_grad_(), few, 0.0)[:few]
+        exact = step(qkv.detach().float().requires_grad_(), smallest, 0.0)[:smallest]
     flops = 3.5 * 4 * B * H * T * T * C * (0.5 if kind == "causal" else 1.0)
     error = float((ours - exact).norm() / exact.norm())
     return {"ms": 1000 * step_s, "tflops": flops / step_s / 1e12, "finite": finite, "error": error}
@@ -230,14 +230,14 @@ def head(folder: Path, small: bool) -> Rows:
         return torch.autograd.grad(loss, (h_ND, w_VD))
 
     multiple = dict(cross_entropy.COLUMN_MULTIPLE)
-    for way in ("ours", "ours, columns as they are", "all logits"):
+    for method in ("ours", "ours, columns as they are", "all logits"):
         cross_entropy.COLUMN_MULTIPLE.clear()
-        cross_entropy.COLUMN_MULTIPLE.update(multiple if way == "ours" else {})
+        cross_entropy.COLUMN_MULTIPLE.update(multiple if method == "ours" else {})
         if DEVICE.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        step_s = seconds_of(partial(step, way != "all logits"), small)
+        step_s = seconds_of(partial(step, method != "all logits"), small)
         gib = torch.cuda.max_memory_allocated() / 2**30 if DEVICE.type == "cuda" else None
-        yield {"way": way, "ms": 1000 * step_s, "tflops": 3 * 2 * N * D * V / step_s / 1e12, "memory_gib": gib}
+        yield {"way": method, "ms": 1000 * step_s, "tflops": 3 * 2 * N * D * V / step_s / 1e12, "memory_gib": gib}
 
 
 # --- packs and workers --------------------------------------------------------------------------------------------------
@@ -255,9 +255,11 @@ def packs(folder: Path, model: str, members: int, small: bool) -> Rows:
 
 def packed_grid(folder: Path, small: bool) -> Rows:
     """Time a whole grid through the command line on one slot, alone and packed."""
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        ways = ["pack=1", "pack=32", "pack=32 pack_mode=fast"]
-        yield from pack.commands(1, 9 if small else 36, ways, Path(own), options=SHORT if small else ())
+    with tempfile.TemporaryDirectory(dir=folder) as temporary_directory:
+        values = ["pack=1", "pack=32", "pack=32 pack_mode=fast"]
+        yield from pack.commands(
+            1, 9 if small else 36, values, Path(temporary_directory), options=SHORT if small else ()
+        )
 
 
 SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set=schedule.eval_every=4")
@@ -265,9 +267,9 @@ SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set
 
 def grid(results: Path, slots: int, seeds: int, *options: str) -> list[str]:
     """Return the command that trains nine points of vit-digits, with some seeds, one run after the other on each slot."""
-    words = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", ",".join(map(str, range(seeds)))]
+    values = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", ",".join(map(str, range(seeds)))]
     launch = [f"--launch-set=slots={slots}", "--launch-set=pack=1"]
-    return [*words, *launch, *options, "--results", str(results), "--follow"]
+    return [*values, *launch, *options, "--results", str(results), "--follow"]
 
 
 def workers(folder: Path, slots: list[int], mps: bool, small: bool) -> Rows:
@@ -276,22 +278,28 @@ def workers(folder: Path, slots: list[int], mps: bool, small: bool) -> Rows:
     `runs_per_min` is by the clock on the wall, starts of workers and evaluations included; `steady_runs_per_min` by the
     seconds that a run takes once its worker is there.
     """
-    with tempfile.TemporaryDirectory(dir=folder) as own, mps_daemon(Path(own)) if mps else nullcontext():
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as temporary_directory,
+        mps_daemon(Path(temporary_directory)) if mps else nullcontext(),
+    ):
         for number in slots[:1] if small else slots:
-            results, began_s = Path(own, f"{number}"), time.monotonic()
+            results, began_s = Path(temporary_directory, f"{number}"), time.monotonic()
             command = grid(results, number, 1 if small else 4, *(SHORT if small else ()))
             subprocess.run([*ETTSWEEP, *command], capture_output=True, text=True, check=True)
             wall_s = time.monotonic() - began_s
-            found = [read_json(path) for path in results.glob("runs/*/result.json")]
-            each_s = statistics.median(result["wall_s"] for result in found)
-            rates = {"runs_per_min": 60 * len(found) / wall_s, "steady_runs_per_min": 60 * number / each_s}
-            yield {"slots": number, "mps": mps, "runs": len(found), "wall_s": wall_s, "run_s": each_s, **rates}
+            jsons = [read_json(path) for path in results.glob("runs/*/result.json")]
+            each_s = statistics.median(result["wall_s"] for result in jsons)
+            rates = {"runs_per_min": 60 * len(jsons) / wall_s, "steady_runs_per_min": 60 * number / each_s}
+            yield {"slots": number, "mps": mps, "runs": len(jsons), "wall_s": wall_s, "run_s": each_s, **rates}
 
 
 def killed_worker(folder: Path, mps: bool, small: bool) -> Rows:
     """Kill one of two workers that share the device amid their runs: the runs of the other have to go on unharmed."""
-    with tempfile.TemporaryDirectory(dir=folder) as own, mps_daemon(Path(own)) if mps else nullcontext():
-        results = Path(own, "results")
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as temporary_directory,
+        mps_daemon(Path(temporary_directory)) if mps else nullcontext(),
+    ):
+        results = Path(temporary_directory, "results")
         with subprocess.Popen([*ETTSWEEP, *grid(results, 2, 1)], stderr=subprocess.PIPE, text=True) as command:
             while len(training := _training(results)) < 2:
                 if command.poll() is not None:
@@ -299,28 +307,28 @@ def killed_worker(folder: Path, mps: bool, small: bool) -> Rows:
                 time.sleep(0.05)
             os.kill(min(training), signal.SIGKILL)
             command.communicate()
-        found = {path.parent.name: read_json(path) for path in results.glob("runs/*/result.json")}
-        more = [run for run, result in found.items() if result["attempts"] > 1]
+        by_name = {path.parent.name: read_json(path) for path in results.glob("runs/*/result.json")}
+        values = [run for run, result in by_name.items() if result["attempts"] > 1]
         expected = [training[min(training)]]
         yield {
             "mps": mps,
             "runs": len(list(results.glob("runs/*"))),
-            "done": len(found),
-            "taken_on": len(set(more) & set(expected)),
-            "disturbed": len(set(more) - set(expected)),
+            "done": len(by_name),
+            "taken_on": len(set(values) & set(expected)),
+            "disturbed": len(set(values) - set(expected)),
             "exit_code": command.returncode,
         }
 
 
 def _training(results: Path) -> dict[int, str]:
     """Return the runs amid their steps by the process that trains them."""
-    found = {}
+    collected = {}
     for claim in results.glob("runs/*/attempts/*/claim.json"):
         run = claim.parents[2]
         pid = json_or_empty(claim).get("process", {}).get("pid")
         if pid and (claim.parent / "metrics.jsonl").exists() and not (run / "result.json").exists():
-            found[int(pid)] = run.name
-    return found
+            collected[int(pid)] = run.name
+    return collected
 
 
 @contextlib.contextmanager
@@ -338,19 +346,19 @@ def mps_daemon(folder: Path) -> Iterator[None]:
     log = folder / "daemon"
     with (
         log.open("w") as out,
-        subprocess.Popen([command, "-f"], stdin=subprocess.DEVNULL, stdout=out, stderr=out) as it,
+        subprocess.Popen([command, "-f"], stdin=subprocess.DEVNULL, stdout=out, stderr=out) as process,
     ):
         try:
             deadline_s = time.monotonic() + 10.0
             while not (folder / "pipe" / "control").exists():
-                if it.poll() is not None or time.monotonic() > deadline_s:
+                if process.poll() is not None or time.monotonic() > deadline_s:
                     raise NotMeasuredError(f"{command} does not start: {log.read_text().strip() or 'it says nothing'}")
                 time.sleep(0.1)
             yield
         finally:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 subprocess.run([command], input=b"quit -t 5\n", capture_output=True, timeout=15, check=False)
-            it.kill()
+            process.kill()
 
 
 # --- whole runs, and the doctor -----------------------------------------------------------------------------------------
@@ -366,21 +374,21 @@ def vit_run(folder: Path, strategy: str, precision: str, resume: bool, small: bo
     counts = {"train": images, "val": CLASSES * (images // (8 * CLASSES))}
     data = folder / "images"
     if not data.exists():
-        made = Path(tempfile.mkdtemp(dir=folder))
-        write_images(made, counts, 72 if small else 256)
-        made.rename(data)
+        path = Path(tempfile.mkdtemp(dir=folder))
+        write_images(path, counts, 72 if small else 256)
+        path.rename(data)
     sets = {"task.train_size": images, "task.val_size": counts["val"], "model.classes": CLASSES, "precision": precision}
     if small:
         sets |= {"model.width": 32, "model.heads": 2, "model.depth": 2, "model.image_size": 64, "task.resize": 72}
-    words = train_command("vit-b16", strategy, steps, batch_size, sets, "--data", str(data))
-    undisturbed = train(folder, words)
+    command = train_command("vit-b16", strategy, steps, batch_size, sets, "--data", str(data))
+    undisturbed = train(folder, command)
     yield told(undisturbed)
     if resume:
-        result = train(folder, words, stop_at=steps // 2)
+        result = train(folder, command, stop_at=steps // 2)
         ours, theirs = losses(result), losses(undisturbed)
-        away = max(abs(ours.get(step, math.inf) / loss - 1) for step, loss in theirs.items())
+        largest = max(abs(ours.get(step, math.inf) / loss - 1) for step, loss in theirs.items())
         equal = sum(ours.get(step) == loss for step, loss in theirs.items())
-        yield {"attempts": result["attempts"], "equal": equal, "of": len(theirs), "largest_difference": away}
+        yield {"attempts": result["attempts"], "equal": equal, "of": len(theirs), "largest_difference": largest}
 
 
 def text_run(folder: Path, model: str, strategy: str, steps: int, batch_size: int, small: bool) -> Rows:
@@ -399,8 +407,8 @@ def train_command(
 ) -> list[str]:
     schedule = {"total_steps": steps, "warmup_steps": max(1, steps // 10), "eval_every": steps // 4}
     sets |= {"batch_size": batch_size, **{f"schedule.{name}": value for name, value in schedule.items()}}
-    words = ["train", "--model", model, "--strategy", strategy, *options]
-    return [*ETTSWEEP, *words, *(f"--set={key}={value}" for key, value in sets.items())]
+    values = ["train", "--model", model, "--strategy", strategy, *options]
+    return [*ETTSWEEP, *values, *(f"--set={key}={value}" for key, value in sets.items())]
 
 
 def train(folder: Path, command: list[str], stop_at: int | None = None) -> Row:
@@ -426,25 +434,25 @@ def losses(result: Row) -> dict[int, float]:
 def told(result: Row) -> Row:
     """Return how a run ended, what came out, and how fast."""
     curve = losses(result)
-    late = [line for line in result["metrics"] if line.get("overflow") and line["step"] > OVERFLOWS_AT_START]
+    values = [line for line in result["metrics"] if line.get("overflow") and line["step"] > OVERFLOWS_AT_START]
     names = ("status", "steps", "final_loss", "final_accuracy", "final_bits", "overflow_steps", "samples_per_s")
     return {
         **{name: result[name] for name in (*names, "utilisation", "data_wait", "memory_gib")},
         **{name: result["execution"][name] for name in ("compile", "micro_batch")},
         "first_loss": curve.get(1),
         "last_loss": curve[max(curve)] if curve else None,
-        "late_overflows": len(late),
+        "late_overflows": len(values),
     }
 
 
 def doctor_fit(folder: Path, model: str, small: bool) -> Rows:
     """Yield what `doctor --fit` says of a model's batch."""
     options = ["--launch-set=devices=cpu"] if small else []
-    words = ["doctor", "--model", "vit-digits" if small else model, "--fit", "--format", "json", *options]
-    done = subprocess.run([*ETTSWEEP, *words], capture_output=True, text=True, check=False)
-    if not done.stdout.startswith("["):
-        raise RuntimeError(done.stderr.strip())
-    for row in json.loads(done.stdout):
+    values = ["doctor", "--model", "vit-digits" if small else model, "--fit", "--format", "json", *options]
+    completed = subprocess.run([*ETTSWEEP, *values], capture_output=True, text=True, check=False)
+    if not completed.stdout.startswith("["):
+        raise RuntimeError(completed.stderr.strip())
+    for row in json.loads(completed.stdout):
         if "fit" in row["check"].split():
             size = re.search(r"micro_batch=(\d+)", row["detail"])
             yield row | {"micro_batch": int(size[1]) if size else 0}

@@ -35,12 +35,14 @@ def main() -> None:
         table = {"what": f"{model}, {strategy}: scores of all points over all seeds", "columns": COLUMNS, "rows": rows}
         path.write_bytes(gzip.compress(json.dumps(table).encode(), mtime=0))
         try:
-            found = read_table(path)
+            table_result = read_table(path)
         except InputError as error:
             path.unlink()
             print(f"left out: {error}")
         else:
-            print(f"{path}: {len(found.log2_lr)} x {len(found.log2_wd)} points, {found.seeds()} seeds")
+            print(
+                f"{path}: {len(table_result.log2_lr)} x {len(table_result.log2_wd)} points, {table_result.seeds()} seeds"
+            )
 
 
 if __name__ == "__main__":

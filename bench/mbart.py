@@ -77,8 +77,8 @@ def twin(model: nn.Module, spec: EncDecSpec) -> "MBartForConditionalGeneration":
     ours = dict(model.named_parameters())
     assert ours.keys() == names(spec).keys()
     for name, their_names in names(spec).items():
-        for part, their_name in zip(ours[name].chunk(len(their_names)), their_names, strict=True):
-            as_ours(their_name, parameters[their_name]).copy_(part)
+        for section, their_name in zip(ours[name].chunk(len(their_names)), their_names, strict=True):
+            as_ours(their_name, parameters[their_name]).copy_(section)
     return theirs
 
 

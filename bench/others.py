@@ -36,9 +36,9 @@ def train_one(spec_json: str) -> Row:
         if step % schedule.eval_every == 0 or step == schedule.last_step:
             evaluations.append(trainer.evaluate())
     best: Row = {"run": spec.run_id}
-    for name, better in (("accuracy", max), ("loss", min)):
+    for name, improved in (("accuracy", max), ("loss", min)):
         values = [line[f"val_{name}"] for line in evaluations]
-        best[f"best_{name}"] = better(filter(math.isfinite, values), default=None)
+        best[f"best_{name}"] = improved(filter(math.isfinite, values), default=None)
     return best
 
 
@@ -53,13 +53,13 @@ def through_submitit(specs: Sequence[str], runs_a_job: int = 1) -> list[Row]:
     executor = submitit.LocalExecutor("jobs")
     executor.update_parameters(timeout_min=600)
     lists = [specs[first : first + runs_a_job] for first in range(0, len(specs), runs_a_job)]
-    going, ended = list[Any](), list[Any]()
-    while lists or going:
-        while lists and len(going) < AT_ONCE:  # it would start them all
-            going.append(executor.submit(train_list, lists.pop(0)))
+    going_kept, ended = list[Any](), list[Any]()
+    while lists or going_kept:
+        while lists and len(going_kept) < AT_ONCE:  # it would start them all
+            going_kept.append(executor.submit(train_list, lists.pop(0)))
         time.sleep(0.02)
-        ended += [job for job in going if job.done()]
-        going = [job for job in going if job not in ended]
+        ended += [job for job in going_kept if job.done()]
+        going_kept = [job for job in going_kept if job not in ended]
     return [row for job in ended for row in job.result()]
 
 

@@ -112,30 +112,30 @@ def steps(model: str, members: int, device: torch.device, turns: int, steps_a_tu
     spec = MODELS[model]
     trainers, others = ([made(point(spec, k), device) for k in range(members)] for _ in range(2))
     batches, batch = [trainer.task.batches(1) for trainer in trainers], [next(others[0].task.batches(1))]
-    ways: dict[str, Callable[[int], object]] = {
+    mapping: dict[str, Callable[[int], object]] = {
         "alone": lambda n: [t.train_step(0.001, b) for t, b in zip(trainers, batches, strict=True) for _ in range(n)],
         "lockstep": lambda n: [trainer.train_step(0.001, iter(batch)) for _ in range(n) for trainer in others],
     }
     if members > 1:
         step = stacked(spec, members, device)
-        ways["stack"] = lambda n: [step() for _ in range(n)]
-    took: dict[str, list[float]] = {way: [] for way in ways}
+        mapping["stack"] = lambda n: [step() for _ in range(n)]
+    took: dict[str, list[float]] = {method: [] for method in mapping}
     for turn in range(turns + 1):
-        for way, take in ways.items():
+        for method, take in mapping.items():
             began_s = now_s(device)
             take(steps_a_turn)
             if turn:  # the first traces, and warms caches
-                took[way].append((now_s(device) - began_s) / steps_a_turn / members)
-    alone = took["alone"]
+                took[method].append((now_s(device) - began_s) / steps_a_turn / members)
+    single = took["alone"]
     return [
         {
             "model": model,
             "members": members,
-            "way": way,
+            "way": method,
             "ms a run-step": 1000 * statistics.median(seconds),
-            "times as fast": statistics.median(a / s for a, s in zip(alone, seconds, strict=True)),
+            "times as fast": statistics.median(a / s for a, s in zip(single, seconds, strict=True)),
         }
-        for way, seconds in took.items()
+        for method, seconds in took.items()
     ]
 
 
@@ -145,13 +145,13 @@ def loader(members: int, folder: Path) -> list[Row]:
     if not data.exists():
         write_images(data, {"train": PHOTOS.task.train_size, "val": 60}, 160)  # type: ignore[attr-defined]
     cpu, rows = torch.device("cpu"), []
-    for way, size in (("alone", 1), ("pack", members)):
-        runs = [RunDir.create(folder / f"{way}-{members}", point(PHOTOS, k)) for k in range(members)]
+    for method, size in (("alone", 1), ("pack", members)):
+        runs = [RunDir.create(folder / f"{method}-{members}", point(PHOTOS, k)) for k in range(members)]
         began_s = time.process_time()
         for first in range(0, members, size):
-            pack, some = Pack(cpu, size), runs[first : first + size]
+            pack, subset = Pack(cpu, size), runs[first : first + size]
             settings = RuntimeSettings(data=str(data))
-            attempts = [(run, run.claim(environment(cpu), after=0)) for run in some]
+            attempts = [(run, run.claim(environment(cpu), after=0)) for run in subset]
             pack.train(
                 [training_coroutine(ClaimedRun(run, a, cpu, settings, lambda: None), pack) for run, a in attempts if a]
             )
@@ -160,7 +160,7 @@ def loader(members: int, folder: Path) -> list[Row]:
         rows.append(
             {
                 "members": members,
-                "way": way,
+                "way": method,
                 "CPU s a run": each_s,
                 "data_wait": statistics.median(result["data_wait"] for result in results),
             }
@@ -181,24 +181,24 @@ def commands(
 
     All take their turn, and then again: each figure is the least, since others can only lengthen it.
     """
-    took: dict[tuple[Path, str], list[float]] = {(code, way): [] for code in checkouts for way in ways}
+    took: dict[tuple[Path, str], list[float]] = {(code, method): [] for code in checkouts for method in ways}
     seeds = ",".join(map(str, range(runs // 9)))
-    for turn, (code, way) in itertools.product(range(repeats), took):
+    for turn, (code, method) in itertools.product(range(repeats), took):
         grid = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", seeds, *options]
-        settings = [f"slots={slots}", "threads=1", *way.split()]
-        launch = [part for setting in settings for part in ("--launch-set", setting)]
-        results = folder / f"{slots}-{runs}-{turn}-{checkouts.index(code)}-{way.replace(' ', '-')}"
+        settings = [f"slots={slots}", "threads=1", *method.split()]
+        launch = [section for setting in settings for section in ("--launch-set", setting)]
+        results = folder / f"{slots}-{runs}-{turn}-{checkouts.index(code)}-{method.replace(' ', '-')}"
         environment = os.environ | {"PYTHONPATH": str(code), "ETTSWEEP_SLOTS": str(folder / "slots")}
         began_s = time.perf_counter()
         command = [*ETTSWEEP, *grid, *launch, "--results", str(results), "--follow"]
         subprocess.run(command, check=True, capture_output=True, env=environment, cwd=folder)
-        took[code, way].append(time.perf_counter() - began_s)
+        took[code, method].append(time.perf_counter() - began_s)
     first_s = min(next(iter(took.values())))
     rows: list[Row] = []
-    for (code, way), seconds in took.items():
-        named = {"code": code.name} if len(checkouts) > 1 else {}
+    for (code, method), seconds in took.items():
+        mapping = {"code": code.name} if len(checkouts) > 1 else {}
         wall_s = min(seconds)
-        rows.append({"slots": slots, **named, "way": way, "runs": runs, "wall s": wall_s})
+        rows.append({"slots": slots, **mapping, "way": method, "runs": runs, "wall s": wall_s})
         rows[-1] |= {"longest s": max(seconds), "times as fast": first_s / wall_s}
     return rows
 
@@ -227,19 +227,21 @@ def main() -> None:
     capability = torch.backends.cpu.get_cpu_capability()
     versions = facts("torch") | {"device": torch.cuda.get_device_name() if device.type == "cuda" else capability}
     print(json.dumps(versions))
-    found = dict[str, list[Row]]()
+    result = dict[str, list[Row]]()
     with tempfile.TemporaryDirectory() as folder:
         every = itertools.product(options.models or models, options.members)
-        found["steps"] = show(chain.from_iterable(steps(*size, device, options.turns, options.steps) for size in every))
+        result["steps"] = show(
+            chain.from_iterable(steps(*size, device, options.turns, options.steps) for size in every)
+        )
         print()
-        found["loader"] = show(chain.from_iterable(loader(members, Path(folder)) for members in options.loader))
+        result["loader"] = show(chain.from_iterable(loader(members, Path(folder)) for members in options.loader))
         print()
         codes = [*(path.resolve() for path in options.checkout), HERE]
         sizes = itertools.product(options.slots, options.runs)
         each = (commands(*size, options.ways, Path(folder), codes, options.repeats) for size in sizes)
-        found["commands"] = show(chain.from_iterable(each))
+        result["commands"] = show(chain.from_iterable(each))
     if options.json:
-        options.json.write_text(json.dumps({"versions": versions, **found}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"versions": versions, **result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -38,10 +38,14 @@ def main() -> None:
 
 def page(report: Path, picture: Path) -> None:
     """Take a picture of the answer on the page and of its first strategy."""
-    with chromium() as browser, opened(browser, report) as shown:
-        shown.page.add_style_tag(content=ANSWER_AND_FIRST_STRATEGY)
-        height = shown.page.evaluate("document.querySelector('#families').getBoundingClientRect().bottom + scrollY")
-        shown.page.screenshot(path=picture, full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": height})
+    with chromium() as browser, opened(browser, report) as opened_result:
+        opened_result.page.add_style_tag(content=ANSWER_AND_FIRST_STRATEGY)
+        height = opened_result.page.evaluate(
+            "document.querySelector('#families').getBoundingClientRect().bottom + scrollY"
+        )
+        opened_result.page.screenshot(
+            path=picture, full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": height}
+        )
 
 
 def watch(folder: str, picture: Path) -> None:
@@ -49,10 +53,10 @@ def watch(folder: str, picture: Path) -> None:
     with Terminal(COLUMNS, ROWS, COLORTERM="truecolor") as terminal:
         terminal.type(f"cd {folder} && {ETTSWEEP} watch")
         terminal.wait_for("(?s) running .* reached ")
-        seen = terminal.seen(colours=True)
+        observed = terminal.seen(colours=True)
         terminal.press("q")
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor")
-    console.print(Text.from_ansi(seen.rstrip("\n")), soft_wrap=True)
+    console.print(Text.from_ansi(observed.rstrip("\n")), soft_wrap=True)
     picture.write_text(console.export_svg(title="ettsweep watch"))
 
 

@@ -64,20 +64,20 @@ def read_table(path: Path) -> Table:
     """
     try:
         data = path.read_bytes()
-        found = loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-        names, rows = list(found["columns"]), list(found["rows"])
+        content = loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+        names, rows = list(content["columns"]), list(content["rows"])
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, EOFError):
         raise InputError(f"{path}: a JSON object with `columns`, names, and `rows`, lists, is expected") from None
     metric = next((name for name in METRICS if name in names), METRICS[0])
-    wanted = ("log2_lr", "log2_wd", "seed", metric)
-    if lacking := [name for name in wanted if name not in names]:
-        told = f"{', '.join(wanted[:3])} and {' or '.join(METRICS)} are needed"
-        raise InputError(f"{path}: columns lack {', '.join(lacking)}; {told}")
+    cases = ("log2_lr", "log2_wd", "seed", metric)
+    if lacking := [name for name in cases if name not in names]:
+        text = f"{', '.join(cases[:3])} and {' or '.join(METRICS)} are needed"
+        raise InputError(f"{path}: columns lack {', '.join(lacking)}; {text}")
     if not rows:
         raise InputError(f"{path}: it has no rows")
-    at = [names.index(name) for name in wanted]
+    at = [names.index(name) for name in cases]
     scores: dict[tuple[float, float, int], float] = {}
     for number, row in enumerate(rows, 1):
         values = [row[k] for k in at] if isinstance(row, list) and len(row) == len(names) else []
@@ -103,16 +103,18 @@ def _lattice(path: Path, metric: str, scores: Mapping[tuple[float, float, int], 
     seeds = sorted({seed for _, _, seed in scores})
     for name, values in (("log2_lr", lrs), ("log2_wd", wds)):
         if len({round(b - a, 5) for a, b in pairwise(values)}) > 1:
-            told = ", ".join(f"{value:g}" for value in values)
-            raise InputError(f"{path}: {name}: values equally far from each other are expected, got {told}")
+            text = ", ".join(f"{value:g}" for value in values)
+            raise InputError(f"{path}: {name}: values equally far from each other are expected, got {text}")
     if len(lrs) == len(wds) == 1:
         raise InputError(f"{path}: it has a single point, ({lrs[0]:g}, {wds[0]:g}); a lattice is needed")
-    whole = list(product(lrs, wds, seeds))
-    if holes := [key for key in whole if key not in scores]:
+    product_result = list(product(lrs, wds, seeds))
+    if holes := [key for key in product_result if key not in scores]:
         lr, wd, seed = holes[0]
-        told = f"{len(lrs)} x {len(wds)} points with {format_count(len(seeds), 'seed')} have {format_count(len(holes), 'hole')}"
-        raise InputError(f"{path}: {told}; the first is log2_lr {lr:g}, log2_wd {wd:g}, seed {seed}")
-    return Table(metric, lrs, wds, np.reshape([scores[key] for key in whole], (len(lrs), len(wds), len(seeds))))
+        text = f"{len(lrs)} x {len(wds)} points with {format_count(len(seeds), 'seed')} have {format_count(len(holes), 'hole')}"
+        raise InputError(f"{path}: {text}; the first is log2_lr {lr:g}, log2_wd {wd:g}, seed {seed}")
+    return Table(
+        metric, lrs, wds, np.reshape([scores[key] for key in product_result], (len(lrs), len(wds), len(seeds)))
+    )
 
 
 @dataclass(frozen=True)
@@ -133,22 +135,22 @@ class Recorded:
         return [int(s) for s in rng.permutation(self.table.y_LWS.shape[2])]
 
     def score(self, at: Place, seed: int) -> float | None:
-        place = self._place(at)
-        return None if place is None else float(self.table.y_LWS[(*place, self._order[seed])])
+        location = self._place(at)
+        return None if location is None else float(self.table.y_LWS[(*location, self._order[seed])])
 
     def advantage(self, of: Place, others: Sequence[Place]) -> tuple[float, float]:
         """Return it, and the same less one standard error of the difference of two means of the table."""
-        here, there = self._place(of), [p for p in map(self._place, others) if p is not None]
-        if here is None or not there:
+        local, existing = self._place(of), [p for p in map(self._place, others) if p is not None]
+        if local is None or not existing:
             return 0.0, 0.0
-        ahead_QS = np.array([self.table.truth[here] - self.table.truth[p] for p in there])
+        ahead_QS = np.array([self.table.truth[local] - self.table.truth[p] for p in existing])
         error_Q = ahead_QS.std(1, ddof=1) / math.sqrt(ahead_QS.shape[1])
         return self._share(ahead_QS.mean(1).max()), self._share((ahead_QS.mean(1) - error_Q).max())
 
     def regret(self, at: Place) -> float:
-        f_LW, place = self.table.truth.mean(2), self._place(at)
-        worse = float(f_LW[place] - f_LW.min()) if place else math.inf
-        return math.expm1(worse) if self.table.metric == "best_loss" else worse
+        f_LW, location = self.table.truth.mean(2), self._place(at)
+        float_result = float(f_LW[location] - f_LW.min()) if location else math.inf
+        return math.expm1(float_result) if self.table.metric == "best_loss" else float_result
 
     @property
     def ends(self) -> tuple[Place, Place]:

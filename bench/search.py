@@ -41,9 +41,9 @@ Row = dict[str, float | str | None]
 
 
 def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
-    known = worlds()
-    for name, (world, table) in known.items():
-        if options.only and not any(part in name for part in options.only):
+    worlds_result = worlds()
+    for name, (world, table) in worlds_result.items():
+        if options.only and not any(section in name for section in options.only):
             continue
         margin = MARGINS.get(name, 0.02)
         study = centre_alone((0,), Criterion(margin=margin), table)
@@ -52,18 +52,18 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
             for off in options.off:
                 if off == MAPPED and table is None:
                     continue
-                begun = {"start": other_best(name, known)} if off == MAPPED else {"off": int(off)}
-                for way in options.ways:
-                    for trials in TRIALS.get(way, options.trials):
-                        sweeps = min(options.sweeps, BEYOND.get(way, options.sweeps))
-                        series = Series(study, world, budget, slots, Way(way, trials, **begun))
+                mapping = {"start": other_best(name, worlds_result)} if off == MAPPED else {"off": int(off)}
+                for method in options.ways:
+                    for trials in TRIALS.get(method, options.trials):
+                        sweeps = min(options.sweeps, BEYOND.get(method, options.sweeps))
+                        series = Series(study, world, budget, slots, Way(method, trials, **mapping))
                         told = summary(list(outcomes(pool, series, sweeps)))
                         yield {
                             "world": name,
                             "margin": margin,
                             "slots": slots,
                             "off": off,
-                            "way": way,
+                            "way": method,
                             "trials": trials,
                             "sweeps": sweeps,
                             **{key: told[key] for key in COLUMNS[7:]},
@@ -72,7 +72,7 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
 
 def other_best(name: str, known: dict[str, tuple[Made | Recorded, Table | None]]) -> Place:
     """Return the best place of the other recorded lattice: the centre of each is the map of that of the other."""
-    (other,) = (world for one, (world, table) in known.items() if table and one != name)
+    (other,) = (world for item, (world, table) in known.items() if table and item != name)
     return other.best
 
 
@@ -103,18 +103,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file for all of it; other rows that it has are kept")
     parser.add_argument("--kept", action="store_true", help="print the rows of the file of --json and measure nothing")
     options = parser.parse_args()
-    start_s, found = time.perf_counter(), list[Row]()
+    start_s, result = time.perf_counter(), list[Row]()
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     if options.kept:
-        for one in kept(options.json):
-            print(line(one))
+        for row in kept(options.json):
+            print(line(row))
         return
     with open_workers(options.workers) as pool:
-        for one in rows(pool, options):
-            found.append(one)
-            print(line(one), flush=True)
+        for row in rows(pool, options):
+            result.append(row)
+            print(line(row), flush=True)
             if options.json:
-                write(options.json, found, time.perf_counter() - start_s)
+                write(options.json, result, time.perf_counter() - start_s)
 
 
 def write(path: Path, found: list[Row], wall_s: float) -> None:
@@ -132,8 +132,10 @@ def kept(path: Path) -> list[Row]:
 def order(row: Row) -> tuple[int, ...]:
     """Return where a row stands in the table."""
     names = (list(worlds()), OFF, WAYS)
-    world, off, way = (list(known).index(row[key]) for known, key in zip(names, ("world", "off", "way"), strict=True))
-    return world, row["slots"], off, way, row["trials"] or 0
+    world, off, method = (
+        list(reference).index(row[key]) for reference, key in zip(names, ("world", "off", "way"), strict=True)
+    )
+    return world, row["slots"], off, method, row["trials"] or 0
 
 
 if __name__ == "__main__":

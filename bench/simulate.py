@@ -94,8 +94,8 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
         InputError: seeds are none, or repeat.
     """
     if len(set(seeds)) < len(seeds) or not all(0 <= seed <= MAX_SEED for seed in seeds):
-        told = ", ".join(map(str, seeds))
-        raise InputError(f"--seeds: different whole numbers from 0 to {MAX_SEED} are expected, got {told}")
+        text = ", ".join(map(str, seeds))
+        raise InputError(f"--seeds: different whole numbers from 0 to {MAX_SEED} are expected, got {text}")
     grid = shipped("grids") / GRIDS[table.metric if table else "best_loss"]
     base, lr, wd = load_sweep_spec(grid, ["ntk"]).studies()[0].base, Axis(), Axis()
     if table:
@@ -151,10 +151,10 @@ def _beside(best: Place, off: int, world: Made | Recorded) -> Place:
 
     Each step is along one axis. It stays on the lattice.
     """
-    ways = [p for p in product(range(-off, off + 1), repeat=2) if sum(map(abs, p)) == off]
+    values = [p for p in product(range(-off, off + 1), repeat=2) if sum(map(abs, p)) == off]
     low, high = world.ends
-    places = [(best[0] + lr, best[1] + wd) for lr, wd in ways]
-    inside = [p for p in places if all(a <= x <= b for a, x, b in zip(low, p, high, strict=True))]
+    items = [(best[0] + lr, best[1] + wd) for lr, wd in values]
+    inside = [p for p in items if all(a <= x <= b for a, x, b in zip(low, p, high, strict=True))]
     return inside[world.number % len(inside)] if inside else best
 
 
@@ -180,8 +180,8 @@ def simulate(
         advantage, allowed = world.advantage(_place(study, verdict.point), around)
         regret = world.regret(_place(study, verdict.point))
     margin, bound = study.criterion.margin_for(study.metric), verdict.bound
-    stated = (bound.value, bound.caveat) if bound else (None, "")
-    return Outcome(verdict.verdict, len(run_index.runs), wall, advantage, allowed, margin, stated[0], regret, stated[1])
+    values = (bound.value, bound.caveat) if bound else (None, "")
+    return Outcome(verdict.verdict, len(run_index.runs), wall, advantage, allowed, margin, values[0], regret, values[1])
 
 
 def _train(plan: Plan, study: Study, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
@@ -195,7 +195,7 @@ def _train(plan: Plan, study: Study, world: World, rank: dict[int, int]) -> Iter
 def _place(study: Study, point: Point) -> Place:
     """Return how many steps a point is from the centre."""
     pairs = ((study.lr, point.lr, study.base.lr), (study.wd, point.wd, study.base.wd))
-    lr, wd = (0 if axis.fixed else round(math.log2(there / here) / axis.step) for axis, there, here in pairs)
+    lr, wd = (0 if axis.fixed else round(math.log2(existing / local) / axis.step) for axis, existing, local in pairs)
     return lr, wd
 
 
@@ -242,20 +242,20 @@ def summary(found: Sequence[Outcome]) -> dict[str, float | None]:
     A bound is counted wherever one was stated; runs, wall and regret are those of all sweeps. Global are those whose
     candidate is within the margin of the best place of the lattice.
     """
-    declared = [one for one in found if one.declared]
-    held = [one.holds for one in found if one.holds is not None]
-    runs = np.array([one.runs for one in found])
-    near = [one.regret is not None and one.regret <= one.margin for one in found]
+    declared = [item for item in found if item.declared]
+    holds = [item.holds for item in found if item.holds is not None]
+    runs = np.array([item.runs for item in found])
+    near = [item.regret is not None and item.regret <= item.margin for item in found]
     return {
         "declared": len(declared) / len(found),
-        "right": sum(one.right for one in declared) / len(declared) if declared else None,
-        "bound holds": sum(held) / len(held) if held else None,
+        "right": sum(item.right for item in declared) / len(declared) if declared else None,
+        "bound holds": sum(holds) / len(holds) if holds else None,
         "runs": float(runs.mean()),
         "median": float(np.median(runs)),
         "90%": float(np.quantile(runs, 0.9)),
-        "wall": float(np.mean([one.wall for one in found])),
+        "wall": float(np.mean([item.wall for item in found])),
         "global": float(np.mean(near)),
-        "regret": float(np.mean([one.regret for one in found if one.regret is not None] or [math.nan])),
+        "regret": float(np.mean([item.regret for item in found if item.regret is not None] or [math.nan])),
     }
 
 
@@ -268,7 +268,7 @@ def _simulated(options: argparse.Namespace) -> None:
         raise InputError("--noise and --tails are those of a made surface; a table has its own")
     if options.sampler in SAMPLERS:
         make_sampler(options.sampler)  # the package that it needs may be missing
-    stated = _stated(rule=options.rule, confidence=options.confidence, margin=options.margin)
+    declared = _stated(rule=options.rule, confidence=options.confidence, margin=options.margin)
     seeds = parse_integers(options.seeds, "--seeds", "0,1,2")
     table = read_table(options.table) if options.table else None
     noise = 0.06 if options.noise is None else _stated(noise=options.noise).margin or 0.0
@@ -277,29 +277,29 @@ def _simulated(options: argparse.Namespace) -> None:
         if table
         else Made(options.surface, noise, options.tails or "normal", seed=options.seed)
     )
-    most = table.seeds(options.max_seeds) if table else options.max_seeds
-    way = Way(options.sampler, options.trials, options.off)
-    criterion, rows, found = resolve_criterion([stated]), list[Row](), list[Outcome]()
-    rules: list[Rule] = [stated.rule] if stated.rule else ["bound", "paper"]
+    seeds_result = table.seeds(options.max_seeds) if table else options.max_seeds
+    method = Way(options.sampler, options.trials, options.off)
+    criterion, rows, result = resolve_criterion([declared]), list[Row](), list[Outcome]()
+    rules: list[Rule] = [declared.rule] if declared.rule else ["bound", "paper"]
     try:
         with progress("simulating", len(rules) * options.sweeps) as advance, open_workers(options.workers) as pool:
             for rule in rules:
                 study = centre_alone(seeds, criterion.model_copy(update={"rule": rule}), table)
-                budget, found = Budget(options.max_runs, most).check([study]), []
-                for one in outcomes(pool, Series(study, world, budget, options.slots, way), options.sweeps):
-                    found.append(one)
+                budget, result = Budget(options.max_runs, seeds_result).check([study]), []
+                for outcome in outcomes(pool, Series(study, world, budget, options.slots, method), options.sweeps):
+                    result.append(outcome)
                     advance(1)
-                rows.append({"rule": rule, **summary(found)})
+                rows.append({"rule": rule, **summary(result)})
     except KeyboardInterrupt:
-        if len(rows) < len(rules) and found:
-            rows.append({"rule": f"{rules[len(rows)]}, {format_count(len(found), 'sweep')} alone", **summary(found)})
+        if len(rows) < len(rules) and result:
+            rows.append({"rule": f"{rules[len(rows)]}, {format_count(len(result), 'sweep')} alone", **summary(result)})
         print_table(rows, Format(options.format))
         raise
     print_table(rows, Format(options.format))
     if options.format == Format.TABLE:
         margin = study.metric.format_share(criterion.margin_for(study.metric))
-        told = f"{format_count(options.sweeps, 'sweep')} a rule; {study.metric.name}, margin {margin}"
-        print_note(f"{told}, confidence {criterion.confidence:g}")
+        text = f"{format_count(options.sweeps, 'sweep')} a rule; {study.metric.name}, margin {margin}"
+        print_note(f"{text}, confidence {criterion.confidence:g}")
 
 
 def _stated(**options: str | None) -> CriterionOptions:
@@ -309,8 +309,8 @@ def _stated(**options: str | None) -> CriterionOptions:
             CriterionOptions, {name.replace("noise", "margin"): text for name, text in options.items()}, "criterion"
         )
     except InputError as error:
-        told = str(error).replace("criterion: ", "--")
-        raise InputError(told.replace("--margin", "--noise") if "noise" in options else told) from None
+        message = str(error).replace("criterion: ", "--")
+        raise InputError(message.replace("--margin", "--noise") if "noise" in options else message) from None
 
 
 def main() -> int:

@@ -18,13 +18,13 @@ def facts(*packages: str) -> Row:
 
 def show(rows: Iterable[Row]) -> list[Row]:
     """Print rows as they come, under the names of the first; return all of them."""
-    shown = list[Row]()
+    output = list[Row]()
     for row in rows:
-        if not shown:
+        if not output:
             print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}")
-        shown.append(row)
-        print(f"| {' | '.join(cell(row.get(name)) for name in shown[0])} |", flush=True)
-    return shown
+        output.append(row)
+        print(f"| {' | '.join(cell(row.get(name)) for name in output[0])} |", flush=True)
+    return output
 
 
 def cell(value: object) -> str:

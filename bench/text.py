@@ -65,13 +65,15 @@ print(json.dumps([text, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, pe
 def write_text(path: Path, size: int) -> None:
     """Write JSON lines of about so many bytes: documents of some paragraphs, no two alike."""
     rng = random.Random(size)
-    paragraphs = [part for text in TOPICS for part in text.split("\n\n")]
-    written, number = 0, 0
+    paragraphs = [section for text in TOPICS for section in text.split("\n\n")]
+    content, number = 0, 0
     with path.open("w") as file:
-        while written < size:
-            parts = [f"{part} {number + k}." for k, part in enumerate(rng.choices(paragraphs, k=rng.randrange(4, 40)))]
-            number += len(parts)
-            written += file.write(json.dumps({"text": "\n\n".join(parts)}) + "\n")
+        while content < size:
+            values = [
+                f"{section} {number + k}." for k, section in enumerate(rng.choices(paragraphs, k=rng.randrange(4, 40)))
+            ]
+            number += len(values)
+            content += file.write(json.dumps({"text": "\n\n".join(values)}) + "\n")
 
 
 class Made(NamedTuple):
@@ -89,11 +91,11 @@ def tokenised(folder: Path, text: Path, workers: int, *tokenizer: object) -> Mad
     subprocess.run(["rm", "-rf", out], check=True)
     command = [Path(sys.executable).with_name("ettsweep"), "data", "text", "--input", text, "--out", out]
     command += ["--workers", str(workers), *map(str, tokenizer)]
-    done = subprocess.run([sys.executable, "-c", MEASURE, *command], check=True, capture_output=True, text=True)
-    said, cpu_s, peak_mib, peak_sum_mib = json.loads(done.stdout)
-    found = re.search(r"([\d,]+) tokens in .* s: ([\d,]+) tokens/s", said)
-    assert found is not None, said
-    tokens, rate = (float(number.replace(",", "")) for number in found.groups())
+    completed = subprocess.run([sys.executable, "-c", MEASURE, *command], check=True, capture_output=True, text=True)
+    messages, cpu_s, peak_mib, peak_sum_mib = json.loads(completed.stdout)
+    search_result = re.search(r"([\d,]+) tokens in .* s: ([\d,]+) tokens/s", messages)
+    assert search_result is not None, messages
+    tokens, rate = (float(number.replace(",", "")) for number in search_result.groups())
     return Made(rate, tokens / cpu_s, peak_mib, peak_sum_mib)
 
 
@@ -124,8 +126,12 @@ def reading(folder: Path, blocks: int) -> dict[str, float]:
     sizes = [len(TextBlocks(Repeated(shards[k], 1), 512)) for k in range(len(shards))]
     times = blocks // max(sizes)
     start_s = time.process_time()
-    many = TextBlocks(Repeated(shards[int(np.argmax(sizes))], times), 512)
-    return {"blocks": len(many), "found_per_s": len(many) / (time.process_time() - start_s), "read_per_s": read}
+    text_blocks = TextBlocks(Repeated(shards[int(np.argmax(sizes))], times), 512)
+    return {
+        "blocks": len(text_blocks),
+        "found_per_s": len(text_blocks) / (time.process_time() - start_s),
+        "read_per_s": read,
+    }
 
 
 def corruption_ms(folder: Path, texts: int) -> float:
@@ -149,7 +155,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=6400)
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    found: dict[str, object] = {}
+    collected: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         gpt2 = write_gpt2(folder / "gpt2")
@@ -163,7 +169,7 @@ def main() -> None:
                 f"{mb} MB on {cores} cores: {wall:,.0f} tokens/s; {cpu:,.0f} a second of CPU time; "
                 f"a process holds {peak:.0f} MiB at most, all together {peak_sum:.0f} MiB"
             )
-            found[f"{mb} MB"] = [one._asdict() for one in runs]
+            collected[f"{mb} MB"] = [run._asdict() for run in runs]
         manifest = read_manifest(folder / "out")
         tokens, size = manifest.train.tokens + manifest.val.tokens, manifest.train.text_bytes + manifest.val.text_bytes
         print(f"{size / tokens:.2f} bytes a token; {tokens / manifest.train.documents:.0f} tokens a document")
@@ -181,13 +187,13 @@ def main() -> None:
         corrupted = corruption_ms(folder / "out", options.texts)
         print(f"a text of up to 512 tokens is read, corrupted and padded in {corrupted:.3f} ms of a core")
     versions = {"python": platform.python_version(), "tokenizers": tokenizers.__version__, "numpy": np.__version__}
-    found |= {
+    collected |= {
         "corruption_ms": corrupted,
         "trained": trained._asdict(),
         "blocks": blocks,
         "bytes_per_token": size / tokens,
     }
-    print(json.dumps({"versions": versions, "cores": cores, "load": os.getloadavg()[0], **found}))
+    print(json.dumps({"versions": versions, "cores": cores, "load": os.getloadavg()[0], **collected}))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def cpu_s(*command: str) -> float:
 def completion_s(*words: str) -> float:
     """Return the CPU seconds that bash waits for what fits as the last of some words."""
     line = ["ettsweep", *words]
-    asked = ("_ETTSWEEP_COMPLETE=complete_bash", "COMP_WORDS=" + "\n".join(line), f"COMP_CWORD={len(line) - 1}")
-    return cpu_s("env", *asked, ETTSWEEP)
+    values = ("_ETTSWEEP_COMPLETE=complete_bash", "COMP_WORDS=" + "\n".join(line), f"COMP_CWORD={len(line) - 1}")
+    return cpu_s("env", *values, ETTSWEEP)
 
 
 def wall_s(work: Callable[[], object]) -> float:
@@ -66,14 +66,14 @@ def thousand_jobs(figure: Callable[[str, float, str], None]) -> None:
     Path("held.yaml").write_text(json.dumps(profile))  # JSON is YAML
     grid = ["--grid", "grid.yaml", "--strategy", "standard", "--lr-range", "0:9.99:0.01", "--wd-range", "fixed"]
     submit = [ETTSWEEP, "grid", *grid, *TRIVIAL, "--launch", "held.yaml", "--results", "arrays"]
-    own = ["--results", "arrays"]
+    values = ["--results", "arrays"]
     seconds = wall_s(lambda: subprocess.run(submit, check=True, stderr=subprocess.DEVNULL))
     figure("1,000 runs submitted as SLURM arrays, wall", seconds, "2")
     queue = wall_s(lambda: subprocess.run(["squeue", "-h", "-r"], check=True, stdout=subprocess.DEVNULL))
     figure("squeue of them, wall", queue, "-")
-    figure("status of them, wall", wall_s(lambda: cpu_s(ETTSWEEP, "status", *own)), "-")
+    figure("status of them, wall", wall_s(lambda: cpu_s(ETTSWEEP, "status", *values)), "-")
     figure("no-op rerun of them, wall", wall_s(lambda: cpu_s(*submit)), "-")
-    figure("cancel --all of them, wall", wall_s(lambda: cpu_s(ETTSWEEP, "cancel", "--all", "--yes", *own)), "-")
+    figure("cancel --all of them, wall", wall_s(lambda: cpu_s(ETTSWEEP, "cancel", "--all", "--yes", *values)), "-")
 
 
 def slurm_answers() -> bool:
@@ -107,10 +107,10 @@ def main() -> None:
         for number in range(1000):
             (folder / "many" / "runs" / f"{number:012x}").mkdir(parents=True)
         (folder / "many" / "sweeps" / "vit-digits").mkdir(parents=True)
-        many = ["status", "--results", "many"]
+        values = ["status", "--results", "many"]
         figure("completion of an option", median(lambda: completion_s("status", "--"), 9), "0.2")
-        figure("completion of a sweep, of 1,000 runs", median(lambda: completion_s(*many, "-s", ""), 9), "0.2")
-        figure("completion of a run among 1,000", median(lambda: completion_s(*many, ""), 9), "0.2")
+        figure("completion of a sweep, of 1,000 runs", median(lambda: completion_s(*values, "-s", ""), 9), "0.2")
+        figure("completion of a run among 1,000", median(lambda: completion_s(*values, ""), 9), "0.2")
         figure("plan of 100 runs (--dry-run)", median(lambda: cpu_s(*submit, "--dry-run"), 5), "0.5")
         seconds = wall_s(lambda: subprocess.run([*submit, "--follow"], check=True, stderr=subprocess.DEVNULL))
         figure("100 trivial runs on 2 local slots, wall", seconds, "6")

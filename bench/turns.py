@@ -33,9 +33,9 @@ def trainer(
     spec: RunSpec, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> Trainer:
     model.draws = getattr(model, "draws", False)  # other libraries' models do not say
-    made = Trainer(spec, model, optimizer, device, BatchShare(spec.batch_size))
-    made.task = task
-    return made
+    created = Trainer(spec, model, optimizer, device, BatchShare(spec.batch_size))
+    created.task = task
+    return created
 
 
 def plain_adamw(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
@@ -165,8 +165,8 @@ def fitting(sizes: Sequence[int], measure: Callable[[int], Row], what: str) -> I
 def write(path: Path | None, device: torch.device, package: str, rows: Iterable[Row]) -> None:
     """Print what is measured as it comes, with what it is measured on; write it as JSON too where a path is given."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
-    told = {"device": name, "threads": torch.get_num_threads(), **facts("torch", package)}
-    print(", ".join(f"{key} {value}" for key, value in told.items()), flush=True)
-    shown = show(rows)
+    mapping = {"device": name, "threads": torch.get_num_threads(), **facts("torch", package)}
+    print(", ".join(f"{key} {value}" for key, value in mapping.items()), flush=True)
+    show_result = show(rows)
     if path:
-        path.write_text(json.dumps({**told, "rows": shown}, indent=1) + "\n")
+        path.write_text(json.dumps({**mapping, "rows": show_result}, indent=1) + "\n")

@@ -50,17 +50,17 @@ Row = dict[str, float | str | None]
 
 def worlds() -> dict[str, tuple[Made | Recorded, Table | None]]:
     """Return all worlds by name, each with the table that it was recorded in."""
-    found: dict[str, tuple[Made | Recorded, Table | None]] = {name: (world, None) for name, world in MADE.items()}
+    by_name: dict[str, tuple[Made | Recorded, Table | None]] = {name: (world, None) for name, world in MADE.items()}
     for path in sorted(RECORDED.glob("digits-*.json.gz")):
         table = read_table(path)
-        found[f"recorded {path.name.removesuffix('.json.gz')}"] = Recorded(table), table
-    return found
+        by_name[f"recorded {path.name.removesuffix('.json.gz')}"] = Recorded(table), table
+    return by_name
 
 
 def row(name: str, rule: str, stated: float | None, margin: float, found: Sequence[Outcome]) -> Row:
     """Return what became of sweeps; `from` and `to` hold the share of bounds that hold, each with a doubt of 1%."""
-    held = [one.holds for one in found if one.holds is not None]
-    n, k = len(held), sum(held)
+    holds = [item.holds for item in found if item.holds is not None]
+    n, k = len(holds), sum(holds)
     told = summary(found)
     return {
         "world": name,
@@ -73,27 +73,27 @@ def row(name: str, rule: str, stated: float | None, margin: float, found: Sequen
         "holds": told["bound holds"],
         "from": (float(beta.ppf(DOUBT, k, n - k + 1)) if k else 0.0) if n else None,
         "to": (float(beta.ppf(1 - DOUBT, k + 1, n - k)) if k < n else 1.0) if n else None,
-        "caveat": float(np.mean([bool(one.caveat) for one in found])) if rule == "bound" else None,
+        "caveat": float(np.mean([bool(item.caveat) for item in found])) if rule == "bound" else None,
         **{key: told[key] for key in ("runs", "median", "90%", "regret")},
     }
 
 
 def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
     for name, (world, table) in worlds().items():
-        if options.only and not any(part in name for part in options.only):
+        if options.only and not any(section in name for section in options.only):
             continue
         for margin in options.margins:
-            for stated in options.confidences:
-                study = centre_alone((0, 1), Criterion(confidence=stated, margin=margin), table)
+            for confidence in options.confidences:
+                study = centre_alone((0, 1), Criterion(confidence=confidence, margin=margin), table)
                 budget = Budget(MAX_RUNS, table.seeds() if table else None)
-                found = list(outcomes(pool, Series(study, world, budget), options.sweeps))
-                yield row(name, "bound", stated, margin, found)
+                outcomes_result = list(outcomes(pool, Series(study, world, budget), options.sweeps))
+                yield row(name, "bound", confidence, margin, outcomes_result)
         for seeds in options.paper_seeds:
             study = centre_alone(tuple(range(seeds)), Criterion(rule="paper"), table)
-            found = list(outcomes(pool, Series(study, world, Budget(10 * MAX_RUNS)), options.sweeps))
+            outcomes_result = list(outcomes(pool, Series(study, world, Budget(10 * MAX_RUNS)), options.sweeps))
             for margin in options.margins:  # means ask for none
-                judged = [replace(one, margin=margin) for one in found]
-                yield row(name, f"paper, {seeds} seed{'s' * (seeds > 1)}", None, margin, judged)
+                replaces = [replace(item, margin=margin) for item in outcomes_result]
+                yield row(name, f"paper, {seeds} seed{'s' * (seeds > 1)}", None, margin, replaces)
 
 
 def told(column: str, value: float | str | None) -> str:
@@ -112,8 +112,8 @@ def short(found: Row) -> bool:
 
 def beside(path: Path, found: Sequence[Row]) -> list[Row]:
     """Return rows with those of a file that were not measured again, so that it may be made in parts."""
-    there = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = {tuple(row[key] for key in ("world", "rule", "stated", "margin")): row for row in [*there, *found]}
+    data = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = {tuple(row[key] for key in ("world", "rule", "stated", "margin")): row for row in [*data, *found]}
     return [
         rows[key] for key in sorted(rows, key=lambda key: ([*worlds()].index(key[0]), key[1:2], key[3], key[2] or 0))
     ]
@@ -130,18 +130,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="a file for all of it; other rows that it has are kept")
     options = parser.parse_args()
-    start_s, found = time.perf_counter(), []
+    start_s, result = time.perf_counter(), []
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     with open_workers(options.workers) as pool:
-        for one in rows(pool, options):
-            found.append(one)
-            cells = [told(column, one[column]) for column in COLUMNS]
-            print(f"| {' | '.join(cells)} |{' falls short' if short(one) else ''}", flush=True)
+        for item in rows(pool, options):
+            result.append(item)
+            cells = [told(column, item[column]) for column in COLUMNS]
+            print(f"| {' | '.join(cells)} |{' falls short' if short(item) else ''}", flush=True)
     versions = facts("numpy") | {"wall_s": math.ceil(time.perf_counter() - start_s)}
     print(json.dumps(versions))
     if options.json:
         options.json.write_text(
-            json.dumps({"versions": versions, "rows": beside(options.json, found)}, indent=1) + "\n"
+            json.dumps({"versions": versions, "rows": beside(options.json, result)}, indent=1) + "\n"
         )
 
 

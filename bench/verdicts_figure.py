@@ -25,27 +25,30 @@ def figure_of(rows: pd.DataFrame) -> Any:
     """Plot the share of bounds that hold, with what chance allows, a line for each world."""
     worlds = list(rows["world"].unique())
     apart = rows["world"].map(worlds.index) - (len(worlds) - 1) / 2
-    drawn = rows.assign(x=rows["stated"] + APART * apart, name=rows["world"].map(_name))
-    stated = sorted(rows["stated"].unique())
-    held = {
+    assign_result = rows.assign(x=rows["stated"] + APART * apart, name=rows["world"].map(_name))
+    unique_result = sorted(rows["stated"].unique())
+    mapping = {
         "title": "bounds that held (grey: as stated)",
         "axis": alt.Axis(format="%", tickCount=8),
         "scale": alt.Scale(zero=False),
     }
     x = alt.X(
-        "x:Q", title="confidence that was stated", axis=alt.Axis(values=stated, format="%"), scale=alt.Scale(zero=False)
+        "x:Q",
+        title="confidence that was stated",
+        axis=alt.Axis(values=unique_result, format="%"),
+        scale=alt.Scale(zero=False),
     )
     names = [_name(world) for world in worlds]
-    shown = alt.Legend(title=None, orient="bottom-right", symbolType="stroke")
-    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=COLOURS[: len(names)]), legend=shown)
+    legend = alt.Legend(title=None, orient="bottom-right", symbolType="stroke")
+    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=COLOURS[: len(names)]), legend=legend)
     shape = alt.Shape("name:N", scale=alt.Scale(domain=names), legend=None)
-    as_stated = alt.Chart(pd.DataFrame({"x": stated})).mark_line(color=GREY, strokeWidth=4, opacity=0.6)
-    base = alt.Chart(drawn)
+    as_stated = alt.Chart(pd.DataFrame({"x": unique_result})).mark_line(color=GREY, strokeWidth=4, opacity=0.6)
+    base = alt.Chart(assign_result)
     return alt.layer(
-        as_stated.encode(x, alt.Y("x:Q", **held)),
-        base.mark_rule().encode(x, alt.Y("from:Q", **held), alt.Y2("to:Q"), colour),
-        base.mark_line().encode(x, alt.Y("holds:Q", **held), colour),
-        base.mark_point(filled=True, size=50, opacity=1).encode(x, alt.Y("holds:Q", **held), colour, shape),
+        as_stated.encode(x, alt.Y("x:Q", **mapping)),
+        base.mark_rule().encode(x, alt.Y("from:Q", **mapping), alt.Y2("to:Q"), colour),
+        base.mark_line().encode(x, alt.Y("holds:Q", **mapping), colour),
+        base.mark_point(filled=True, size=50, opacity=1).encode(x, alt.Y("holds:Q", **mapping), colour, shape),
     ).properties(width=400, height=300)
 
 
@@ -64,12 +67,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""], help="worlds whose names hold one of these")
     options = parser.parse_args()
     rows = pd.DataFrame(json.loads(options.json.read_text())["rows"])
-    asked = rows[[any(part in world for part in options.only) for world in rows["world"]]]
-    drawn = asked[asked["stated"].notna() & (asked["margin"] == options.margin)]
-    if drawn.empty:
+    requested = rows[[any(section in world for section in options.only) for world in rows["world"]]]
+    drawing = requested[requested["stated"].notna() & (requested["margin"] == options.margin)]
+    if drawing.empty:
         parser.error(f"{options.json} has no bounds with a margin of {options.margin:g}")
-    figure_of(drawn).configure(**CONFIG | {"background": "white"}).save(options.png, scale_factor=2)
-    print(f"{options.png}: {', '.join(map(str, sorted(drawn['sweeps'].unique())))} sweeps a point")
+    figure_of(drawing).configure(**CONFIG | {"background": "white"}).save(options.png, scale_factor=2)
+    print(f"{options.png}: {', '.join(map(str, sorted(drawing['sweeps'].unique())))} sweeps a point")
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ class Noise:
         generator = torch.Generator().manual_seed(0)
         model, count = spec.model, spec.batch_size
         shape = (count, model.channels, model.image_size, model.image_size)
-        one, other = (
+        item, other = (
             nn.functional.one_hot(torch.randint(model.classes, (count,), generator=generator), model.classes)
             for _ in range(2)
         )
         images_BCHW = torch.randn(shape, generator=generator)
-        self.batch = Batch((images_BCHW.to(device),), (0.7 * one + 0.3 * other).to(device))
+        self.batch = Batch((images_BCHW.to(device),), (0.7 * item + 0.3 * other).to(device))
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         return Classification(0.1).loss(outputs, batch)
@@ -104,8 +104,8 @@ def measure(
 def rows(model: str, device: torch.device, sizes: Sequence[int]) -> Iterator[Row]:
     """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
     for precision, compiled in settings(device):
-        what = f"{precision}, {'compiled' if compiled else 'eager'}"
-        yield from fitting(sizes, partial(measure, model, device, precision, compiled), what)
+        text = f"{precision}, {'compiled' if compiled else 'eager'}"
+        yield from fitting(sizes, partial(measure, model, device, precision, compiled), text)
 
 
 def main() -> None:
@@ -114,10 +114,10 @@ def main() -> None:
     parser.add_argument("--model", default="vit-b16", choices=named_models())
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="4 on the CPU, 64 to 1024 on a GPU")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sizes = asked.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
-    turns.write(asked.json, device, "timm", rows(asked.model, device, sizes))
+    sizes = args.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
+    turns.write(args.json, device, "timm", rows(args.model, device, sizes))
 
 
 if __name__ == "__main__":

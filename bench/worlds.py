@@ -123,11 +123,11 @@ def _several(basin: Basin, rng: np.random.Generator) -> Height:
 
 def _rough(basin: Basin, rng: np.random.Generator) -> Height:
     """A flatter bowl, each point of which is off by something of its own, 3%."""
-    own = int(rng.integers(2**62))
+    int_result = int(rng.integers(2**62))
 
     @cache
     def off(lr: float, wd: float) -> float:
-        return float(np.random.default_rng(derive_seed(own, "rough", f"{lr:g}", f"{wd:g}")).normal(0, 0.03))
+        return float(np.random.default_rng(derive_seed(int_result, "rough", f"{lr:g}", f"{wd:g}")).normal(0, 0.03))
 
     return lambda lr, wd: 0.5 * basin.at(lr, wd) + off(lr, wd)
 
@@ -190,11 +190,13 @@ class Made:
 
     def score(self, at: Place, seed: int) -> float:
         height = self.height(*at)
-        common = self._rng("common", seed).standard_normal()
+        standard_normal_result = self._rng("common", seed).standard_normal()
         rng = self._rng("own", seed, *at)
-        own = rng.standard_normal() if self.tails == "normal" else rng.standard_t(TAILS_DOF) / math.sqrt(TAILS_DOF)
+        standard_normal_value = (
+            rng.standard_normal() if self.tails == "normal" else rng.standard_t(TAILS_DOF) / math.sqrt(TAILS_DOF)
+        )
         grown = 1 + (height - self.least) / GROWTH if self.surface == "growing" else 1.0
-        off = self.noise * (COMMON * common + math.sqrt(1 - COMMON**2) * own * grown)
+        off = self.noise * (COMMON * standard_normal_result + math.sqrt(1 - COMMON**2) * standard_normal_value * grown)
         return math.exp(min(height + off, 300.0))
 
     def advantage(self, of: Place, others: Sequence[Place]) -> tuple[float, float]:

@@ -97,12 +97,12 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
-    found: dict[str, Json] = {}
+    collected: dict[str, Json] = {}
     for path in sorted(GRIDS.glob("*.yaml")):
         kinds = [[], ["optimizer=sgd"]] if "\ncentre_sgd:" in path.read_text() else [[]]
         for overrides in kinds:
             sweep_spec = load_sweep_spec(path, overrides=overrides)  # of text, no corpus: it depends on the Python
-            found[" ".join([path.stem, *overrides])] = {
+            collected[" ".join([path.stem, *overrides])] = {
                 study.strategy: {
                     "family": study.family,
                     "points": [[point.lr, point.wd] for point in study.grid_points],
@@ -110,7 +110,7 @@ def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
                 }
                 for study in sweep_spec.studies()
             }
-    assert_frozen("ids", found)
+    assert_frozen("ids", collected)
 
 
 # --- columns --------------------------------------------------------------------------------------------------------
@@ -177,15 +177,15 @@ def test_columns_of_the_commands_tables(name: str, call: Call, earlier: Path, to
 
 def test_columns_of_data_text(call: Call, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(f"{number} is a number of this text." for number in range(200)))
-    found = {form: columns(call(*DATA.split(), "--format", form).out, form) for form in ("json", "csv")}
+    by_form = {form: columns(call(*DATA.split(), "--format", form).out, form) for form in ("json", "csv")}
     manifest = json.loads((tmp_path / "tokens" / "manifest.json").read_text())
-    assert_frozen("columns", {"data text": found | {"manifest": list(manifest)}})
+    assert_frozen("columns", {"data text": by_form | {"manifest": list(manifest)}})
 
 
 @pytest.mark.slow
 def test_columns_of_check_scaling(call: Call) -> None:
-    found = {form: columns(call(*CHECK.split(), "--format", form).out, form) for form in FORMATS}
-    assert_frozen("columns", {"check-scaling": found})
+    by_form = {form: columns(call(*CHECK.split(), "--format", form).out, form) for form in FORMATS}
+    assert_frozen("columns", {"check-scaling": by_form})
 
 
 # --- results folders of earlier versions ----------------------------------------------------------------------------
@@ -235,20 +235,20 @@ def tidy(data: Json) -> Json:
 
 def numbers(row: dict[str, str]) -> dict[str, Json]:
     """Return a row of a CSV file with its numbers as such, and without what is missing."""
-    found: dict[str, Json] = {}
+    collected: dict[str, Json] = {}
     for key, text in row.items():
         try:
-            found[key] = tidy(float(text))
+            collected[key] = tidy(float(text))
         except ValueError:
-            found[key] = text
-    return {key: value for key, value in found.items() if value != ""}
+            collected[key] = text
+    return {key: value for key, value in collected.items() if value != ""}
 
 
 @pytest.mark.parametrize("folder", ["results", "near"])
 @pytest.mark.parametrize("command", ["status", "verify-optimum --dry-run", "seeds --dry-run", "clean --dry-run"])
 def test_an_earlier_results_folder_is_read_as_before(folder: str, command: str, call: Call, earlier: Path) -> None:
-    done = call(*command.split(), "--results", folder, "--format", "json")
-    assert_frozen("readings", {f"{folder}: {command}": tidy(done.json), f"{folder}: {command}: code": [done.code]})
+    result = call(*command.split(), "--results", folder, "--format", "json")
+    assert_frozen("readings", {f"{folder}: {command}": tidy(result.json), f"{folder}: {command}: code": [result.code]})
 
 
 def test_an_earlier_sweep_gets_the_verdicts_that_it_alone_would_get(call: Call, earlier: Path, tmp_path: Path) -> None:
@@ -258,24 +258,24 @@ def test_an_earlier_sweep_gets_the_verdicts_that_it_alone_would_get(call: Call, 
 
     before = sorted(path.name for path in earlier.iterdir())
     together = verdicts(earlier)
-    alone = []
+    collected = []
     for path in sorted((earlier / "sweeps").iterdir()):
         folder = tmp_path / path.name
         for name in ("runs", "jobs"):
             folder.mkdir(exist_ok=True)
             (folder / name).symlink_to((earlier / name).resolve())
         shutil.copytree(path, folder / "sweeps" / path.name)
-        alone += verdicts(folder)
-    assert alone == together
-    assert len({verdict["family"] for verdict in alone}) < len(alone), "two sweeps are of one family"
+        collected += verdicts(folder)
+    assert collected == together
+    assert len({verdict["family"] for verdict in collected}) < len(collected), "two sweeps are of one family"
     assert sorted(path.name for path in earlier.iterdir()) == before, "nothing is rewritten"
 
 
 def test_an_earlier_folder_is_gone_on_with(call: Call, unpacked: Path, tmp_path: Path) -> None:
     results = tmp_path / "mine"
     shutil.copytree(unpacked / "near", results)
-    done = call("verify-optimum", "--follow", "--max-runs", 0, "--results", results, "--format", "json")
-    assert [(row["sweep"], row["verdict"]) for row in done.json] == [("grid", "unresolved")]
+    result = call("verify-optimum", "--follow", "--max-runs", 0, "--results", results, "--format", "json")
+    assert [(row["sweep"], row["verdict"]) for row in result.json] == [("grid", "unresolved")]
     assert [path.name for path in sorted((results / "sweeps" / "grid").iterdir())] == ["0001.yaml"]
 
 
@@ -283,24 +283,24 @@ def test_a_run_of_each_kind_of_an_earlier_folder_is_shown_as_before(call: Call, 
     rows = call("status", "--results", "results", "--format", "json").json
     attempts = {row["run"]: len([*(earlier / "runs" / row["run"]).glob("attempts/*")]) for row in rows}
     kinds = {(row["strategy"], row["state"], row["reason"], attempts[row["run"]]): row["run"] for row in rows}
-    found = {}
+    collected = {}
     for run in (*kinds.values(), BROKEN):
-        shown = call("show", run, "--results", "results", "--format", "json").json
-        for attempt in shown.get("attempts", []):
+        output = call("show", run, "--results", "results", "--format", "json").json
+        for attempt in output.get("attempts", []):
             attempt["host"] = HERE if attempt["host"] == socket.gethostname() else attempt["host"]
-        found[run] = tidy(shown)
-    assert_frozen("readings", {"results: show": found})
+        collected[run] = tidy(output)
+    assert_frozen("readings", {"results: show": collected})
 
 
 @pytest.mark.parametrize("folder", ["results", "near"])
 def test_an_earlier_folder_is_reported_as_before(folder: str, call: Call, earlier: Path, undrawn: None) -> None:
-    done = call("report", "--results", folder, "--out", "report", "--format", "json")
+    result = call("report", "--results", folder, "--out", "report", "--format", "json")
     out = earlier.parent / "report"
-    found = {f"{folder}: report": tidy(done.json)}
+    mapping = {f"{folder}: report": tidy(result.json)}
     for name in ("optima", "points", "runs"):
         rows = csv.DictReader(io.StringIO((out / "tables" / f"{name}.csv").read_text()))
-        found[f"{folder}: report: {name}.csv"] = [numbers(row) for row in rows]
-    assert_frozen("readings", found)
+        mapping[f"{folder}: report: {name}.csv"] = [numbers(row) for row in rows]
+    assert_frozen("readings", mapping)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*.*"))
     tables = {path.name: columns_of_file(path) for path in sorted((out / "tables").iterdir())}
     assert_frozen("columns", {f"{folder}: report": tables | {"files": files}})
@@ -322,8 +322,8 @@ def columns_of_file(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("at", ["1.2990381957", "1.299"])
 def test_a_typed_point_means_the_one_nearby(at: str, call: Call, earlier: Path) -> None:
-    done = call("verify-optimum", "--at", f"{at},0.01203", "--dry-run", "--results", "near", "--format", "json")
-    assert_frozen("readings", {f"near: verify-optimum --at {at}": tidy(done.json)})
+    result = call("verify-optimum", "--at", f"{at},0.01203", "--dry-run", "--results", "near", "--format", "json")
+    assert_frozen("readings", {f"near: verify-optimum --at {at}": tidy(result.json)})
 
 
 def without(row: dict[str, Json], *keys: str) -> dict[str, Json]:
@@ -371,14 +371,14 @@ def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str) -> None:
     record = recorded("demo")
     (study,) = load_sweep_spec(GRIDS / "vit-digits.yaml", [strategy]).studies()
     run = undisturbed(study.spec_at())
-    found, expected = lasting(run.result_path), dict(zip(record["fields"], record["runs"][run.id], strict=True))
-    assert list(found) == list(expected)
+    result, expected = lasting(run.result_path), dict(zip(record["fields"], record["runs"][run.id], strict=True))
+    assert list(result) == list(expected)
     if machine() == record["machine"]:
-        assert found == expected
+        assert result == expected
     for key in ("best_loss", "final_loss", "score"):
-        assert found[key] == pytest.approx(expected[key], rel=LAST_BITS)
+        assert result[key] == pytest.approx(expected[key], rel=LAST_BITS)
     for key in ("status", "steps", "nonfinite_steps", "overflow_steps", "execution"):
-        assert found[key] == expected[key]
+        assert result[key] == expected[key]
 
 
 def test_fields_of_a_runs_files(spec: RunSpec) -> None:
@@ -389,11 +389,11 @@ def test_fields_of_a_runs_files(spec: RunSpec) -> None:
         run.metrics_path,
         *sorted((run.path / "attempts" / "0001").glob("*.json*")),
     ]
-    found = {}
+    collected = {}
     for path in files:
         lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-        found[str(path.relative_to(run.path))] = columns(f"[{','.join(lines)}]", "json")
-    assert_frozen("columns", {"files of a run": found})
+        collected[str(path.relative_to(run.path))] = columns(f"[{','.join(lines)}]", "json")
+    assert_frozen("columns", {"files of a run": collected})
 
 
 @pytest.mark.slow
@@ -411,11 +411,11 @@ def test_the_demo_gives_the_results_and_verdicts_that_it_gave(results: Path) -> 
     follow(
         "grid", "--seeds", "0,1,2", "--rule", "paper"
     )  # which runs a race takes depends on how long those before it took
-    found = {"verify-optimum": follow("verify-optimum"), "seeds": follow("seeds", "--count", 3)}
+    mapping = {"verify-optimum": follow("verify-optimum"), "seeds": follow("seeds", "--count", 3)}
     ettsweep("report", "--results", results)
     assert (results / "report" / "report.html").exists()
     lasted = {path.parent.name: lasting(path) for path in sorted(results.glob("runs/*/result.json"))}
     fields = {tuple(result) for result in lasted.values()}
     assert len(fields) == 1
     runs = {run: list(result.values()) for run, result in lasted.items()}
-    assert_frozen("demo", {"machine": machine(), **found, "fields": list(fields.pop()), "runs": runs})
+    assert_frozen("demo", {"machine": machine(), **mapping, "fields": list(fields.pop()), "runs": runs})

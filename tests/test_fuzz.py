@@ -41,7 +41,7 @@ STRAYS = ("²", "٣", "0001", "-1", "x.yaml", "0009.yaml", ".x.tmp", "0002", "re
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def old_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of an earlier version, with runs in all states, some of whose sweeps have a note or are archived.
 
     One run trains on, in the name of this process.
@@ -82,8 +82,8 @@ def damage(rng: random.Random, results: Path) -> tuple[Path, str]:
                 stray.write_bytes(b"stray")
             return stray, "a stray"
     kinds = sorted({(path.relative_to(results).parts[0], kind(path)) for path in files})
-    top, one = rng.choice(kinds)
-    path = rng.choice([path for path in files if path.is_relative_to(results / top) and kind(path) == one])
+    top, item = rng.choice(kinds)
+    path = rng.choice([path for path in files if path.is_relative_to(results / top) and kind(path) == item])
     data = path.read_bytes()
     contents: dict[str, Callable[[], bytes]] = {
         "an absurd value": lambda: absurd(rng, data),
@@ -95,16 +95,16 @@ def damage(rng: random.Random, results: Path) -> tuple[Path, str]:
         "a line more": lambda: data + rng.choice(ABSURD).encode() + b"\n",
         "another file": lambda: rng.choice(files).read_bytes(),
     }
-    (way,) = rng.choices([*contents, "deleted", "a folder", "a link to itself"], [6] + 10 * [1])
-    if way in contents:
-        path.write_bytes(contents[way]())
-        return path, way
+    (method,) = rng.choices([*contents, "deleted", "a folder", "a link to itself"], [6] + 10 * [1])
+    if method in contents:
+        path.write_bytes(contents[method]())
+        return path, method
     path.unlink()
-    if way == "a folder":
+    if method == "a folder":
         path.mkdir()
-    elif way == "a link to itself":
+    elif method == "a link to itself":
         path.symlink_to(path)
-    return path, way
+    return path, method
 
 
 def kind(path: Path) -> str:
@@ -121,10 +121,10 @@ def flipped(rng: random.Random, data: bytes) -> bytes:
 def absurd(rng: random.Random, data: bytes) -> bytes:
     """Put an absurd value where a value of JSON or YAML stands."""
     text = data.decode(errors="replace")
-    places = [i + 2 for i in range(len(text) - 2) if text[i : i + 2] == ": "]
-    if not places:
+    values = [i + 2 for i in range(len(text) - 2) if text[i : i + 2] == ": "]
+    if not values:
         return flipped(rng, data)
-    start = rng.choice(places)
+    start = rng.choice(values)
     end = next((i for i in range(start, len(text)) if text[i] in ",}\n"), len(text))
     return (text[:start] + rng.choice(ABSURD) + text[end:]).encode()
 
@@ -134,11 +134,11 @@ def seen(results: Path, out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     status = ettsweep("status", "--results", results, "--format", "json", code=None)
     verdicts = ettsweep("verify-optimum", "--dry-run", "--results", results, "--format", "json", code=None)
     reported = ettsweep("report", "--results", results, "--out", out, code=None)
-    shown = ettsweep("sweeps", "--results", results, code=None)
-    assert {status.returncode, verdicts.returncode, reported.returncode, shown.returncode} <= {0, 1, 2}
+    result = ettsweep("sweeps", "--results", results, code=None)
+    assert {status.returncode, verdicts.returncode, reported.returncode, result.returncode} <= {0, 1, 2}
     rows = json.loads(status.stdout) if status.stdout else []
-    judged = json.loads(verdicts.stdout) if verdicts.stdout else []
-    return {row["run"]: row for row in rows}, {f"{row['sweep']} {row['family']}": row for row in judged}
+    data = json.loads(verdicts.stdout) if verdicts.stdout else []
+    return {row["run"]: row for row in rows}, {f"{row['sweep']} {row['family']}": row for row in data}
 
 
 @contextlib.contextmanager
@@ -158,8 +158,8 @@ def patience() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def undamaged(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    return seen(whole, tmp_path_factory.mktemp("report"))
+def undamaged(old_results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    return seen(old_results, tmp_path_factory.mktemp("report"))
 
 
 def running(results: Path) -> Attempt:
@@ -171,9 +171,9 @@ def running(results: Path) -> Attempt:
 
 
 @pytest.mark.parametrize("value", ABSURD, ids=lambda value: value[:12])
-def test_no_number_of_a_run_that_trains_on_stops_its_folder(whole: Path, value: str, tmp_path: Path) -> None:
+def test_no_number_of_a_run_that_trains_on_stops_its_folder(old_results: Path, value: str, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    shutil.copytree(whole, results, symlinks=True)
+    shutil.copytree(old_results, results, symlinks=True)
     attempt = running(results)
     claim = json.loads(attempt.claim_path.read_text())
     attempt.claim_path.write_text(json.dumps(claim)[:-1] + f', "heartbeat_s": {value}}}')
@@ -189,32 +189,36 @@ def test_no_number_of_a_run_that_trains_on_stops_its_folder(whole: Path, value: 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, AT_ONCE))
 def test_whatever_is_damaged_commands_go_on_and_no_score_is_wrong(
-    whole: Path, undamaged: tuple[dict[str, Any], dict[str, Any]], first: int, tmp_path: Path
+    old_results: Path, undamaged: tuple[dict[str, Any], dict[str, Any]], first: int, tmp_path: Path
 ) -> None:
     before, verdicts = undamaged
     assert {row["state"] for row in before.values()} >= {"done", "diverged", "failed", "interrupted", "running"}
     faults = []
     for number in range(first, min(first + AT_ONCE, FIRST + COUNT)):
         results = tmp_path / "results"
-        shutil.copytree(whole, results, symlinks=True)
-        path, way = damage(random.Random(number), results)
-        told = f"{number}: {path.relative_to(results)} {way}"
+        shutil.copytree(old_results, results, symlinks=True)
+        path, method = damage(random.Random(number), results)
+        text = f"{number}: {path.relative_to(results)} {method}"
         try:
             with patience():
                 rows, judged = seen(results, tmp_path / "report")
         except Exception as error:
-            faults.append(f"{told}: {type(error).__name__}: {str(error)[:200]}")
+            faults.append(f"{text}: {type(error).__name__}: {str(error)[:200]}")
         else:
             for run, row in rows.items():
-                known = before.get(run)
-                if row["state"] in ("done", "diverged") and known and row["best_score"] != known["best_score"]:
-                    faults.append(f"{told}: {run} scores {row['best_score']}, not {known['best_score']}")
+                get_result = before.get(run)
+                if (
+                    row["state"] in ("done", "diverged")
+                    and get_result
+                    and row["best_score"] != get_result["best_score"]
+                ):
+                    faults.append(f"{text}: {run} scores {row['best_score']}, not {get_result['best_score']}")
             if path.parts[len(results.parts)] != "sweeps":
                 for key, row in judged.items():
                     was = verdicts[key]
                     # of as many runs: one whose spec is damaged is left out, and the mean is that of the others
                     same = (row["lr"], row["wd"], row["runs"]) == (was["lr"], was["wd"], was["runs"])
                     if same and None not in (row["score"], was["score"]) and row["score"] != was["score"]:
-                        faults.append(f"{told}: {key} scores {row['score']}, not {was['score']}")
+                        faults.append(f"{text}: {key} scores {row['score']}, not {was['score']}")
         shutil.rmtree(results)
     assert not faults, "\n".join(faults)

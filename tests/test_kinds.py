@@ -50,8 +50,8 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(TASKS, "ones", ONES)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     yield
-    for number, handler in handlers.items():  # who trains in the foreground listens to them
-        signal.signal(number, handler)
+    for number, on_signal in handlers.items():  # who trains in the foreground listens to them
+        signal.signal(number, on_signal)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_sweep_of_an_architecture_and_a_task_from_outside(tmp_path: Path, resu
 
 def test_what_does_not_fit_or_is_not_known_is_told(tmp_path: Path) -> None:
     path = tmp_path / "toy.yaml"
-    for changes, words in [
+    for changes, message in [
         ({"model": "vit-digits"}, "model: task ones is for toys, got vit"),
         ({"model": {"kind": "toi", "width": 4}}, "model: unknown kind 'toi'; known: 'vit', 'encdec', 'toy'"),
         ({"model": {"kind": "toy", "width": 4, "inputs": 1}}, "model.inputs: unknown key"),
@@ -110,7 +110,7 @@ def test_what_does_not_fit_or_is_not_known_is_told(tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump(GRID | changes))
         with pytest.raises(InputError) as error:
             load_sweep_spec(path)
-        assert words in str(error.value)
+        assert message in str(error.value)
 
 
 def test_what_entries_name_is_there() -> None:

@@ -32,8 +32,8 @@ def write_text(folder: Path, topics: slice = slice(24)) -> None:
 
 
 def tokenise(folder: Path, text: str = "text", out: str = "tokens") -> None:
-    asked = ("data", "text", "--input", text, "--out", out, "--bpe-tokens", BPE)
-    ettsweep(*asked, "--documents", "file", "--val-fraction", 0.2, cwd=folder)
+    values = ("data", "text", "--input", text, "--out", out, "--bpe-tokens", BPE)
+    ettsweep(*values, "--documents", "file", "--val-fraction", 0.2, cwd=folder)
 
 
 def sets(**more: object) -> list[str]:
@@ -49,20 +49,20 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
     tokenise(tmp_path)
 
     def command(*arguments: object, code: int = 0) -> Any:
-        done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
-        return json.loads(done.stdout) if done.stdout else done.stderr
+        output = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
+        return json.loads(output.stdout) if output.stdout else output.stderr
 
-    asked = ("grid", "--model", "bart-large", "--strategy", "ntk", "--lr-range=0:8:4", "--rule", "paper", *sets())
-    assert "3 of 3 runs finished" in command(*asked, "--data", "tokens", "--follow")
+    values = ("grid", "--model", "bart-large", "--strategy", "ntk", "--lr-range=0:8:4", "--rule", "paper", *sets())
+    assert "3 of 3 runs finished" in command(*values, "--data", "tokens", "--follow")
     lr = 1e-3 * 32**1.5
     assert [row["lr"] for row in command("status")] == pytest.approx([lr, 16 * lr, 256 * lr])
 
     # The text is remembered, and judged by the lowest loss, at two neighbours.
-    (found,) = command("verify-optimum", "--follow")
+    (actual,) = command("verify-optimum", "--follow")
     scores = {row["lr"]: row["best_score"] for row in command("status")}
-    assert found["verdict"] == "optimal"
-    assert {n["lr"] for n in found["neighbours"]} == {found["lr"] / 16, found["lr"] * 16} <= scores.keys()
-    assert found["score"] == scores[found["lr"]] == min(scores.values()) < math.log(BPE)
+    assert actual["verdict"] == "optimal"
+    assert {n["lr"] for n in actual["neighbours"]} == {actual["lr"] / 16, actual["lr"] * 16} <= scores.keys()
+    assert actual["score"] == scores[actual["lr"]] == min(scores.values()) < math.log(BPE)
     (rerun,) = command("seeds", "--count", 1, "--follow")
     assert len(rerun["fresh"]) == 1
 
@@ -76,7 +76,7 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
         assert all("loss_scale" in line for line in metrics if "loss" in line), "fp16, as in the paper"
         assert [line["step"] for line in metrics if "val_bits" in line] == [6, 12, 18]
     (reported,) = command("report")
-    assert (reported["verdict"], reported["lr"]) == ("optimal", found["lr"])
+    assert (reported["verdict"], reported["lr"]) == ("optimal", actual["lr"])
     page = (results / "report" / "report.html").read_text()
     assert "bits per token" in page
     assert "best accuracy" not in page
@@ -86,9 +86,9 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
 @pytest.mark.usefixtures("process", "warm")
 def test_embedded_text_needs_no_data(results: Path, tmp_path: Path) -> None:
     small = ["--set=schedule.total_steps=4", "--set=schedule.warmup_steps=1", "--set=schedule.eval_every=4"]
-    asked = ("grid", "--model", "encdec-tiny", "--strategy", "ntk", "--seeds", 0, *small, "--results", results)
-    done = ettsweep(*asked, "--follow", cwd=tmp_path)
-    assert "3 of 3 runs finished" in done.stderr
+    values = ("grid", "--model", "encdec-tiny", "--strategy", "ntk", "--seeds", 0, *small, "--results", results)
+    result = ettsweep(*values, "--follow", cwd=tmp_path)
+    assert "3 of 3 runs finished" in result.stderr
 
 
 # --- the recipes ------------------------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def test_embeddings_gain_the_width_on_all_else_under_ntk() -> None:
     spec = load_sweep_spec(GRIDS / "bart-large.yaml", ["ntk"]).studies()[0].spec_at()
     by_name = parameter_factors(spec.model, spec.strategy, spec.optimizer)
     embeddings = {"we", "encoder_pe", "decoder_pe"}
-    (rest,) = {factor for name, (factor, _) in by_name.items() if name not in embeddings}
-    assert [by_name[name][0] / rest for name in embeddings] == pytest.approx([1024] * 3)
+    (value,) = {factor for name, (factor, _) in by_name.items() if name not in embeddings}
+    assert [by_name[name][0] / value for name in embeddings] == pytest.approx([1024] * 3)
 
 
 # --- the text is part of the run --------------------------------------------------------------------------------------
@@ -153,10 +153,12 @@ def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted
     tokenise(tmp_path)
 
     def refusal(*more: object, data: str | None = "tokens") -> str:
-        where = [] if data is None else ["--data", data]
-        done = ettsweep(*("grid", "--model", "bart-large", *more, *where, "--results", results), code=1, cwd=tmp_path)
+        collected = [] if data is None else ["--data", data]
+        result = ettsweep(
+            *("grid", "--model", "bart-large", *more, *collected, "--results", results), code=1, cwd=tmp_path
+        )
         assert not results.exists()
-        return done.stderr
+        return result.stderr
 
     assert "pass --data DIR or set ETTSWEEP_TEXT=DIR" in refusal(*sets(), data=None)
     assert "elsewhere does not exist" in refusal(*sets(), data="elsewhere")
@@ -165,10 +167,8 @@ def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted
         f"{tmp_path}/tokens was tokenised with a vocabulary of {BPE + 8}, the model has 50265: "
         f"--set model.vocabulary={BPE + 8}"
     ) in refusal()
-    asked = "0123456789ab"
-    assert f"the run needs the text {asked}, but {tmp_path}/tokens is" in refusal(
-        *sets(**{"task.corpus": f"'{asked}'"})
-    )
+    text = "0123456789ab"
+    assert f"the run needs the text {text}, but {tmp_path}/tokens is" in refusal(*sets(**{"task.corpus": f"'{text}'"}))
 
 
 def test_shards_that_change_after_tokenisation_end_a_run_with_their_name(tmp_path: Path, results: Path) -> None:
@@ -178,21 +178,21 @@ def test_shards_that_change_after_tokenisation_end_a_run_with_their_name(tmp_pat
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    asked = ("train", "--model", "bart-large", *sets(), "--data", "tokens", "--results", results)
-    done = ettsweep(*asked, code=1, cwd=tmp_path)
-    assert f"{shard}: was changed after tokenisation" in done.stdout + done.stderr
+    values = ("train", "--model", "bart-large", *sets(), "--data", "tokens", "--results", results)
+    result = ettsweep(*values, code=1, cwd=tmp_path)
+    assert f"{shard}: was changed after tokenisation" in result.stdout + result.stderr
 
 
 def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, results: Path) -> None:
     spec = with_corpus_digest(load_sweep_spec(GRIDS / "encdec-pydoc.yaml")).specs()[0].model_dump(mode="json")
     digits, spec["task"]["corpus"] = spec["task"]["corpus"], None
     (tmp_path / "spec.json").write_text(json.dumps(spec))
-    done = ettsweep("train", "--spec", tmp_path / "spec.json", "--results", results, code=1, cwd=tmp_path)
-    assert f"task.corpus is missing, so the run could train on any text; the text at hand is {digits}" in done.stderr
+    result = ettsweep("train", "--spec", tmp_path / "spec.json", "--results", results, code=1, cwd=tmp_path)
+    assert f"task.corpus is missing, so the run could train on any text; the text at hand is {digits}" in result.stderr
 
 
 def test_data_for_a_task_that_reads_none_is_refused(tmp_path: Path, results: Path) -> None:
-    asked = ("grid", "--model", "encdec-tiny", "--data", tmp_path, "--results", results)
+    values = ("grid", "--model", "encdec-tiny", "--data", tmp_path, "--results", results)
     assert "--data: task pydoc has its data from a package, and reads no other; for your own text: --set task=text" in (
-        ettsweep(*asked, code=2).stderr
+        ettsweep(*values, code=2).stderr
     )

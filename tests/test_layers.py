@@ -85,9 +85,9 @@ def test_modules_import_downwards_and_never_in_a_circle() -> None:
         for imported, top in imports(path):
             if imported in MODULES:
                 graph[module].add(imported)
-            here, there = part(module), part(imported)
-            eager = there == "trainer.training" and (here == "launch" or (here in ("worker", "cli") and top))
-            if here != there and (LEVEL[there] <= LEVEL[here] or eager):
+            local, existing = part(module), part(imported)
+            eager = existing == "trainer.training" and (local == "launch" or (local in ("worker", "cli") and top))
+            if local != existing and (LEVEL[existing] <= LEVEL[local] or eager):
                 wrong.append(f"{module} imports {imported}")
     assert not wrong
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
@@ -96,8 +96,8 @@ def test_modules_import_downwards_and_never_in_a_circle() -> None:
 def loaded(*names: str) -> set[str]:
     """Return the top-level packages that a fresh interpreter has loaded after importing some modules."""
     code = f"import sys, {', '.join(names)}; print(*{{name.split('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(completed.stdout.split())
 
 
 def test_importing_the_command_line_loads_no_heavy_package() -> None:

@@ -26,5 +26,5 @@ assert type(sys.modules["torch._dynamo"]) is not lean.Idle
 
 @pytest.mark.parametrize("code", [STANDS_IN, pytest.param(GIVES_WAY, marks=pytest.mark.slow)])
 def test_the_compiler_is_stood_in_for_until_it_is_needed(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (0, "")

@@ -17,7 +17,7 @@ GRID = {"wd": {"range": [-1, 1]}, "strategies": ["standard", "ntk"], "seeds": [0
 
 def of(notebook: Any, cell: str) -> dict[str, str]:
     """Return what a cell showed, by kind."""
-    (output,) = next(one.outputs for one in notebook.cells if one.id == cell)
+    (output,) = next(item.outputs for item in notebook.cells if item.id == cell)
     return dict(output.data)
 
 
@@ -39,8 +39,8 @@ def test_the_notebook_shows_what_was_trained(tmp_path: Path, results: Path, monk
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(notebook, timeout=180, resources={"metadata": {"path": str(elsewhere)}}).execute()
 
-    said = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert {output.output_type for output in said} <= {"execute_result", "display_data"}, "nothing was warned of"
+    values = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert {output.output_type for output in values} <= {"execute_result", "display_data"}, "nothing was warned of"
     assert of(notebook, "load")["text/plain"] == f"{results}: 1 sweep, 36 runs (36 done)"
 
     table = of(notebook, "verdicts")["text/html"]
@@ -53,14 +53,14 @@ def test_the_notebook_shows_what_was_trained(tmp_path: Path, results: Path, monk
             assert result is not None
             scores.setdefault((spec.lr, spec.wd), []).append(result["best_loss"])
     hexagons = re.findall(r'"mean": "([^"]+)"', of(notebook, "lattice")["text/html"])
-    written = {f"{statistics.fmean(found):.3f}".removeprefix("0") for found in scores.values()}
+    removeprefixs = {f"{statistics.fmean(score):.3f}".removeprefix("0") for score in scores.values()}
     assert len(scores) == 9
-    assert written <= set(hexagons)
+    assert removeprefixs <= set(hexagons)
 
     for cell in ("trajectories", "curves"):
         assert "vegaEmbed" in of(notebook, cell)["text/html"]
-    drawn = re.findall(r'"run": "([0-9a-f]{12})"', of(notebook, "curves")["text/html"])
-    assert len(drawn) == 2 * 2 * 3, "two strategies, two seeds, three evaluations"
+    findall_result = re.findall(r'"run": "([0-9a-f]{12})"', of(notebook, "curves")["text/html"])
+    assert len(findall_result) == 2 * 2 * 3, "two strategies, two seeds, three evaluations"
     assert of(notebook, "spikes")["text/html"].count("<tr>") == 1 + 2 * 3, (
         "names, and a row for each lr of each strategy"
     )

@@ -29,8 +29,8 @@ def test_wheel_and_source_hold_what_they_need_and_nothing_else(tmp_path: Path) -
     )
     shipped = files("grids/*.yaml", "launch/*.yaml")
     (wheel,) = tmp_path.glob("*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert held == modules | {f"ettsweep/_data/{name}" for name in shipped}
+    values = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert values == modules | {f"ettsweep/_data/{name}" for name in shipped}
 
     beside = files(
         "tests/**/*.py",

@@ -23,17 +23,17 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     )
 
     def command(*arguments: object, code: int = 0) -> Any:
-        done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
-        return json.loads(done.stdout) if done.stdout else done.stderr
+        output = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
+        return json.loads(output.stdout) if output.stdout else output.stderr
 
     def scores() -> dict[tuple[float, float], float]:
         return {(row["lr"], row["wd"]): row["best_score"] for row in command("status")}
 
     # Four points, none of them an optimum: the best one lies at the edge.
-    asked = ("grid", "--grid", grid, "--launch-set", "slots=1")
-    assert [row["action"] for row in command(*asked, "--dry-run")] == ["submit"] * 4
+    values = ("grid", "--grid", grid, "--launch-set", "slots=1")
+    assert [row["action"] for row in command(*values, "--dry-run")] == ["submit"] * 4
     assert not results.exists()
-    assert "4 of 4 runs finished" in command(*asked, "--follow")
+    assert "4 of 4 runs finished" in command(*values, "--follow")
     four = scores()
     assert len(four) == 4
     (edge,) = command("verify-optimum", "--dry-run", code=1)
@@ -41,17 +41,17 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     assert four[edge["lr"], edge["wd"]] == min(four.values())
 
     # The climb leaves the grid, and ends where all six neighbours are worse.
-    (found,) = command("verify-optimum", "--follow", "--max-runs", 20)
-    optimum, trained = (found["lr"], found["wd"]), scores()
-    assert found["verdict"] == "optimal"
-    assert {(n["lr"], n["wd"]) for n in found["neighbours"]} == six_around(*optimum)
-    assert found["score"] == trained[optimum] == min(trained.values())
-    assert all(trained[n["lr"], n["wd"]] == n["score"] > found["score"] for n in found["neighbours"])
-    assert found["outside"]
+    (result,) = command("verify-optimum", "--follow", "--max-runs", 20)
+    optimum, trained = (result["lr"], result["wd"]), scores()
+    assert result["verdict"] == "optimal"
+    assert {(n["lr"], n["wd"]) for n in result["neighbours"]} == six_around(*optimum)
+    assert result["score"] == trained[optimum] == min(trained.values())
+    assert all(trained[n["lr"], n["wd"]] == n["score"] > result["score"] for n in result["neighbours"])
+    assert result["outside"]
 
     # Fresh seeds are reported beside the verdict.
     (rerun,) = command("seeds", "--count", 2, "--follow")
-    assert (rerun["verdict"], rerun["score"]) == ("optimal", found["score"])
+    assert (rerun["verdict"], rerun["score"]) == ("optimal", result["score"])
     rows = command("status")
     assert {row["state"] for row in rows} == {"done"}
     fresh = {row["seed"]: row["best_score"] for row in rows if row["seed"] != 0 and (row["lr"], row["wd"]) == optimum}
@@ -60,7 +60,7 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
 
     # One run, and what it logged.
     best = next(row["run"] for row in rows if (row["lr"], row["wd"], row["seed"]) == (*optimum, 0))
-    assert command("show", best)["result"]["score"] == found["score"]
+    assert command("show", best)["result"]["score"] == result["score"]
     assert "step 24/24" in ettsweep("logs", best, "--results", results).stdout
 
     # Tables, figures, one page.
@@ -75,10 +75,10 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     # What is left is small, and asking again does nothing.
     ettsweep("clean", "--results", results)
     assert not list((results / "jobs").iterdir())
-    kept = sorted(results.rglob("*"))
-    ettsweep(*asked, "--follow", "--results", results)
-    (again,) = command("verify-optimum", "--follow")
-    assert (again["verdict"], again["lr"], again["wd"]) == ("optimal", *optimum)
+    rglob_result = sorted(results.rglob("*"))
+    ettsweep(*values, "--follow", "--results", results)
+    (repeated,) = command("verify-optimum", "--follow")
+    assert (repeated["verdict"], repeated["lr"], repeated["wd"]) == ("optimal", *optimum)
     assert command("seeds", "--count", 2, "--follow") == [rerun]
-    assert sorted(results.rglob("*")) == kept
+    assert sorted(results.rglob("*")) == rglob_result
     assert command("status") == rows

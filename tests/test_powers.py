@@ -71,5 +71,5 @@ def test_a_decimal_that_is_shown_means_the_same_run_and_none_shorter_does() -> N
 def test_a_decimal_of_a_mapped_point_means_the_same_run() -> None:
     for step in range(-12, 3):
         lr, wd = map_point(2.0**step, 0.1, 1.0, 0.0, 100)
-        shown = [float(shortest_decimal(value)) for value in (lr, wd)]
-        assert point_identity(*shown) == point_identity(lr, wd)
+        floats = [float(shortest_decimal(value)) for value in (lr, wd)]
+        assert point_identity(*floats) == point_identity(lr, wd)

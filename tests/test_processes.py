@@ -50,15 +50,15 @@ def test_processes_of_other_boots_and_machines() -> None:
 def test_a_process_number_of_another_namespace_says_nothing() -> None:
     me = process_identity()
     assert replace(me, namespace="pid:[1]").liveness() == "unknown"
-    gone = replace(me, namespace="pid:[1]", boot_id="another boot")
-    assert gone.liveness() == "dead", "no container outlives its machine"
-    without = {key: value for key, value in me.to_json().items() if key != "namespace"}
-    older = Process.from_json(without)
+    changed = replace(me, namespace="pid:[1]", boot_id="another boot")
+    assert changed.liveness() == "dead", "no container outlives its machine"
+    by_key = {key: value for key, value in me.to_json().items() if key != "namespace"}
+    older = Process.from_json(by_key)
     assert older is not None
     assert (older.namespace, older.liveness()) == ("", "alive")
 
 
 @pytest.mark.parametrize("pid", [math.inf, math.nan, 1e308, 10**400, None, "seven"])
 def test_a_number_that_no_process_has_names_none_that_lives(pid: object) -> None:
-    named = Process.from_json(process_identity().to_json() | {"pid": pid})
-    assert named is None or named.liveness() == "dead"
+    from_json_result = Process.from_json(process_identity().to_json() | {"pid": pid})
+    assert from_json_result is None or from_json_result.liveness() == "dead"

@@ -35,8 +35,10 @@ def copy_package(folder: Path) -> Path:
 def recorded(folder: Path, **env: str) -> dict[str, Any]:
     """Return the provenance that a process records which imports the package from a folder."""
     env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env}
-    done = subprocess.run([sys.executable, "-c", CODE], cwd="/", env=env, check=True, capture_output=True, text=True)
-    data: dict[str, Any] = json.loads(done.stdout)
+    completed = subprocess.run(
+        [sys.executable, "-c", CODE], cwd="/", env=env, check=True, capture_output=True, text=True
+    )
+    data: dict[str, Any] = json.loads(completed.stdout)
     return data
 
 

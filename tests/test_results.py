@@ -27,9 +27,9 @@ SCHEDULE = {"total_steps": 240, "warmup_steps": 24, "eval_every": 40}
 
 def make(folder: Path, name: str, **changes: Any) -> None:
     """Make a sweep of nine points under two strategies, lowest at the centre, each with two finished runs."""
-    asked = {"wd": {"range": [-1, 1]}, "strategies": ["standard", "ntk"], "seeds": list(SEEDS), "criterion": {}}
+    mapping = {"wd": {"range": [-1, 1]}, "strategies": ["standard", "ntk"], "seeds": list(SEEDS), "criterion": {}}
     recipe = {"recipe": {"batch_size": 32, "schedule": SCHEDULE}}
-    sweep_spec = load_sweep_spec(write_grid(folder / f"{name}.yaml", **(asked | recipe | changes)))
+    sweep_spec = load_sweep_spec(write_grid(folder / f"{name}.yaml", **(mapping | recipe | changes)))
     extend_sweep(folder / "results", name, sweep_spec)
     for study in sweep_spec.studies(name):
         for spec in study.specs():
@@ -40,11 +40,13 @@ def make(folder: Path, name: str, **changes: Any) -> None:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a results folder of the sweep w8; the centre of standard was rerun with a fresh seed."""
-    made = tmp_path_factory.mktemp("made")
-    make(made, "w8")
-    base = next(study.base for study in load_sweep_spec(made / "w8.yaml").studies() if study.strategy == "standard")
-    made_sweep.finish(made / "results", base.with_point(base.lr, base.wd, FRESH), 0.125)
-    return made / "results"
+    mktemp_result = tmp_path_factory.mktemp("made")
+    make(mktemp_result, "w8")
+    base = next(
+        study.base for study in load_sweep_spec(mktemp_result / "w8.yaml").studies() if study.strategy == "standard"
+    )
+    made_sweep.finish(mktemp_result / "results", base.with_point(base.lr, base.wd, FRESH), 0.125)
+    return mktemp_result / "results"
 
 
 @pytest.fixture
@@ -77,10 +79,10 @@ def test_runs_are_those_of_the_folder(folder: Path, loaded: Results) -> None:
 
 
 def test_verdicts_are_those_of_the_command_line(folder: Path, loaded: Results) -> None:
-    said = ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", folder, code=None)
-    told = json.loads(said.stdout)
+    result = ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", folder, code=None)
+    data = json.loads(result.stdout)
     columns = ["strategy", "verdict", "statement", "reason", "lr", "wd", "score"]
-    assert loaded.verdicts[columns].to_dict("records") == [{name: one[name] for name in columns} for one in told]
+    assert loaded.verdicts[columns].to_dict("records") == [{name: item[name] for name in columns} for item in data]
     assert loaded.verdicts.set_index("strategy")["fresh_score"].to_dict() == {
         "standard": 0.125,
         "ntk": pytest.approx(math.nan, nan_ok=True),
@@ -136,9 +138,9 @@ def test_a_sweep_that_is_named_has_its_own_runs_alone(copied: Path) -> None:
 
 def test_an_archived_sweep_is_read_where_it_is_named(copied: Path) -> None:
     ettsweep("sweeps", "archive", "w8", "--results", copied)
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raises_result:
         load(copied)
-    assert str(told.value) == f"{copied}: all sweeps are archived; name the ones to load: 'w8'"
+    assert str(raises_result.value) == f"{copied}: all sweeps are archived; name the ones to load: 'w8'"
     assert len(load(copied, "w8").runs) == 37
 
 
@@ -167,24 +169,27 @@ def test_what_is_not_there_is_told_with_what_is(loaded: Results, asked: Callable
 def test_where_sweeps_are_several_figures_want_one(copied: Path) -> None:
     make(copied.parent, "w9", recipe={"batch_size": 16, "schedule": SCHEDULE}, strategies=["ntk", "mup"])
     figures = load(copied).figures
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raises_result:
         figures.strategies()
-    assert str(told.value) == "there are several sweeps; choose one: 'w8', 'w9'"
-    with pytest.raises(InputError) as told:
+    assert str(raises_result.value) == "there are several sweeps; choose one: 'w8', 'w9'"
+    with pytest.raises(InputError) as raises_result:
         figures.lattice("ntk")
-    assert str(told.value) == "several strategies match; choose one by strategy and sweep: ('ntk', 'w8'), ('ntk', 'w9')"
+    assert (
+        str(raises_result.value)
+        == "several strategies match; choose one by strategy and sweep: ('ntk', 'w8'), ('ntk', 'w9')"
+    )
     assert figures.lattice("mup").to_dict() == load(copied, "w9").figures.lattice("mup").to_dict()
 
 
 def test_what_is_no_results_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    for folder, told in (
+    for folder, messages in (
         (tmp_path / "none", "no such folder; `load` takes the results folder of ettsweep's commands"),
         (tmp_path / "notes.txt", "no such folder; `load` takes the results folder of ettsweep's commands"),
     ):
         with pytest.raises(InputError) as error:
             load(folder)
-        assert str(error.value) == f"{folder}: {told}"
+        assert str(error.value) == f"{folder}: {messages}"
     with pytest.raises(InputError) as error:
         load(str(tmp_path))
     assert str(error.value) == f"{tmp_path} is not a results folder: it has neither runs/ nor sweeps/"
@@ -194,22 +199,22 @@ def test_what_is_no_results_folder_is_told(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
-    one, other = sorted(path.name for path in copied.glob("runs/*"))[:2]
-    (copied / "runs" / one / "spec.json").write_text("{")
+    item, other = sorted(path.name for path in copied.glob("runs/*"))[:2]
+    (copied / "runs" / item / "spec.json").write_text("{")
     with (copied / "runs" / other / "metrics.jsonl").open("a") as metrics:
         metrics.write("what is this\n")
     (copied / "sweeps" / "w9").mkdir()
     (copied / "sweeps" / "w9" / "0001.yaml").write_text("asked: [")
-    with pytest.warns(UserWarning, match=r"^left out: ") as told:
+    with pytest.warns(UserWarning, match=r"^left out: ") as warns_result:
         loaded = load(copied)
-    assert len(told) == 2
+    assert len(warns_result) == 2
     assert len(loaded.runs) == 36
-    assert set(loaded.broken) == {one, "w9"}
+    assert set(loaded.broken) == {item, "w9"}
     assert repr(loaded).endswith("36 runs (36 done), 2 broken")
     with pytest.warns(UserWarning, match=f"left out: .*{other}"):
         curves = loaded.curves
     assert other not in set(curves["run"])
-    assert set(loaded.broken) == {one, other, "w9"}
+    assert set(loaded.broken) == {item, other, "w9"}
     with pytest.raises(CorruptError, match=r"w9/0001\.yaml"):
         load(copied, "w9")
 
@@ -223,23 +228,23 @@ def page_of(results: Path, out: Path) -> dict[str, dict[str, Any]]:
     page = (out / "report.html").read_text()
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
     sets = {name: rows_of(**table) for name, table in json.loads(data).items()}
-    found = re.findall(r'data-figure="([^"]+)".*?class="spec">(.*?)</script>', page, re.S)
-    specs = {name: json.loads(spec) for name, spec in found}
+    findall_result = re.findall(r'data-figure="([^"]+)".*?class="spec">(.*?)</script>', page, re.S)
+    specs = {name: json.loads(spec) for name, spec in findall_result}
     return {name: spec | {"datasets": {key: sets[key] for key in spec["datasets"]}} for name, spec in specs.items()}
 
 
 def rows_of(rows: int, columns: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a table that the page has by columns."""
-    whole = {
-        name: [column["texts"][place] for place in column["at"]] if isinstance(column, dict) else column
+    by_name = {
+        name: [column["texts"][location] for location in column["at"]] if isinstance(column, dict) else column
         for name, column in columns.items()
     }
-    return [{name: values[row] for name, values in whole.items()} for row in range(rows)]
+    return [{name: values[row] for name, values in by_name.items()} for row in range(rows)]
 
 
 def test_figures_are_those_of_the_page_in_its_colours(folder: Path, loaded: Results, tmp_path: Path) -> None:
     page, figures = page_of(folder, tmp_path), loaded.figures
-    drawn = {
+    mapping = {
         "strategies": figures.strategies(),
         "seeds": figures.seeds(),
         "scores": figures.scores(),
@@ -253,30 +258,32 @@ def test_figures_are_those_of_the_page_in_its_colours(folder: Path, loaded: Resu
             )
         },
     }
-    assert page.keys() == {f"w8-{name}" for name in drawn}
-    for name, chart in drawn.items():
-        own, there = chart.to_dict(), page[f"w8-{name}"]
-        if there["width"] == "container":
-            assert own.pop("width") == 640, "as in the files of the report"
-            there.pop("width")
-        look = own.pop("config")
-        assert {key: look[key] | value if isinstance(value, dict) else value for key, value in CONFIG.items()} == look
-        there.pop("config", None)  # altair's own, beside what the page has for all of them
-        assert own == there, name
+    assert page.keys() == {f"w8-{name}" for name in mapping}
+    for name, chart in mapping.items():
+        own_part, existing = chart.to_dict(), page[f"w8-{name}"]
+        if existing["width"] == "container":
+            assert own_part.pop("width") == 640, "as in the files of the report"
+            existing.pop("width")
+        pop_result = own_part.pop("config")
+        assert {
+            key: pop_result[key] | value if isinstance(value, dict) else value for key, value in CONFIG.items()
+        } == pop_result
+        existing.pop("config", None)  # altair's own, beside what the page has for all of them
+        assert own_part == existing, name
 
 
 def test_a_figure_is_shown_and_saved_with_its_data_and_looks(loaded: Results, tmp_path: Path) -> None:
     chart = loaded.figures.lattice("ntk")
-    shown = chart._repr_mimebundle_()["text/html"]
+    repr_mimebundle_result = chart._repr_mimebundle_()["text/html"]
     chart.save(tmp_path / "map.svg")
     chart.save(tmp_path / "map.html")
     svg, html = ((tmp_path / f"map.{kind}").read_text() for kind in ("svg", "html"))
     best = f"{statistics.fmean(loss_at(0, 0, seed) for seed in SEEDS):.3f}".removeprefix("0")
     assert f">{best}</text>" in svg
-    for text in (shown, html):
+    for text in (repr_mimebundle_result, html):
         assert f'"mean": "{best}"' in text
         assert '"background": "transparent"' in text
-    for text in (shown, html, svg):
+    for text in (repr_mimebundle_result, html, svg):
         assert "currentColor" in text
         assert "Liberation Sans" in text
     for kind, begins in (("pdf", b"%PDF"), ("png", b"\x89PNG")):

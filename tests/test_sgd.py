@@ -50,16 +50,16 @@ def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(
     environment = {**os.environ, "ETTSWEEP_RESULTS": str(folder / "results")}
 
     def command(*arguments: object) -> Any:
-        done = ettsweep(*arguments, "--format", "json", cwd=folder, env=environment)
-        return json.loads(done.stdout) if done.stdout else done.stderr
+        output = ettsweep(*arguments, "--format", "json", cwd=folder, env=environment)
+        return json.loads(output.stdout) if output.stdout else output.stderr
 
     sets = ("--launch-set", "slots=1", "--launch-set", "threads=1")
     assert "2 of 2 runs finished" in command(
         "grid", "--grid", "small.yaml", "--set", "optimizer=sgd", "--follow", *sets
     )
     assert {row["lr"] for row in command("status")} == {4.0, 8.0}
-    (found,) = command("verify-optimum", "--follow")
-    assert (found["verdict"], found["strategy"]) == ("optimal", "ntk")
+    (result,) = command("verify-optimum", "--follow")
+    assert (result["verdict"], result["strategy"]) == ("optimal", "ntk")
     (rerun,) = command("seeds", "--count", 2, "--follow")
     assert [fresh["seed"] for fresh in rerun["fresh"]] == [1, 2]
     assert {run.spec().optimizer.kind for run in runs_in(folder / "results")} == {"sgd"}
@@ -82,8 +82,8 @@ def test_a_grid_that_only_knows_where_adamw_starts_is_refused_and_nothing_is_wri
     error = ettsweep(*options, code=2, cwd=folder).stderr
     assert error.startswith("ettsweep: adamw.yaml with --set optimizer=sgd: no centre for sgd")
     assert not (folder / "results").exists()
-    told = error.split("--set '")[1].split("'")[0].replace("LR", "4").replace("WD", "1e-4").replace("standard", "ntk")
-    rows = json.loads(ettsweep(*options, "--set", told, "--dry-run", "--format", "json", cwd=folder).stdout)
+    text = error.split("--set '")[1].split("'")[0].replace("LR", "4").replace("WD", "1e-4").replace("standard", "ntk")
+    rows = json.loads(ettsweep(*options, "--set", text, "--dry-run", "--format", "json", cwd=folder).stdout)
     assert {(row["lr"], row["wd"]) for row in rows} == {(lr, 1e-4) for lr in (2, 4, 8)}
 
 
@@ -146,8 +146,8 @@ def groups(spec: RunSpec) -> dict[Group, dict[str, Any]]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_map_keeps_the_bulk_step_of_every_strategy(make_spec: MakeSpec, strategy: str) -> None:
-    there = groups(specification(make_spec, strategy))
-    assert {group: there[group]["lr"] for group in BULK} == pytest.approx(dict.fromkeys(BULK, 0.5), rel=1e-12)
+    groups_result = groups(specification(make_spec, strategy))
+    assert {group: groups_result[group]["lr"] for group in BULK} == pytest.approx(dict.fromkeys(BULK, 0.5), rel=1e-12)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -191,10 +191,10 @@ def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, to
 def test_map_and_scales_agree_on_the_command_line(strategy: str) -> None:
     sgd = ("--optimizer", "sgd", "--model", "vit-b16", "--format", "json")
     options = ("--lr", 0.5, "--wd", 0.01, "--from", "standard", "--to", strategy)
-    there = json.loads(ettsweep("map", *options, *sgd).stdout)
+    data = json.loads(ettsweep("map", *options, *sgd).stdout)
     s = parse_strategy(strategy)
     assert s is not None
-    assert there == pytest.approx({"lr": 0.5 * 768 ** (1 - s), "wd": 0.01 * 768 ** (s - 1)}, rel=1e-12)
-    rows = json.loads(ettsweep("scales", "--strategy", strategy, "--lr", there["lr"], *sgd).stdout)["groups"]
+    assert data == pytest.approx({"lr": 0.5 * 768 ** (1 - s), "wd": 0.01 * 768 ** (s - 1)}, rel=1e-12)
+    rows = json.loads(ettsweep("scales", "--strategy", strategy, "--lr", data["lr"], *sgd).stdout)["groups"]
     effective = {row["group"]: row["effective_lr"] for row in rows}
     assert {group: effective[group] for group in BULK} == pytest.approx(dict.fromkeys(BULK, 0.5), rel=1e-12)

@@ -27,21 +27,21 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     write_images(tmp_path / "data", COUNTS, 40)
 
     def command(*arguments: object, code: int = 0) -> Any:
-        done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
-        return json.loads(done.stdout) if done.stdout else done.stderr
+        output = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
+        return json.loads(output.stdout) if output.stdout else output.stderr
 
     sets = [f"--set={key}={value}" for key, value in SMALL.items()]
     grid = ("grid", "--model", "vit-b16", "--strategy", "ntk", "--lr-range=-6:0:3", "--wd-range=fixed")
-    asked = (*grid, "--rule", "paper", *sets)
-    assert "3 of 3 runs finished" in command(*asked, "--data", "data", "--launch-set=loader_workers=1", "--follow")
+    values = (*grid, "--rule", "paper", *sets)
+    assert "3 of 3 runs finished" in command(*values, "--data", "data", "--launch-set=loader_workers=1", "--follow")
     assert {row["lr"] for row in command("status")} == {20 / 64, 20 / 8, 20}
 
     # The data, the profile and the recipe are remembered: what follows needs to be told none of them.
-    (found,) = command("verify-optimum", "--follow")
+    (actual,) = command("verify-optimum", "--follow")
     scores = {row["lr"]: row["best_score"] for row in command("status")}
-    assert found["verdict"] == "optimal"
-    assert {n["lr"] for n in found["neighbours"]} == {found["lr"] / 8, found["lr"] * 8} < scores.keys()
-    assert found["score"] == scores[found["lr"]] == max(scores.values()) > 2 / CLASSES
+    assert actual["verdict"] == "optimal"
+    assert {n["lr"] for n in actual["neighbours"]} == {actual["lr"] / 8, actual["lr"] * 8} < scores.keys()
+    assert actual["score"] == scores[actual["lr"]] == max(scores.values()) > 2 / CLASSES
     (rerun,) = command("seeds", "--count", 1, "--follow")
     assert len(rerun["fresh"]) == 1
 
@@ -61,7 +61,7 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
         assert all(line["samples_per_s"] > 0 and line["step_s"] > 0 and 0 <= line["data_wait"] <= 1 for line in timings)
 
     (reported,) = command("report")
-    assert (reported["verdict"], reported["lr"]) == ("optimal", found["lr"])
+    assert (reported["verdict"], reported["lr"]) == ("optimal", actual["lr"])
     (table,) = (results / "report").rglob("runs.csv")
     assert {row["run"] for row in csv.DictReader(table.read_text().splitlines())} == {row["run"] for row in rows}
     assert (results / "report" / "report.html").exists()
@@ -81,10 +81,10 @@ def test_data_that_no_run_could_train_on_are_refused_before_anything_is_submitte
     write_images(tmp_path / "data", {"train": 20, "val": 10}, 16)
     right = SMALL | {"task.train_size": 20, "task.val_size": 10, "batch_size": 4}
     sets = [f"--set={key}={value}" for key, value in right.items()]
-    asked = ("grid", "--model", "vit-b16", *sets, "--set", wrong, "--data", "data", "--results", results)
-    assert message in ettsweep(*asked, code=1, cwd=tmp_path).stderr
+    values = ("grid", "--model", "vit-b16", *sets, "--set", wrong, "--data", "data", "--results", results)
+    assert message in ettsweep(*values, code=1, cwd=tmp_path).stderr
     assert not results.exists()
     assert (
         f"before it can be submitted: task imagenet: {tmp_path}/{message}"
-        in ettsweep(*asked, "--dry-run", cwd=tmp_path).stderr
+        in ettsweep(*values, "--dry-run", cwd=tmp_path).stderr
     )

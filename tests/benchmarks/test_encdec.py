@@ -62,10 +62,10 @@ def test_the_table_is_printed_and_written(
     monkeypatch.setattr(sys, "argv", ["bench.py", "--small", "--turns", "1", "--json", str(table)])
     bench.main()
     rows = json.loads(table.read_text())["rows"]
-    beside, alone = (("encdec-tiny", precision) for precision in ("fp32", "bf16")), "encdec-small"
-    assert [(row["model"], row["precision"]) for row in rows if row["model"] != alone] == list(beside)
-    assert [row["precision"] for row in rows if row["model"] == alone] == ["fp32", "bf16"]
+    beside, single = (("encdec-tiny", precision) for precision in ("fp32", "bf16")), "encdec-small"
+    assert [(row["model"], row["precision"]) for row in rows if row["model"] != single] == list(beside)
+    assert [row["precision"] for row in rows if row["model"] == single] == ["fp32", "bf16"]
     for row in rows:
         assert row["tokens_per_s"] == pytest.approx(row["batch_size"] * 64 / row["step_s"])
-        assert ("ratio" not in row) == (row["model"] == alone)
+        assert ("ratio" not in row) == (row["model"] == single)
     assert len(capsys.readouterr().out.splitlines()) == 3 + len(rows)

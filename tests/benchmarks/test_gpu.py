@@ -29,21 +29,21 @@ gpu.run([gpu.Item(*item) for item in items], out, time.monotonic() + seconds, sm
 
 def measured(out: Path, seconds: float, *items: gpu.Item) -> dict[str, dict[str, Any]]:
     """Measure items in a process of their own; return their lines."""
-    told = json.dumps([list(vars(item).values()) for item in items])
-    subprocess.run([sys.executable, "-c", RUN, told, str(out), str(seconds)], cwd=CHECKOUT, check=True)
+    dumps_result = json.dumps([list(vars(item).values()) for item in items])
+    subprocess.run([sys.executable, "-c", RUN, dumps_result, str(out), str(seconds)], cwd=CHECKOUT, check=True)
     return gpu.read(out, small=True)
 
 
 def left_behind(folder: Path) -> list[str]:
     """Return the commands of processes whose environment names a folder."""
-    found = []
+    collected = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if str(folder) in (process / "environ").read_text(errors="replace"):
-                found.append((process / "cmdline").read_text().replace("\0", " "))
+                collected.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
             pass
-    return found
+    return collected
 
 
 @pytest.mark.usefixtures("process")
@@ -52,18 +52,18 @@ def test_an_item_that_fails_says_why_one_that_hangs_ends_with_all_it_started_and
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     wrong = {"model": "vit-b16", "batch_size": "no number", "small": False}
-    found = measured(
+    measured_result = measured(
         tmp_path / "gpu.jsonl",
         200.0,
         gpu.Item("fails", "alone", wrong, 60.0),
         gpu.Item("hangs", "killed_worker", {"mps": False, "small": False}, 9.0),  # amid a grid, with workers of its own
         gpu.Item("environment", "environment", {"small": True}, 60.0),
     )
-    assert [line["state"] for line in found.values()] == ["failed", "failed", "done"]
-    assert "no number" in found["fails"]["log"]
-    assert found["hangs"]["message"] == "took more than 9 s"
+    assert [line["state"] for line in measured_result.values()] == ["failed", "failed", "done"]
+    assert "no number" in measured_result["fails"]["log"]
+    assert measured_result["hangs"]["message"] == "took more than 9 s"
     assert not left_behind(tmp_path)
-    (row,) = found["environment"]["rows"]
+    (row,) = measured_result["environment"]["rows"]
     assert (row["torch"], row["cores"]) == (torch.__version__, len(os.sched_getaffinity(0)))
 
 
@@ -93,9 +93,9 @@ def test_what_was_measured_before_a_kill_is_kept_and_not_measured_again(tmp_path
         ("attention of vit-b16", "done"),
     ]
     assert out.read_text().count('"environment"') == 1
-    told = table.read_text()
-    assert "| attention of vit-b16 | " in told
-    assert "| head | 0 | not measured: not yet |" in told
+    text = table.read_text()
+    assert "| attention of vit-b16 | " in text
+    assert "| head | 0 | not measured: not yet |" in text
 
 
 @pytest.mark.slow
@@ -123,12 +123,12 @@ def test_every_item_has_a_name_of_its_own_and_a_function_that_takes_its_argument
 
 
 def contest(speed: str, other: str, precision: str, compiled: bool, batch: int, rate: float, ratio: float) -> Any:
-    named = {"precision": precision, "compiled": compiled, "batch_size": batch, "ratio": ratio}
-    return {**named, speed: rate, f"{other}_{speed}": rate / ratio, "utilisation": rate * 1.048e11 / 989e12}
+    mapping = {"precision": precision, "compiled": compiled, "batch_size": batch, "ratio": ratio}
+    return {**mapping, speed: rate, f"{other}_{speed}": rate / ratio, "utilisation": rate * 1.048e11 / 989e12}
 
 
 def verdicts(rows: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[str, bool | None]]:
-    lines = {name: {"rows": found} for name, found in rows.items()}
+    lines = {name: {"rows": result} for name, result in rows.items()}
     return {target.partition(":")[0]: (measured, met) for target, measured, met in gpu.verdicts(lines)}
 
 
@@ -136,15 +136,15 @@ def test_the_table_holds_what_was_measured_to_the_targets() -> None:
     def packed(model: str, times: dict[int, float]) -> dict[str, list[dict[str, Any]]]:
         return {
             f"{model} packed, {k} at once": [
-                {"members": k, "way": way, "times as fast": t}
-                for way, t in {"alone": 1.0, "lockstep": 1.1, "stack": best}.items()
+                {"members": k, "way": method, "times as fast": t}
+                for method, t in {"alone": 1.0, "lockstep": 1.1, "stack": best}.items()
             ]
             for k, best in times.items()
         }
 
     vit = "vit-b16 beside timm"
     attention = {"head_size": 64, "finite": True}
-    found = verdicts(
+    verdicts_result = verdicts(
         {
             f"{vit}, bf16, compiled, batch 256": [contest("images_per_s", "timm", "bf16", True, 256, 4000.0, 1.2)],
             f"{vit}, bf16, compiled, batch 512": [contest("images_per_s", "timm", "bf16", True, 512, 4160.0, 1.2)],
@@ -166,16 +166,19 @@ def test_the_table_holds_what_was_measured_to_the_targets() -> None:
             "a killed worker": [{"runs": 9, "done": 9, "disturbed": 0}],
         }
     )
-    assert found["vit-b16, bf16, compiled"] == ("44.1%: 4,160 images/s at batch 512", True)
-    assert found[f"{vit}, bf16, compiled"] == ("1.200 (4,160 to 3,467 at batch 512)", True)
-    assert found[f"{vit}, fp16, eager"] == ("1.090 (3,000 to 2,752 at batch 512)", False)
-    assert found["bart-large beside MBart, bf16, compiled"] == ("1.100 (100,000 to 90,909 at batch 32)", True)
-    assert found["vit-digits packed"] == ("8: 30.00 (stack), 32: 10.10 (stack), 128: 9.90 (stack)", False)
-    assert found["vit-cifar10 packed"][1] is True
-    assert found["no step makes the host wait for the device"] == ("waits of bart-large: 20 in 10 steps", False)
-    assert found["gradients of attention are finite in the kernels that a run takes"][1] is True
-    assert found["the loader keeps up with vit-b16"] == ("vit-b16 run, ntk, bf16: 30.0%", False)
-    assert found["a killed worker leaves the runs of the others alone"][1] is True
+    assert verdicts_result["vit-b16, bf16, compiled"] == ("44.1%: 4,160 images/s at batch 512", True)
+    assert verdicts_result[f"{vit}, bf16, compiled"] == ("1.200 (4,160 to 3,467 at batch 512)", True)
+    assert verdicts_result[f"{vit}, fp16, eager"] == ("1.090 (3,000 to 2,752 at batch 512)", False)
+    assert verdicts_result["bart-large beside MBart, bf16, compiled"] == ("1.100 (100,000 to 90,909 at batch 32)", True)
+    assert verdicts_result["vit-digits packed"] == ("8: 30.00 (stack), 32: 10.10 (stack), 128: 9.90 (stack)", False)
+    assert verdicts_result["vit-cifar10 packed"][1] is True
+    assert verdicts_result["no step makes the host wait for the device"] == (
+        "waits of bart-large: 20 in 10 steps",
+        False,
+    )
+    assert verdicts_result["gradients of attention are finite in the kernels that a run takes"][1] is True
+    assert verdicts_result["the loader keeps up with vit-b16"] == ("vit-b16 run, ntk, bf16: 30.0%", False)
+    assert verdicts_result["a killed worker leaves the runs of the others alone"][1] is True
 
 
 def test_nothing_measured_meets_no_target() -> None:
@@ -197,8 +200,8 @@ def test_waits_are_counted_after_the_first_steps_and_told_by_place(monkeypatch: 
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = gpu_items.count_waits(take_step, 3)
-    assert (found["steps"], found["waits"]) == (3, 3)
-    assert found["places"].startswith("3 x ")
-    assert Path(__file__).name in found["places"]
+        count_waits_result = gpu_items.count_waits(take_step, 3)
+    assert (count_waits_result["steps"], count_waits_result["waits"]) == (3, 3)
+    assert count_waits_result["places"].startswith("3 x ")
+    assert Path(__file__).name in count_waits_result["places"]
     assert modes == ["synchronize", "warn", "default"]

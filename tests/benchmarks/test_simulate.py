@@ -26,8 +26,8 @@ COMMAND = [sys.executable, "-m", "bench.simulate"]
 
 def test_it_prints_a_row_for_each_rule() -> None:
     command = [*COMMAND, "--surface", "bowl", "--noise", "2%", "--sweeps", "3", "--format", "json"]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    bound, paper = json.loads(done.stdout)
+    completed = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    bound, paper = json.loads(completed.stdout)
     assert (bound["rule"], paper["rule"]) == ("bound", "paper")
     assert bound["declared"] == bound["bound holds"] == 1
     assert paper["bound holds"] is None
@@ -63,9 +63,9 @@ def test_an_interrupted_simulation_shows_what_it_has_found() -> None:
     command = [*COMMAND, "--surface", "bowl", "--rule", "paper", "--sweeps", "100000", "--format", "json"]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=stderr, text=True) as running:
         os.close(stderr)
-        shown = b""
-        while not re.search(rb"[1-9]\d*/100000", shown):
-            shown += os.read(terminal, 10_000)
+        output = b""
+        while not re.search(rb"[1-9]\d*/100000", output):
+            output += os.read(terminal, 10_000)
         running.send_signal(signal.SIGINT)
         assert running.stdout
         (row,) = json.load(running.stdout)
@@ -95,9 +95,9 @@ def test_a_sweep_on_a_table_uses_each_recorded_seed_once() -> None:
     rng = np.random.default_rng(0)
     table = recorded(np.exp(rng.normal(0, 0.1, (5, 5, 3))).tolist())
     study = simulate.centre_alone((0, 1), Criterion(margin=0.0), table)
-    found = simulate.simulate(study, Recorded(table), Budget(runs=300, seeds=table.seeds()))
-    assert not found.declared
-    assert found.runs <= 7 * 7 * 3
+    simulate_result = simulate.simulate(study, Recorded(table), Budget(runs=300, seeds=table.seeds()))
+    assert not simulate_result.declared
+    assert simulate_result.runs <= 7 * 7 * 3
 
 
 GOOD = [[lr, wd, seed, 0.1] for lr, wd, seed in product((0, 1), (0, 1), (7, 8))]

@@ -59,15 +59,15 @@ def test_the_table_is_printed_and_written(
 def test_what_is_larger_than_the_memory_is_said_and_ends_its_column(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tried: list[tuple[str, int]] = []
+    collected: list[tuple[str, int]] = []
 
     def full(model: object, device: object, precision: str, compiled: bool, batch_size: int) -> Row:
-        tried.append((precision, batch_size))
+        collected.append((precision, batch_size))
         if batch_size > 8:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return {"batch": batch_size}
 
     monkeypatch.setattr(bench, "measure", full)
     assert list(bench.rows("vit-digits", CPU, [8, 16, 32])) == [{"batch": 8}] * 2
-    assert tried == [("fp32", 8), ("fp32", 16), ("bf16", 8), ("bf16", 16)]
+    assert collected == [("fp32", 8), ("fp32", 16), ("bf16", 8), ("bf16", 16)]
     assert capsys.readouterr().out.count("batch 16: out of memory") == 2

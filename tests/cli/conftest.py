@@ -13,7 +13,7 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object, code: int | None = 0, stdin: str = "") -> Done:
-        done = ettsweep(*arguments, code=code, stdin=io.StringIO(stdin))
-        return Done(done.returncode, done.stdout, done.stderr)
+        result = ettsweep(*arguments, code=code, stdin=io.StringIO(stdin))
+        return Done(result.returncode, result.stdout, result.stderr)
 
     return run

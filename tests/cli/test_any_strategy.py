@@ -31,7 +31,7 @@ def call(call: Call) -> Call:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, results: Path) -> Path:
+def finished(tmp_path: Path, results: Path) -> Path:
     """Return a results folder with the finished runs of ntk and of s = 0.25; every score is another."""
     sweep_spec = load_sweep_spec(write_grid(tmp_path / "small.yaml", strategies=["ntk", "s=0.25"]))
     keep(results, sweep_spec)
@@ -51,23 +51,23 @@ def asked(tmp_path: Path, results: Path) -> Path:
 )  # fmt: skip
 def test_one_strategy_has_one_name_however_it_is_spelt(call: Call, text: str, name: str) -> None:
     for option in (["--strategy", text], [f"--strategy={text}"]):
-        done = call("scales", "--model", "vit-digits", *option, "--format", "json")
-        assert json.loads(done.out)["strategy"] == name
+        result = call("scales", "--model", "vit-digits", *option, "--format", "json")
+        assert json.loads(result.out)["strategy"] == name
 
 
 @pytest.mark.parametrize("text", ["s=1/4", "s=1.5", "s=-0.1", "s=0,25", "s=25%", "s=0_1", "s= 0.25", "s=\u0661", "s="])
 def test_what_is_no_number_from_0_to_1_is_refused(call: Call, text: str) -> None:
-    done = call("scales", "--model", "vit-digits", "--strategy", text)
-    assert done.code == 2
-    assert done.err == f"ettsweep: strategy {text!r}: s must be a number from 0 to 1, such as s=0.25\n"
+    result = call("scales", "--model", "vit-digits", "--strategy", text)
+    assert result.code == 2
+    assert result.err == f"ettsweep: strategy {text!r}: s must be a number from 0 to 1, such as s=0.25\n"
 
 
 @pytest.mark.parametrize("text", ["S=0.25", "0.25", "s:0.25", "NTK", ""])
 def test_what_is_no_strategy_is_refused_with_what_works(call: Call, text: str) -> None:
-    done = call("scales", "--model", "vit-digits", "--strategy", text)
-    assert done.code == 2
-    assert f"unknown strategy {text!r}" in done.err
-    assert "s=<number from 0 to 1>" in done.err
+    result = call("scales", "--model", "vit-digits", "--strategy", text)
+    assert result.code == 2
+    assert f"unknown strategy {text!r}" in result.err
+    assert "s=<number from 0 to 1>" in result.err
 
 
 # --- options --------------------------------------------------------------------------------------------------------
@@ -92,8 +92,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
 
 def commands_with(option: str) -> list[str]:
     """Return the commands that have an option, as the command line itself knows them."""
-    known = typer.main.get_command(cli.app).commands.items()  # type: ignore[attr-defined]
-    return [name for name, command in known if any(option in p.opts for p in command.params)]
+    items_result = typer.main.get_command(cli.app).commands.items()  # type: ignore[attr-defined]
+    return [name for name, command in items_result if any(option in p.opts for p in command.params)]
 
 
 def test_no_command_with_a_strategy_is_left_out() -> None:
@@ -101,21 +101,21 @@ def test_no_command_with_a_strategy_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("command", commands_with("--strategy"))
-def test_every_command_refuses_an_s_out_of_range(call: Call, asked: Path, command: str) -> None:
-    done = call(command, "--strategy", "s=1.5", *OTHERS[command])
-    assert done.code == 2
-    assert "'s=1.5': s must be a number from 0 to 1, such as s=0.25" in done.err
-    assert "Traceback" not in done.err
+def test_every_command_refuses_an_s_out_of_range(call: Call, finished: Path, command: str) -> None:
+    result = call(command, "--strategy", "s=1.5", *OTHERS[command])
+    assert result.code == 2
+    assert "'s=1.5': s must be a number from 0 to 1, such as s=0.25" in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("command", ["verify-optimum", "seeds", "report", "status", "watch", "cancel", "retry"])
-def test_commands_on_runs_narrow_to_any_s(call: Call, asked: Path, command: str) -> None:
+def test_commands_on_runs_narrow_to_any_s(call: Call, finished: Path, command: str) -> None:
     """Under s = 0.25 are runs, and under s = 0.75 none."""
-    done = call(command, "--strategy", ODD, *OTHERS[command])
-    assert done.code in (0, 1), done
+    result = call(command, "--strategy", ODD, *OTHERS[command])
+    assert result.code in (0, 1), result
     if command in ("verify-optimum", "report", "status"):
-        assert "s=0.25" in done.out
-        assert "ntk" not in done.out
+        assert "s=0.25" in result.out
+        assert "ntk" not in result.out
     none = call(command, "--strategy", "s=0.75", *OTHERS[command])
     assert "s=0.25" not in none.out
     if command in ("verify-optimum", "seeds", "report"):
@@ -123,28 +123,28 @@ def test_commands_on_runs_narrow_to_any_s(call: Call, asked: Path, command: str)
         assert "--strategy s=0.75: no study matches; available: " in none.err
 
 
-def test_grid_and_train_start_from_the_mapped_centre(call: Call, asked: Path) -> None:
+def test_grid_and_train_start_from_the_mapped_centre(call: Call, finished: Path) -> None:
     exponent = 1.5 - 0.3 / 2
     centre = {"lr": LR * WIDTH**exponent, "wd": WD / WIDTH**exponent}
     rows = json.loads(call("grid", *OTHERS["grid"], "--strategy", "s=.3", "--format", "json").out)
     assert {row["strategy"] for row in rows} == {"s=0.3"}
     assert {key: rows[1][key] for key in centre} == pytest.approx(centre)
     sets = ("--set", "schedule.total_steps=5", "--launch-set", "devices=cpu")
-    done = call("train", *OTHERS["train"], "--strategy", "s=.3", *sets)
-    assert done.code == 0, done
-    (row,) = json.loads(call("status", "--results", asked, "--strategy", "s=0.30", "--format", "json").out)
+    result = call("train", *OTHERS["train"], "--strategy", "s=.3", *sets)
+    assert result.code == 0, result
+    (row,) = json.loads(call("status", "--results", finished, "--strategy", "s=0.30", "--format", "json").out)
     assert (row["strategy"], row["state"]) == ("s=0.3", "done")
     assert {key: row[key] for key in centre} == pytest.approx(centre)
 
 
 def test_the_map_goes_from_and_to_any_s(call: Call) -> None:
     options = ("--lr", 2.0, "--wd", 0.5, "--width", 256, "--format", "json")
-    there = json.loads(call("map", *options, "--from", "s=.25", "--to", "s=0.75").out)
-    assert there == pytest.approx({"lr": 2.0 * 256**-0.25, "wd": 0.5 * 256**0.25})
+    data = json.loads(call("map", *options, "--from", "s=.25", "--to", "s=0.75").out)
+    assert data == pytest.approx({"lr": 2.0 * 256**-0.25, "wd": 0.5 * 256**0.25})
     for option in ("--from", "--to"):
-        both = {"--from": "ntk", "--to": "ntk", option: "s=1/4"}
-        done = call("map", *options, *itertools.chain(*both.items()))
-        assert (done.code, "'s=1/4': s must be a number" in done.err) == (2, True)
+        mapping = {"--from": "ntk", "--to": "ntk", option: "s=1/4"}
+        result = call("map", *options, *itertools.chain(*mapping.items()))
+        assert (result.code, "'s=1/4': s must be a number" in result.err) == (2, True)
 
 
 # --- grid files, tables, figures ------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ def test_a_grid_file_leads_to_a_report_of_several_s(tmp_path: Path, results: Pat
     )
 
     def command(*arguments: object, code: int = 0) -> Any:
-        done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
-        return json.loads(done.stdout) if done.stdout else done.stderr
+        result = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
+        return json.loads(result.stdout) if result.stdout else result.stderr
 
     sets = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--follow")
     command("grid", "--grid", path, "--lr-range=0:1", *sets)

@@ -15,8 +15,10 @@ SMALL = ("--model", "vit-digits", "--widths", "32,64,128", "--depth", 1, "--seed
 
 def test_it_checks_prints_and_writes(results: Path) -> None:
     # Three seeds of three narrow networks tell little but what is wrong by far: standard.
-    done = ettsweep("check-scaling", *SMALL, "--strategy", "standard", "--results", results, "--format", "json", code=1)
-    data = json.loads(done.stdout)
+    result = ettsweep(
+        "check-scaling", *SMALL, "--strategy", "standard", "--results", results, "--format", "json", code=1
+    )
+    data = json.loads(result.stdout)
     assert data["verdict"] == "off"
     assert {row["group"] for row in data["groups"] if row["verdict"] == "off"} >= {"patch", "pe", "head_bias"}
     folder = results / "check-scaling" / "vit-digits-standard-adamw"
@@ -24,15 +26,15 @@ def test_it_checks_prints_and_writes(results: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"check.json", "figure.svg", "figure.png", "figure.pdf"}
     assert data["provenance"]["packages"]["torch"]
     assert (data["widths"], data["seeds"], data["steps"]) == ([32, 64, 128], [0, 1, 2], 2)
-    assert str(folder / "figure.png") in done.stderr
+    assert str(folder / "figure.png") in result.stderr
 
 
 @pytest.mark.usefixtures("statistics")
 def test_a_right_scaling_exits_0(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = ettsweep("check-scaling", "--model", "vit-digits", "--strategy", "s=0.25", "--seeds", 8, "--out", out)
-    assert "off by" in done.stdout
-    assert done.stderr.startswith("vit-digits under s=0.25: 4 heads, 2 blocks, 4 images of 4 patches; 8 seeds")
+    result = ettsweep("check-scaling", "--model", "vit-digits", "--strategy", "s=0.25", "--seeds", 8, "--out", out)
+    assert "off by" in result.stdout
+    assert result.stderr.startswith("vit-digits under s=0.25: 4 heads, 2 blocks, 4 images of 4 patches; 8 seeds")
     assert (out / "figure.pdf").is_file()
 
 
@@ -82,6 +84,6 @@ def test_ctrl_c_ends_it_and_leaves_no_file(results: Path) -> None:
 @pytest.mark.parametrize("at", ["sympy:0", "mpmath:50"])
 def test_ctrl_c_amid_an_import_leaves_no_file(at: str, results: Path) -> None:
     """torch imports these where the first network is built, which is after the folder has been made."""
-    done = typed("check-scaling", "--model", "vit-b16", "--results", results, code=130, env=ctrl_c_at(at))
-    assert done.stderr == "ettsweep: interrupted; nothing has been written\n"
+    typed_result = typed("check-scaling", "--model", "vit-b16", "--results", results, code=130, env=ctrl_c_at(at))
+    assert typed_result.stderr == "ettsweep: interrupted; nothing has been written\n"
     assert not (results / "check-scaling" / "vit-b16-ntk-adamw").exists()

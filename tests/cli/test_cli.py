@@ -47,7 +47,7 @@ def trained(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, results: Path) -> Callable[[Sequence[float | None]], list[RunSpec]]:
+def finish_scores(tmp_path: Path, results: Path) -> Callable[[Sequence[float | None]], list[RunSpec]]:
     """Return a function that asks for the small grid, and finishes its runs with made scores; -1 leaves one out."""
 
     def ask(scores: Sequence[float | None]) -> list[RunSpec]:
@@ -134,8 +134,8 @@ def test_the_map_gives_the_numbers_of_the_paper(
 
 @pytest.mark.parametrize("form", ["csv", "markdown"])
 def test_the_map_prints_one_row(call: Call, form: str) -> None:
-    done = call("map", "--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk", "--width", 16, "--format", form)
-    (row,) = table(done.out, form)
+    result = call("map", "--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk", "--width", 16, "--format", form)
+    (row,) = table(result.out, form)
     assert list(row) == ["lr", "wd"]
     assert parse_number(row["lr"]) == 64
     assert parse_number(row["wd"]) == pytest.approx(1 / 64, rel=1e-3)
@@ -180,20 +180,20 @@ def test_a_dry_run_prints_all_points_of_the_paper_and_changes_nothing(call: Call
     assert {(row["action"], row["model"], row["strategy"], row["state"]) for row in rows} == {
         ("submit", "vit-b16", "ntk", "missing")
     }
-    done = call(*options)
-    assert all(row["run"] in done.out for row in rows)
-    assert "9 runs would be submitted" in done.err
-    assert "before it can be submitted" in done.err
+    result = call(*options)
+    assert all(row["run"] in result.out for row in rows)
+    assert "9 runs would be submitted" in result.err
+    assert "before it can be submitted" in result.err
     assert files(tmp_path / "r") == []
 
 
 def test_missing_imagenet_says_where_to_point_and_submits_nothing(call: Call, tmp_path: Path) -> None:
-    done = call("grid", "--model", "vit-b16", "--results", "r", code=1)
-    assert "--data" in done.err
-    assert "ETTSWEEP_IMAGENET" in done.err
+    result = call("grid", "--model", "vit-b16", "--results", "r", code=1)
+    assert "--data" in result.err
+    assert "ETTSWEEP_IMAGENET" in result.err
     (tmp_path / "empty").mkdir()
-    done = call("grid", "--model", "vit-b16", "--results", "r", "--data", "empty", code=1)
-    assert f"{tmp_path / 'empty'} has no train/" in done.err
+    result = call("grid", "--model", "vit-b16", "--results", "r", "--data", "empty", code=1)
+    assert f"{tmp_path / 'empty'} has no train/" in result.err
     assert not (tmp_path / "r").exists()
 
 
@@ -202,8 +202,8 @@ def test_a_finished_grid_asked_for_again_submits_nothing(trained: Path) -> None:
     before = files(trained)
     options = ("--grid", trained.parent / "grid.yaml", "--results", trained, "--launch-set", "slots=1")
     for follow in ([], ["--follow"]):
-        done = ettsweep("grid", *options, *follow)
-        assert "3 finished" in done.stderr or "3 of 3 runs finished" in done.stderr
+        result = ettsweep("grid", *options, *follow)
+        assert "3 finished" in result.stderr or "3 of 3 runs finished" in result.stderr
     assert files(trained) == before
 
 
@@ -242,8 +242,8 @@ def test_status_as_csv_and_markdown_has_the_same_runs(trained: Path, call: Call)
 
 def test_status_of_nothing_is_an_empty_list(call: Call) -> None:
     for form in ("json", "csv", "markdown", "table"):
-        done = call("status", "--results", "nowhere", "--format", form)
-        assert form != "json" or done.json == []
+        result = call("status", "--results", "nowhere", "--format", form)
+        assert form != "json" or result.json == []
     assert not Path("nowhere").exists()
 
 
@@ -255,13 +255,13 @@ def test_status_narrows(trained: Path, call: Call) -> None:
     assert len(call("status", "--state", "done", "--results", trained, "--format", "json").json) == 3
 
 
-def test_status_shows_broken_run_folders(results: Path, asked: Any, call: Call) -> None:
-    specs = asked([1.0, 1.0, 1.0])
+def test_status_shows_broken_run_folders(results: Path, finish_scores: Any, call: Call) -> None:
+    specs = finish_scores([1.0, 1.0, 1.0])
     (results / "runs" / specs[0].run_id / "spec.json").write_text("{")
     (results / "runs" / specs[1].run_id / "result.json").write_text('{"run": "x"}')
-    done = call("status", "--results", results, "--format", "json")
-    assert f"run folder {specs[0].run_id} is broken" in done.err
-    assert {row["run"]: row["state"] for row in done.json} == {specs[1].run_id: "failed", specs[2].run_id: "done"}
+    result = call("status", "--results", results, "--format", "json")
+    assert f"run folder {specs[0].run_id} is broken" in result.err
+    assert {row["run"]: row["state"] for row in result.json} == {specs[1].run_id: "failed", specs[2].run_id: "done"}
     assert call("show", specs[0].run_id, "--results", results, "--format", "json").json["state"] == "failed"
 
 
@@ -290,16 +290,16 @@ def test_watching_finished_runs_ends_with_a_summary(trained: Path, call: Call) -
     assert "3/3 runs finished (3 done)" in call("watch", "--results", trained).err
 
 
-def test_watching_runs_of_which_some_will_not_finish_exits_1(results: Path, asked: Any, call: Call) -> None:
-    specs = asked([2.0, None, -1])
+def test_watching_runs_of_which_some_will_not_finish_exits_1(results: Path, finish_scores: Any, call: Call) -> None:
+    specs = finish_scores([2.0, None, -1])
     failed(results, specs[2])
-    done = call("watch", "--results", results, code=1)
-    assert "2/3 runs finished (1 done, 1 diverged, 1 failed)" in done.err
-    assert f"`ettsweep status --results {results}` lists the runs that have not finished" in done.err
+    result = call("watch", "--results", results, code=1)
+    assert "2/3 runs finished (1 done, 1 diverged, 1 failed)" in result.err
+    assert f"`ettsweep status --results {results}` lists the runs that have not finished" in result.err
 
 
-def test_status_is_sorted_for_people(results: Path, asked: Any, call: Call) -> None:
-    base = asked([2.0, 1.0, 2.0])[0]
+def test_status_is_sorted_for_people(results: Path, finish_scores: Any, call: Call) -> None:
+    base = finish_scores([2.0, 1.0, 2.0])[0]
     for lr, wd, seed in ((10.0, 0.5, 0), (9.0, 0.5, 0), (9.0, 0.5, 11), (9.0, 0.5, 2), (9.0, 0.25, 3)):
         RunDir.create(results, base.with_point(lr, wd, seed))
     mup = base.model_copy(update={"strategy": StrategySpec(s=1.0), "lr": 0.001})
@@ -317,22 +317,22 @@ def test_status_is_sorted_for_people(results: Path, asked: Any, call: Call) -> N
 
 
 def test_status_of_a_folder_that_is_not_there_asks_whether_it_is_the_right_one(call: Call, tmp_path: Path) -> None:
-    done = call("status", "--results", "nowhere")
-    assert f"{tmp_path / 'nowhere'} is not a folder; --results DIR selects another one" in done.err
+    result = call("status", "--results", "nowhere")
+    assert f"{tmp_path / 'nowhere'} is not a folder; --results DIR selects another one" in result.err
     (tmp_path / "empty").mkdir()
     assert "is not a folder" not in call("status", "--results", "empty").err
 
 
-def test_status_says_what_starts_runs_that_wait(results: Path, asked: Any, call: Call) -> None:
-    specs = asked([2.0, -1, -1])
+def test_status_says_what_starts_runs_that_wait(results: Path, finish_scores: Any, call: Call) -> None:
+    specs = finish_scores([2.0, -1, -1])
     assert "wait for a worker" not in call("status", "--results", results).err
     RunDir.create(results, specs[1])
     attempt = RunDir.create(results, specs[2]).claim({}, after=0)
     assert attempt
     attempt.record_failure("interrupted", "terminated")
-    done = call("status", "--results", results)
-    assert "2 runs wait for a worker" in done.err
-    assert f"`ettsweep retry --state interrupted --state missing --results {results}`" in done.err
+    result = call("status", "--results", results)
+    assert "2 runs wait for a worker" in result.err
+    assert f"`ettsweep retry --state interrupted --state missing --results {results}`" in result.err
     assert "wait for a worker" not in call("status", "--state", "done", "--results", results).err
 
 
@@ -357,12 +357,12 @@ def test_commands_to_type_name_the_results_folder_that_was_given(argv: list[str]
     assert with_results("say `ettsweep watch`, then `ettsweep retry 1`, not `slots: 1`", argv) == expected
 
 
-def test_errors_name_the_results_folder_too(results: Path, asked: Any, call: Call, tmp_path: Path) -> None:
-    asked([2.0, 1.0, 2.0])
-    done = call("show", "fff", "--results", results, code=2)
-    assert f"no run starts with 'fff'; `ettsweep status --results {results}` lists them" in done.err
-    done = call("status", "fff", f"--results={tmp_path / 'my runs'}", code=2)
-    assert f"`ettsweep status --results '{tmp_path / 'my runs'}'` lists them" in done.err
+def test_errors_name_the_results_folder_too(results: Path, finish_scores: Any, call: Call, tmp_path: Path) -> None:
+    finish_scores([2.0, 1.0, 2.0])
+    result = call("show", "fff", "--results", results, code=2)
+    assert f"no run starts with 'fff'; `ettsweep status --results {results}` lists them" in result.err
+    result = call("status", "fff", f"--results={tmp_path / 'my runs'}", code=2)
+    assert f"`ettsweep status --results '{tmp_path / 'my runs'}'` lists them" in result.err
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
@@ -416,19 +416,25 @@ def test_verdicts_print_a_row_for_each_family(trained: Path, call: Call, form: s
     ],
 )
 def test_only_an_optimum_exits_0(
-    results: Path, asked: Any, call: Call, scores: list[float | None], verdict: str, code: int, missing: list[float]
+    results: Path,
+    finish_scores: Any,
+    call: Call,
+    scores: list[float | None],
+    verdict: str,
+    code: int,
+    missing: list[float],
 ) -> None:
-    asked(scores)
+    finish_scores(scores)
     before = files(results)
-    done = call("verify-optimum", "--dry-run", "--results", results, "--format", "json", code=code)
-    assert done.json[0]["verdict"] == verdict
-    assert done.json[0]["missing"] == [{"lr": lr, "wd": 0.25} for lr in missing]
+    result = call("verify-optimum", "--dry-run", "--results", results, "--format", "json", code=code)
+    assert result.json[0]["verdict"] == verdict
+    assert result.json[0]["missing"] == [{"lr": lr, "wd": 0.25} for lr in missing]
     assert files(results) == before
-    assert f"{len(missing) or 'nothing'}" in done.err
+    assert f"{len(missing) or 'nothing'}" in result.err
 
 
-def test_a_named_point_is_judged(results: Path, asked: Any, call: Call) -> None:
-    asked([3.0, 1.0, 2.0])
+def test_a_named_point_is_judged(results: Path, finish_scores: Any, call: Call) -> None:
+    finish_scores([3.0, 1.0, 2.0])
     options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
     assert call(*options, "--at", "0.25,0.25").json[0]["verdict"] == "optimal"
     refuted = call(*options, "--at", "0.5,0.25", code=1).json[0]
@@ -443,32 +449,32 @@ def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call:
     options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
     (verdict,) = call(*options, "--at", "0.3333,0.6667").json
     assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 1 / 3, 2 / 3)
-    done = call(*options, "--at", "0.3333,0.5", code=2)
-    assert "--at: wd is fixed at 0.6666666667 in asked standard, got 2^-1" in done.err
+    result = call(*options, "--at", "0.3333,0.5", code=2)
+    assert "--at: wd is fixed at 0.6666666667 in asked standard, got 2^-1" in result.err
 
 
 def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_path: Path) -> None:
     keep(results, load_sweep_spec(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
     options = ("verify-optimum", "--dry-run", "--results", results)
-    done = call(*options, "--at", "0.25,0.25", code=2)
-    assert "--at needs a single study, but 2 are selected: asked vit-n8" in done.err
-    assert "k10 standard, " in done.err
-    assert "use --sweep and --strategy" in done.err
+    result = call(*options, "--at", "0.25,0.25", code=2)
+    assert "--at needs a single study, but 2 are selected: asked vit-n8" in result.err
+    assert "k10 standard, " in result.err
+    assert "use --sweep and --strategy" in result.err
     call(*options, "--at", "0.25,0.25", "--strategy", "standard", code=1)
 
 
 def test_sweeps_launched_differently_need_a_choice(results: Path, call: Call, tmp_path: Path) -> None:
-    one, two = ("slots=1",), ("slots=2",)
-    for strategy, launch_set in (("standard", one), ("mup", two)):
+    item, two = ("slots=1",), ("slots=2",)
+    for strategy, launch_set in (("standard", item), ("mup", two)):
         sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
         keep(results, sweep_spec.model_copy(update={"launch_set": launch_set}))
     options = ("--dry-run", "--results", results)
     for command in ("verify-optimum", "seeds"):
-        done = call(command, *options, code=2)
-        assert "these sweeps were launched differently (" in done.err
-        assert "standard with local slots=1" in done.err
-        assert "mup with local slots=2" in done.err
-        assert "choose with --launch, or narrow them with --sweep" in done.err
+        result = call(command, *options, code=2)
+        assert "these sweeps were launched differently (" in result.err
+        assert "standard with local slots=1" in result.err
+        assert "mup with local slots=2" in result.err
+        assert "choose with --launch, or narrow them with --sweep" in result.err
     call("verify-optimum", *options, "--launch", "local", code=1)
     call("verify-optimum", *options, "--launch-set", "slots=1", code=1)
     call("verify-optimum", *options, "--strategy", "mup", code=1)
@@ -476,29 +482,29 @@ def test_sweeps_launched_differently_need_a_choice(results: Path, call: Call, tm
     assert not (results / "jobs").exists()
 
 
-def test_no_more_runs_are_submitted_than_allowed(results: Path, asked: Any, call: Call) -> None:
-    asked([1.0, 2.0, 3.0])
-    done = call("verify-optimum", "--max-runs", 0, "--results", results, code=1)
-    assert "1 more run is needed than --max-runs 0 allows" in done.err
+def test_no_more_runs_are_submitted_than_allowed(results: Path, finish_scores: Any, call: Call) -> None:
+    finish_scores([1.0, 2.0, 3.0])
+    result = call("verify-optimum", "--max-runs", 0, "--results", results, code=1)
+    assert "1 more run is needed than --max-runs 0 allows" in result.err
     assert not (results / "jobs").exists()
 
 
-def test_a_failed_neighbour_is_named_with_what_to_type(results: Path, asked: Any, call: Call) -> None:
-    specs = asked([2.0, 1.0, -1])
+def test_a_failed_neighbour_is_named_with_what_to_type(results: Path, finish_scores: Any, call: Call) -> None:
+    specs = finish_scores([2.0, 1.0, -1])
     failed(results, specs[2])
-    done = call("verify-optimum", "--results", results, "--format", "json", code=1)
-    (verdict,) = done.json
+    result = call("verify-optimum", "--results", results, "--format", "json", code=1)
+    (verdict,) = result.json
     assert verdict["verdict"] == "incomplete"
     assert {n["state"] for n in verdict["neighbours"]} == {"done", "failed"}
     assert f"`ettsweep retry {specs[2].run_id}`" in verdict["reason"]
     assert not (results / "jobs").exists()
 
 
-def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, call: Call) -> None:
-    asked([2.0, 1.0, -1])
-    done = call("seeds", "--dry-run", "--results", results, "--format", "json", code=1)
-    assert done.json == []
-    assert "not rerun, since not verified" in done.err
+def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: Any, call: Call) -> None:
+    finish_scores([2.0, 1.0, -1])
+    result = call("seeds", "--dry-run", "--results", results, "--format", "json", code=1)
+    assert result.json == []
+    assert "not rerun, since not verified" in result.err
     finish(results, load_sweep_spec(Path("asked.yaml")).specs()[2], 3.0)
     rows = call("seeds", "--dry-run", "--count", 2, "--results", results, "--format", "json").json
     assert [(row["lr"], row["seed"], row["action"]) for row in rows] == [(0.25, 1, "submit"), (0.25, 2, "submit")]
@@ -583,10 +589,10 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
 def test_wrong_input_is_a_message_and_exit_code_2(call: Call, tmp_path: Path, arguments: str, message: str) -> None:
     grid = write_grid(tmp_path / "grid.yaml")
     keep(tmp_path / "asked", load_sweep_spec(grid))
-    done = call(*arguments.split(), code=2)
-    assert message in done.err
-    assert done.err.startswith("ettsweep: ")
-    assert done.out == ""
+    result = call(*arguments.split(), code=2)
+    assert message in result.err
+    assert result.err.startswith("ettsweep: ")
+    assert result.out == ""
     assert not (tmp_path / "results").exists()
 
 
@@ -595,45 +601,45 @@ def test_a_results_folder_that_cannot_be_written_is_told(call: Call, tmp_path: P
     write_grid(tmp_path / "grid.yaml")
     (tmp_path / "file").touch()
     for results in ("file", "file/results", "/proc/results"):
-        done = call(*command.split(), "--results", results, code=1)
-        assert done.err.startswith("ettsweep: ")
-        assert results in done.err
+        result = call(*command.split(), "--results", results, code=1)
+        assert result.err.startswith("ettsweep: ")
+        assert results in result.err
 
 
-def test_a_sweep_edited_by_hand_is_told_and_others_go_on(call: Call, results: Path, asked: Any) -> None:
-    asked([2.0, 1.0, 2.0])
+def test_a_sweep_edited_by_hand_is_told_and_others_go_on(call: Call, results: Path, finish_scores: Any) -> None:
+    finish_scores([2.0, 1.0, 2.0])
     path = results / "sweeps" / "asked" / "0001.yaml"
-    whole = path.read_text()
-    path.write_text(whole.replace("seeds:", "sedes:"))
+    text = path.read_text()
+    path.write_text(text.replace("seeds:", "sedes:"))
     for command in ("verify-optimum", "seeds", "report"):
-        done = call(command, "--results", results, "--sweep", "asked", code=1)
-        assert f"{path}: asked.sedes: unknown key" in done.err
-        assert "repair the file" in done.err
+        result = call(command, "--results", results, "--sweep", "asked", code=1)
+        assert f"{path}: asked.sedes: unknown key" in result.err
+        assert "repair the file" in result.err
     (other := results / "sweeps" / "other").mkdir()
-    (other / "0001.yaml").write_text(whole)
-    done = call("verify-optimum", "--results", results)
-    assert "sweep asked is left out: " in done.err
+    (other / "0001.yaml").write_text(text)
+    result = call("verify-optimum", "--results", results)
+    assert "sweep asked is left out: " in result.err
     path.write_text("version: 2\nsomething: new\n")
     assert "a later version of ettsweep wrote it" in call("status", "--results", results).err
 
 
-def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, asked: Any) -> None:
-    spec = asked([2.0, 1.0, 2.0])[0]
+def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, finish_scores: Any) -> None:
+    spec = finish_scores([2.0, 1.0, 2.0])[0]
     (results / "runs" / spec.run_id / "spec.json").write_text("{")
     for command in ("train", "retry"):
-        told = call(command, spec.run_id, "--results", results, code=1).err
-        assert f"{results / 'runs' / spec.run_id / 'spec.json'}: no valid JSON" in told
-        assert "the command that asked for the run writes it anew" in told
+        err = call(command, spec.run_id, "--results", results, code=1).err
+        assert f"{results / 'runs' / spec.run_id / 'spec.json'}: no valid JSON" in err
+        assert "the command that asked for the run writes it anew" in err
     call("logs", spec.run_id, "--results", results)
-    done = call("grid", "--grid", "asked.yaml", "--dry-run", "--results", results, "--format", "json")
-    assert {row["run"]: row["action"] for row in done.json}[spec.run_id] == "retry"  # its spec is written anew
+    result = call("grid", "--grid", "asked.yaml", "--dry-run", "--results", results, "--format", "json")
+    assert {row["run"]: row["action"] for row in result.json}[spec.run_id] == "retry"  # its spec is written anew
 
 
 # --- cancel, retry, clean, train, doctor ----------------------------------------------------------------------------
 
 
-def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, asked: Any) -> None:
-    specs = asked([2.0, 1.0, 2.0])
+def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, finish_scores: Any) -> None:
+    specs = finish_scores([2.0, 1.0, 2.0])
     for seed in (1, 2):
         RunDir.create(results, specs[0].with_point(1.0, 0.5, seed))
     call("cancel", "--all", "--results", results, stdin="n\n", code=1)
@@ -644,60 +650,60 @@ def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, ask
     assert "0 runs cancelled" in call("cancel", "--all", "--yes", "--results", results).err
 
 
-def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results: Path, asked: Any) -> None:
-    specs = asked([-1, -1, -1])
+def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results: Path, finish_scores: Any) -> None:
+    specs = finish_scores([-1, -1, -1])
     for spec in specs:
         failed(results, spec)
     RunDir.create(results, specs[0].with_point(1.0, 0.5, 1))
     RunDir.create(results, specs[0].with_point(1.0, 0.5, 2))
     before = files(results)
     for command in ("cancel", "retry"):
-        done = call(command, "--all", "--results", results, code=2)
-        assert "no answer; --yes skips this question" in done.err
+        result = call(command, "--all", "--results", results, code=2)
+        assert "no answer; --yes skips this question" in result.err
     assert files(results) == before
 
 
-def test_a_failed_run_is_not_cancelled(call: Call, results: Path, asked: Any) -> None:
-    specs = asked([2.0, -1, -1])
+def test_a_failed_run_is_not_cancelled(call: Call, results: Path, finish_scores: Any) -> None:
+    specs = finish_scores([2.0, -1, -1])
     failed(results, specs[1])
     RunDir.create(results, specs[2])
-    done = call("cancel", "--all", "--yes", "--results", results)
-    assert done.err.splitlines() == ["1 run cancelled"]
+    result = call("cancel", "--all", "--yes", "--results", results)
+    assert result.err.splitlines() == ["1 run cancelled"]
     rows = call("status", "--results", results, "--format", "json").json
     assert [row["state"] for row in rows] == ["done", "failed", "cancelled"]
 
 
-def test_a_named_run_that_cannot_be_cancelled_says_why(call: Call, results: Path, asked: Any) -> None:
-    specs = asked([2.0, None, -1])
+def test_a_named_run_that_cannot_be_cancelled_says_why(call: Call, results: Path, finish_scores: Any) -> None:
+    specs = finish_scores([2.0, None, -1])
     failed(results, specs[2])
-    done = call("cancel", *(spec.run_id for spec in specs), "--yes", "--results", results)
-    assert "0 runs cancelled" in done.err
+    result = call("cancel", *(spec.run_id for spec in specs), "--yes", "--results", results)
+    assert "0 runs cancelled" in result.err
     for spec, state in zip(specs, ("done", "diverged", "failed"), strict=True):
-        assert f"run {spec.run_id} is {state}: nothing to cancel" in done.err
+        assert f"run {spec.run_id} is {state}: nothing to cancel" in result.err
     assert not list(results.glob("runs/*/cancel.json"))
 
 
-def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path, asked: Any) -> None:
-    spec = asked([2.0, 1.0, -1])[2]
+def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path, finish_scores: Any) -> None:
+    spec = finish_scores([2.0, 1.0, -1])[2]
     attempt = RunDir.create(results, spec).claim({}, after=0)  # this process lives
     assert attempt
     before = files(results)
-    done = call("retry", spec.run_id, "--results", results)
-    assert f"run {spec.run_id} is running: nothing to retry" in done.err
+    result = call("retry", spec.run_id, "--results", results)
+    assert f"run {spec.run_id} is running: nothing to retry" in result.err
     assert files(results) == before
     assert not attempt.is_retried()
     assert RunDir(attempt.run).status().state is State.RUNNING
 
 
-def test_retrying_a_finished_run_keeps_its_result(call: Call, results: Path, asked: Any) -> None:
-    spec = asked([2.0, 1.0, 2.0])[0]
+def test_retrying_a_finished_run_keeps_its_result(call: Call, results: Path, finish_scores: Any) -> None:
+    spec = finish_scores([2.0, 1.0, 2.0])[0]
     before = files(results)
     assert "1 finished" in call("retry", spec.run_id, "--results", results).err
     assert files(results) == before
 
 
-def test_a_result_edited_by_hand_is_a_failure_with_what_to_type(call: Call, results: Path, asked: Any) -> None:
-    spec = asked([2.0, 1.0, 2.0])[0]
+def test_a_result_edited_by_hand_is_a_failure_with_what_to_type(call: Call, results: Path, finish_scores: Any) -> None:
+    spec = finish_scores([2.0, 1.0, 2.0])[0]
     path = results / "runs" / spec.run_id / "result.json"
     path.write_text(path.read_text().replace('"score": 2.0', '"score": 0.5'))
     row = call("status", spec.run_id, "--results", results, "--format", "json").json[0]
@@ -707,14 +713,14 @@ def test_a_result_edited_by_hand_is_a_failure_with_what_to_type(call: Call, resu
     assert f"`ettsweep retry {spec.run_id}` trains it again" in reason
 
 
-def test_nothing_to_retry_is_said(call: Call, results: Path, asked: Any) -> None:
-    asked([2.0, 1.0, 2.0])
+def test_nothing_to_retry_is_said(call: Call, results: Path, finish_scores: Any) -> None:
+    finish_scores([2.0, 1.0, 2.0])
     assert "nothing to do" in call("retry", "--all", "--yes", "--results", results).err
     assert not (results / "jobs").exists()
 
 
-def test_clean_lists_before_it_removes_and_keeps_results(call: Call, results: Path, asked: Any) -> None:
-    spec = asked([2.0, 1.0, 2.0])[0]
+def test_clean_lists_before_it_removes_and_keeps_results(call: Call, results: Path, finish_scores: Any) -> None:
+    spec = finish_scores([2.0, 1.0, 2.0])[0]
     checkpoint = results / "runs" / spec.run_id / "attempts" / "0001" / "checkpoint.pt"
     checkpoint.write_bytes(b"x" * 100)
     before = files(results)
@@ -728,16 +734,16 @@ def test_clean_lists_before_it_removes_and_keeps_results(call: Call, results: Pa
 def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "grid.yaml")
     options = ("train", "--grid", grid, "--lr", 0.125, "--seed", 5, "--results", results)
-    done = ettsweep(*options)
-    assert "step 24/24" in done.stderr
-    assert done.stderr.startswith("1 run to train\n")
+    result = ettsweep(*options)
+    assert "step 24/24" in result.stderr
+    assert result.stderr.startswith("1 run to train\n")
     (folder,) = (results / "runs").iterdir()
     seconds = json.loads((folder / "result.json").read_text())["device_s"]
-    assert f"1 run trained: {format_device_hours(seconds)} in " in done.stderr
-    again = ettsweep("train", folder.name[:6], "--results", results)
-    assert again.stdout == done.stdout
-    assert "step" not in again.stderr
-    assert " to train" not in again.stderr
+    assert f"1 run trained: {format_device_hours(seconds)} in " in result.stderr
+    output = ettsweep("train", folder.name[:6], "--results", results)
+    assert output.stdout == result.stdout
+    assert "step" not in output.stderr
+    assert " to train" not in output.stderr
     assert [path.name for path in (folder / "attempts").iterdir()] == ["0001"]
     assert json.loads((folder / "spec.json").read_text())["seed"] == 5
     assert not (results / "jobs").exists()
@@ -749,9 +755,9 @@ def test_doctor_tells_what_works(call: Call, results: Path) -> None:
     options = ("--launch-set", "devices=cpu", "--launch-set", "slots=2", "--results", results, "--format", "json")
     rows = {row["check"]: row for row in call("doctor", *options).json}
     unlock(lock)
-    told = rows["profile local"]["detail"]
-    assert told.startswith("2 slots: cpu-0, cpu-1; ")
-    assert f"; slot cpu-0, held by process {os.getpid()} of /other; locks in {os.environ['ETTSWEEP_SLOTS']}" in told
+    messages = rows["profile local"]["detail"]
+    assert messages.startswith("2 slots: cpu-0, cpu-1; ")
+    assert f"; slot cpu-0, held by process {os.getpid()} of /other; locks in {os.environ['ETTSWEEP_SLOTS']}" in messages
     assert rows["torch"]["state"] == rows["data digits"]["state"] == rows["grids"]["state"] == "ok"
     assert rows["data imagenet"]["state"] == "absent"
     assert not results.exists()
@@ -776,17 +782,17 @@ def test_doctor_compiles_where_a_profile_asks_for_it(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     options = ("--launch-set", "devices=cpu", "--launch-set", "compile=true", "--results", results, "--format", "json")
     rows = {row["check"]: row for row in call("doctor", *options, code=int(missing)).json}
-    state, told = rows["compiler"]["state"], rows["compiler"]["detail"]
+    state, messages = rows["compiler"]["state"], rows["compiler"]["detail"]
     expected = ("failed", "C++ compiler") if missing else ("ok", "compiles a toy block for cpu in ")
-    assert (state, expected[1] in told) == (expected[0], True), told
+    assert (state, expected[1] in messages) == (expected[0], True), messages
 
 
 # --- sinks ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_sink_that_is_not_known_is_refused_before_anything_is_submitted(tmp_path: Path, results: Path) -> None:
-    done = ettsweep("grid", "--model", "vit-digits", "--log", "paper", "--results", results, code=2, cwd=tmp_path)
-    assert done.stderr == "ettsweep: unknown metric logger 'paper'. Known: tensorboard, wandb\n"
+    result = ettsweep("grid", "--model", "vit-digits", "--log", "paper", "--results", results, code=2, cwd=tmp_path)
+    assert result.stderr == "ettsweep: unknown metric logger 'paper'. Known: tensorboard, wandb\n"
     assert not results.exists()
 
 

@@ -54,10 +54,10 @@ def offered(folder: Path) -> Offer:
 def ask(shell: str, folder: Path, *words: object, **environment: str) -> list[str]:
     """Return the names that a shell is offered for the last of some words, and hold that nothing else is said."""
     line = ["ettsweep", *map(str, words)]
-    given = {"_TYPER_COMPLETE_ARGS": " ".join(line), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    mapping = {"_TYPER_COMPLETE_ARGS": " ".join(line), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     if shell == "bash":
-        given = {"COMP_WORDS": "\n".join(line), "COMP_CWORD": str(len(line) - 1)}
-    environment = {**os.environ, **given, completion.COMPLETE_VARIABLE: f"complete_{shell}", **environment}
+        mapping = {"COMP_WORDS": "\n".join(line), "COMP_CWORD": str(len(line) - 1)}
+    environment = {**os.environ, **mapping, completion.COMPLETE_VARIABLE: f"complete_{shell}", **environment}
     process = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)
     assert process.stderr == ""
     if shell == "zsh":
@@ -199,8 +199,8 @@ def test_a_folder_that_cannot_be_read_offers_nothing(shell: str, folder: Path) -
 
 def test_bash_completes_with_the_script_that_is_installed(folder: Path, tmp_path: Path) -> None:
     make_sweep(folder, "first")
-    named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    script = typed("--show-completion", "bash", env=named).stdout
+    mapping = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = typed("--show-completion", "bash", env=mapping).stdout
     assert f"{completion.COMPLETE_VARIABLE}=complete_bash" in script
     (tmp_path / "script").write_text(script)
     code = """
@@ -214,10 +214,10 @@ def test_bash_completes_with_the_script_that_is_installed(folder: Path, tmp_path
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     bash = shutil.which("bash") or pytest.skip("no bash")
-    done = subprocess.run(
+    completed = subprocess.run(
         [bash, "-c", code], capture_output=True, text=True, cwd=folder, env={**os.environ, "PATH": path}
     )
-    assert (done.stdout, done.stderr) == ("first\n--strategy\n--state\n", "")
+    assert (completed.stdout, completed.stderr) == ("first\n--strategy\n--state\n", "")
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_bash_completes_with_the_script_that_is_installed(folder: Path, tmp_path
     ],
 )
 def test_fish_is_told_whether_to_offer_files(line: dict[str, str], code: int, folder: Path) -> None:
-    given = {**line, "_TYPER_COMPLETE_FISH_ACTION": "is-args", completion.COMPLETE_VARIABLE: "complete_fish"}
-    done = typed(code=code, env={**os.environ, **given}, cwd=folder)
-    assert (done.stdout, done.stderr) == ("", "")
+    mapping = {**line, "_TYPER_COMPLETE_FISH_ACTION": "is-args", completion.COMPLETE_VARIABLE: "complete_fish"}
+    typed_result = typed(code=code, env={**os.environ, **mapping}, cwd=folder)
+    assert (typed_result.stdout, typed_result.stderr) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,10 @@ def test_no_heavy_package_is_loaded(words: str, light: bool, folder: Path, make_
         {"pydantic", "yaml"} if light else set()
     )
     line = ["ettsweep", *words.split(), *([] if words.endswith("--") else [""])]
-    given = {"_TYPER_COMPLETE_ARGS": " ".join(line), completion.COMPLETE_VARIABLE: "complete_zsh"}
-    environment = {**os.environ, **given, "PYTHONPROFILEIMPORTTIME": "1"}
-    done = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)
-    assert done.stdout.startswith("_arguments")
-    loaded = {text.rpartition("|")[2].strip().split(".")[0] for text in done.stderr.splitlines()}
+    mapping = {"_TYPER_COMPLETE_ARGS": " ".join(line), completion.COMPLETE_VARIABLE: "complete_zsh"}
+    environment = {**os.environ, **mapping, "PYTHONPROFILEIMPORTTIME": "1"}
+    completed = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)
+    assert completed.stdout.startswith("_arguments")
+    loaded = {text.rpartition("|")[2].strip().split(".")[0] for text in completed.stderr.splitlines()}
     assert "typer" in loaded
     assert not heavy & loaded

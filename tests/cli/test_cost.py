@@ -23,14 +23,14 @@ def cost(runs: list[RunDir]) -> str:
 @pytest.mark.usefixtures("process")
 def test_commands_that_train_say_what_it_costs(call: Call, results: Path, forks: Forks, tmp_path: Path) -> None:
     write_grid(tmp_path / "grid.yaml", centre={"standard": {"lr": 0.125, "wd": 0.25}})
-    where = ("--launch-set", "slots=1", "--results", results)
-    asked = ("grid", "--grid", "grid.yaml", *where)
+    values = ("--launch-set", "slots=1", "--results", results)
+    cases = ("grid", "--grid", "grid.yaml", *values)
     with warm_workers(forks):
-        assert "3 runs to train\n" in call(*asked, "--dry-run").err, "nothing was timed yet"
-        followed = call(*asked, "--follow").err
+        assert "3 runs to train\n" in call(*cases, "--dry-run").err, "nothing was timed yet"
+        followed = call(*cases, "--follow").err
         grid = runs_in(results)
         assert followed.index("3 runs to train\n") < followed.index(f"3 runs trained: {cost(grid)} in ")
-        assert f"3 runs were finished already: {cost(grid)} saved\n" in call(*asked, "--follow").err
+        assert f"3 runs were finished already: {cost(grid)} saved\n" in call(*cases, "--follow").err
 
         verified = call("verify-optimum", "--follow", "--results", results, "--format", "json")
         assert re.search(rf"this round trains 1 run: {TIMED}\n", verified.err)
@@ -54,9 +54,9 @@ def test_a_round_whose_runs_were_cancelled_is_told_too(call: Call, results: Path
         finish(results, spec, score=1 / spec.lr)
     with held("cpu-0"):
         command = start("verify-optimum", "--follow", "--launch-set", "slots=1", "--results", results)
-        asked = {spec.run_id for spec in sweep_spec.specs()}
-        (run,) = wait_for(lambda: [run for run in runs_in(results) if run.id not in asked], "its run")
+        run_ids = {spec.run_id for spec in sweep_spec.specs()}
+        (run,) = wait_for(lambda: [run for run in runs_in(results) if run.id not in run_ids], "its run")
         wait_for(lambda: waiting(worker_pids(results)), "the worker to wait")
         call("cancel", run.id, "--results", results)
-        told = ended(command, code=1).stderr
-    assert re.search(r"^0 of 1 run trained, 1 cancelled: 0 device hours in \d+ s$", told, re.MULTILINE)
+        stderr = ended(command, code=1).stderr
+    assert re.search(r"^0 of 1 run trained, 1 cancelled: 0 device hours in \d+ s$", stderr, re.MULTILINE)

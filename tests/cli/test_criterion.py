@@ -16,7 +16,7 @@ Ask = Callable[..., None]
 
 
 @pytest.fixture
-def ask(tmp_path: Path, results: Path) -> Ask:
+def request_sweep(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for a grid under a name; its runs are finished, and the centre is the best."""
 
     def asked(name: str, criterion: object = None, **changes: Any) -> None:
@@ -34,16 +34,18 @@ def criteria(results: Path) -> dict[str, Criterion]:
     return {name: sweep.criterion for name, sweep in load_sweep_store(results).sweeps.items()}
 
 
-def test_what_grid_is_told_wins_over_the_file_and_is_kept(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
-    ask("w8", criterion={"margin": "5%"})
+def test_what_grid_is_told_wins_over_the_file_and_is_kept(
+    call: Call, results: Path, request_sweep: Ask, tmp_path: Path
+) -> None:
+    request_sweep("w8", criterion={"margin": "5%"})
     grid = ("grid", "--grid", "w8.yaml", "--results", results)
-    told = call(*grid, "--rule", "paper", "--margin", "1%", "--dry-run")
-    assert "from now on" not in told.err
+    result = call(*grid, "--rule", "paper", "--margin", "1%", "--dry-run")
+    assert "from now on" not in result.err
     assert criteria(results) == {"w8": Criterion(margin=0.05)}, "a dry run keeps nothing"
-    told = call(*grid, "--rule", "paper", "--margin", "1%")
-    assert "sweep w8 is extended; rule paper, margin 1% from now on" in told.err
-    told = call(*grid, "--name", "other", "--confidence", "90%")
-    assert "sweep other is made\n" in told.err
+    result = call(*grid, "--rule", "paper", "--margin", "1%")
+    assert "sweep w8 is extended; rule paper, margin 1% from now on" in result.err
+    result = call(*grid, "--name", "other", "--confidence", "90%")
+    assert "sweep other is made\n" in result.err
     assert criteria(results) == {
         "w8": Criterion(rule="paper", margin=0.01),
         "other": Criterion(confidence=0.9, margin=0.05),
@@ -51,25 +53,25 @@ def test_what_grid_is_told_wins_over_the_file_and_is_kept(call: Call, results: P
 
 
 def test_what_verify_optimum_is_told_is_kept_in_the_sweeps_that_it_is_about(
-    call: Call, results: Path, ask: Ask
+    call: Call, results: Path, request_sweep: Ask
 ) -> None:
     for name in ("a", "b", "c"):
-        ask(name)
+        request_sweep(name)
     verify = ("verify-optimum", "--results", results)
     dry = call(*verify, "--margin", "5%", "--dry-run", code=1)
     assert "from now on" not in dry.err
     assert set(criteria(results).values()) == {Criterion()}
     call(*verify, "-s", "b", "--margin", "0.05", code=1)
-    told = call(*verify, "-s", "a", "-s", "b", "--margin", "5%", code=1).err
-    assert "sweep a: margin 5% from now on\n" in told
+    err = call(*verify, "-s", "a", "-s", "b", "--margin", "5%", code=1).err
+    assert "sweep a: margin 5% from now on\n" in err
     assert criteria(results) == {"a": Criterion(margin=0.05), "b": Criterion(margin=0.05), "c": Criterion()}
     assert "from now on" not in call(*verify, "-s", "a", "--margin", "5%", code=1).err
     assert {len(sweep.versions) for sweep in load_sweep_store(results).sweeps.values()} == {1, 2}
 
 
-def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Path, ask: Ask) -> None:
-    ask("a", criterion={"margin": "2%", "confidence": 0.95})
-    ask("b")
+def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep("a", criterion={"margin": "2%", "confidence": 0.95})
+    request_sweep("b")
     assert "criterion" not in call("sweeps", "--results", results).out
     call("verify-optimum", "-s", "b", "--confidence", ".9", "--rule", "paper", "--results", results)
     assert "rule paper, confidence 0.9" in call("sweeps", "--results", results).out
@@ -88,16 +90,16 @@ def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Pa
     ],
 )
 def test_an_option_that_is_no_criterion_is_refused(
-    call: Call, results: Path, ask: Ask, options: list[str], told: str
+    call: Call, results: Path, request_sweep: Ask, options: list[str], told: str
 ) -> None:
-    ask("w8")
+    request_sweep("w8")
     for command in (["grid", "--grid", "w8.yaml"], ["verify-optimum"]):
         assert told in call(*command, *options, "--results", results, code=2).err
     assert len(load_sweep_store(results).sweeps["w8"].versions) == 1
 
 
-def test_set_says_which_option_a_criterion_has(call: Call, ask: Ask, results: Path) -> None:
-    ask("w8")
+def test_set_says_which_option_a_criterion_has(call: Call, request_sweep: Ask, results: Path) -> None:
+    request_sweep("w8")
     for key, option in (("margin", "--margin"), ("criterion.margin", "--rule, --confidence and --margin")):
-        done = call("grid", "--grid", "w8.yaml", "--set", f"{key}=0.05", "--results", results, code=2)
-        assert f"{key} is not a field of the recipe; use {option}\n" in done.err
+        result = call("grid", "--grid", "w8.yaml", "--set", f"{key}=0.05", "--results", results, code=2)
+        assert f"{key} is not a field of the recipe; use {option}\n" in result.err

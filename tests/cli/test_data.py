@@ -40,9 +40,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> None:
-    done = ettsweep(*SMALL, "--val-fraction", 0.1)
+    result = ettsweep(*SMALL, "--val-fraction", 0.1)
     manifest = read_manifest(folder / "out")
-    rows = [line.split() for line in done.stdout.splitlines()]
+    rows = [line.split() for line in result.stdout.splitlines()]
     assert rows[0] == ["part", "documents", "sentences", "tokens", "blocks_512", "text_bytes"]
     for row, name, counts in ((rows[1], "training", manifest.train), (rows[2], "validation", manifest.val)):
         assert row == [
@@ -50,53 +50,53 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
             *map(str, (counts.documents, counts.sentences, counts.tokens, counts.blocks, counts.text_bytes)),
         ]
     total = manifest.train.tokens + manifest.val.tokens
-    assert re.search(rf"^{total:,} tokens in [\d.]+ s: [\d,]+ tokens/s on 1 process$", done.stderr, re.MULTILINE)
-    assert f"out: corpus {manifest.digest}, vocabulary 408\n" in done.stderr
-    assert "next: `ettsweep init --data out` writes a grid file for it" in done.stderr
+    assert re.search(rf"^{total:,} tokens in [\d.]+ s: [\d,]+ tokens/s on 1 process$", result.stderr, re.MULTILINE)
+    assert f"out: corpus {manifest.digest}, vocabulary 408\n" in result.stderr
+    assert "next: `ettsweep init --data out` writes a grid file for it" in result.stderr
     ettsweep("init", "--data", "out", "--out", "proposed.yaml")
     assert yaml.safe_load((folder / "proposed.yaml").read_text())["model"]["vocabulary"] == 408
-    again = ettsweep(*SMALL, "--val-fraction", 0.1, "--format", "json")
-    assert "the corpus was complete already" in again.stderr
-    told = json.loads(again.stdout)
-    assert (told["digest"], told["n_vocab"]) == (manifest.digest, 408)
-    assert [part["tokens"] for part in told["parts"]] == [manifest.train.tokens, manifest.val.tokens]
+    output = ettsweep(*SMALL, "--val-fraction", 0.1, "--format", "json")
+    assert "the corpus was complete already" in output.stderr
+    data = json.loads(output.stdout)
+    assert (data["digest"], data["n_vocab"]) == (manifest.digest, 408)
+    assert [section["tokens"] for section in data["parts"]] == [manifest.train.tokens, manifest.val.tokens]
 
 
 @pytest.mark.slow
 def test_short_documents_leave_most_of_a_block_empty_and_that_is_said(folder: Path) -> None:
     (folder / "short.txt").write_text("\n\n".join(f"A short text, the {k} of all." for k in range(50)))
     short: Options = ["data", "text", "--input", "short.txt", "--out", "short", "--tokenizer", "tokenizer"]
-    told = ettsweep(*short, "--val-fraction", 0.2).stderr
+    stderr = ettsweep(*short, "--val-fraction", 0.2).stderr
     train = read_manifest(folder / "short").train
     assert train.blocks == train.documents
     assert (
         f"documents are short: blocks of up to 512 tokens have {train.tokens / train.blocks:.0f} on average, "
         "the rest is padding; --set model.tokens=64 has less padding; if each text file is one document: --documents file"
-    ) in told
+    ) in stderr
     assert "documents are short" not in ettsweep(*SMALL).stderr
 
 
 def test_hints_are_such_as_help(folder: Path) -> None:
     lines = [json.dumps({"text": f"{k}: {TOPICS[0][:400]}"}) for k in range(50)]
     (folder / "some.jsonl").write_text("\n".join([*lines, '{"text": " "}']))
-    some: Options = ["data", "text", "--input", "some.jsonl", "--out", "some", "--tokenizer", "tokenizer"]
-    told = ettsweep(*some, "--val-fraction", 1e-9).stderr.splitlines()
+    values: Options = ["data", "text", "--input", "some.jsonl", "--out", "some", "--tokenizer", "tokenizer"]
+    fields = ettsweep(*values, "--val-fraction", 1e-9).stderr.splitlines()
     train = read_manifest(folder / "some").train
     mean = train.tokens / train.blocks
     assert 129 < mean < 256, "no length that is a power of two has room for it below 512"
-    assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is padding" in told
-    assert "1 document without text was left out" in told
+    assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is padding" in fields
+    assert "1 document without text was left out" in fields
     assert (
         "validation has 1 block of up to 512 tokens, too few for a precise val_loss: use a larger --val-fraction"
-        in told
+        in fields
     )
-    assert "too few for a precise" not in ettsweep(*some, "--val-fraction", 0.9, "--yes").stderr
+    assert "too few for a precise" not in ettsweep(*values, "--val-fraction", 0.9, "--yes").stderr
 
 
 def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
-    done = ettsweep(*SMALL[:6], "--bpe-tokens", 600, "--val-fraction", 1e-9)
-    assert "vocabulary 608" in done.stderr
-    assert "few documents: --val-fraction 1e-09 would leave one side empty" in done.stderr
+    result = ettsweep(*SMALL[:6], "--bpe-tokens", 600, "--val-fraction", 1e-9)
+    assert "vocabulary 608" in result.stderr
+    assert "few documents: --val-fraction 1e-09 would leave one side empty" in result.stderr
     assert read_manifest(folder / "out").val.documents == 1
 
 
@@ -119,8 +119,8 @@ def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
 )
 def test_a_mistake_is_told_in_a_line_and_leaves_nothing(folder: Path, options: Options, code: int, words: str) -> None:
     before = files(folder)
-    done = ettsweep("data", "text", *([] if "--out" in options else ["--out", "out"]), *options, code=code)
-    assert words in done.stderr
+    result = ettsweep("data", "text", *([] if "--out" in options else ["--out", "out"]), *options, code=code)
+    assert words in result.stderr
     assert files(folder) == before
     assert not (folder / "out").exists()
 
@@ -142,9 +142,9 @@ def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, 
     ettsweep(*SMALL)
     before = files(folder / "out")
     digest = read_manifest(folder / "out").digest
-    told = ettsweep(*options, code=2).stderr
-    assert f"out holds corpus {digest}, made with {how.format(folder=folder)}; runs that use it cannot resume" in told
-    assert "ettsweep: no answer; --yes skips this question" in told
+    stderr = ettsweep(*options, code=2).stderr
+    assert f"out holds corpus {digest}, made with {how.format(folder=folder)}; runs that use it cannot resume" in stderr
+    assert "ettsweep: no answer; --yes skips this question" in stderr
     assert files(folder / "out") == before
     ettsweep(*options, "--yes")
     assert read_manifest(folder / "out").digest != digest or "--documents" in options
@@ -157,15 +157,15 @@ def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -
     before, old = files(folder / "out"), read_manifest(folder / "out")
     with (folder / "a.jsonl").open("a") as text:
         text.write(changed)
-    told = ettsweep(*SMALL, code=2).stderr
-    assert f"out holds corpus {old.digest}, made from text that has changed since" in told
-    assert "use another --out to keep both" in told
-    assert "ettsweep: no answer; --yes skips this question" in told
+    stderr = ettsweep(*SMALL, code=2).stderr
+    assert f"out holds corpus {old.digest}, made from text that has changed since" in stderr
+    assert "use another --out to keep both" in stderr
+    assert "ettsweep: no answer; --yes skips this question" in stderr
     assert before.items() <= files(folder / "out").items()
     assert open_corpus(folder / "out").digest == old.digest
-    told = ettsweep(*SMALL, "--yes").stderr
-    assert f"replaces corpus {old.digest}" in told
-    assert "the corpus was complete already" in told, "what was tokenised before the question is kept"
+    stderr = ettsweep(*SMALL, "--yes").stderr
+    assert f"replaces corpus {old.digest}" in stderr
+    assert "the corpus was complete already" in stderr, "what was tokenised before the question is kept"
     assert (
         read_manifest(folder / "out").train.documents + read_manifest(folder / "out").val.documents == len(TOPICS) + 1
     )
@@ -176,19 +176,19 @@ def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -
 def test_somebody_at_a_terminal_is_asked(folder: Path) -> None:
     ettsweep(*SMALL)
     digest = read_manifest(folder / "out").digest
-    code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="n")
+    code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="n")
     assert (code, read_manifest(folder / "out").digest) == (1, digest)
-    assert "replace it? [y/N]" in told
-    code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
-    assert (code, f"replaces corpus {digest}" in told, told.count("replace it?")) == (0, True, 1)
+    assert "replace it? [y/N]" in messages
+    code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
+    assert (code, f"replaces corpus {digest}" in messages, messages.count("replace it?")) == (0, True, 1)
     assert read_manifest(folder / "out").digest != digest
     digest = read_manifest(folder / "out").digest
     with (folder / "a.jsonl").open("a") as text:
         text.write(json.dumps({"text": TOPICS[0] + " And more."}) + "\n")
-    code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="n")
-    assert (code, told.count("replace it? [y/N]"), read_manifest(folder / "out").digest) == (1, 1, digest)
-    code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
-    assert (code, f"replaces corpus {digest}" in told) == (0, True)
+    code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="n")
+    assert (code, messages.count("replace it? [y/N]"), read_manifest(folder / "out").digest) == (1, 1, digest)
+    code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
+    assert (code, f"replaces corpus {digest}" in messages) == (0, True)
 
 
 # --- kills ------------------------------------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ def records(out: Path) -> list[Path]:
 
 
 def children(process: "subprocess.Popen[str]") -> list[int]:
-    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in found]
+    lines = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in lines]
 
 
 def deaf_to_ctrl_c(pid: int) -> bool:
@@ -235,10 +235,10 @@ def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> N
         open_corpus(out)
     left = f".{'0' * 24}-0.bin.{'0' * 32}.tmp"
     (out / "shards" / left).write_bytes(b"what a kill in the middle of a file leaves")
-    done = ettsweep(*long, "--out", "killed")
-    kept = re.search(r"(\d+) of (\d+) shards were finished before", done.stderr)
-    assert kept is not None
-    assert int(kept[1]) >= count >= 8
+    result = ettsweep(*long, "--out", "killed")
+    search_result = re.search(r"(\d+) of (\d+) shards were finished before", result.stderr)
+    assert search_result is not None
+    assert int(search_result[1]) >= count >= 8
     ettsweep(*long, "--out", "undisturbed")
     assert files(out) == files(folder / "undisturbed")
     assert open_corpus(out).digest == read_manifest(folder / "undisturbed").digest
@@ -249,15 +249,15 @@ def test_a_process_that_is_killed_ends_the_command_which_then_goes_on(folder: Pa
     wait_for(lambda: len(records(folder / "out")) >= 2, "finished parts")
     worker = max(children(process))  # the lowest is what counts shared resources
     os.kill(worker, signal.SIGKILL)
-    done = ended(process, code=1)
+    ended_result = ended(process, code=1)
     count = len(records(folder / "out"))
-    assert done.stderr == (
+    assert ended_result.stderr == (
         "ettsweep: a process was killed, perhaps for lack of memory: try fewer --workers\n"
         f"{count} shards are finished and kept: run the same command again to continue\n"
     )
-    again = re.search(r"(\d+) of \d+ shards were finished before", ettsweep(*long, "--out", "out").stderr)
-    assert again is not None
-    assert int(again[1]) == count
+    search_result = re.search(r"(\d+) of \d+ shards were finished before", ettsweep(*long, "--out", "out").stderr)
+    assert search_result is not None
+    assert int(search_result[1]) == count
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) -> None:
@@ -267,11 +267,13 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) 
     assert len(children(process)) >= 2
     assert all(deaf_to_ctrl_c(pid) for pid in children(process)), "they would print tracebacks"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
-    done = ended(process, code=130)
-    told = re.search(r"ettsweep: interrupted; (\d+) shards are finished and kept: run the same command", done.stderr)
-    assert told is not None
-    assert int(told[1]) == len(records(out)) >= 2
-    assert done.stderr.count("\n") == 1
+    ended_result = ended(process, code=130)
+    search_result = re.search(
+        r"ettsweep: interrupted; (\d+) shards are finished and kept: run the same command", ended_result.stderr
+    )
+    assert search_result is not None
+    assert int(search_result[1]) == len(records(out)) >= 2
+    assert ended_result.stderr.count("\n") == 1
     assert not list(out.rglob("*.tmp"))
 
 
@@ -294,16 +296,16 @@ def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:
         [ETTSWEEP, *map(str, SMALL), "--val-fraction", "0.1", "--yes"], stdout=theirs, stderr=theirs
     )
     os.close(theirs)
-    seen = b""
+    observed = b""
     while True:
         try:
-            seen += os.read(ours, 2**16)
+            observed += os.read(ours, 2**16)
         except OSError:  # the other end is closed
             break
     os.close(ours)
     assert process.wait(PATIENCE_S) == 0
-    assert b"tokenising" in seen
-    assert b"validation" in seen
+    assert b"tokenising" in observed
+    assert b"validation" in observed
 
 
 # --- the doctor -------------------------------------------------------------------------------------------------------
@@ -313,8 +315,8 @@ def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:
 def test_the_doctor_compares_a_corpus_with_what_a_grid_is_for(folder: Path) -> None:
     ettsweep(*SMALL)
     manifest = read_manifest(folder / "out")
-    done = ettsweep("doctor", "--data", "out", "--format", "json")
-    rows = [(row["check"], row["state"]) for row in json.loads(done.stdout)]
+    result = ettsweep("doctor", "--data", "out", "--format", "json")
+    rows = [(row["check"], row["state"]) for row in json.loads(result.stdout)]
     names = ("form", "text", "training text", "validation text", "vocabulary", "tokenizer", "shards")
     assert rows[-7:] == [(name, "ok") for name in names]
     model = {"kind": "encdec", "width": 8, "depth": 1, "heads": 2, "vocabulary": 999, "tokens": 32}
@@ -330,8 +332,8 @@ def test_the_doctor_compares_a_corpus_with_what_a_grid_is_for(folder: Path) -> N
     }
     (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
     environment = {**os.environ, "ETTSWEEP_TEXT": str(folder / "out")}
-    done = ettsweep("doctor", "--grid", "grid.yaml", "--format", "json", code=1, env=environment)
-    failed = {row["check"]: row["detail"] for row in json.loads(done.stdout) if row["state"] == "failed"}
+    result = ettsweep("doctor", "--grid", "grid.yaml", "--format", "json", code=1, env=environment)
+    failed = {row["check"]: row["detail"] for row in json.loads(result.stdout) if row["state"] == "failed"}
     assert failed["vocabulary"] == (
         "the text has 408 tokens, the model 999: --set model.vocabulary=408, or tokenise with another --tokenizer"
     )

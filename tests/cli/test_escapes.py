@@ -42,18 +42,18 @@ def assert_harmless(seen: str) -> None:
     ],
 )
 def test_what_a_run_says_is_spelled_out(run: str, command: str) -> None:
-    words = [word.replace("RUN", run).replace("{nasty}", NASTY) for word in command.split(" ")]
-    done = ettsweep(*words, code=None)
-    assert_harmless(done.stdout + done.stderr)
+    replaces = [token.replace("RUN", run).replace("{nasty}", NASTY) for token in command.split(" ")]
+    result = ettsweep(*replaces, code=None)
+    assert_harmless(result.stdout + result.stderr)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "show RUN", "logs RUN"])
 def test_nor_does_a_terminal_obey_it(run: str, command: str) -> None:
-    code, seen = at_a_terminal(*command.replace("RUN", run).split())
+    code, observed = at_a_terminal(*command.replace("RUN", run).split())
     assert code in (0, 1)
-    assert "Traceback" not in seen
-    assert_harmless(seen)
+    assert "Traceback" not in observed
+    assert_harmless(observed)
 
 
 def test_nor_does_the_screen_of_watch(run: str) -> None:
@@ -66,6 +66,6 @@ def test_nor_does_the_screen_of_watch(run: str) -> None:
 
 def test_a_folder_of_any_name_can_be_watched(run: str, tmp_path: Path) -> None:
     Path("results").rename(folder := tmp_path / f"r{NASTY.replace('/', '')}")
-    done = ettsweep("watch", "--results", folder, code=1)
-    assert f"/r{SPELLED.replace('/', '')}: 0/1 run finished" in done.stderr
+    result = ettsweep("watch", "--results", folder, code=1)
+    assert f"/r{SPELLED.replace('/', '')}: 0/1 run finished" in result.stderr
     assert run in ettsweep("show", run, "--results", folder).stdout

@@ -20,7 +20,7 @@ Ask = Callable[..., list[RunSpec]]
 
 
 @pytest.fixture
-def ask(tmp_path: Path, results: Path) -> Ask:
+def request_sweep(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for a sweep of the small grid, whose criterion is a bound."""
 
     def asked(name: str, **changes: Any) -> list[RunSpec]:
@@ -33,49 +33,49 @@ def ask(tmp_path: Path, results: Path) -> Ask:
 
 def told(text: str, command: str) -> list[str]:
     """Return the words of the only one of the commands in a text that is of a name."""
-    found = [shlex.split(words) for words in re.findall(r"`ettsweep ([^`]*)`", text)]
-    (words,) = [words for words in found if words[0] == command]
-    return words
+    splits = [shlex.split(message) for message in re.findall(r"`ettsweep ([^`]*)`", text)]
+    (message,) = [message for message in splits if message[0] == command]
+    return message
 
 
-def test_a_verdict_that_is_open_tells_to_go_on_with_it_alone(call: Call, results: Path, ask: Ask) -> None:
-    both = ["standard", "ntk"]
-    ask("b", strategies=both)
-    for spec in ask("a", strategies=both):
+def test_a_verdict_that_is_open_tells_to_go_on_with_it_alone(call: Call, results: Path, request_sweep: Ask) -> None:
+    values = ["standard", "ntk"]
+    request_sweep("b", strategies=values)
+    for spec in request_sweep("a", strategies=values):
         finish(results, spec, 1 + abs(spec.lr - 0.25))
     options = ["--sweep", "a", "--strategy", "standard", "--at", "2^-2,2^-2"]
-    done = call("verify-optimum", *options, "--dry-run", "--results", results, code=1)
-    words = told(done.err, "verify-optimum")
-    assert words == ["verify-optimum", *options, "--follow", "--results", str(results)]
-    again = call(*[word for word in words if word != "--follow"], "--dry-run", "--format", "json", code=1)
-    assert [(v["sweep"], v["strategy"]) for v in again.json] == [("a", "standard")]
+    result = call("verify-optimum", *options, "--dry-run", "--results", results, code=1)
+    message = told(result.err, "verify-optimum")
+    assert message == ["verify-optimum", *options, "--follow", "--results", str(results)]
+    output = call(*[token for token in message if token != "--follow"], "--dry-run", "--format", "json", code=1)
+    assert [(v["sweep"], v["strategy"]) for v in output.json] == [("a", "standard")]
 
 
-def test_runs_that_wait_are_taken_on_of_what_was_meant(call: Call, results: Path, ask: Ask) -> None:
-    RunDir.create(results, ask("a")[0])
-    other = RunDir.create(results, ask("b", seeds=[1])[0])
-    done = call("status", "--sweep", "a", "--results", results)
-    assert told(done.err, "retry") == ["retry", "--sweep", "a", "--state", "missing", "--results", str(results)]
-    done = call("status", other.id, "--results", results)
-    assert told(done.err, "retry") == ["retry", other.id, "--state", "missing", "--results", str(results)]
+def test_runs_that_wait_are_taken_on_of_what_was_meant(call: Call, results: Path, request_sweep: Ask) -> None:
+    RunDir.create(results, request_sweep("a")[0])
+    other = RunDir.create(results, request_sweep("b", seeds=[1])[0])
+    result = call("status", "--sweep", "a", "--results", results)
+    assert told(result.err, "retry") == ["retry", "--sweep", "a", "--state", "missing", "--results", str(results)]
+    result = call("status", other.id, "--results", results)
+    assert told(result.err, "retry") == ["retry", other.id, "--state", "missing", "--results", str(results)]
 
 
-def test_runs_that_stand_still_are_listed_of_what_was_meant(call: Call, results: Path, ask: Ask) -> None:
+def test_runs_that_stand_still_are_listed_of_what_was_meant(call: Call, results: Path, request_sweep: Ask) -> None:
     for name, seed in (("b", 1), ("a", 0)):
-        for spec in ask(name, lr={"range": [-3, 3]}, seeds=[seed]):
+        for spec in request_sweep(name, lr={"range": [-3, 3]}, seeds=[seed]):
             RunDir.create(results, spec).cancel()
-    done = call("grid", "--grid", "a.yaml", "--seeds", "0", "--results", results)
-    words = told(done.err, "status")
-    assert words == ["status", "--sweep", "a", "--state", State.CANCELLED.value, "--results", str(results)]
-    assert len(call(*words, "--format", "json").json) == 7
+    result = call("grid", "--grid", "a.yaml", "--seeds", "0", "--results", results)
+    message = told(result.err, "status")
+    assert message == ["status", "--sweep", "a", "--state", State.CANCELLED.value, "--results", str(results)]
+    assert len(call(*message, "--format", "json").json) == 7
 
 
-def test_a_search_tells_to_go_on_with_what_proposes_its_points(call: Call, results: Path, ask: Ask) -> None:
-    for spec in ask("a", lr={"range": [-1, 1]}, strategies=["standard", "ntk"]):
+def test_a_search_tells_to_go_on_with_what_proposes_its_points(call: Call, results: Path, request_sweep: Ask) -> None:
+    for spec in request_sweep("a", lr={"range": [-1, 1]}, strategies=["standard", "ntk"]):
         finish(results, spec, 1 + abs(spec.lr - 0.25))
-    asked = ["--strategy", "standard", "--sampler", "random", "--trials", "3"]
-    done = call("search", "--sweep", "a", *asked, "--no-follow", "--dry-run", "--results", results, code=1)
-    assert told(done.err, "search") == ["search", "--sweep", "a", *asked, "--results", str(results)]
+    values = ["--strategy", "standard", "--sampler", "random", "--trials", "3"]
+    result = call("search", "--sweep", "a", *values, "--no-follow", "--dry-run", "--results", results, code=1)
+    assert told(result.err, "search") == ["search", "--sweep", "a", *values, "--results", str(results)]
 
 
 def test_who_detaches_is_told_how_to_see_the_same_runs(capsys: pytest.CaptureFixture[str]) -> None:

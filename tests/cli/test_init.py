@@ -24,7 +24,7 @@ SMALL = [f"model.{field}" for field in ("width=8", "depth=1", "heads=2")]
 
 def trained(grid: Path, results: Path, *sets: str) -> list[float]:
     """Train what a grid asks for with one seed, to its end; return the best scores."""
-    options = [word for value in sets for word in ("--set", value)]
+    options = [token for value in sets for token in ("--set", value)]
     ettsweep(
         *("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", "--seeds", "0"), *options
     )
@@ -47,13 +47,13 @@ def test_all_models_and_tasks_have_a_proposal() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_template_for_each_task_is_one_that_grid_takes(task: str, call: Call, tmp_path: Path) -> None:
-    told = call("init", "--task", task, "--out", "mine.yaml").err
+    err = call("init", "--task", task, "--out", "mine.yaml").err
     assert load_sweep_spec(tmp_path / "mine.yaml").recipe.task.kind == task
     plan = ("grid", "--grid", "mine.yaml", "--dry-run")
     if TASKS[task].comes_with_package:
-        assert "`ettsweep grid --grid mine.yaml --dry-run` prints the plan" in told
+        assert "`ettsweep grid --grid mine.yaml --dry-run` prints the plan" in err
     else:
-        assert "`ettsweep grid --grid mine.yaml --data PATH --dry-run` prints the plan" in told
+        assert "`ettsweep grid --grid mine.yaml --data PATH --dry-run` prints the plan" in err
         assert "--data" in call("grid", "--grid", "mine.yaml", code=1).err
     if task == "text":  # whose runs are bound to the text at hand
         assert "no text given; pass --data DIR" in call(*plan, code=1).err
@@ -65,13 +65,13 @@ def test_the_template_for_each_task_is_one_that_grid_takes(task: str, call: Call
 def test_the_template_for_each_model_makes_the_runs_of_its_shipped_grid(model: str, call: Call, tmp_path: Path) -> None:
     grid = SHIPPED / f"{SHIPPED_GRIDS[model]}.yaml"
     path = written(call, tmp_path, "--model", model)
-    found, shipped = load_sweep_spec(path), load_sweep_spec(grid)
+    result, shipped = load_sweep_spec(path), load_sweep_spec(grid)
     if f"model: {model}" in grid.read_text():
-        assert found.specs() == shipped.specs()
-        criteria = [resolve_criterion([sweep_spec.criterion]) for sweep_spec in (found, shipped)]
-        assert not criteria[0].differing_fields(criteria[1], task_kind(found.recipe.task).metric)
+        assert result.specs() == shipped.specs()
+        criteria = [resolve_criterion([sweep_spec.criterion]) for sweep_spec in (result, shipped)]
+        assert not criteria[0].differing_fields(criteria[1], task_kind(result.recipe.task).metric)
     else:
-        assert found.recipe.model == named_models()[model]
+        assert result.recipe.model == named_models()[model]
     assert max(map(len, path.read_text().splitlines())) <= 120
 
 
@@ -80,8 +80,8 @@ def test_each_key_has_a_comment_and_all_choices_are_named(call: Call, tmp_path: 
     for before, line in pairwise(lines):
         if not line.startswith("#") and "{lr:" not in line:  # a centre, whose key has one
             assert "#" in line or before.lstrip().startswith("#"), line
-    for word in (*TASKS.keys() - {"pydoc", "text"}, *("tf32", "bf16", "sgd", "linear", "fixed", "s=0.25", "paper")):
-        assert word in "".join(lines)
+    for token in (*TASKS.keys() - {"pydoc", "text"}, *("tf32", "bf16", "sgd", "linear", "fixed", "s=0.25", "paper")):
+        assert token in "".join(lines)
 
 
 def test_another_width_starts_where_theory_carries_the_centre(call: Call, tmp_path: Path) -> None:
@@ -140,11 +140,11 @@ def test_data_that_are_not_there_or_are_others_are_refused(call: Call, tmp_path:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.jsonl.gz").touch()
     for text in ("corpus", "corpus/a.jsonl.gz"):
-        told = call("init", "--data", text, code=1).err
-        assert f"{text} holds text: `ettsweep data text --input {tmp_path / text} --out DIR` makes token shards" in told
+        err = call("init", "--data", text, code=1).err
+        assert f"{text} holds text: `ettsweep data text --input {tmp_path / text} --out DIR` makes token shards" in err
     shutil.rmtree(tmp_path / "corpus")
-    told = call("init", "--task", "text", "--data", "nowhere", code=1).err
-    assert "`ettsweep data text --input FILES --out DIR` creates one" in told
+    err = call("init", "--task", "text", "--data", "nowhere", code=1).err
+    assert "`ettsweep data text --input FILES --out DIR` creates one" in err
     assert not list(tmp_path.iterdir())
 
 

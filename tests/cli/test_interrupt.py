@@ -34,7 +34,7 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
     tmp_path: Path, program: str, command: str, at: str, code: int
 ) -> None:
     write_grid(tmp_path / "grid.yaml")
-    done = subprocess.run(
+    completed = subprocess.run(
         [*program.split(), *command.split()],
         cwd=tmp_path,
         env=ctrl_c_at(at),
@@ -43,8 +43,8 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
         check=False,
         timeout=PATIENCE_S,
     )
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.removeprefix("1 run to train\n") == ("ettsweep: interrupted\n" if code == 130 else "")
+    assert (completed.returncode, completed.stdout) == (code, "")
+    assert completed.stderr.removeprefix("1 run to train\n") == ("ettsweep: interrupted\n" if code == 130 else "")
 
 
 def test_ctrl_c_ends_an_import_that_hangs(tmp_path: Path) -> None:
@@ -60,9 +60,11 @@ def test_ctrl_c_ends_an_import_that_hangs(tmp_path: Path) -> None:
 def test_who_has_it_ignored_is_not_interrupted(at: str, tmp_path: Path) -> None:
     """As whoever starts a command with nohup, or in the background of a script."""
     ignoring = f"trap '' INT; exec {ETTSWEEP} sweeps"
-    done = subprocess.run(["sh", "-c", ignoring], cwd=tmp_path, env=ctrl_c_at(at), capture_output=True, check=False)
-    assert done.returncode == 0
-    assert b"no sweeps yet" in done.stderr
+    completed = subprocess.run(
+        ["sh", "-c", ignoring], cwd=tmp_path, env=ctrl_c_at(at), capture_output=True, check=False
+    )
+    assert completed.returncode == 0
+    assert b"no sweeps yet" in completed.stderr
 
 
 def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_command(tmp_path: Path) -> None:
@@ -83,5 +85,7 @@ def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_comm
 
 
 def test_the_module_is_the_command() -> None:
-    done = subprocess.run([*MODULE.split(), "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == subprocess.run([ETTSWEEP, "--version"], capture_output=True, text=True, check=True).stdout
+    completed = subprocess.run([*MODULE.split(), "--version"], capture_output=True, text=True, check=True)
+    assert (
+        completed.stdout == subprocess.run([ETTSWEEP, "--version"], capture_output=True, text=True, check=True).stdout
+    )

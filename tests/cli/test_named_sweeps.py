@@ -41,15 +41,15 @@ def finish(results: Path, spec: RunSpec, score: float) -> None:
 
 
 @pytest.fixture
-def ask(tmp_path: Path, results: Path) -> Ask:
+def request_sweep(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for a grid under a name, and finishes its runs with what `score` makes of them."""
 
     def asked(name: str, score: Callable[[RunSpec], float | None] | None = None, **changes: Any) -> list[RunSpec]:
         sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", **changes))
         keep(results, sweep_spec)
         for spec in sweep_spec.specs():
-            if score and (made := score(spec)) is not None:
-                finish(results, spec, made)
+            if score and (score_result := score(spec)) is not None:
+                finish(results, spec, score_result)
         return sweep_spec.specs()
 
     return asked
@@ -62,8 +62,8 @@ def falling(spec: RunSpec) -> float:
 
 def verdicts(call: Call, results: Path, *options: object, code: int | None = None) -> dict[str, dict[str, Any]]:
     """Return what `verify-optimum` says of each sweep, of one family each."""
-    done = call("verify-optimum", "--dry-run", "--results", results, "--format", "json", *options, code=code)
-    return {row["sweep"]: row for row in done.json}
+    result = call("verify-optimum", "--dry-run", "--results", results, "--format", "json", *options, code=code)
+    return {row["sweep"]: row for row in result.json}
 
 
 def states(call: Call, results: Path, *options: object) -> dict[str, tuple[str, str]]:
@@ -75,8 +75,8 @@ def states(call: Call, results: Path, *options: object) -> dict[str, tuple[str, 
 # --- a verdict belongs to a sweep -----------------------------------------------------------------------------------
 
 
-def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
-    ask("both", falling, **BOTH)
+def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_sweep: Ask, tmp_path: Path) -> None:
+    request_sweep("both", falling, **BOTH)
     free = verdicts(call, results, code=1)
     assert (free["both"]["verdict"], free["both"]["wd"]) == ("edge", 0.125)
     hint = (
@@ -98,22 +98,26 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     keep(results, sweep_spec.model_copy(update={"grid": "held.yaml"}))
     for spec in sweep_spec.specs():
         finish(results, spec, falling(spec))
-    both = verdicts(call, results, code=1)
-    assert (both["held"]["verdict"], len(both["held"]["neighbours"]), both["held"]["wd"]) == ("optimal", 2, 0.125)
-    assert both["both"]["verdict"] == "edge"
+    verdicts_result = verdicts(call, results, code=1)
+    assert (
+        verdicts_result["held"]["verdict"],
+        len(verdicts_result["held"]["neighbours"]),
+        verdicts_result["held"]["wd"],
+    ) == ("optimal", 2, 0.125)
+    assert verdicts_result["both"]["verdict"] == "edge"
     assert verdicts(call, results, "-s", "held", code=0).keys() == {"held"}
-    told = call("verify-optimum", "--dry-run", "--results", results, code=1).err
+    err = call("verify-optimum", "--dry-run", "--results", results, code=1).err
     assert (
         "standard is edge at (2^-2, 2^-3) in both, optimal at (2^-2, 2^-3) in held: "
-        "lr was requested from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in told
+        "lr was requested from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in err
     )
 
     keep(results, load_sweep_spec(tmp_path / "both.yaml"))  # asked for once more
-    assert verdicts(call, results) == both
+    assert verdicts(call, results) == verdicts_result
     shutil.copytree(results, tmp_path / "elsewhere")
     for number, path in enumerate(sorted((tmp_path / "elsewhere").rglob("*"), reverse=True)):
         os.utime(path, (number, number))
-    assert verdicts(call, tmp_path / "elsewhere") == both
+    assert verdicts(call, tmp_path / "elsewhere") == verdicts_result
     pages = [call("report", "--results", results, "--format", "json").json]
     assert [row["verdict"] for row in pages[0]] == ["edge", "optimal"]
     page = unescape((results / "report" / "report.html").read_text())
@@ -122,10 +126,10 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     assert "wd is searched in steps of 1 / fixed at 2^-3" in page
 
 
-def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, results: Path, ask: Ask) -> None:
+def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, results: Path, request_sweep: Ask) -> None:
     """Not of each whose lattice it lies on: of those that ask for it, or had it trained beyond what they asked for."""
-    low = ask("low", falling, lr={"range": [-1, 0]})
-    ask("high", falling, lr={"range": [0, 1]})
+    low = request_sweep("low", falling, lr={"range": [-1, 0]})
+    request_sweep("high", falling, lr={"range": [0, 1]})
     finish(results, climbed := low[0].with_point(2.0, low[0].wd, 0), 5.0)
 
     def told(command: str) -> dict[str, str]:
@@ -133,28 +137,28 @@ def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, resu
         text = (results / "report" / "tables" / "runs.csv").read_text() if command.startswith("report") else text
         return {row["run"]: row["sweep"] for row in csv.DictReader(io.StringIO(text))}
 
-    known = told("status")
-    assert sorted(known.values()) == ["high", "high, low", "high, low", "low"]
-    assert known[climbed.run_id] == "high, low", "which nobody asks for"
-    assert told("report") == known
+    reference = told("status")
+    assert sorted(reference.values()) == ["high", "high, low", "high, low", "low"]
+    assert reference[climbed.run_id] == "high, low", "which nobody asks for"
+    assert told("report") == reference
     cost = "4 finished runs: 0.04 device hours; 1 of them for several sweeps: 0.01 device hours saved"
     assert cost in (results / "report" / "report.html").read_text()
-    assert told("report -s high").items() <= known.items()
+    assert told("report -s high").items() <= reference.items()
     assert "<td>high, low" in (results / "report" / "report.html").read_text()
 
 
-def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, ask: Ask) -> None:
-    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, request_sweep: Ask) -> None:
+    specs = request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
     for spec, code in zip(specs, ("aaaa", "bbbb", "aaaa"), strict=True):
         origin = {"packages": {"ettsweep": "0.9", "torch": f"2.{code[0]}"}, "code": code}
         attempt = RunDir(results / "runs" / spec.run_id).latest_attempt()
         assert attempt
         attempt.provenance_path.write_text(json.dumps(origin))
-    told = call("verify-optimum", "--dry-run", "--results", results).err
+    err = call("verify-optimum", "--dry-run", "--results", results).err
     assert (
         "w8 standard: runs of different versions are compared: 2 trained by ettsweep 0.9, code aaaa, "
         f"{specs[1].run_id} by ettsweep 0.9, code bbbb (there torch was 2.a, is 2.b)\n"
-        f"`ettsweep show {specs[1].run_id} --reproduce --results {results}` lists" in told
+        f"`ettsweep show {specs[1].run_id} --reproduce --results {results}` lists" in err
     )
     (verdict,) = verdicts(call, results).values()
     assert {"version": "ettsweep 0.9, code bbbb", "runs": [specs[1].run_id]} in verdict["versions"]
@@ -192,12 +196,12 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
     ],
 )
 def test_another_question_is_answered_with_a_command_that_asks_it(
-    call: Call, results: Path, ask: Ask, options: list[str], told: str, free: str
+    call: Call, results: Path, request_sweep: Ask, options: list[str], told: str, free: str
 ) -> None:
-    ask("w8")
-    done = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
-    assert f"sweep w8 is for another recipe or lattice: {told}" in done.err.replace("lr of standard is ", "")
-    command = shlex.split(done.err.strip().splitlines()[-1])
+    request_sweep("w8")
+    result = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
+    assert f"sweep w8 is for another recipe or lattice: {told}" in result.err.replace("lr of standard is ", "")
+    command = shlex.split(result.err.strip().splitlines()[-1])
     assert command[:1] + command[-2:] == ["ettsweep", "--name", free]
     assert call(*command[1:]).out.startswith("run")
 
@@ -212,26 +216,28 @@ def test_another_question_is_answered_with_a_command_that_asks_it(
     ],
 )
 def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(
-    call: Call, results: Path, ask: Ask, options: list[str], told: str
+    call: Call, results: Path, request_sweep: Ask, options: list[str], told: str
 ) -> None:
-    ask("w8")
-    asked = ("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
-    done = call(*asked, *options, code=2)
-    assert told in done.err
-    assert "is for another recipe or lattice" not in done.err
+    request_sweep("w8")
+    values = ("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
+    result = call(*values, *options, code=2)
+    assert told in result.err
+    assert "is for another recipe or lattice" not in result.err
 
 
-def test_two_grid_files_of_one_stem_are_told_apart(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
-    ask("w8")
+def test_two_grid_files_of_one_stem_are_told_apart(
+    call: Call, results: Path, request_sweep: Ask, tmp_path: Path
+) -> None:
+    request_sweep("w8")
     (tmp_path / "other").mkdir()
     write_grid(tmp_path / "other" / "w8.yaml", task="digits", recipe=OTHER)
-    done = call("grid", "--grid", "other/w8.yaml", "--dry-run", "--results", results, code=2)
-    assert "batch_size is 32 there, 16 here" in done.err
-    assert "--grid other/w8.yaml --dry-run" in done.err
+    result = call("grid", "--grid", "other/w8.yaml", "--dry-run", "--results", results, code=2)
+    assert "batch_size is 32 there, 16 here" in result.err
+    assert "--grid other/w8.yaml --dry-run" in result.err
 
 
-def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, ask: Ask) -> None:
-    ask("w8", strategies=["standard", "mup"], seeds=[0, 1])
+def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep("w8", strategies=["standard", "mup"], seeds=[0, 1])
     for options, strategies, seeds in (
         (["--strategy", "mup"], {"mup"}, {0, 1}),
         (["--seeds", "1"], {"standard", "mup"}, {1}),
@@ -255,25 +261,25 @@ def test_a_seed_that_could_be_meant_as_a_number_of_seeds_is_told(
     call: Call, tmp_path: Path, written: object, options: list[str], told: str | None
 ) -> None:
     write_grid(tmp_path / "w8.yaml", seeds=written)
-    said = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
-    assert said.count(told or "only seed") == (told is not None)
+    err = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
+    assert err.count(told or "only seed") == (told is not None)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])
 def test_a_name_that_could_be_a_path_or_a_run_is_refused(call: Call, results: Path, tmp_path: Path, name: str) -> None:
     write_grid(tmp_path / "w8.yaml")
-    done = call("grid", "--grid", "w8.yaml", f"--name={name}", "--results", results, code=2)
-    assert "--name" in done.err
-    assert "\x1b" not in done.err
+    result = call("grid", "--grid", "w8.yaml", f"--name={name}", "--results", results, code=2)
+    assert "--name" in result.err
+    assert "\x1b" not in result.err
     assert not results.exists()
 
 
 # --- sweeps: list, rename, note, archive ----------------------------------------------------------------------------
 
 
-def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Path, ask: Ask) -> None:
-    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
-    ask("wide", strategies=["standard", "mup"], recipe=OTHER)
+def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Path, request_sweep: Ask) -> None:
+    specs = request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    request_sweep("wide", strategies=["standard", "mup"], recipe=OTHER)
     call("sweeps", "note", "w8", "the narrow one", "--results", results)
     w8, wide = call("sweeps", "--results", results, "--format", "json").json
     assert (w8["sweep"], w8["note"], w8["families"], w8["runs"]) == ("w8", "the narrow one", 1, "3 done")
@@ -281,10 +287,10 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
         round(len(specs) * 0.01, 4),
         "standard optimal by the paper's comparison of means",
     )
-    asked = (results / "sweeps" / "w8" / "0002.yaml").stat()
+    stat_result = (results / "sweeps" / "w8" / "0002.yaml").stat()
     os.utime(results / "sweeps" / "w8" / "0002.yaml", (10**10, 10**10))
     (changed, _) = call("sweeps", "--results", results, "--format", "json").json
-    os.utime(results / "sweeps" / "w8" / "0002.yaml", (asked.st_atime, asked.st_mtime))
+    os.utime(results / "sweeps" / "w8" / "0002.yaml", (stat_result.st_atime, stat_result.st_mtime))
     assert (changed.pop("last change"), w8.pop("last change")[-4:]) == ("2286-11-20 17:46 UTC", " UTC")
     assert changed == w8
     assert (wide["families"], wide["runs"], wide["device h"]) == (2, "6 missing", 0)
@@ -293,40 +299,48 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
         assert "the narrow one" in call("sweeps", "--results", results, "--format", form).out
     call("sweeps", "rename", "w8", "narrow", "--results", results)
     assert set(states(call, results, "--state", "done").values()) == {("narrow", "done")}
-    for name, told in (("wide", "there is a sweep wide already"), ("a/b", "new name 'a/b': "), ("narrow", "already")):
-        assert told in call("sweeps", "rename", "narrow", name, "--results", results, code=2).err
+    for name, messages in (
+        ("wide", "there is a sweep wide already"),
+        ("a/b", "new name 'a/b': "),
+        ("narrow", "already"),
+    ):
+        assert messages in call("sweeps", "rename", "narrow", name, "--results", results, code=2).err
     assert "unknown sweep 'w8'" in call("sweeps", "note", "w8", "x", "--results", results, code=2).err
     assert "no sweeps yet" in call("sweeps", "--results", "nowhere").err
 
 
-def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, ask: Ask) -> None:
-    ask("w8")
-    done = call("sweeps", "--results", results, "archive", "w8", code=2)
-    assert "put the options of `sweeps archive` after its name" in done.err
+def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep("w8")
+    result = call("sweeps", "--results", results, "archive", "w8", code=2)
+    assert "put the options of `sweeps archive` after its name" in result.err
     assert not load_sweep_store(results).sweeps["w8"].is_archived
 
 
 def test_what_is_asked_for_of_an_archived_sweep_can_be_seen(
-    call: Call, results: Path, ask: Ask, tmp_path: Path
+    call: Call, results: Path, request_sweep: Ask, tmp_path: Path
 ) -> None:
-    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25), seeds=[0, 1])
+    request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25), seeds=[0, 1])
     call("sweeps", "archive", "w8", "--results", results)
-    done = call("verify-optimum", "--results", results, code=2)
-    assert "all sweeps are archived: w8; select one with --sweep" in done.err
-    done = call("grid", "--grid", "w8.yaml", "--note", "again", "--results", results)
-    assert "sweep w8 is changed, and no longer archived" in done.err
+    result = call("verify-optimum", "--results", results, code=2)
+    assert "all sweeps are archived: w8; select one with --sweep" in result.err
+    result = call("grid", "--grid", "w8.yaml", "--note", "again", "--results", results)
+    assert "sweep w8 is changed, and no longer archived" in result.err
     assert verdicts(call, results).keys() == {"w8"}
 
 
-def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, ask: Ask) -> None:
-    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25) if spec.strategy.s is None else None, strategies=["standard", "mup"])
-    done = call("grid", "--grid", "w8.yaml", "--strategy", "standard", "--results", results)
-    assert f"3 other runs of sweep w8 are missing: `ettsweep verify-optimum --sweep w8 --results {results}`" in done.err
+def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep(
+        "w8", lambda spec: 1 + abs(spec.lr - 0.25) if spec.strategy.s is None else None, strategies=["standard", "mup"]
+    )
+    result = call("grid", "--grid", "w8.yaml", "--strategy", "standard", "--results", results)
+    assert (
+        f"3 other runs of sweep w8 are missing: `ettsweep verify-optimum --sweep w8 --results {results}`" in result.err
+    )
 
 
-def test_an_archived_sweep_is_hidden_and_whole(call: Call, results: Path, ask: Ask) -> None:
-    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
-    ask("w16", recipe=OTHER)
+def test_an_archived_sweep_is_hidden_and_whole(call: Call, results: Path, request_sweep: Ask) -> None:
+    specs = request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    request_sweep("w16", recipe=OTHER)
     before = states(call, results)
     call("sweeps", "archive", "w8", "--results", results)
     assert verdicts(call, results).keys() == {"w16"}
@@ -339,15 +353,15 @@ def test_an_archived_sweep_is_hidden_and_whole(call: Call, results: Path, ask: A
     assert states(call, results) == before
 
 
-def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, ask: Ask) -> None:
-    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
-    ask("bad", recipe=OTHER)
+def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    request_sweep("bad", recipe=OTHER)
     path = results / "sweeps" / "bad" / "0001.yaml"
-    for content, told in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "repair the file")):
+    for content, messages in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "repair the file")):
         path.write_text(content)
-        done = call("verify-optimum", "--dry-run", "--results", results)
-        assert f"sweep bad is left out: {path}: " in done.err
-        assert told in done.err
+        result = call("verify-optimum", "--dry-run", "--results", results)
+        assert f"sweep bad is left out: {path}: " in result.err
+        assert messages in result.err
         assert "left out" in call("sweeps", "--results", results).err
         (results / "sweeps" / "w8").rename(results / "away")
         assert "no sweep can be read" in call("verify-optimum", "--results", results, code=1).err
@@ -357,55 +371,55 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, as
         assert str(path) in call("grid", "--grid", "bad.yaml", "--results", results, code=1).err
 
 
-def test_sweeps_none_of_which_can_be_read_are_a_failure(call: Call, results: Path, ask: Ask) -> None:
-    for name, told in (("bad", "1 sweep cannot be read"), ("worse", "2 sweeps cannot be read")):
-        ask(name)
+def test_sweeps_none_of_which_can_be_read_are_a_failure(call: Call, results: Path, request_sweep: Ask) -> None:
+    for name, messages in (("bad", "1 sweep cannot be read"), ("worse", "2 sweeps cannot be read")):
+        request_sweep(name)
         (results / "sweeps" / name / "0001.yaml").write_bytes(bytes(200))
-        done = call("sweeps", "--results", results, code=1)
-        assert told in done.err
-        assert f"sweep {name} is left out" in done.err
-        assert "makes one" not in done.err
+        result = call("sweeps", "--results", results, code=1)
+        assert messages in result.err
+        assert f"sweep {name} is left out" in result.err
+        assert "makes one" not in result.err
 
 
 # --- runs that are shared, and those of nobody ----------------------------------------------------------------------
 
 
-def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path, ask: Ask) -> None:
-    mine, theirs = ask("w8"), ask("seeds", seeds=[0, 1])
+def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path, request_sweep: Ask) -> None:
+    mine, theirs = request_sweep("w8"), request_sweep("seeds", seeds=[0, 1])
     shared = {spec.run_id for spec in mine}
     for spec in theirs:
         RunDir.create(results, spec)
-    done = call("cancel", "--sweep", "seeds", "--yes", "--results", results)
-    assert "3 runs are kept: sweep w8 needs them too" in done.err
-    assert "3 runs cancelled" in done.err
-    found = states(call, results)
-    assert {run for run, (_, state) in found.items() if state == "cancelled"} == found.keys() - shared
+    result = call("cancel", "--sweep", "seeds", "--yes", "--results", results)
+    assert "3 runs are kept: sweep w8 needs them too" in result.err
+    assert "3 runs cancelled" in result.err
+    states_result = states(call, results)
+    assert {run for run, (_, state) in states_result.items() if state == "cancelled"} == states_result.keys() - shared
     call("sweeps", "archive", "w8", "--results", results)
     assert "3 runs cancelled" in call("cancel", "--sweep", "seeds", "--yes", "--results", results).err
 
 
-def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, ask: Ask) -> None:
+def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, request_sweep: Ask) -> None:
     """Nobody asks for it, and it lies on both lattices: either may have climbed there."""
-    (first, *_) = ask("w8")
-    ask("wider", lr={"range": [-2, 1]})
+    (first, *_) = request_sweep("w8")
+    request_sweep("wider", lr={"range": [-2, 1]})
     RunDir.create(results, climbed := first.with_point(first.lr * 16, first.wd, 0))
     assert states(call, results)[climbed.run_id][0] == "w8, wider"
-    done = call("cancel", "--sweep", "wider", "--yes", "--results", results)
-    assert "1 run is kept: sweep w8 needs it too" in done.err
+    result = call("cancel", "--sweep", "wider", "--yes", "--results", results)
+    assert "1 run is kept: sweep w8 needs it too" in result.err
     assert states(call, results)[climbed.run_id][1] == "missing"
 
 
-def test_runs_belong_to_the_sweep_that_asks_for_them(call: Call, results: Path, ask: Ask) -> None:
-    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
-    more = ask("wider", lambda spec: 1 + abs(spec.lr - 0.25), lr={"range": [-2, 1]}, seeds=[0, 1])
+def test_runs_belong_to_the_sweep_that_asks_for_them(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    extra = request_sweep("wider", lambda spec: 1 + abs(spec.lr - 0.25), lr={"range": [-2, 1]}, seeds=[0, 1])
     assert len(states(call, results, "-s", "w8")) == 3
-    assert len(states(call, results, "-s", "wider")) == len(more) == 8
+    assert len(states(call, results, "-s", "wider")) == len(extra) == 8
     w8, wider = call("sweeps", "--results", results, "--format", "json").json
     assert (w8["runs"], w8["device h"], wider["runs"], wider["device h"]) == ("3 done", 0.03, "8 done", 0.08)
 
 
-def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results: Path, ask: Ask) -> None:
-    (first, *_) = ask("w8")
+def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results: Path, request_sweep: Ask) -> None:
+    (first, *_) = request_sweep("w8")
     RunDir.create(results, first)
     finish(results, elsewhere := first.with_point(0.3, first.wd, 0), 0.1)
     assert states(call, results) == {first.run_id: ("w8", "missing"), elsewhere.run_id: ("-", "done")}
@@ -415,8 +429,8 @@ def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results:
     assert verdicts(call, results)["w8"]["reason"].startswith("no finished point yet")
 
 
-def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results: Path, ask: Ask) -> None:
-    (first, *_) = ask("w8")
+def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results: Path, request_sweep: Ask) -> None:
+    (first, *_) = request_sweep("w8")
     attempt = RunDir.create(results, first).claim({}, after=0)
     assert attempt
     attempt.record_failure("error", "RuntimeError: out of luck")
@@ -427,7 +441,7 @@ def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results:
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
     assert "w8" not in shown()
-    ask("more", seeds=[0, 1])
+    request_sweep("more", seeds=[0, 1])
     assert "more, w8" in shown()
 
 
@@ -436,17 +450,17 @@ def at_a_terminal(*arguments: object, answers: dict[str, str]) -> str:
     screen, terminal = pty.openpty()
     process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
-    shown = ""
+    text = ""
     with contextlib.suppress(OSError):  # the terminal is gone with the last process at it
-        while part := os.read(screen, 4096).decode(errors="replace"):
-            shown += part
+        while content := os.read(screen, 4096).decode(errors="replace"):
+            text += content
             for question in list(answers):
-                if question in shown:
+                if question in text:
                     os.write(screen, f"{answers.pop(question)}\n".encode())
     os.close(screen)
     assert process.wait() == 1
-    assert not answers, f"never asked in {shown}"
-    return " ".join(shown.split())
+    assert not answers, f"never asked in {text}"
+    return " ".join(text.split())
 
 
 # --- a climb asks before it spends ----------------------------------------------------------------------------------
@@ -460,18 +474,21 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
     follow = ("--follow", "--results", results)
     with warm_workers(forks):
         call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
-        done = call("verify-optimum", *follow, "--format", "json", code=1)
-        rounds = [line.split(":")[0] for line in done.err.splitlines() if " trains " in line]
+        result = call("verify-optimum", *follow, "--format", "json", code=1)
+        rounds = [line.split(":")[0] for line in result.err.splitlines() if " trains " in line]
         assert rounds == ["this round trains 1 run", "the next trains 1 run", "the next trains 1 run"]
-        assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in done.err
-        assert "device hours: stopped\n`ettsweep verify-optimum --follow --max-runs N" in done.err
+        assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in result.err
+        assert "device hours: stopped\n`ettsweep verify-optimum --follow --max-runs N" in result.err
         assert len(runs_in(results)) == 6
-        assert done.json[0]["verdict"] == "edge"
-        asked = at_a_terminal("verify-optimum", *follow, answers={"continue? [y/N]": "\x04"})
-        assert ": stopped" in asked, "nothing is lost where the question is not answered"
-        asked = at_a_terminal("verify-optimum", *follow, answers={"continue? [y/N]": "n"})
-        assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in asked
-        assert ": stopped" in asked
+        assert result.json[0]["verdict"] == "edge"
+        at_a_terminal_result = at_a_terminal("verify-optimum", *follow, answers={"continue? [y/N]": "\x04"})
+        assert ": stopped" in at_a_terminal_result, "nothing is lost where the question is not answered"
+        at_a_terminal_result = at_a_terminal("verify-optimum", *follow, answers={"continue? [y/N]": "n"})
+        assert (
+            "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about "
+            in at_a_terminal_result
+        )
+        assert ": stopped" in at_a_terminal_result
         assert len(runs_in(results)) == 6
         call("verify-optimum", *follow, "--max-runs", 2, code=1)
         assert len(runs_in(results)) == 8
@@ -485,18 +502,18 @@ def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Fo
         write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**12, "wd": 0.25}})
     )
     keep(results, sweep_spec)
-    answers, told = [True, False], []
+    answers, messages = [True, False], []
 
     def agree(words: str) -> bool:
-        told.append((words, len(runs_in(results))))
+        messages.append((words, len(runs_in(results))))
         return answers.pop(0)
 
     (sweep,) = load_sweep_store(results).select()
     context = CommandContext(results, LocalProfile(slots=1), console=Console(stderr=True))
     with warm_workers(forks):
-        done = verify_rounds(sweep.studies, context, confirm=agree)
-    assert [count for _, count in told] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
-    assert done.verification.stop_reasons == [told[-1][0]]
-    done.verification.plan(read_run_index(results))
-    assert done.verification.stop_reasons == [told[-1][0]], "whoever said no is not asked again"
+        verify_rounds_result = verify_rounds(sweep.studies, context, confirm=agree)
+    assert [count for _, count in messages] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
+    assert verify_rounds_result.verification.stop_reasons == [messages[-1][0]]
+    verify_rounds_result.verification.plan(read_run_index(results))
+    assert verify_rounds_result.verification.stop_reasons == [messages[-1][0]], "whoever said no is not asked again"
     assert len(runs_in(results)) == 9

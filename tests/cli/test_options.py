@@ -56,7 +56,7 @@ def test_options_that_nothing_fits_together_are_named(tmp_path: Path, call: Call
     ):
         keep(results, sweep_spec)
     model = "vit-n8-l1-h2-p4-i8-c1-k10"
-    told = call("verify-optimum", "--model", model, "--strategy", "ntk", "--results", results, code=2).err
-    assert told.startswith(f"ettsweep: --model {model} --strategy ntk: no study matches all of these; available: ")
-    assert f"a {model} standard (" in told
-    assert "b vit-n16-l1-h2-p4-i8-c1-k10 ntk (" in told
+    err = call("verify-optimum", "--model", model, "--strategy", "ntk", "--results", results, code=2).err
+    assert err.startswith(f"ettsweep: --model {model} --strategy ntk: no study matches all of these; available: ")
+    assert f"a {model} standard (" in err
+    assert "b vit-n16-l1-h2-p4-i8-c1-k10 ntk (" in err

@@ -33,24 +33,24 @@ def values(path: Path) -> dict[str, list[float | None]]:
 
 
 def test_a_report_writes_a_journal_of_the_families_that_it_is_of(call: Call, results: Path, journal: Path) -> None:
-    asked = ("report", "--results", results, "--optuna", journal)
-    assert f"wrote {journal}: 3 trials of 2 studies, for optuna-dashboard\n" in call(*asked).err
+    cases = ("report", "--results", results, "--optuna", journal)
+    assert f"wrote {journal}: 3 trials of 2 studies, for optuna-dashboard\n" in call(*cases).err
     assert values(journal) == {"w8 standard": [1.125, 1.0, 1.25], "w8 mup": []}
     assert (results / "report" / "report.html").is_file()
-    assert f"wrote {journal}: 3 trials of 1 study, for optuna-dashboard\n" in call(*asked, "--strategy", "standard").err
+    assert f"wrote {journal}: 3 trials of 1 study, for optuna-dashboard\n" in call(*cases, "--strategy", "standard").err
     assert values(journal) == {"w8 standard": [1.125, 1.0, 1.25]}
 
 
 def test_a_study_of_somebody_else_is_left_alone(call: Call, results: Path, journal: Path) -> None:
     optuna.create_study(study_name="mine", storage=JournalStorage(JournalFileBackend(str(journal))))
     before = journal.read_bytes()
-    done = call("report", "--results", results, "--optuna", journal, code=2)
-    told = "exists, and is not a journal that ettsweep wrote; choose another file, or move it away"
-    assert done.err == f"ettsweep: --optuna {journal}: {told}\n"
+    result = call("report", "--results", results, "--optuna", journal, code=2)
+    text = "exists, and is not a journal that ettsweep wrote; choose another file, or move it away"
+    assert result.err == f"ettsweep: --optuna {journal}: {text}\n"
     assert journal.read_bytes() == before
     assert not (results / "report").exists(), "it is seen before anything is written"
 
 
 def test_where_it_cannot_be_written_the_option_is_named(call: Call, results: Path, journal: Path) -> None:
-    done = call("report", "--results", results, "--optuna", journal / "nowhere" / "w8.journal", code=1)
-    assert "choose another folder with --optuna" in done.err
+    result = call("report", "--results", results, "--optuna", journal / "nowhere" / "w8.journal", code=1)
+    assert "choose another folder with --optuna" in result.err

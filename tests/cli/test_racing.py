@@ -28,7 +28,7 @@ def noisy(spec: RunSpec, slope: float = 1.0) -> float:
 
 
 @pytest.fixture
-def ask(tmp_path: Path, results: Path) -> Ask:
+def request_sweep(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for the small grid, judged by a bound, and finishes its runs with noisy scores."""
 
     def asked(slope: float = 1.0, **changes: Any) -> list[RunSpec]:
@@ -47,8 +47,8 @@ def verify(call: Call, results: Path, *options: object, code: int | None = None)
 
 def bought(call: Call, results: Path) -> list[tuple[str, str]]:
     """Return lr and seed of the runs that would be submitted."""
-    shown = call("verify-optimum", "--dry-run", "--results", results, code=None).out
-    return re.findall(r"^\w+ +submit .* (2\^\S+) +2\^-2 +(\d+) +missing", shown, re.MULTILINE)
+    out = call("verify-optimum", "--dry-run", "--results", results, code=None).out
+    return re.findall(r"^\w+ +submit .* (2\^\S+) +2\^-2 +(\d+) +missing", out, re.MULTILINE)
 
 
 def specs(results: Path) -> list[RunSpec]:
@@ -58,44 +58,44 @@ def specs(results: Path) -> list[RunSpec]:
 # --- verdicts and what they say -------------------------------------------------------------------------------------
 
 
-def test_a_clear_optimum_is_one_by_either_rule(call: Call, results: Path, ask: Ask) -> None:
-    ask()
+def test_a_clear_optimum_is_one_by_either_rule(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep()
     assert verify(call, results, "--dry-run", code=0).json[0]["verdict"] == "optimal"
     assert verify(call, results, "--dry-run", "--rule", "paper", code=0).json[0]["verdict"] == "optimal"
 
 
-def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results: Path, ask: Ask) -> None:
-    ask(slope=0.1, seeds=[0])
-    done = verify(call, results, "--dry-run", "--rule", "paper", code=0)
-    assert done.json[0]["reason"] == "its mean is better than those of all 2 neighbours"
-    done = verify(call, results, "--dry-run", code=1)
-    assert done.json[0]["verdict"] == "unresolved"
-    assert "noise unknown" in done.json[0]["reason"]
-    told = "; 6 more runs, about 0.06 device hours, would tell: 2 more seeds of the candidate and its neighbours;"
-    assert told in done.json[0]["reason"]
-    assert "by the paper's comparison of means it is optimal" in done.json[0]["reason"]
-    assert "trains the seeds that decide most" in done.err
+def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep(slope=0.1, seeds=[0])
+    verify_result = verify(call, results, "--dry-run", "--rule", "paper", code=0)
+    assert verify_result.json[0]["reason"] == "its mean is better than those of all 2 neighbours"
+    verify_result = verify(call, results, "--dry-run", code=1)
+    assert verify_result.json[0]["verdict"] == "unresolved"
+    assert "noise unknown" in verify_result.json[0]["reason"]
+    text = "; 6 more runs, about 0.06 device hours, would tell: 2 more seeds of the candidate and its neighbours;"
+    assert text in verify_result.json[0]["reason"]
+    assert "by the paper's comparison of means it is optimal" in verify_result.json[0]["reason"]
+    assert "trains the seeds that decide most" in verify_result.err
 
 
-def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results: Path, ask: Ask) -> None:
-    asked = ask()
+def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results: Path, request_sweep: Ask) -> None:
+    requested = request_sweep()
     before = verify(call, results, "--dry-run").json[0]
     rows = call("seeds", "--count", 4, "--dry-run", "--results", results, "--format", "json").json
     fresh = [row["seed"] for row in rows]
     assert fresh == [3, 4, 5, 6]
     assert not {*fresh} & {*RACING_SEEDS}
-    best = asked[0].with_point(before["lr"], before["wd"], 0)
+    best = requested[0].with_point(before["lr"], before["wd"], 0)
     for number, seed in enumerate(fresh):
         finish(results, best.with_point(best.lr, best.wd, seed), 9.0 + number)
     after = verify(call, results, "--dry-run").json[0]
-    assert [one["score"] for one in after.pop("fresh")] == [9.0, 10.0, 11.0, 12.0]
+    assert [item["score"] for item in after.pop("fresh")] == [9.0, 10.0, 11.0, 12.0]
     assert before.pop("fresh") == []
     assert after == before
 
 
-def test_no_fresh_seed_is_one_of_a_race(call: Call, results: Path, ask: Ask) -> None:
+def test_no_fresh_seed_is_one_of_a_race(call: Call, results: Path, request_sweep: Ask) -> None:
     """Also where a sweep's own seeds end just below those of races."""
-    ask(seeds=[RACING_SEEDS.start - 3, RACING_SEEDS.start - 2, RACING_SEEDS.start - 1])
+    request_sweep(seeds=[RACING_SEEDS.start - 3, RACING_SEEDS.start - 2, RACING_SEEDS.start - 1])
     rows = call("seeds", "--count", 2, "--dry-run", "--results", results, "--format", "json").json
     assert [row["seed"] for row in rows] == [RACING_SEEDS.stop, RACING_SEEDS.stop + 1]
 
@@ -103,33 +103,33 @@ def test_no_fresh_seed_is_one_of_a_race(call: Call, results: Path, ask: Ask) -> 
 # --- what is bought -------------------------------------------------------------------------------------------------
 
 
-def test_without_follow_only_missing_neighbours_are_bought(call: Call, results: Path, ask: Ask) -> None:
+def test_without_follow_only_missing_neighbours_are_bought(call: Call, results: Path, request_sweep: Ask) -> None:
     """One seed of each, of the sweep's four; a verdict that is open for want of seeds asks for none."""
-    ask(slope=0.1, lr={"range": [-1, 0]}, seeds=[0, 1, 2, 3], criterion={"margin": "0.1%"})
+    request_sweep(slope=0.1, lr={"range": [-1, 0]}, seeds=[0, 1, 2, 3], criterion={"margin": "0.1%"})
     assert bought(call, results) == [("2^-1", "0")]
     finish(results, spec := specs(results)[0].with_point(0.5, 0.25, 0), noisy(spec, 0.1))
-    done = verify(call, results, code=1)
-    assert done.json[0]["verdict"] == "unresolved"
+    verify_result = verify(call, results, code=1)
+    assert verify_result.json[0]["verdict"] == "unresolved"
     assert not (results / "jobs").exists()
 
 
 # --- budgets --------------------------------------------------------------------------------------------------------
 
 
-def test_fewer_seeds_than_were_asked_for_are_refused(call: Call, results: Path, ask: Ask) -> None:
-    ask()
-    done = call("verify-optimum", "--follow", "--max-seeds", 2, "--results", results, code=2)
-    assert done.err == "ettsweep: --max-seeds 2: w8 standard already requests 3 seeds per point\n"
+def test_fewer_seeds_than_were_asked_for_are_refused(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep()
+    result = call("verify-optimum", "--follow", "--max-seeds", 2, "--results", results, code=2)
+    assert result.err == "ettsweep: --max-seeds 2: w8 standard already requests 3 seeds per point\n"
     call("verify-optimum", "--max-seeds", 3, "--dry-run", "--results", results, code=None)
 
 
-def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, ask: Ask) -> None:
-    asked = ask(seeds=[0, 1])
-    centre = asked[len(asked) // 2]
+def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, request_sweep: Ask) -> None:
+    requested = request_sweep(seeds=[0, 1])
+    centre = requested[len(requested) // 2]
     for seed in (RACING_SEEDS[0], RACING_SEEDS[1]):
         finish(results, spec := centre.with_point(centre.lr, centre.wd, seed), noisy(spec))
-    done = call("verify-optimum", "--follow", "--max-seeds", 3, "--results", results, code=2)
-    assert done.err.splitlines()[-1] == "ettsweep: --max-seeds 3: w8 standard already has 4 seeds at (2^-2, 2^-2)"
+    result = call("verify-optimum", "--follow", "--max-seeds", 3, "--results", results, code=2)
+    assert result.err.splitlines()[-1] == "ettsweep: --max-seeds 3: w8 standard already has 4 seeds at (2^-2, 2^-2)"
     call("verify-optimum", "--max-seeds", 4, "--dry-run", "--results", results, code=None)
 
 
@@ -141,26 +141,26 @@ def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, ask: 
     ],
 )
 def test_a_budget_that_is_spent_trains_nothing(
-    call: Call, results: Path, ask: Ask, budget: tuple[str, int], told: str
+    call: Call, results: Path, request_sweep: Ask, budget: tuple[str, int], told: str
 ) -> None:
-    ask(slope=0.1, criterion={"margin": "0.1%"})
+    request_sweep(slope=0.1, criterion={"margin": "0.1%"})
     before = len(runs_in(results))
-    done = verify(call, results, "--follow", *budget, code=1)
-    assert done.json[0]["verdict"] == "unresolved"
-    assert told in done.err
+    verify_result = verify(call, results, "--follow", *budget, code=1)
+    assert verify_result.json[0]["verdict"] == "unresolved"
+    assert told in verify_result.err
     assert len(runs_in(results)) == before
     assert not (results / "jobs").exists()
 
 
 @pytest.mark.usefixtures("process")
-def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, ask: Ask, forks: Forks) -> None:
+def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, request_sweep: Ask, forks: Forks) -> None:
     """Points near the candidate that were never run may have as many; once all have, there is no further run."""
-    ask(slope=0.1, criterion={"margin": "0.1%"})
+    request_sweep(slope=0.1, criterion={"margin": "0.1%"})
     before = len(runs_in(results))
     with warm_workers(forks):
-        done = verify(call, results, "--follow", "--max-seeds", 3, code=1)
-    assert done.json[0]["verdict"] == "unresolved"
-    assert "--max-seeds 3 allows no further seed" in done.err
+        verify_result = verify(call, results, "--follow", "--max-seeds", 3, code=1)
+    assert verify_result.json[0]["verdict"] == "unresolved"
+    assert "--max-seeds 3 allows no further seed" in verify_result.err
     specs = [run.spec() for run in runs_in(results)]
     assert len(specs) > before
     assert max(Counter((spec.lr, spec.wd) for spec in specs).values()) == 3
@@ -186,9 +186,9 @@ def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(
 
 
 @pytest.mark.usefixtures("process")
-def test_a_race_goes_on_after_its_command_is_killed(results: Path, ask: Ask, tmp_path: Path) -> None:
+def test_a_race_goes_on_after_its_command_is_killed(results: Path, request_sweep: Ask, tmp_path: Path) -> None:
     """Its worker lives on; the same command waits for the runs that are under way, and starts none in their place."""
-    asked = {spec.run_id for spec in ask(recipe=LONG, seeds=[0])}
+    run_ids = {spec.run_id for spec in request_sweep(recipe=LONG, seeds=[0])}
     follow = (
         "verify-optimum",
         "--follow",
@@ -202,16 +202,16 @@ def test_a_race_goes_on_after_its_command_is_killed(results: Path, ask: Ask, tmp
     command = start(*follow, cwd=tmp_path)
 
     def begun() -> list[RunDir]:
-        return [run for run in runs_in(results) if run.id not in asked and run.attempt_numbers()]
+        return [run for run in runs_in(results) if run.id not in run_ids and run.attempt_numbers()]
 
     wait_for(begun, "the first run of the race")
     command.kill()
     command.communicate()
-    raced = {run.id for run in runs_in(results)} - asked
+    raced = {run.id for run in runs_in(results)} - run_ids
     assert len(raced) == 3, "one more seed of each point"
-    done = start(*follow, "--max-runs", 0, cwd=tmp_path)
-    done.communicate(timeout=PATIENCE_S)
-    assert {run.id for run in runs_in(results)} == asked | raced
+    start_result = start(*follow, "--max-runs", 0, cwd=tmp_path)
+    start_result.communicate(timeout=PATIENCE_S)
+    assert {run.id for run in runs_in(results)} == run_ids | raced
     assert {run.id: (run.attempt_numbers(), run.status().state) for run in runs_in(results)} == dict.fromkeys(
-        asked | raced, ([1], State.DONE)
+        run_ids | raced, ([1], State.DONE)
     )

@@ -26,41 +26,41 @@ def started(
 
 
 def lines(losses: Sequence[float | None], evaluations: dict[int, float] | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    collected: list[dict[str, Any]] = []
     for step, loss in enumerate(losses, 1):
-        found.append({"step": step, "loss": loss, "grad_norm": 1.0})
+        collected.append({"step": step, "loss": loss, "grad_norm": 1.0})
         if step in (evaluations or {}):
-            found.append({"step": step, "val_loss": (evaluations or {})[step], "val_accuracy": 0.5})
-    return found
+            collected.append({"step": step, "val_loss": (evaluations or {})[step], "val_accuracy": 0.5})
+    return collected
 
 
 def shown(results: Path, spec: RunSpec, *options: object) -> dict[str, list[str]]:
     """Return what is shown, by label; lines without one belong to the one above."""
     out = ettsweep("show", spec.run_id, "--results", results, *options).stdout
-    found: dict[str, list[str]] = {}
+    collected: dict[str, list[str]] = {}
     label = ""
     for line in out.splitlines():
         label = line[:11].strip() or label
-        found.setdefault(label, []).append(line[11:])
-    return found
+        collected.setdefault(label, []).append(line[11:])
+    return collected
 
 
 def test_a_run_in_training_is_summed_up_as_far_as_it_is(results: Path, spec: RunSpec) -> None:
     losses: list[float | None] = [2.0**-k for k in range(8)]
     attempt = started(results, spec, losses, {4: 0.5, 8: 0.7})
     attempt.append(attempt.timings_path, [{"step": 8, "progress": 8 / 24, "wall_s": 90.0, "steps_per_s": 12.5}])
-    seen = shown(results, spec)
-    assert seen["run"] == [spec.run_id]
-    assert seen["point"] == ["ntk, lr 2^0, wd 2^-6, seed 0"]
-    assert seen["state"][0].startswith("running: on ")
-    assert seen["progress"] == ["8 of 24 steps"]
-    assert seen["loss"] == ["1 at step 1, 0.007812 at 8, lowest 0.007812 at 8"]
-    assert seen["val_loss"] == ["0.5 at step 4, 0.7 at 8, lowest 0.5 at 4"]
-    assert seen["best"] == ["best_loss 0.5 at step 4"]
-    assert seen["spikes"] == ["none"]
-    assert seen["time"] == ["1 min 30 s, 12.5 steps/s"]
-    assert seen["attempt 1"][0].startswith("from the start, ")
-    assert seen["folder"] == [str(results / "runs" / spec.run_id)]
+    observed = shown(results, spec)
+    assert observed["run"] == [spec.run_id]
+    assert observed["point"] == ["ntk, lr 2^0, wd 2^-6, seed 0"]
+    assert observed["state"][0].startswith("running: on ")
+    assert observed["progress"] == ["8 of 24 steps"]
+    assert observed["loss"] == ["1 at step 1, 0.007812 at 8, lowest 0.007812 at 8"]
+    assert observed["val_loss"] == ["0.5 at step 4, 0.7 at 8, lowest 0.5 at 4"]
+    assert observed["best"] == ["best_loss 0.5 at step 4"]
+    assert observed["spikes"] == ["none"]
+    assert observed["time"] == ["1 min 30 s, 12.5 steps/s"]
+    assert observed["attempt 1"][0].startswith("from the start, ")
+    assert observed["folder"] == [str(results / "runs" / spec.run_id)]
 
 
 def test_metrics_reach_back_over_attempts(results: Path, spec: RunSpec) -> None:
@@ -70,10 +70,10 @@ def test_metrics_reach_back_over_attempts(results: Path, spec: RunSpec) -> None:
     assert second
     second.record_resume(1, 2)
     second.append(second.metrics_path, [{"step": 3, "loss": 2.5}])
-    seen = shown(results, spec)
-    assert seen["loss"] == ["4 at step 1, 2.5 at 3, lowest 2.5 at 3"]
-    assert seen["attempt 1"][0].endswith("ended: the slot was needed")
-    assert seen["attempt 2"][0].startswith("from attempt 1, step 2")
+    observed = shown(results, spec)
+    assert observed["loss"] == ["4 at step 1, 2.5 at 3, lowest 2.5 at 3"]
+    assert observed["attempt 1"][0].endswith("ended: the slot was needed")
+    assert observed["attempt 2"][0].startswith("from attempt 1, step 2")
 
 
 def test_spikes_are_counted_and_named(results: Path, make_spec: Make) -> None:
@@ -81,9 +81,9 @@ def test_spikes_are_counted_and_named(results: Path, make_spec: Make) -> None:
     losses: list[float | None] = [1.0 + 0.01 * (step % 3) for step in range(1, 61)]
     losses[39] = 9.0
     started(results, spec, losses)
-    seen = shown(results, spec)
-    assert seen["spikes"][0].startswith("1: loss at step 40, ")
-    assert seen["spikes"][0].endswith(" sigmas")
+    observed = shown(results, spec)
+    assert observed["spikes"][0].startswith("1: loss at step 40, ")
+    assert observed["spikes"][0].endswith(" sigmas")
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_a_diverged_run_says_at_which_step(last: float | None, told: str, result
     history = lines([1.0, 2.0, last])
     result = {"status": "diverged", "diverged_step": 3, "score": None, "steps": 3, "spike_events": []}
     assert RunDir(attempt.run).finish(result, history)
-    seen = shown(results, spec)
-    assert seen["state"] == ["diverged: at step 3"]
-    assert seen["loss"] == [told]
-    assert seen["best"] == ["no score: it ranks below all runs that have one"]
+    observed = shown(results, spec)
+    assert observed["state"] == ["diverged: at step 3"]
+    assert observed["loss"] == [told]
+    assert observed["best"] == ["no score: it ranks below all runs that have one"]
 
 
 def test_one_step_is_enough(results: Path, spec: RunSpec) -> None:
@@ -116,8 +116,8 @@ def test_no_finite_value_is_said(results: Path, spec: RunSpec) -> None:
 
 def test_without_metrics_the_rest_is_shown(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec)
-    seen = shown(results, spec)
-    assert (seen["state"], seen["metrics"]) == (["missing"], ["none yet"])
+    observed = shown(results, spec)
+    assert (observed["state"], observed["metrics"]) == (["missing"], ["none yet"])
     started(results, spec)
     assert shown(results, spec)["metrics"] == ["none yet"]
 
@@ -133,8 +133,8 @@ def test_without_metrics_the_rest_is_shown(results: Path, spec: RunSpec) -> None
 )
 def test_metrics_that_make_no_sense_are_told(text: str, results: Path, spec: RunSpec) -> None:
     started(results, spec).metrics_path.write_text(text)
-    (told,) = shown(results, spec)["metrics"]
-    assert "steps are missing" in told or "the file was edited" in told
+    (messages,) = shown(results, spec)["metrics"]
+    assert "steps are missing" in messages or "the file was edited" in messages
 
 
 @pytest.mark.parametrize("loss", ["NaN", '"high"', "null", "[1]", "1e999", "true"])
@@ -149,8 +149,8 @@ def test_edited_metrics_of_a_finished_run_are_told(results: Path, spec: RunSpec)
     run = RunDir(started(results, spec).run)
     assert run.finish({"status": "done", "score": 0.5, "spike_events": []}, lines([1.0]))
     run.metrics_path.write_text('{"step": 1, "loss": 0.1}\n')
-    (told,) = shown(results, spec)["metrics"]
-    assert "changed since the run finished" in told
+    (messages,) = shown(results, spec)["metrics"]
+    assert "changed since the run finished" in messages
 
 
 def test_a_broken_folder_says_what_is_wrong(results: Path, spec: RunSpec) -> None:
@@ -174,9 +174,9 @@ def test_a_terminal_has_colours_unless_nobody_wants_them(
     results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started(results, spec, [3.0, 2.0, 1.0])
-    _, seen = at_a_terminal("show", spec.run_id, "--results", results)
-    assert "\x1b[36m" in seen
+    _, observed = at_a_terminal("show", spec.run_id, "--results", results)
+    assert "\x1b[36m" in observed
     monkeypatch.setenv("NO_COLOR", "1")
-    _, seen = at_a_terminal("show", spec.run_id, "--results", results)
-    assert "\x1b[36m" not in seen
-    assert "lowest 1 at 3" in seen
+    _, observed = at_a_terminal("show", spec.run_id, "--results", results)
+    assert "\x1b[36m" not in observed
+    assert "lowest 1 at 3" in observed

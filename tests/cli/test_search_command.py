@@ -41,11 +41,11 @@ PROPOSED = re.compile(r"^w8 \w+: (\w+) suggests (.*)$", re.MULTILINE)
 
 def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
     """Return the lr that was proposed for each strategy, first to last, as files have it."""
-    found: dict[str, list[float]] = {}
+    collected: dict[str, list[float]] = {}
     for path in sorted((results / "sweeps" / sweep).glob("*.yaml")):
         for proposal in yaml.safe_load(path.read_text()).get("proposed") or ():
-            found.setdefault(proposal["strategy"], []).extend(point["lr"] for point in proposal["points"])
-    return found
+            collected.setdefault(proposal["strategy"], []).extend(point["lr"] for point in proposal["points"])
+    return collected
 
 
 # --- from a grid file to a verdict ------------------------------------------------------------------------------------
@@ -60,22 +60,22 @@ def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
     command = ("search", "--grid", "w8.yaml", "--sampler", sampler, "--trials", 6, "--max-runs", 60)
     command += ("--launch-set", "slots=1", "--results", results, "--format", "json")
     with warm_workers(forks):
-        done = call(*command)
+        result = call(*command)
         runs = {run.id for run in runs_in(results)}
-        again = call(*command)
-    (verdict,) = done.json
+        output = call(*command)
+    (verdict,) = result.json
     assert verdict["verdict"] == "optimal"
     assert {n["state"] for n in verdict["neighbours"]} <= {"done", "diverged"}
-    asked = proposed(results)["standard"]
-    assert asked[0] == 0.0625, "the centre comes first"
-    assert len(set(asked)) == len(asked) <= 6
-    assert all(0.0625 / 8 <= lr <= 0.0625 * 8 for lr in asked)
-    assert {match[0] for match in PROPOSED.findall(done.err)} == {sampler}
+    proposed_result = proposed(results)["standard"]
+    assert proposed_result[0] == 0.0625, "the centre comes first"
+    assert len(set(proposed_result)) == len(proposed_result) <= 6
+    assert all(0.0625 / 8 <= lr <= 0.0625 * 8 for lr in proposed_result)
+    assert {match[0] for match in PROPOSED.findall(result.err)} == {sampler}
     scored = {run.spec().lr: run.result() for run in runs_in(results) if run.spec().seed == 0}
-    assert set(asked) <= scored.keys()
+    assert set(proposed_result) <= scored.keys()
     assert {run.id for run in runs_in(results)} == runs, "nothing is run twice"
-    assert not PROPOSED.search(again.err)
-    assert again.json == done.json
+    assert not PROPOSED.search(output.err)
+    assert output.json == result.json
 
 
 def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, t
     keep(results, sweep_spec := load_sweep_spec(tmp_path / "w8.yaml"))
     for spec in sweep_spec.specs():
         finish(results, spec, 1 + abs(spec.lr - 0.25))
-    told = call("search", "--grid", "w8.yaml", "--lr-range=-3:3", "--dry-run", "--results", results, code=None)
-    (match,) = PROPOSED.findall(told.err)
+    result = call("search", "--grid", "w8.yaml", "--lr-range=-3:3", "--dry-run", "--results", results, code=None)
+    (match,) = PROPOSED.findall(result.err)
     assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
-    assert "1 run would be submitted" in told.err
+    assert "1 run would be submitted" in result.err
     assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "a dry run keeps nothing"
 
 
@@ -119,8 +119,8 @@ def test_nothing_is_proposed_that_the_budget_does_not_allow(
 def test_a_search_goes_on_after_its_command_is_killed(results: Path, tmp_path: Path) -> None:
     """Its worker lives on; the same command goes on from what was proposed, and has nothing run twice."""
     write_grid(tmp_path / "w8.yaml", **WIDE, recipe=LONG)
-    how = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
-    follow = ("search", "--grid", "w8.yaml", *how, "--results", results)
+    values = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
+    follow = ("search", "--grid", "w8.yaml", *values, "--results", results)
     command = start(*follow, cwd=tmp_path)
     wait_for(lambda: any(run.attempt_numbers() for run in runs_in(results)), "the first proposal to be trained")
     command.kill()
@@ -129,8 +129,8 @@ def test_a_search_goes_on_after_its_command_is_killed(results: Path, tmp_path: P
     ended(start(*follow, cwd=tmp_path), 1)
     assert proposed(results)["standard"][: len(before)] == before
     assert {(tuple(run.attempt_numbers()), run.status().state) for run in runs_in(results)} == {((1,), State.DONE)}
-    asked = proposed(results)["standard"]
-    assert len(asked) == len(set(asked)) > len(before)
+    proposed_result = proposed(results)["standard"]
+    assert len(proposed_result) == len(set(proposed_result)) > len(before)
 
 
 # --- where it starts --------------------------------------------------------------------------------------------------
@@ -156,14 +156,14 @@ def test_a_strategy_starts_from_the_optimum_of_another_through_the_map(
     """Under ntk lr is 8^1.5 = 2^4.5 times as large at width 8; the lattice of ntk is counted from another centre."""
     verified()
     centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
-    asked = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres, "--dry-run")
+    values = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres, "--dry-run")
     for source in ((), ("--from", "standard")):
-        told = call(*asked, *source, "--results", results, code=None)
+        result = call(*values, *source, "--results", results, code=None)
         assert (
             "w8 ntk starts from the optimum (2^-2, 2^-2) of standard, mapped to (2^2.5, 2^-6.5), nearest (5, 0.01)"
-            in told.err
+            in result.err
         )
-        assert PROPOSED.findall(told.err) == [("surface", "(5, 0.01)")]
+        assert PROPOSED.findall(result.err) == [("surface", "(5, 0.01)")]
 
 
 def test_a_sweep_that_is_there_is_searched_under_a_strategy_that_is_new_to_it(
@@ -171,11 +171,11 @@ def test_a_sweep_that_is_there_is_searched_under_a_strategy_that_is_new_to_it(
 ) -> None:
     """Its centre is the map of the other's, so the mapped optimum lies on its lattice."""
     verified()
-    told = call("search", "--sweep", "w8", "--strategy", "ntk", "--dry-run", "--results", results, code=None)
-    assert "mapped to (2^2.5, 2^-6.5), nearest (2^2.5, 2^-6.5)" in told.err
-    assert PROPOSED.findall(told.err) == [("surface", "(2^2.5, 2^-6.5)")]
-    done = call("search", "--sweep", "w8", "--strategy", "nkt", "--dry-run", "--results", results, code=2)
-    assert "unknown strategy 'nkt'" in done.err
+    result = call("search", "--sweep", "w8", "--strategy", "ntk", "--dry-run", "--results", results, code=None)
+    assert "mapped to (2^2.5, 2^-6.5), nearest (2^2.5, 2^-6.5)" in result.err
+    assert PROPOSED.findall(result.err) == [("surface", "(2^2.5, 2^-6.5)")]
+    output = call("search", "--sweep", "w8", "--strategy", "nkt", "--dry-run", "--results", results, code=2)
+    assert "unknown strategy 'nkt'" in output.err
 
 
 def test_a_start_beyond_the_ranges_is_the_nearest_within(
@@ -183,10 +183,10 @@ def test_a_start_beyond_the_ranges_is_the_nearest_within(
 ) -> None:
     verified()
     centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 0.25, wd: 0.01}}"
-    asked = ("search", "--grid", "w8.yaml", "--lr-range=-1:2", "--strategy", "ntk", "--set", centres, "--dry-run")
-    told = call(*asked, "--results", results, code=None)
-    assert "mapped to (2^2.5, 2^-6.5), nearest (2^0, 0.01)" in told.err
-    assert PROPOSED.findall(told.err) == [("surface", "(2^0, 0.01)")]
+    values = ("search", "--grid", "w8.yaml", "--lr-range=-1:2", "--strategy", "ntk", "--set", centres, "--dry-run")
+    result = call(*values, "--results", results, code=None)
+    assert "mapped to (2^2.5, 2^-6.5), nearest (2^0, 0.01)" in result.err
+    assert PROPOSED.findall(result.err) == [("surface", "(2^0, 0.01)")]
 
 
 def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
@@ -196,8 +196,8 @@ def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
     (first, *_) = verified()
     model = first.model.model_dump() | {"width": 16, "heads": 4}
     write_grid(tmp_path / "w16.yaml", model=model, criterion={}, lr={"range": [-3, 3]})
-    told = call("search", "--grid", "w16.yaml", "--from", "w8", "--dry-run", "--results", results, code=None)
-    assert "from the optimum (2^-2, 2^-2) of standard at width 8 of sweep w8, mapped to (2^-3, 2^-1)" in told.err
+    result = call("search", "--grid", "w16.yaml", "--from", "w8", "--dry-run", "--results", results, code=None)
+    assert "from the optimum (2^-2, 2^-2) of standard at width 8 of sweep w8, mapped to (2^-3, 2^-1)" in result.err
 
 
 @pytest.fixture
@@ -220,17 +220,17 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
     """Under standard lr is half as large at twice the width, and wd twice: 2^-1 and 2^-2 become 2^-2 and 2^-1."""
     assert {spec.lr for spec in cheaper} == {0.125, 0.25, 0.5}
     write_grid(tmp_path / "w8.yaml", **WIDE | {"wd": {"range": [-2, 2]}})
-    asked = ("search", "--grid", "w8.yaml", "--from", "cheap", "--dry-run", "--results", results)
-    refused = call(*asked, code=2)
+    values = ("search", "--grid", "w8.yaml", "--from", "cheap", "--dry-run", "--results", results)
+    refused = call(*values, code=2)
     assert "ettsweep: --from cheap: sweep cheap has no verified optimum: standard is " in refused.err
     assert "; `ettsweep verify-optimum --sweep cheap --follow " in refused.err
     assert " continues, and --unverified starts at the best point so far\n" in refused.err
-    told = call(*asked, "--unverified", code=None)
+    result = call(*values, "--unverified", code=None)
     assert (
         "w8 standard starts from the best point (2^-1, 2^-2), which is not verified, of standard at width 4 of sweep "
         "cheap, mapped to (2^-2, 2^-1), nearest (2^-2, 2^-1)\n"
-    ) in told.err
-    assert PROPOSED.findall(told.err) == [("surface", "(2^-2, 2^-1)")]
+    ) in result.err
+    assert PROPOSED.findall(result.err) == [("surface", "(2^-2, 2^-1)")]
 
 
 def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
@@ -238,8 +238,10 @@ def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
 ) -> None:
     verified()
     write_grid(tmp_path / "long.yaml", lr={"range": [-3, 3]}, recipe=LONG)
-    asked = ("search", "--grid", "long.yaml", "--from", "w8", "--unverified", "--dry-run", "--results", results)
-    assert "long standard starts from the optimum (2^-2, 2^-2) of standard of sweep w8, " in call(*asked, code=None).err
+    values = ("search", "--grid", "long.yaml", "--from", "w8", "--unverified", "--dry-run", "--results", results)
+    assert (
+        "long standard starts from the optimum (2^-2, 2^-2) of standard of sweep w8, " in call(*values, code=None).err
+    )
 
 
 def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
@@ -250,9 +252,9 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
         assert run.claim({}, after=0)
         assert run.finish({"status": "diverged", "diverged_step": 3, "score": None, "device_s": 36.0}, [])
     write_grid(tmp_path / "long.yaml", recipe=LONG)
-    asked = ("search", "--grid", "long.yaml", "--from", "w8", "--dry-run", "--results", results)
-    assert "--unverified" not in call(*asked, code=2).err
-    refused = call(*asked, "--unverified", code=2)
+    values = ("search", "--grid", "long.yaml", "--from", "w8", "--dry-run", "--results", results)
+    assert "--unverified" not in call(*values, code=2).err
+    refused = call(*values, "--unverified", code=2)
     assert "--from w8: sweep w8 has no point with a score: standard is " in refused.err
 
 
@@ -280,17 +282,17 @@ def test_what_cannot_be_searched_is_refused(
     call: Call, results: Path, verified: Callable[..., list[RunSpec]], options: str, told: str
 ) -> None:
     verified()
-    done = call("search", *options.split(), "--dry-run", "--results", results, code=2)
-    assert told in done.err
+    result = call("search", *options.split(), "--dry-run", "--results", results, code=2)
+    assert told in result.err
 
 
 def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
     write_grid(tmp_path / "w8.yaml", **WIDE)
     keep(results, load_sweep_spec(tmp_path / "w8.yaml"))
-    asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
-    done = call(*asked, "--results", results, code=2)
+    values = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
+    result = call(*values, "--results", results, code=2)
     assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "nothing was asked for"
-    assert "strategy standard: it has no runs yet" in done.err
+    assert "strategy standard: it has no runs yet" in result.err
 
 
 # --- what others have, and what was asked before ----------------------------------------------------------------------
@@ -303,15 +305,15 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     """It starts at the map of the optimum, which is not the centre; from then on the sweep says where it started."""
     verified()
     centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
-    asked = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres)
-    asked += ("--from", "standard", "--launch-set", "slots=1", "--results", results)
-    call(*asked, "--trials", 1, "--max-runs", 1, code=1)
+    values = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres)
+    values += ("--from", "standard", "--launch-set", "slots=1", "--results", results)
+    call(*values, "--trials", 1, "--max-runs", 1, code=1)
     assert proposed(results)["ntk"] == [5.0]
-    again = call(*asked, "--trials", 2, "--dry-run", code=None)
-    assert "--from standard is ignored: the search has already started" in again.err
+    result = call(*values, "--trials", 2, "--dry-run", code=None)
+    assert "--from standard is ignored: the search has already started" in result.err
     (study,) = (study for study in load_sweep_store(results).sweeps["w8"].studies if study.strategy == "ntk")
     assert study.start == Point(5.0, 0.01)
-    assert call(*asked[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(
+    assert call(*values[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(
         "ettsweep: unknown strategy or sweep 'nobody'"
     )
 
@@ -322,8 +324,8 @@ def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_sear
     write_grid(tmp_path / "w8.yaml", **WIDE)
     for spec in load_sweep_spec(tmp_path / "w8.yaml").specs():
         RunDir.create(results, spec)
-    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
-    assert "mine standard: surface suggests (2^-4, 2^-2)" in call(*asked, code=None).err
+    values = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
+    assert "mine standard: surface suggests (2^-4, 2^-2)" in call(*values, code=None).err
 
 
 def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
@@ -332,9 +334,9 @@ def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
     write_grid(tmp_path / "w8.yaml", **WIDE)
     (centre,) = (spec for spec in load_sweep_spec(tmp_path / "w8.yaml").specs() if spec.lr == 0.0625)
     claimed(RunDir.create(results, centre))
-    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
-    (named,) = re.findall(r"mine standard: surface suggests (.*)", call(*asked, code=None).err)
-    assert "(2^-4, 2^-2)" not in named
+    values = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
+    (selected,) = re.findall(r"mine standard: surface suggests (.*)", call(*values, code=None).err)
+    assert "(2^-4, 2^-2)" not in selected
 
 
 def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Path, tmp_path: Path) -> None:
@@ -346,25 +348,25 @@ def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Pa
 
     assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
     assert [lr for lr, _ in ask(lr_range="1:2").box] == [0.125, 0.25]
-    told = call("search", "--sweep", "w8", "--sampler", "random", "--dry-run", "--results", results, code=None)
-    assert PROPOSED.findall(told.err) == [("random", "(2^-3, 2^-2)")], "the nearest to the centre"
+    result = call("search", "--sweep", "w8", "--sampler", "random", "--dry-run", "--results", results, code=None)
+    assert PROPOSED.findall(result.err) == [("random", "(2^-3, 2^-2)")], "the nearest to the centre"
     assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 2
     assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
 
 
 def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: Path, tmp_path: Path) -> None:
     write_grid(tmp_path / "w8.yaml", **WIDE)
-    asked = ("search", "--grid", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
-    asked += tuple(f"--strategy={name}" for name in ("standard", "ntk", "mup"))
-    assert len(PROPOSED.findall(call(*asked, code=None).err)) == 2
+    values = ("search", "--grid", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
+    values += tuple(f"--strategy={name}" for name in ("standard", "ntk", "mup"))
+    assert len(PROPOSED.findall(call(*values, code=None).err)) == 2
     by_three = ("--rule", "paper", "--seeds", "0,1,2", "--name", "paper")
-    assert not re.search("suggests", call(*asked, *by_three, code=None).err), "two of the three runs of a proposal"
+    assert not re.search("suggests", call(*values, *by_three, code=None).err), "two of the three runs of a proposal"
 
 
 def test_a_sweep_whose_points_others_have_trained_begins_at_the_best_of_them(
     call: Call, results: Path, verified: Callable[..., list[RunSpec]]
 ) -> None:
     verified()
-    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results, "--format", "json")
-    (verdict,) = call(*asked, code=None).json
+    values = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results, "--format", "json")
+    (verdict,) = call(*values, code=None).json
     assert (verdict["sweep"], verdict["lr"], verdict["wd"]) == ("mine", 0.25, 0.25)

@@ -45,8 +45,8 @@ def made(results: Path, base: RunSpec, proposed: int = 4) -> Study:
 
 
 def test_runs_that_improved_are_listed_with_their_proposals(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = shown(results, made(results, digits_spec(None)), monkeypatch)
-    title, head, *rows = (line.split() for line in told.splitlines() if line)
+    messages = shown(results, made(results, digits_spec(None)), monkeypatch)
+    title, head, *rows = (line.split() for line in messages.splitlines() if line)
     assert " ".join(title) == "vit-digits standard: best_loss 0.4 in the best of 5 runs, 4 of them suggested"
     assert head == ["run", "proposal", "lr", "wd", "seed", "best_loss"]
     assert rows == [
@@ -57,9 +57,9 @@ def test_runs_that_improved_are_listed_with_their_proposals(results: Path, monke
 
 
 def test_accuracies_rise(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = shown(results, made(results, imagenet_spec(None)), monkeypatch)
-    assert "best_accuracy 0.9 in the best of 5 runs" in told
-    assert [line.split()[-1] for line in told.splitlines()[2:] if line] == ["0.775", "0.875", "0.9"]
+    messages = shown(results, made(results, imagenet_spec(None)), monkeypatch)
+    assert "best_accuracy 0.9 in the best of 5 runs" in messages
+    assert [line.split()[-1] for line in messages.splitlines()[2:] if line] == ["0.775", "0.875", "0.9"]
 
 
 def test_many_runs_of_a_long_name_fit_80_columns(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ def test_many_runs_of_a_long_name_fit_80_columns(results: Path, monkeypatch: pyt
     study = replace(searched(base, steps[:150], reach=6), sweep="long-" * 12)
     for number, at in enumerate(steps):
         finish_at(results, study, at, 100.0 / (number + 1), ended_s=number)
-    told = shown(results, study, monkeypatch)
-    assert max(map(len, told.splitlines())) <= 80
+    messages = shown(results, study, monkeypatch)
+    assert max(map(len, messages.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("form", [Format.JSON, Format.CSV, Format.MARKDOWN])
@@ -104,5 +104,5 @@ def test_a_search_shows_its_course_before_its_verdicts(results: Path, tmp_path: 
     record_suggestions(results, "w8", [Suggestion(strategy="standard", sampler="surface", points=(centre,))])
     run = RunDir.create(results, study.base)
     assert run.finish({"status": "done", "score": 0.5}, [])
-    _, seen = at_a_terminal("search", "--sweep", "w8", "--dry-run", "--results", results)
-    assert seen.index("w8 standard: best_loss 0.5 in the best of 1 run") < seen.index("verdict")
+    _, observed = at_a_terminal("search", "--sweep", "w8", "--dry-run", "--results", results)
+    assert observed.index("w8 standard: best_loss 0.5 in the best of 1 run") < observed.index("verdict")

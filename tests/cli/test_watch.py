@@ -41,9 +41,9 @@ def test_the_terminal_is_left_as_it_was(way: str | signal.Signals, code: int, re
             os.kill(terminal.pid(), way)
         else:
             terminal.press(way)
-        seen = terminal.wait_for(f"^ended with {code}")
-        assert "here before" in seen
-        assert ("detached; the runs go on" in seen) == (code == 0)
+        for_result = terminal.wait_for(f"^ended with {code}")
+        assert "here before" in for_result
+        assert ("detached; the runs go on" in for_result) == (code == 0)
         assert terminal.modes() == before
         terminal.type(f"stty -a | cmp - {results}/stty && echo same as before")
         terminal.wait_for("^same as before")
@@ -63,21 +63,23 @@ def test_it_ends_with_its_terminal(start: str, results: Path) -> None:
 
 def watching(results: Path) -> list[int]:
     """Return the processes that watch a folder."""
-    words = f"watch\0--results\0{results}\0".encode()
-    found = []
+    encode_result = f"watch\0--results\0{results}\0".encode()
+    collected = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found += [int(path.parent.name)] * path.read_bytes().endswith(words)
-    return found
+            collected += [int(path.parent.name)] * path.read_bytes().endswith(encode_result)
+    return collected
 
 
 def test_it_reads_well_without_colours(results: Path, training: Study) -> None:
     with Terminal(80, 24, NO_COLOR="1") as terminal:
         terminal.type(WATCH.format(results))
         terminal.wait_for(r"optimal within")
-        wait_for(lambda: "[" in (seen := terminal.seen()) and seen.count(".1") > 6, "the lattice")
+        wait_for(lambda: "[" in (observed := terminal.seen()) and observed.count(".1") > 6, "the lattice")
         colours = terminal.seen(colours=True)
-        assert not [part for part in colours.split("\x1b[")[1:] if part.startswith(("38;", "48;", "32m", "36m"))]
+        assert not [
+            section for section in colours.split("\x1b[")[1:] if section.startswith(("38;", "48;", "32m", "36m"))
+        ]
 
 
 def test_it_follows_a_new_size(results: Path, training: Study) -> None:
@@ -98,36 +100,36 @@ def test_once_all_runs_have_ended_leaving_says_so(results: Path) -> None:
         terminal.type(WATCH.format(results))
         terminal.wait_for("all runs have ended")
         terminal.press("q")
-        seen = terminal.wait_for(r"^ended with \d")
-        assert "18/18 runs finished (18 done)\n" in seen
-        assert "ended with 0" in seen
+        for_result = terminal.wait_for(r"^ended with \d")
+        assert "18/18 runs finished (18 done)\n" in for_result
+        assert "ended with 0" in for_result
 
 
 @pytest.mark.usefixtures("training")
 def test_a_wrong_name_is_said_as_elsewhere(results: Path) -> None:
     with Terminal(200, 24) as terminal:
-        for k, words in enumerate(("--sweep smal", "--model none", "--results nowhere")):
-            terminal.type(f"clear; {ETTSWEEP} watch --results {results} {words}; echo ended {k} with $?")
-            seen = terminal.wait_for(f"^ended {k} with 2")
-            assert "ettsweep: " in seen
-            assert "Traceback" not in seen
+        for k, message in enumerate(("--sweep smal", "--model none", "--results nowhere")):
+            terminal.type(f"clear; {ETTSWEEP} watch --results {results} {message}; echo ended {k} with $?")
+            for_result = terminal.wait_for(f"^ended {k} with 2")
+            assert "ettsweep: " in for_result
+            assert "Traceback" not in for_result
 
 
 @pytest.mark.parametrize("terminal", ["dumb", "unknown"])
 def test_a_terminal_that_has_no_screen_gets_no_screen(terminal: str, results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)
-    code, seen = at_a_terminal("watch", "--results", results, term=terminal)
+    code, observed = at_a_terminal("watch", "--results", results, term=terminal)
     assert code == 0
-    assert "\x1b[?1049h" not in seen
-    assert "18/18 runs finished (18 done)" in seen
+    assert "\x1b[?1049h" not in observed
+    assert "18/18 runs finished (18 done)" in observed
 
 
 def test_in_a_pipe_it_prints_lines_and_ends(results: Path, call: Call) -> None:
     (study,) = ask(results)
     finish_all(results, study)
-    done = call("watch", "--results", results)
-    assert done.err == f"{results}: 18/18 runs finished (18 done)\n"
+    result = call("watch", "--results", results)
+    assert result.err == f"{results}: 18/18 runs finished (18 done)\n"
 
 
 def test_the_library_of_the_screen_is_loaded_for_the_screen_alone() -> None:

@@ -37,9 +37,9 @@ def grid(tmp_path: Path) -> Path:
 
 def examine(root: Path, *options: object, code: int = 0, **how: Any) -> Rows:
     """Return what, state and detail of each row about the data."""
-    done = ettsweep("doctor", "--data", root, *options, "--format", "json", code=code, **how)
-    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(done.stdout)]
-    return rows[[what for what, _, _ in rows].index("form") :]
+    result = ettsweep("doctor", "--data", root, *options, "--format", "json", code=code, **how)
+    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(result.stdout)]
+    return rows[[label for label, _, _ in rows].index("form") :]
 
 
 def test_a_whole_data_set_is_found_good(tmp_path: Path, grid: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_differs_from_the_task_fails_with_what_to_set(tmp_path: Path) -> No
     root = write_folders(tmp_path / "data")
     for path in (root / "val" / "n10").iterdir():
         path.unlink()
-    wrong = [detail for what, state, detail in examine(root, code=1) if state == "failed"]
+    wrong = [detail for label, state, detail in examine(root, code=1) if state == "failed"]
     assert wrong == [
         "1 classes are in the training images only: n10",
         "the data have 3 classes, the model has 1000: --set model.classes=3",
@@ -78,37 +78,37 @@ def encoded(mode: str, form: str) -> bytes:
 
 def test_each_unreadable_file_is_named_with_the_reason(tmp_path: Path, grid: Path) -> None:
     root = write_folders(tmp_path / "data")
-    whole = whole_image()
+    whole_image_result = whole_image()
     broken = {
-        "train/n01/02.jpg": (whole[: len(whole) // 2], "image file is truncated"),
-        "train/n01/03.jpg": (whole[:-200], "image file is truncated"),
+        "train/n01/02.jpg": (whole_image_result[: len(whole_image_result) // 2], "image file is truncated"),
+        "train/n01/03.jpg": (whole_image_result[:-200], "image file is truncated"),
         "train/n02/00.jpg": (b"", "an empty file"),
         "train/n10/11.jpg": (b"<html>404</html>", "not an image of a known format"),
-        "val/n02/01.jpg": (whole[:20], ""),
+        "val/n02/01.jpg": (whole_image_result[:20], ""),
     }
-    fine = {
+    mapping = {
         "train/n01/04.jpg": encoded("CMYK", "jpeg"),
         "train/n01/05.jpg": encoded("L", "jpeg"),
         "train/n01/06.jpg": encoded("RGBA", "png"),
         "train/n01/07.jpg": encoded("1", "png"),
-        "train/n02/01.jpg": whole,
+        "train/n02/01.jpg": whole_image_result,
     }
-    write_folders(root, {name: content for name, (content, _) in broken.items()} | fine)
+    write_folders(root, {name: content for name, (content, _) in broken.items()} | mapping)
     (root / "train" / "n02" / "folder.jpg").mkdir()
     rows = examine(root, "--grid", grid)
-    images = [(detail, state) for what, state, detail in rows if what == "image"]
+    images = [(detail, state) for label, state, detail in rows if label == "image"]
     assert len(images) == 5
     for (detail, state), (name, (_, reason)) in zip(images, broken.items(), strict=True):
         assert detail.startswith(f"{root / name}: cannot be decoded (")
         assert reason in detail
         assert state == "warning"
-    assert ("unreadable", "warning") in [(what, state) for what, state, _ in rows]
+    assert ("unreadable", "warning") in [(label, state) for label, state, _ in rows]
 
 
 def test_images_in_shards_are_named_by_shard_and_member(tmp_path: Path, grid: Path) -> None:
     files = pictures() | {"train/n02/03.jpg": b"no image"}
     rows = examine(write_shards(tmp_path / "data", files), "--grid", grid, env={**os.environ, "HOME": str(tmp_path)})
-    assert [detail for what, _, detail in rows if what == "image"] == [
+    assert [detail for label, _, detail in rows if label == "image"] == [
         f"{tmp_path}/data/imagenet-train-0001.tar: 15_1_03.jpg: cannot be decoded (not an image of a known format)"
     ]
 
@@ -118,10 +118,10 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> Non
     (root / "train" / "n01" / "00.jpg").unlink()
     (root / "train" / "n01" / "00.jpg").symlink_to(tmp_path / "gone.jpg")
     rows = examine(root, "--grid", grid, code=1)
-    told = "1 of 45 cannot be: a run fails at those that cannot even be read, 1 of them"
-    assert ("unreadable", "failed", told) in rows
-    named = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
-    assert ("image", "warning", named) in rows
+    text = "1 of 45 cannot be: a run fails at those that cannot even be read, 1 of them"
+    assert ("unreadable", "failed", text) in rows
+    message = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
+    assert ("image", "warning", message) in rows
 
 
 def test_so_many_unreadable_images_that_none_would_train_fail(tmp_path: Path, grid: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_few_images_are_spread_over_all(tmp_path: Path, grid: Path) -> None:
     for name in ("train/n01/00.jpg", "train/n01/01.jpg", "val/n10/02.jpg"):
         (root / name).write_bytes(b"")
     rows = examine(root, "--grid", grid, "--images", 9)
-    assert [detail.split(":")[0] for what, _, detail in rows if what == "image"] == [f"{root}/train/n01/00.jpg"]
+    assert [detail.split(":")[0] for label, _, detail in rows if label == "image"] == [f"{root}/train/n01/00.jpg"]
     assert any("1 of 9 cannot be" in detail for _, _, detail in rows)
 
 
@@ -156,9 +156,9 @@ def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(tmp_path: Path, grid:
     process = start("doctor", "--data", root, "--grid", grid, "--format", "json")
     writer = wait_for_reader(hanging)
     process.send_signal(signal.SIGINT)
-    done = ended(process, code=1)
+    ended_result = ended(process, code=1)
     os.close(writer)
-    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(done.stdout)]
+    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(ended_result.stdout)]
     assert rows[-1] == ("decoding", "failed", "stopped by Ctrl-C after 0 of 45 images")
     assert ("training images", "ok", "36") in rows
 
@@ -173,9 +173,9 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     root = write_cifar(tmp_path / "data", monkeypatch)
     assert guess_task(str(root)) == guess_task(str(root / "cifar-10-batches-py")) == "cifar10"
     assert guess_task(str(tmp_path)) == "imagenet"
-    meant = resolve_requirement(str(root), None, [], None)
-    assert meant == (Cifar10Task(), None)
-    rows = examine_data(meant._replace(task=Cifar10Task(train_size=100, val_size=20)), str(root))
+    resolve_requirement_result = resolve_requirement(str(root), None, [], None)
+    assert resolve_requirement_result == (Cifar10Task(), None)
+    rows = examine_data(resolve_requirement_result._replace(task=Cifar10Task(train_size=100, val_size=20)), str(root))
     assert {row.state for row in rows} == {"ok"}
     assert rows[0].detail == f"CIFAR's own files, {root}"
 
@@ -188,10 +188,10 @@ def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
         ImageNetTask(),
         model_spec("vit-b16"),
     )
-    for options, words in [
+    for options, message in [
         (("--task", "cifar10", "--grid", grid), "--task NAME cannot be combined with"),
         (("--set", "task.train_size=3"), "--set changes a grid"),
         (("--task", "mnist"), "unknown task 'mnist'"),
         (("--model", "vit-digits"), "task digits comes with a package"),
     ]:
-        assert words in ettsweep("doctor", "--data", tmp_path, *options, code=2).stderr
+        assert message in ettsweep("doctor", "--data", tmp_path, *options, code=2).stderr

@@ -29,18 +29,18 @@ def examine(folder: Path, *options: object, code: int = 0, **profile: object) ->
 
 def test_it_says_what_the_cluster_has(cluster: Cluster, tmp_path: Path) -> None:
     rows = examine(tmp_path)
-    state, told = rows["cluster"]
+    state, messages = rows["cluster"]
     assert state == "ok"
-    assert told.startswith(f"devcluster, SLURM {cluster.run('sinfo', '--version').stdout.split()[1]}, ")
+    assert messages.startswith(f"devcluster, SLURM {cluster.run('sinfo', '--version').stdout.split()[1]}, ")
     nodes = f"up; {len(cluster.nodes)} nodes with 4 CPUs, 7.8 GiB, 2 GPUs; "
     assert rows["partition main (default)"] == ("ok", nodes + "no time limit; never preempted")
     low = "no time limit; preempted by main, high, short, then requeued after 5 s of grace"
     assert rows["partition low"] == ("ok", nodes + low)
     assert rows["partition nograce"][1].endswith("then requeued at once")
     assert rows["partition short"] == ("ok", nodes + "at most 5 min, 1 min if none is asked for; never preempted")
-    told = rows["limits"][1]
+    messages = rows["limits"][1]
     assert all(
-        word in told for word in ("1001 tasks an array", "50000 jobs", "5 sec from TERM to KILL", "JobRequeue 1")
+        token in messages for token in ("1001 tasks an array", "50000 jobs", "5 sec from TERM to KILL", "JobRequeue 1")
     )
     warned = "preempt_send_user_signal" in cluster.conf.read_text()
     assert ("jobs are warned" in rows["preemption"][1]) == warned
@@ -80,10 +80,10 @@ def test_a_node_that_is_down_is_counted(cluster: Cluster, tmp_path: Path) -> Non
 def test_a_profile_that_fits_gets_sbatchs_word_and_no_job(cluster: Cluster, tmp_path: Path) -> None:
     before = {job["id"] for job in cluster.squeue()}
     rows = examine(tmp_path, partition="low", cpus=2, mem_gb=1)
-    state, told = rows["sbatch --test-only"]
+    state, messages = rows["sbatch --test-only"]
     assert state == "ok"
-    assert "to start at" in told
-    assert "in partition low" in told
+    assert "to start at" in messages
+    assert "in partition low" in messages
     job = rows[f"profile {tmp_path / 'slurm.yaml'}"][1]
     assert job.startswith("a job: 1 node with 2 CPUs, 1 GiB; 1 h; ")
     assert not {"time_min", "cpus", "mem_gb", "gpus", "nodes", "warn_s", "partition"} & set(rows)
@@ -95,18 +95,18 @@ def test_launch_set_changes_what_is_asked_for(cluster: Cluster, tmp_path: Path) 
     rows = examine(tmp_path, "--launch-set", "cpus=3")
     assert "1 node with 3 CPUs" in rows[f"profile {tmp_path / 'slurm.yaml'}"][1]
     rows = examine(tmp_path, "--launch-set", "cpu=3", "--model", "vit-digits", code=1)
-    state, told = rows[f"profile {tmp_path / 'slurm.yaml'}"]
+    state, messages = rows[f"profile {tmp_path / 'slurm.yaml'}"]
     assert state == "failed"
-    assert "cpu" in told
+    assert "cpu" in messages
     assert "cluster" not in rows
 
 
 def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster, tmp_path: Path) -> None:
     before = {job["id"] for job in cluster.squeue()}
     rows = examine(tmp_path, partition="nosuch", code=1)
-    state, told = rows["sbatch --test-only"]
+    state, messages = rows["sbatch --test-only"]
     assert state == "failed"
-    assert told.startswith("sbatch refuses: invalid partition specified: nosuch")
+    assert messages.startswith("sbatch refuses: invalid partition specified: nosuch")
     assert {job["id"] for job in cluster.squeue()} <= before, "a job was submitted"  # old ones are forgotten
 
 
@@ -131,10 +131,10 @@ def test_what_no_node_has_is_named(
 def test_a_time_limit_above_the_partitions_fails_though_sbatch_takes_it(cluster: Cluster, tmp_path: Path) -> None:
     rows = examine(tmp_path, partition="short", time_min=6, code=1)
     assert rows["sbatch --test-only"][0] == "ok", "SLURM itself says so now: the row on time_min is not needed any more"
-    state, told = rows["time_min"]
+    state, messages = rows["time_min"]
     assert state == "failed"
-    assert told.startswith("6: partition short allows 5 min; ")
-    assert told.endswith("what would work: time_min=5")
+    assert messages.startswith("6: partition short allows 5 min; ")
+    assert messages.endswith("what would work: time_min=5")
     assert "time_min" not in examine(tmp_path, partition="short", time_min=5, warn_s=60)
     assert "time_min" not in examine(tmp_path, partition="main,short", time_min=6), "one of the two takes it"
 
@@ -168,10 +168,10 @@ def test_a_silent_controller_is_a_failure_in_its_words(cluster: Cluster, tmp_pat
 def test_without_accounting_all_else_is_told(cluster: Cluster, tmp_path: Path) -> None:
     cluster.ctl("stop", "slurmdbd")
     rows = examine(tmp_path)
-    state, told = rows["accounting"]
+    state, messages = rows["accounting"]
     assert state == "absent"
-    assert told.startswith("does not answer (sacct: ")
-    assert "why a job ended is not known" in told
+    assert messages.startswith("does not answer (sacct: ")
+    assert "why a job ended is not known" in messages
     assert rows["sbatch --test-only"][0] == "ok"
 
 
@@ -215,8 +215,8 @@ def test_nodes_are_read_as_any_slurm_prints_them(monkeypatch: pytest.MonkeyPatch
         "n4|mig|32|1|gpu:nvidia_a100_3g.20gb:7(S:0,2)|down$",
     ]
     monkeypatch.setattr(slurm, "run_command", lambda *command: "\n".join(lines))
-    found = nodes()
-    assert [(n.name, n.gpus, n.mem_mb, n.is_broken) for n in found] == [
+    nodes_result = nodes()
+    assert [(n.name, n.gpus, n.mem_mb, n.is_broken) for n in nodes_result] == [
         ("n1", 4, 515000, False),
         ("n2", 3, 515000, True),
         ("n3", 0, 257000, False),

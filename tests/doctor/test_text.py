@@ -27,14 +27,14 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
-    meant = resolve_requirement(str(corpus), None, [], None)
-    assert meant == (TextTask(), None)
-    rows = examine_data(meant, str(corpus))
+    resolve_requirement_result = resolve_requirement(str(corpus), None, [], None)
+    assert resolve_requirement_result == (TextTask(), None)
+    rows = examine_data(resolve_requirement_result, str(corpus))
     assert {row.state for row in rows} == {"ok"}
     manifest = read_manifest(corpus)
     train, val = manifest.train, manifest.val
     assert train.long_sentences > 1
-    size = sum(one.size for one in manifest.shards) / 1e6
+    size = sum(shard.size for shard in manifest.shards) / 1e6
     assert [(row.name, row.detail) for row in rows] == [
         ("form", f"tokenised text, {corpus}"),
         ("text", manifest.digest),
@@ -56,10 +56,10 @@ def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
-    info = path.stat()
+    stat_result = path.stat()
     path.write_bytes(data)
 
-    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))  # as a bad disk would
+    os.utime(path, ns=(stat_result.st_atime_ns, stat_result.st_mtime_ns))  # as a bad disk would
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def environment(code: Path) -> dict[str, str]:
 def python(code: Path, program: str, *arguments: object) -> str:
     """Run a program that imports the package from a folder, and return what it prints."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, cwd="/", env=environment(code), check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    completed = subprocess.run(command, cwd="/", env=environment(code), check=True, capture_output=True, text=True)
+    return completed.stdout.strip()
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -131,9 +131,9 @@ def test_a_snapshot_of_a_snapshot_is_the_same_with_the_same_provenance(checkout:
     assert "+NEW = 1" in stored["git"]["diff"]
     program = "import json; from ettsweep.provenance import provenance; print(json.dumps(provenance()))"
     python(checkout, "import ettsweep, pathlib; pathlib.Path(ettsweep.__file__).parent.joinpath('new.py').unlink()")
-    seen = json.loads(python(first, program))
-    assert seen == stored
-    assert seen["snapshot"] == first.name
+    data = json.loads(python(first, program))
+    assert data == stored
+    assert data["snapshot"] == first.name
     second = Path(python(first, TAKE, tmp_path / "other"))
     assert second.name == first.name
     assert files(second / "ettsweep") == {
@@ -164,9 +164,9 @@ def test_a_kill_before_the_rename_leaves_nothing_under_the_final_name(checkout: 
 def test_many_takers_at_once_get_one_whole_snapshot(checkout: Path, results: Path) -> None:
     command = [sys.executable, "-c", TAKE, str(results)]
     takers = [subprocess.Popen(command, env=environment(checkout), stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    told = {taker.communicate()[0].strip() for taker in takers}
+    strips = {taker.communicate()[0].strip() for taker in takers}
     assert {taker.returncode for taker in takers} == {0}
-    (folder,) = told
+    (folder,) = strips
     assert names(results / "code") == {Path(folder).name}
     assert code_files(Path(folder) / "ettsweep") == code_files(checkout / "ettsweep")
 
@@ -222,9 +222,9 @@ def test_clean_removes_a_snapshot_once_no_live_submission_names_it(checkout: Pat
     shutil.rmtree(submission.parent)
     waste = find_waste(results)
     assert folder in [item.path for item in waste]
-    taken = take_snapshot(results)  # of other code
+    snapshot = take_snapshot(results)  # of other code
     remove(waste)
-    assert snapshots(results) == [results / "code" / taken.name]
+    assert snapshots(results) == [results / "code" / snapshot.name]
 
 
 def test_clean_keeps_what_was_taken_since_it_looked(checkout: Path, results: Path) -> None:

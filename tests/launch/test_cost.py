@@ -33,8 +33,8 @@ Specs = Callable[..., RunSpec]
 def finish(results: Path, spec: RunSpec, device_s: float, share: float = 1.0, where: Any = CPU, **how: Any) -> None:
     """Write a finished run, diverged if it did not train all of its steps."""
     status = {"status": "done"} if share == 1 else {"status": "diverged", "diverged_step": 1}
-    told = {"score": 1.0 if share == 1 else None, "steps": share * spec.schedule.last_step, "device_s": device_s}
-    result = status | told | {"environment": where, "execution": {"processes": 1} | how}
+    mapping = {"score": 1.0 if share == 1 else None, "steps": share * spec.schedule.last_step, "device_s": device_s}
+    result = status | mapping | {"environment": where, "execution": {"processes": 1} | how}
     assert RunDir.create(results, spec).finish(result, [])
 
 
@@ -132,9 +132,9 @@ def test_only_such_devices_are_a_measure(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     finish(results, make_spec(), 3600, where=where, processes=each)
-    told = before(results, [make_spec(seed=1)], profile)
-    assert told.startswith("1 run to train: about 1 device hour" if fits else "1 run to train")
-    assert ("about" in told) == fits
+    before_result = before(results, [make_spec(seed=1)], profile)
+    assert before_result.startswith("1 run to train: about 1 device hour" if fits else "1 run to train")
+    assert ("about" in before_result) == fits
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_on_a_cluster_wall_time_is_told_where_jobs_are_bounded(
 ) -> None:
     profile = SlurmProfile(kind="slurm", **changes)
     finish(results, make_spec(seed=99), 3600, where=GPU, processes=profile.devices_per_run)
-    told = before(results, [make_spec(seed=seed) for seed in range(10)], profile)
-    assert told == f"10 runs to train: about 10 device hours{wall} (measured on 1 run of the same kind)"
+    before_result = before(results, [make_spec(seed=seed) for seed in range(10)], profile)
+    assert before_result == f"10 runs to train: about 10 device hours{wall} (measured on 1 run of the same kind)"
 
 
 def test_a_run_that_is_taken_on_costs_what_is_left_of_it(results: Path, make_spec: Specs) -> None:
@@ -164,15 +164,15 @@ def test_a_run_that_is_taken_on_costs_what_is_left_of_it(results: Path, make_spe
     stop(results, second, 0.5)
     stop(results, second, 0.6, saved=False)  # what it did after the checkpoint is lost
     stop(results, third, 0.9, saved=False)
-    told = [before(results, [spec]).partition(" device hour")[0] for spec in (first, second, third)]
-    assert told == [f"1 run to train: about {hours}" for hours in ("0.25", "0.5", "1")]
+    values = [before(results, [spec]).partition(" device hour")[0] for spec in (first, second, third)]
+    assert values == [f"1 run to train: about {hours}" for hours in ("0.25", "0.5", "1")]
 
 
 def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec: Specs) -> None:
-    there, fresh, taken_on, failed = (make_spec(seed=seed) for seed in range(4))
-    finish(results, there, 1800)
+    existing, fresh, taken_on, failed = (make_spec(seed=seed) for seed in range(4))
+    finish(results, existing, 1800)
     stop(results, taken_on, 0.75)
-    plan = make_plan([there, fresh, taken_on, failed], load_run_index(results))
+    plan = make_plan([existing, fresh, taken_on, failed], load_run_index(results))
     now_s = iter([100.0, 1000.0])
     account = CostEstimator(HERE, clock=lambda: next(now_s))
     assert account.describe_estimate(plan).startswith("3 runs to train: about 1.1 device hours")
@@ -189,22 +189,22 @@ def test_it_is_told_how_many_runs_were_trained_in_packs(results: Path, make_spec
     specs = [make_spec(seed=seed) for seed in range(4)]
     account = CostEstimator(HERE, clock=lambda: 0.0)
     account.describe_estimate(make_plan(specs, load_run_index(results)))
-    for spec, how in zip(specs[:3], ({}, {"pack": 3}, {"pack": 2}), strict=True):
-        finish(results, spec, 900, **how)
-    told = account.describe_cost(load_run_index(results))
-    assert told == "3 of 4 runs trained, 2 of them in packs of up to 3: 0.75 device hours in 0 s"
+    for spec, settings in zip(specs[:3], ({}, {"pack": 3}, {"pack": 2}), strict=True):
+        finish(results, spec, 900, **settings)
+    describe_cost_result = account.describe_cost(load_run_index(results))
+    assert describe_cost_result == "3 of 4 runs trained, 2 of them in packs of up to 3: 0.75 device hours in 0 s"
     finish(results, specs[3], 900, pack=3, pack_mode="fast")
     assert "3 of them in packs of up to 3, fast: " in account.describe_cost(load_run_index(results))
 
 
 def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_spec: Specs) -> None:
-    fresh, exact, fast, alone = (make_spec(seed=seed) for seed in range(4))
+    fresh, exact, fast, single = (make_spec(seed=seed) for seed in range(4))
     stop(results, exact, 0.5).record_execution({"pack": 4, "pack_mode": "exact"})
     stop(results, fast, 0.5).record_execution({"pack": 4, "pack_mode": "fast"})
-    stop(results, alone, 0.5).record_execution({"processes": 1})
-    runs = [fresh, exact, fast, alone]
-    told = before(results, runs, HERE.model_copy(update={"pack_mode": "fast"}))
-    assert told == f"4 runs to train; 2 of them {MIXED_MODES_NOTE}"
+    stop(results, single, 0.5).record_execution({"processes": 1})
+    runs = [fresh, exact, fast, single]
+    before_result = before(results, runs, HERE.model_copy(update={"pack_mode": "fast"}))
+    assert before_result == f"4 runs to train; 2 of them {MIXED_MODES_NOTE}"
     assert before(results, runs) == "4 runs to train"
 
 
@@ -237,8 +237,8 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
         return cost_so_far(load_run_index(results).runs.values(), group_by_family(studies))
 
     assert told(("one", (0, 1), (low, high))) == "4 finished runs: 2 device hours"
-    both = ("one", (0, 1), (low, high)), ("two", (0,), (low, high)), ("three", (0,), (high,))
-    assert told(*both) == "4 finished runs: 2 device hours; 2 of them for several sweeps: 1.5 device hours saved"
+    values = ("one", (0, 1), (low, high)), ("two", (0,), (low, high)), ("three", (0,), (high,))
+    assert told(*values) == "4 finished runs: 2 device hours; 2 of them for several sweeps: 1.5 device hours saved"
 
 
 @pytest.mark.parametrize(
@@ -258,10 +258,10 @@ def test_racing_saves_the_seeds_that_decide_nothing(counted: list[int], compared
 
 
 def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
-    done, pruned = make_spec(seed=0), make_spec(seed=1)
+    result, pruned = make_spec(seed=0), make_spec(seed=1)
     account = CostEstimator(HERE, clock=lambda: 0.0)
-    account.describe_estimate(make_plan([done, pruned], load_run_index(results)))
-    finish(results, done, 36.0)
+    account.describe_estimate(make_plan([result, pruned], load_run_index(results)))
+    finish(results, result, 36.0)
     attempt = stop(results, pruned, 0.5)
     attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 36.0}])
     RunDir(attempt.run).prune(12, "why")
@@ -270,11 +270,11 @@ def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Spe
 
 def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
     """Where nothing was trained to its end too; of a run that was begun before, what it has had since."""
-    fresh, begun, failed, never = (make_spec(seed=seed) for seed in range(4))
-    stop(results, begun, 0.2)
+    fresh, running_set, failed, never = (make_spec(seed=seed) for seed in range(4))
+    stop(results, running_set, 0.2)
     account = CostEstimator(HERE, in_rounds=True, clock=lambda: 0.0)
-    account.describe_estimate(make_plan([fresh, begun, failed, never], load_run_index(results)))
-    for spec, progress in ((fresh, 0.5), (begun, 0.8), (failed, 0.1)):
+    account.describe_estimate(make_plan([fresh, running_set, failed, never], load_run_index(results)))
+    for spec, progress in ((fresh, 0.5), (running_set, 0.8), (failed, 0.1)):
         attempt = stop(results, spec, progress)
         attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 3600.0}])
         if spec is not failed:
@@ -283,5 +283,5 @@ def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(result
     attempt.record_failure("error", "RuntimeError: out of luck")
     RunDir.create(results, never).cancel()
     hours = 1 + 0.6 / 0.8 + 1
-    told = account.describe_cost(load_run_index(results))
-    assert told == f"0 of 4 runs trained, 1 failed, 3 cancelled: {hours:.2g} device hours in 0 s"
+    describe_cost_result = account.describe_cost(load_run_index(results))
+    assert describe_cost_result == f"0 of 4 runs trained, 1 failed, 3 cancelled: {hours:.2g} device hours in 0 s"

@@ -44,24 +44,26 @@ ODD = [
 
 
 def executor(folder: Path, tasks: int = 3, parallel: int = 3, code: str = "", **profile: Any) -> ArrayExecutor:
-    made = ArrayExecutor(folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code)
+    array_executor = ArrayExecutor(
+        folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code
+    )
     folder.mkdir(exist_ok=True)
-    made.write_variables()
-    return made
+    array_executor.write_variables()
+    return array_executor
 
 
 def options(script: str) -> dict[str, str]:
     """Return the options of a batch script as sbatch reads them: up to the first line that is no comment."""
-    found = {}
+    collected = {}
     for line in script.splitlines():
         if line.startswith("#SBATCH "):
-            (word,) = shlex.split(line.removeprefix("#SBATCH "))
-            option, _, value = word.partition("=")
-            assert option not in found
-            found[option.removeprefix("--")] = value
+            (field,) = shlex.split(line.removeprefix("#SBATCH "))
+            option, _, value = field.partition("=")
+            assert option not in collected
+            collected[option.removeprefix("--")] = value
         elif line and not line.startswith("#"):
             break
-    return found
+    return collected
 
 
 @pytest.fixture
@@ -83,17 +85,17 @@ def program(folder: Path, name: str, body: str) -> None:
 @pytest.fixture
 def run_script(bin_folder: Path, tmp_path: Path) -> Callable[..., tuple[list[str], dict[str, str]]]:
     """Return a function that runs a batch script and returns what srun was given: words, and the environment."""
-    told, environment = tmp_path / "told", tmp_path / "environment"
-    program(bin_folder, "srun", f'for word; do printf "%s\\0" "$word"; done > {told}\nenv -0 > {environment}')
+    messages, environment = tmp_path / "told", tmp_path / "environment"
+    program(bin_folder, "srun", f'for word; do printf "%s\\0" "$word"; done > {messages}\nenv -0 > {environment}')
 
     def run(script: str, **variables: str) -> tuple[list[str], dict[str, str]]:
         env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", **variables}
-        done = subprocess.run(
+        completed = subprocess.run(
             ["bash", "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (completed.returncode, completed.stderr) == (0, "")
         pairs = (pair.partition("=") for pair in environment.read_text().split("\0")[:-1])
-        return told.read_text().split("\0")[:-1], {name: value for name, _, value in pairs}
+        return messages.read_text().split("\0")[:-1], {name: value for name, _, value in pairs}
 
     return run
 
@@ -141,9 +143,11 @@ def test_the_script_asks_for_what_the_profile_says_and_nothing_else(tmp_path: Pa
 
 
 def test_what_the_profile_leaves_out_is_left_to_the_site(tmp_path: Path) -> None:
-    asked = options(executor(tmp_path, gpus=0).script())
-    assert not {"partition", "account", "qos", "constraint", "mem", "gpus-per-node", "wckey", "error"} & set(asked)
-    assert asked["ntasks-per-node"] == "1", "one worker a node trains on the CPU"
+    options_result = options(executor(tmp_path, gpus=0).script())
+    assert not {"partition", "account", "qos", "constraint", "mem", "gpus-per-node", "wckey", "error"} & set(
+        options_result
+    )
+    assert options_result["ntasks-per-node"] == "1", "one worker a node trains on the CPU"
 
 
 @pytest.mark.parametrize(
@@ -173,44 +177,44 @@ def test_all_options_come_before_the_first_command(tmp_path: Path) -> None:
 def test_bash_accepts_the_script_whatever_is_in_it(tmp_path: Path, value: str) -> None:
     folder = tmp_path / value.replace("/", "_")
     script = executor(folder, partition=value, environment={"A": value}, sbatch={"comment": value}).script()
-    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("value", ODD)
 def test_the_worker_is_given_the_folder_whatever_it_is_called(tmp_path: Path, run_script: Any, value: str) -> None:
     folder = tmp_path / value
-    words, _ = run_script(executor(folder).script())
-    assert words[-1] == str(folder)
+    message, _ = run_script(executor(folder).script())
+    assert message[-1] == str(folder)
     assert not (tmp_path / "hurt").exists()
 
 
 def test_srun_starts_a_worker_with_all_its_cpus(tmp_path: Path, run_script: Any) -> None:
-    words, _ = run_script(executor(tmp_path, cpus=6).script())
-    start = words.index(sys.executable)
-    assert words[start:] == [sys.executable, "-u", "-P", "-m", "ettsweep.worker", str(tmp_path)]
-    assert "--cpus-per-task=6" in words[:start]
-    assert words[words.index("--output") + 1] == f"{tmp_path}/%A_%a_%t_log.out", "a file for each worker"
+    message, _ = run_script(executor(tmp_path, cpus=6).script())
+    start = message.index(sys.executable)
+    assert message[start:] == [sys.executable, "-u", "-P", "-m", "ettsweep.worker", str(tmp_path)]
+    assert "--cpus-per-task=6" in message[:start]
+    assert message[message.index("--output") + 1] == f"{tmp_path}/%A_%a_%t_log.out", "a file for each worker"
 
 
 def test_workers_end_together_only_where_they_train_together(tmp_path: Path, run_script: Any) -> None:
     """Beside each other, one that fails leaves the others to their runs; together they would wait for it."""
     for devices_per_run, ends in ((1, 0), (4, 1)):
-        words, _ = run_script(executor(tmp_path, nodes=2, gpus=2, devices_per_run=devices_per_run).script())
-        assert f"--kill-on-bad-exit={ends}" in words
+        message, _ = run_script(executor(tmp_path, nodes=2, gpus=2, devices_per_run=devices_per_run).script())
+        assert f"--kill-on-bad-exit={ends}" in message
 
 
 def test_srun_hands_on_what_the_script_exports_where_the_job_was_submitted_without_an_environment(
     tmp_path: Path, run_script: Any
 ) -> None:
-    words, environment = run_script(executor(tmp_path).script(), SLURM_EXPORT_ENV="NONE")
-    assert "--export=ALL" in words or environment.get("SLURM_EXPORT_ENV") == "ALL"
+    message, environment = run_script(executor(tmp_path).script(), SLURM_EXPORT_ENV="NONE")
+    assert "--export=ALL" in message or environment.get("SLURM_EXPORT_ENV") == "ALL"
 
 
 def test_python_of_the_profile_is_a_command_of_its_own(tmp_path: Path, run_script: Any) -> None:
-    words, _ = run_script(executor(tmp_path, python="apptainer exec --nv 'my image.sif' python3").script())
-    start = words.index("apptainer")
-    assert words[start : start + 7] == ["apptainer", "exec", "--nv", "my image.sif", "python3", "-u", "-P"]
+    message, _ = run_script(executor(tmp_path, python="apptainer exec --nv 'my image.sif' python3").script())
+    start = message.index("apptainer")
+    assert message[start : start + 7] == ["apptainer", "exec", "--nv", "my image.sif", "python3", "-u", "-P"]
 
 
 @pytest.mark.parametrize("value", [*ODD, "", "a=b"])
@@ -246,15 +250,15 @@ def test_setup_runs_in_order_before_the_workers_and_sees_the_variables(tmp_path:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is left to itself on purpose
 def test_a_worker_of_this_machine_has_a_session_and_a_log_of_its_own(tmp_path: Path, bin_folder: Path) -> None:
     program(bin_folder, "snake", 'echo "$@"; echo "$PYTHONPATH" >&2; exec sleep 60')
-    started = SlotExecutor(tmp_path, code="/code")
-    started.python = "snake"
-    pid = started.start("cpu-0")
+    slot_executor = SlotExecutor(tmp_path, code="/code")
+    slot_executor.python = "snake"
+    pid = slot_executor.start("cpu-0")
     try:
         assert os.getsid(pid) == pid
         log = tmp_path / f"{pid}_0_log.out"
         wait_for(lambda: log.read_text().count("\n") == 2, "its words")
-        words, path = log.read_text().splitlines()
-        assert words.split() == ["-u", "-P", "-m", "ettsweep.worker", str(tmp_path), "--slot", "cpu-0"]
+        message, path = log.read_text().splitlines()
+        assert message.split() == ["-u", "-P", "-m", "ettsweep.worker", str(tmp_path), "--slot", "cpu-0"]
         assert path.split(":")[0] == "/code"
         assert list(tmp_path.glob("*_log.out")) == [log]
     finally:
@@ -307,8 +311,8 @@ def seen_by_sbatch(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     def run(script: str, *names: str) -> set[str]:
         for name in names:
             monkeypatch.setenv(name, "1")
-        done = subprocess.run(sbatch_command(script), capture_output=True, text=True, check=True)
-        return {pair.partition("=")[0] for pair in done.stdout.split("\0")} & set(names)
+        completed = subprocess.run(sbatch_command(script), capture_output=True, text=True, check=True)
+        return {pair.partition("=")[0] for pair in completed.stdout.split("\0")} & set(names)
 
     return run
 
@@ -404,12 +408,14 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
 ) -> None:
     profile = SlurmProfile(kind="slurm", runs_per_job=2, max_parallel=3, snapshot=snapshot, partition="a b")
     plan = plan_of(results, [make_spec(seed=seed) for seed in range(7)])
-    shown = batch_scripts(results, plan, profile)
+    batch_scripts_result = batch_scripts(results, plan, profile)
     assert not results.exists(), "a dry run leaves no trace"
     folders = submit(results, plan, profile)
     submitted = [path.read_text() for path in sorted(stand_in_cluster.iterdir())]
-    assert [without_unique_names(script) for script in submitted] == shown
-    assert [options(script)["array"] for script in shown] == ["0-1%1", "0-1%1"], "two arrays share max_parallel"
+    assert [without_unique_names(script) for script in submitted] == batch_scripts_result
+    assert [options(script)["array"] for script in batch_scripts_result] == ["0-1%1", "0-1%1"], (
+        "two arrays share max_parallel"
+    )
     assert [len(read_submission(folder).runs) for folder in folders] == [4, 3]
     assert [read_submission(folder).array_id() for folder in folders] == ["100", "101"]
 

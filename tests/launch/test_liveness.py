@@ -76,12 +76,12 @@ class Cluster:
 @pytest.fixture
 def toy_cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a cluster called toy."""
-    made = Cluster()
-    monkeypatch.setattr(slurm, "queue", made.queue)
-    monkeypatch.setattr(slurm, "history", made.history)
+    cluster = Cluster()
+    monkeypatch.setattr(slurm, "queue", cluster.queue)
+    monkeypatch.setattr(slurm, "history", cluster.history)
     monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
-    monkeypatch.setattr(slurm, "cancel", lambda ids: made.cancelled.extend(ids))
-    return made
+    monkeypatch.setattr(slurm, "cancel", lambda ids: cluster.cancelled.extend(ids))
+    return cluster
 
 
 class Clock:
@@ -340,8 +340,8 @@ def test_a_job_that_is_held_says_what_lets_it_start(
     submitted(results)
     toy_cluster.has("7_0", state, reason=reason, restarts=3)
     by = " by an administrator" if reason == "JobHeldAdmin" else ""
-    told = f"{reason or state}: `scontrol release 7_0`{by}, or `cancel` and `retry`"
-    assert look(results) == (State.HELD, told, "7_0")
+    text = f"{reason or state}: `scontrol release 7_0`{by}, or `cancel` and `retry`"
+    assert look(results) == (State.HELD, text, "7_0")
     submitted(results, array="8", name="next")
     toy_cluster.has("8_0", "PENDING", name="next")
     assert look(results) == (State.QUEUED, "", "8_0"), "another job will take it"
@@ -485,8 +485,8 @@ def test_a_job_whose_workers_all_leave_takes_no_more_runs(
     submission = submitted(results, gpus=2)
     toy_cluster.has("7_0", "RUNNING", node="n1", restarts=1)
     for worker, restart in said.items():
-        words = {"process": UNSEEN.to_json(), "leaving": True, "restart": restart}
-        (submission.path / f"worker-{worker}.json").write_text(json.dumps(words))
+        mapping = {"process": UNSEEN.to_json(), "leaving": True, "restart": restart}
+        (submission.path / f"worker-{worker}.json").write_text(json.dumps(mapping))
     assert look(results)[0] is (State.INTERRUPTED if leaving else State.QUEUED)
 
 
@@ -495,8 +495,8 @@ def test_a_job_has_a_worker_for_each_gpu_of_each_node(toy_cluster: Cluster, resu
     toy_cluster.has("7_0", "RUNNING")
     for rank in range(4):
         assert look(results)[0] is State.QUEUED
-        words = {"process": UNSEEN.to_json(), "leaving": True, "restart": 0}
-        (submission.path / f"worker-0-{rank}.json").write_text(json.dumps(words))
+        mapping = {"process": UNSEEN.to_json(), "leaving": True, "restart": 0}
+        (submission.path / f"worker-0-{rank}.json").write_text(json.dumps(mapping))
     assert look(results)[0] is State.INTERRUPTED
 
 
@@ -851,8 +851,8 @@ QUEUE = """\
 
 def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
     answers("squeue", QUEUE)
-    found = {id_: task for id_, task in slurm.queue(["0"]).items() if task.name in "AB"}
-    assert found == {
+    by_id_ = {id_: task for id_, task in slurm.queue(["0"]).items() if task.name in "AB"}
+    assert by_id_ == {
         "58_0": ArrayTask("58_0", "A", "COMPLETED", "", "n1", "2026-11-21T10:01:01", 0),
         "59_3": ArrayTask("59_3", "B", "PENDING", "Resources", "", "2027-11-21T10:01:05", 0),
         "61": ArrayTask("61", "A", "PENDING", "JobHeldUser", "", "", 0),
@@ -861,8 +861,8 @@ def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
         "68_1": ArrayTask("68_1", "A", "FAILED", "NonZeroExitCode", "n1", "2026-11-21T10:02:17", 0),
         "69_0": ArrayTask("69_0", "A", "COMPLETING", "", "n[1-2]", "", 1),
     }
-    assert [id_ for id_, task in found.items() if task.is_active] == ["59_1", "69_0"]
-    assert [id_ for id_, task in found.items() if task.is_waiting] == ["59_3", "61"]
+    assert [id_ for id_, task in by_id_.items() if task.is_active] == ["59_1", "69_0"]
+    assert [id_ for id_, task in by_id_.items() if task.is_waiting] == ["59_3", "61"]
 
 
 def test_an_empty_queue_is_an_answer(answers: Any) -> None:
@@ -883,16 +883,16 @@ HISTORY = """\
 
 def test_the_history_is_read_as_sacct_prints_it(answers: Any) -> None:
     answers("sacct", HISTORY)
-    found = slurm.history(["46", "33", "75", "80", "81", "82"])
-    assert {id_: task.state for id_, task in found.items()} == {
+    history_result = slurm.history(["46", "33", "75", "80", "81", "82"])
+    assert {id_: task.state for id_, task in history_result.items()} == {
         "46_0": "CANCELLED",
         "33_7": "FAILED",
         **dict.fromkeys(["75_0", "75_1", "75_3", "75_5"], "CANCELLED"),
         **dict.fromkeys(["80_0", "80_1", "80_2"], "CANCELLED"),
         "81": "TIMEOUT",
     }
-    assert found["33_7"] == ArrayTask("33_7", "A", "FAILED", "exit code 15:0", "n2")
-    assert {task.id for task in found.values()} == set(found)
+    assert history_result["33_7"] == ArrayTask("33_7", "A", "FAILED", "exit code 15:0", "n2")
+    assert {task.id for task in history_result.values()} == set(history_result)
 
 
 @pytest.mark.parametrize("line", ["7_0|A", "7_0|A||0:0|n1", "|||||", "garbage", "x_y|A|COMPLETED|0:0|n1"])
@@ -994,18 +994,18 @@ def test_what_a_user_likes_commands_to_do_has_no_effect(
     for name in names:
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    seen = tmp_path / "seen"
-    answers(program, first=f"env > {seen}")
+    observed = tmp_path / "seen"
+    answers(program, first=f"env > {observed}")
     ask()
-    environment = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+    environment = {line.partition("=")[0] for line in observed.read_text().splitlines()}
     assert environment & {*names, "SLURM_CONF"} == {"SLURM_CONF"}
 
 
 def test_lists_of_tasks_are_told_whole(answers: Any, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    answers("sacct", first=f"env > {seen}")
+    observed = tmp_path / "seen"
+    answers("sacct", first=f"env > {observed}")
     slurm.history(["7"])
-    assert "SLURM_BITSTR_LEN=0" in seen.read_text().splitlines(), "by default they are cut at 64 characters"
+    assert "SLURM_BITSTR_LEN=0" in observed.read_text().splitlines(), "by default they are cut at 64 characters"
 
 
 def test_the_cluster_is_asked_for_its_name_once(answers: Any, tmp_path: Path) -> None:

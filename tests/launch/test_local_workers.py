@@ -33,19 +33,19 @@ def test_what_goes_wrong_is_told_and_the_others_go_on(vacancy: VacantSlot, monke
     def fail(vacancy: VacantSlot) -> bool:
         raise LaunchError("no process could be started")
 
-    told = list[str]()
+    messages = list[str]()
     monkeypatch.setattr(local_workers, "respawn_worker", fail)
-    WorkerRespawner(0.0, told.append).poll([vacancy])
-    assert told == ["no process could be started"]
+    WorkerRespawner(0.0, messages.append).poll([vacancy])
+    assert messages == ["no process could be started"]
 
 
 def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(vacancy: VacantSlot) -> None:
     path = vacancy.submission.report_path("cpu-0")
-    words = dumps({"process": process_identity().to_json(), "claimed": True})
-    path.write_text(words)
+    dumps_result = dumps({"process": process_identity().to_json(), "claimed": True})
+    path.write_text(dumps_result)
     assert respawn_worker(vacancy) is False
-    assert path.read_text() == words
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert path.read_text() == dumps_result
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 
 def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +57,6 @@ def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, mon
     monkeypatch.setattr(local_workers, "SlotExecutor", refuse)
     with pytest.raises(LaunchError, match="Resource temporarily unavailable"):
         respawn_worker(vacancy)
-    assert [one.name for one in path.parent.iterdir()] == [path.name], "it still died, and is replaced later"
+    assert [item.name for item in path.parent.iterdir()] == [path.name], "it still died, and is replaced later"
     path.unlink()
     assert respawn_worker(vacancy) is False, "another command was faster"

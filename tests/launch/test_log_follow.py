@@ -54,10 +54,10 @@ def test_what_was_followed_is_what_is_printed_afterwards(results: Path, spec: Ru
         assert attempt
         attempt.log_path.write_text(f"line {number}\n")
         attempt.record_failure("error" if number == 2 else "interrupted", f"reason {number}")
-    done = ettsweep("logs", "-f", run.id, "--results", results, code=1)
-    assert done.stdout == ettsweep("logs", run.id, "--results", results).stdout
-    assert "== attempt 3\nline 2\nended: reason 2\n" in done.stdout
-    assert f"run {run.id} is failed: reason 2" in done.stderr
+    result = ettsweep("logs", "-f", run.id, "--results", results, code=1)
+    assert result.stdout == ettsweep("logs", run.id, "--results", results).stdout
+    assert "== attempt 3\nline 2\nended: reason 2\n" in result.stdout
+    assert f"run {run.id} is failed: reason 2" in result.stderr
 
 
 def test_a_run_that_was_cancelled_ends_it_with_1(results: Path, spec: RunSpec) -> None:
@@ -68,30 +68,30 @@ def test_a_run_that_was_cancelled_ends_it_with_1(results: Path, spec: RunSpec) -
 
 def test_what_a_worker_logs_after_the_result_is_passed_on(results: Path, spec: RunSpec) -> None:
     """It ends as soon as the worker is gone, or a moment later where the worker trains on."""
-    run, said = RunDir.create(results, spec), list[str]()
+    run, messages = RunDir.create(results, spec), list[str]()
     attempt = run.claim({}, after=0)  # by this process, which lives
     assert attempt
     attempt.log_path.write_text("step 1\n")
     assert run.finish({"status": "done", "score": 0.1}, [])
 
     def say(text: str) -> None:
-        said.append(text)
-        if len(said) == 2:
+        messages.append(text)
+        if len(messages) == 2:
             with attempt.log_path.open("a") as log:
                 log.write("finished\n")
 
-    assert follow_log(ProgressMonitor(results, [spec]), run, say, said.append).state is State.DONE
-    assert "".join(said) == "== attempt 1\nstep 1\nfinished\n"
+    assert follow_log(ProgressMonitor(results, [spec]), run, say, messages.append).state is State.DONE
+    assert "".join(messages) == "== attempt 1\nstep 1\nfinished\n"
 
 
 def test_one_attempt_is_not_followed(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec)
-    told = ettsweep("logs", "--follow", spec.run_id, "--attempt", 1, "--results", results, code=2).stderr
-    assert "leave out --attempt" in told
+    stderr = ettsweep("logs", "--follow", spec.run_id, "--attempt", 1, "--results", results, code=2).stderr
+    assert "leave out --attempt" in stderr
 
 
 @pytest.fixture
-def asked(tmp_path: Path, results: Path) -> Callable[[], RunDir]:
+def submit_run(tmp_path: Path, results: Path) -> Callable[[], RunDir]:
     """Return a function that has a run of some seconds submitted to a worker, and returns it."""
 
     def ask() -> RunDir:
@@ -113,15 +113,15 @@ def followed(run: RunDir, results: Path, output: Path) -> "tuple[subprocess.Pope
 
 @pytest.mark.usefixtures("process", "warm")
 def test_a_queued_run_is_waited_for_and_followed_until_it_is_done(
-    asked: Callable[[], RunDir], results: Path, tmp_path: Path
+    submit_run: Callable[[], RunDir], results: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "followed.txt"
     with held("cpu-0"):
-        run = asked()
-        process, seen = followed(run, results, output)
-        seen(f"run {run.id} is queued")
+        run = submit_run()
+        process, observed = followed(run, results, output)
+        observed(f"run {run.id} is queued")
         assert "== attempt" not in output.read_text()
-    seen("step 200/4000")
+    observed("step 200/4000")
     assert process.wait(PATIENCE_S) == 0
     text = output.read_text()
     assert text.count("== attempt") == 1
@@ -131,28 +131,30 @@ def test_a_queued_run_is_waited_for_and_followed_until_it_is_done(
 
 
 @pytest.mark.usefixtures("process", "warm")
-def test_it_goes_on_with_the_next_attempt(asked: Callable[[], RunDir], results: Path, tmp_path: Path) -> None:
-    run = asked()
+def test_it_goes_on_with_the_next_attempt(submit_run: Callable[[], RunDir], results: Path, tmp_path: Path) -> None:
+    run = submit_run()
     attempt = stopped_at_checkpoint(results)
-    process, seen = followed(run, results, tmp_path / "followed.txt")
-    seen("== attempt 1")
+    process, observed = followed(run, results, tmp_path / "followed.txt")
+    observed("== attempt 1")
     os.kill(owner(attempt), signal.SIGKILL)
-    seen(f"`ettsweep retry {run.id} --results {results}` starts one")
+    observed(f"`ettsweep retry {run.id} --results {results}` starts one")
     ettsweep("retry", run.id, "--results", results, *ONE_SLOT)
-    seen("== attempt 2")
+    observed("== attempt 2")
     assert process.wait(PATIENCE_S) == 0
     assert "step 4000/4000" in (tmp_path / "followed.txt").read_text()
 
 
 @pytest.mark.usefixtures("process", "warm")
-def test_ctrl_c_ends_it_without_a_traceback_and_the_run_goes_on(asked: Callable[[], RunDir], results: Path) -> None:
-    run = asked()
+def test_ctrl_c_ends_it_without_a_traceback_and_the_run_goes_on(
+    submit_run: Callable[[], RunDir], results: Path
+) -> None:
+    run = submit_run()
     attempt = stopped_at_checkpoint(results)
     process = start("logs", "--follow", run.id, "--results", results)
     assert process.stdout
     assert process.stdout.readline() == "== attempt 1\n"
     process.send_signal(signal.SIGINT)
-    done = ended(process, 0)
-    assert "detached; the runs go on" in done.stderr
+    ended_result = ended(process, 0)
+    assert "detached; the runs go on" in ended_result.stderr
     os.kill(owner(attempt), signal.SIGCONT)
     wait_for(run.result, "the result")

@@ -43,9 +43,9 @@ def test_without_gpus_there_is_a_slot_for_each_core_with_one_thread() -> None:
 def test_slots_share_the_cores_among_them() -> None:
     (slot,) = LocalProfile(slots=1).resolve_slots()
     assert slot == Slot("cpu-0", "cpu", None, CORES)
-    many = LocalProfile(slots=CORES + 3).resolve_slots()
-    assert len(many) == CORES + 3
-    assert {slot.threads for slot in many} == {1}
+    resolve_slots_result = LocalProfile(slots=CORES + 3).resolve_slots()
+    assert len(resolve_slots_result) == CORES + 3
+    assert {slot.threads for slot in resolve_slots_result} == {1}
 
 
 def test_gpus_share_the_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +71,8 @@ def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(m
     def workers(**profile: Any) -> list[tuple[str, str | None, int]]:
         return [(slot.name, slot.gpu, slot.sharers) for slot in LocalProfile(**profile).resolve_slots()]
 
-    both = [("gpu-4", "4", 2), ("gpu-5", "5", 2), ("gpu-4.2", "4", 2), ("gpu-5.2", "5", 2)]
-    assert workers(slots=4) == workers(workers_per_device=2) == both
+    values = [("gpu-4", "4", 2), ("gpu-5", "5", 2), ("gpu-4.2", "4", 2), ("gpu-5.2", "5", 2)]
+    assert workers(slots=4) == workers(workers_per_device=2) == values
     assert workers(slots=3) == [("gpu-4", "4", 2), ("gpu-5", "5", 1), ("gpu-4.2", "4", 2)]
     assert workers(slots=1) == [("gpu-4", "4", 1)]
     assert workers(workers_per_device=3, devices=[1]) == [(name, "5", 3) for name in ("gpu-5", "gpu-5.2", "gpu-5.3")]
@@ -122,8 +122,8 @@ def test_auto_takes_the_gpus_that_this_process_may_use(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert visible_gpus() == gpus
-    found = [slot.gpu for slot in LocalProfile().resolve_slots() if slot.device == "cuda"]
-    assert found == gpus
+    result = [slot.gpu for slot in LocalProfile().resolve_slots() if slot.device == "cuda"]
+    assert result == gpus
     assert all(slot.device == "cpu" for slot in LocalProfile(devices="cpu").resolve_slots())
 
 
@@ -239,8 +239,8 @@ def test_slots_train_a_run_together_in_groups_of_as_many_as_asked_for(monkeypatc
     (pair,) = LocalProfile(devices="cpu", slots=2, devices_per_run=2, threads=1).resolve_slots()
     assert (pair.name, [other.name for other in pair.others]) == ("cpu-0", ["cpu-1"])
     assert Slot.from_json(json.loads(json.dumps(asdict(pair)))) == pair
-    alone = LocalProfile(devices="cpu", slots=2, threads=1).resolve_slots()
-    assert [slot.others for slot in alone] == [(), ()]
+    resolve_slots_result = LocalProfile(devices="cpu", slots=2, threads=1).resolve_slots()
+    assert [slot.others for slot in resolve_slots_result] == [(), ()]
 
 
 def test_more_devices_for_a_run_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,13 +306,13 @@ def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
 
 
 def gib(profile: AnyProfile) -> tuple[float, str]:
-    room, of = profile.memory_limit()
-    return room / 2**30, of
+    capacity, of = profile.memory_limit()
+    return capacity / 2**30, of
 
 
 def test_the_room_of_a_run_is_that_of_its_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    words = Path("/proc/meminfo").read_text().split()
-    assert 0 < LocalProfile(devices="cpu").memory_limit()[0] <= 1024 * int(words[words.index("MemTotal:") + 1])
+    lines = Path("/proc/meminfo").read_text().split()
+    assert 0 < LocalProfile(devices="cpu").memory_limit()[0] <= 1024 * int(lines[lines.index("MemTotal:") + 1])
     assert gib(slurm("gpus=0", "mem_gb=8", "nodes=2")) == (16, "2 nodes with that mem_gb")
     assert gib(slurm("gpus=0")) == (2**16, "1 node")
     assert gib(slurm("gpus=4", "devices_per_run=4")) == (2**12, "4 GPUs")
@@ -527,12 +527,12 @@ def test_parts_of_a_field_are_overridden_by_dots() -> None:
     assert profile.sbatch == {"mail-type": "END", "exclusive": True}
     assert profile.environment == {"A": 1, "B": "x=y"}
     Path("mine.yaml").write_text("kind: slurm\nsbatch: {nice: 5, mail-type: FAIL}\n")
-    both = load_profile("mine.yaml", ["sbatch.mail-type=END"])
-    assert isinstance(both, SlurmProfile)
-    assert both.sbatch == {"nice": 5, "mail-type": "END"}, "the others stay as the file has them"
-    whole = load_profile("mine.yaml", ["sbatch={nice: 1}"])
-    assert isinstance(whole, SlurmProfile)
-    assert whole.sbatch == {"nice": 1}
+    profile_result = load_profile("mine.yaml", ["sbatch.mail-type=END"])
+    assert isinstance(profile_result, SlurmProfile)
+    assert profile_result.sbatch == {"nice": 5, "mail-type": "END"}, "the others stay as the file has them"
+    profiles = load_profile("mine.yaml", ["sbatch={nice: 1}"])
+    assert isinstance(profiles, SlurmProfile)
+    assert profiles.sbatch == {"nice": 1}
 
 
 @pytest.mark.parametrize(
@@ -655,10 +655,10 @@ def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value
     ],
 )
 def test_what_is_wrong_with_variables_is_said_without_their_values(value: str, words: str) -> None:
-    told = refusal(f"environment={value}"), refusal(text=f"kind: slurm\nenvironment: {value}\n")
+    values = refusal(f"environment={value}"), refusal(text=f"kind: slurm\nenvironment: {value}\n")
     if value.startswith("{TOKEN: "):
-        told += (refusal(f"environment.TOKEN={value.removeprefix('{TOKEN: ').removesuffix('}')}"),)
-    for message in told:
+        values += (refusal(f"environment.TOKEN={value.removeprefix('{TOKEN: ').removesuffix('}')}"),)
+    for message in values:
         assert message.startswith(
             ("mine.yaml: ", "mine.yaml with --launch-set environment", "--launch-set environment")
         )

@@ -73,54 +73,54 @@ class Round:
 def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path, make: MakeSpec) -> None:
     for seed in range(5):
         finished(results, make(seed=seed), 1.0)
-    bad, good, asked, early = (
+    invalid, valid, requested, early = (
         running(results, make(seed=seed), loss, *steps)
         for seed, loss, steps in ((5, 2.0, (4, 8)), (6, 0.5, (4, 8)), (7, 2.0, (4, 8)), (8, 2.0, (4,)))
     )
-    watched = (bad, good, asked, early)
-    round_ = Round(results, bad, good, early)
+    watched = (invalid, valid, requested, early)
+    round_ = Round(results, invalid, valid, early)
     round_.look(*watched)
     assert not any(run.prune_reason() for run in watched), "of the finished ones of other commands nothing is known yet"
     round_.run_index = read_run_index(results)
     for _ in range(2):
         round_.look(*watched)
-        assert {run.id for run in watched if run.prune_path.exists()} == {bad.id}
-        assert bad.prune_reason() == "at step 8: median pruner: best_loss 2, the median of 5 others 1"
-        assert round_.told == [f"run {bad.id} will be pruned {bad.prune_reason()}"], "once"
+        assert {run.id for run in watched if run.prune_path.exists()} == {invalid.id}
+        assert invalid.prune_reason() == "at step 8: median pruner: best_loss 2, the median of 5 others 1"
+        assert round_.told == [f"run {invalid.id} will be pruned {invalid.prune_reason()}"], "once"
     evaluate(early, 2.0, 8)
     round_.look(*watched)
     assert early.prune_reason()
-    first = bad.latest_attempt()
+    first = invalid.latest_attempt()
     assert first is not None
     first.record_failure("interrupted", "pruned")
-    bad.retry()
-    claimed(bad)
-    evaluate(bad, 2.0, 12)
-    for again in (round_, Round(results, bad)):  # also by a command that knows nothing of the first pruning
-        again.run_index = round_.run_index
-        again.look(*watched)
-        assert bad.status().state is State.RUNNING
-        assert bad.prune_reason() is None, "somebody wants it"
+    invalid.retry()
+    claimed(invalid)
+    evaluate(invalid, 2.0, 12)
+    for repeated in (round_, Round(results, invalid)):  # also by a command that knows nothing of the first pruning
+        repeated.run_index = round_.run_index
+        repeated.look(*watched)
+        assert invalid.status().state is State.RUNNING
+        assert invalid.prune_reason() is None, "somebody wants it"
 
 
 def test_runs_that_finish_while_they_are_watched_count_from_then_on(results: Path, make: MakeSpec) -> None:
     others = [running(results, make(seed=seed), 1.0, 4, 8) for seed in range(5)]
-    bad = running(results, make(seed=5), 2.0, 4, 8)
-    round_ = Round(results, bad)
-    round_.look(bad, *others)
-    assert bad.prune_reason() is None
+    running_result = running(results, make(seed=5), 2.0, 4, 8)
+    round_ = Round(results, running_result)
+    round_.look(running_result, *others)
+    assert running_result.prune_reason() is None
     for other in others:
         other.finish({"status": "done", "score": 1.0}, [{"step": step, "val_loss": 1.0} for step in range(4, 25, 4)])
-    round_.look(bad, *others)
-    assert bad.prune_reason()
+    round_.look(running_result, *others)
+    assert running_result.prune_reason()
 
 
 def test_families_are_judged_apart(results: Path, make: MakeSpec) -> None:
-    done = [finished(results, make(seed=seed), 1.0) for seed in range(5)]
+    finisheds = [finished(results, make(seed=seed), 1.0) for seed in range(5)]
     other = running(results, make(batch_size=16), 2.0, 4, 8)
     round_ = Round(results, other)
     round_.run_index = read_run_index(results)
-    round_.look(other, *done)
+    round_.look(other, *finisheds)
     assert other.prune_reason() is None
 
 
@@ -137,16 +137,16 @@ def test_what_has_not_changed_is_neither_read_nor_decided_again(
 
     monkeypatch.setattr(RunDir, "evaluations", counted)
     monkeypatch.setattr(pruning, "prune_reason", lambda *arguments: decisions.append(1) or decide(*arguments))
-    done, one = finished(results, make(seed=0), 1.0), running(results, make(seed=1), 0.5, 4)
-    round_ = Round(results, one)
+    result, item = finished(results, make(seed=0), 1.0), running(results, make(seed=1), 0.5, 4)
+    round_ = Round(results, item)
     for _ in range(3):
-        round_.look(done, one)
-    assert (sorted(reads), len(decisions)) == (sorted([done.id, one.id]), 1)
-    evaluate(one, 0.5, 8)
+        round_.look(result, item)
+    assert (sorted(reads), len(decisions)) == (sorted([result.id, item.id]), 1)
+    evaluate(item, 0.5, 8)
     for _ in range(3):
-        round_.look(done, one)
-    assert (reads[2:], len(decisions)) == ([one.id], 2)
-    Round(results).look(done, one)
+        round_.look(result, item)
+    assert (reads[2:], len(decisions)) == ([item.id], 2)
+    Round(results).look(result, item)
     assert len(reads) == 3, "where nothing is proposed, nothing is looked at"
 
 
@@ -175,8 +175,8 @@ def nothing_more(run_index: RunIndex) -> Plan:
 @pytest.mark.usefixtures("process", "warm", "soon")
 def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, make_spec: MakeSpec) -> None:
     spec = hopeless(results, make_spec)
-    told: list[str] = []
-    pruner = Pruner(results, "median", lambda: {spec.run_id}, told.append)
+    collected: list[str] = []
+    pruner = Pruner(results, "median", lambda: {spec.run_id}, collected.append)
     profile = LocalProfile(devices="cpu", slots=1, threads=1)
     console = Console(file=io.StringIO())
     context = CommandContext(results, profile, console=console, pruner=pruner)
@@ -186,7 +186,7 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     pruned = run.status()
     assert (pruned.state, submit_result.succeeded) == (State.PRUNED, True)
     assert "the median of 5 others 0.01" in pruned.reason
-    assert told == [f"run {spec.run_id} will be pruned {pruned.reason}"]
+    assert collected == [f"run {spec.run_id} will be pruned {pruned.reason}"]
     (attempt,) = map(run.attempt, run.attempt_numbers())
     assert attempt.has_checkpoint()
     assert attempt.failure() == {"kind": "interrupted", "reason": "pruned", "details": ""}

@@ -29,7 +29,7 @@ CLEAN = {"commit": "abc", "dirty": False, "diff": "", "diff_truncated": False}
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this machine one with known versions."""
     monkeypatch.setattr(module, "local_facts", lambda device: HERE)
 
@@ -46,9 +46,9 @@ def shell(command: str, folder: Path) -> str:
     """Run a line as typed into a shell in some folder."""
     folder.mkdir(exist_ok=True)
     env = {**os.environ, "PATH": f"{Path(ETTSWEEP).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done
-    return done.stdout
+    completed = subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed
+    return completed.stdout
 
 
 # --- a run trained again ----------------------------------------------------------------------------------------------
@@ -66,15 +66,15 @@ def test_the_command_typed_elsewhere_trains_the_same_run_bit_for_bit(tmp_path: P
     attempt = run.latest_attempt()
     assert attempt is not None
     attempt.record_provenance(provenance())
-    shown = ettsweep("show", run.id, "--results", "results", "--reproduce", cwd=results.parent)
-    (line,) = shown.stdout.splitlines()
-    assert "no difference found" in shown.stderr
+    result = ettsweep("show", run.id, "--results", "results", "--reproduce", cwd=results.parent)
+    (line,) = result.stdout.splitlines()
+    assert "no difference found" in result.stderr
     grid.unlink()
     shell(line, tmp_path / "elsewhere")
-    (again,) = runs_in(tmp_path / "elsewhere" / f"reproduced-{run.id}")
-    assert again.id == run.id
-    assert again.metrics_path.read_bytes() == run.metrics_path.read_bytes()
-    first, second = run.result(), again.result()
+    (repeated,) = runs_in(tmp_path / "elsewhere" / f"reproduced-{run.id}")
+    assert repeated.id == run.id
+    assert repeated.metrics_path.read_bytes() == run.metrics_path.read_bytes()
+    first, second = run.result(), repeated.result()
     assert first is not None
     assert second is not None
     assert first["weights_sha256"] == second["weights_sha256"]
@@ -101,71 +101,73 @@ def test_a_spec_file_is_trained_and_an_edited_one_is_another_run(
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_is_that_of_the_attempt_that_finished(results: Path, spec: RunSpec, here: None) -> None:
+def test_the_command_is_that_of_the_attempt_that_finished(results: Path, spec: RunSpec, this_machine: None) -> None:
     first = begun(results, spec, {**CLAIM, "threads": 8})
     first.record_failure("interrupted", "terminated")
     second = RunDir(first.run).claim(CLAIM, after=1)
     assert second is not None
     assert RunDir(second.run).finish({"status": "done", "score": 1.0, "attempts": 2}, [])
     path = results.resolve() / "runs" / spec.run_id / "spec.json"
-    words = ["--spec", str(path), "--results", f"reproduced-{spec.run_id}"]
+    values = ["--spec", str(path), "--results", f"reproduced-{spec.run_id}"]
     settings = ["--launch-set", "threads=2", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
-    found = reproduce(RunDir(second.run), spec, RunDir(second.run).result())
-    assert shlex.split(found.command) == ["ettsweep", "train", *words, *settings]
-    assert found.differences == []
+    reproduce_result = reproduce(RunDir(second.run), spec, RunDir(second.run).result())
+    assert shlex.split(reproduce_result.command) == ["ettsweep", "train", *values, *settings]
+    assert reproduce_result.differences == []
 
 
 def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
-    results: Path, spec: RunSpec, here: None
+    results: Path, spec: RunSpec, this_machine: None
 ) -> None:
     attempt = begun(results, spec)
-    how = {"processes": 2, "micro_batch": 5, "compile": False, "activation_checkpointing": True}
-    attempt.record_execution(how)
-    words = shlex.split(reproduce(RunDir(attempt.run), spec, None).command)
-    settings = [value for word, value in itertools.pairwise(words) if word == "--launch-set"]
+    mapping = {"processes": 2, "micro_batch": 5, "compile": False, "activation_checkpointing": True}
+    attempt.record_execution(mapping)
+    lines = shlex.split(reproduce(RunDir(attempt.run), spec, None).command)
+    settings = [value for token, value in itertools.pairwise(lines) if token == "--launch-set"]
     profile = load_profile("local", settings)
     assert isinstance(profile, LocalProfile)
     (slot,) = profile.resolve_slots()
     assert (slot.device, slot.threads, len(slot.others)) == ("cpu", 2, 1)
     assert (profile.micro_batch, profile.compile, profile.activation_checkpointing) == (5, False, True)
 
-    later = RunDir(attempt.run).claim({**CLAIM, "device": "cuda"}, after=1)
-    assert later is not None
-    later.record_resume(1, 8)
-    later.record_execution(how | {"processes": 4, "micro_batch": 3})
-    found = reproduce(RunDir(attempt.run), spec, None)
-    assert "'devices=[0, 1, 2, 3]' --launch-set devices_per_run=4 --launch-set micro_batch=3" in found.command
-    notes = "\n".join(found.notes)
+    claim_result = RunDir(attempt.run).claim({**CLAIM, "device": "cuda"}, after=1)
+    assert claim_result is not None
+    claim_result.record_resume(1, 8)
+    claim_result.record_execution(mapping | {"processes": 4, "micro_batch": 3})
+    reproduce_result = reproduce(RunDir(attempt.run), spec, None)
+    assert (
+        "'devices=[0, 1, 2, 3]' --launch-set devices_per_run=4 --launch-set micro_batch=3" in reproduce_result.command
+    )
+    notes = "\n".join(reproduce_result.notes)
     assert "attempt 2 resumed at step 8 where processes was 2, is 4: no run from the start reproduces that" in notes
     assert "attempt 2 resumed at step 8 where micro_batch was 5, is 3" in notes
 
 
-def test_a_run_of_a_gpu_is_trained_on_one_again(results: Path, spec: RunSpec, here: None) -> None:
+def test_a_run_of_a_gpu_is_trained_on_one_again(results: Path, spec: RunSpec, this_machine: None) -> None:
     attempt = begun(results, spec, {**CLAIM, "device": "cuda"})
-    found = reproduce(RunDir(attempt.run), spec, None)
-    assert found.command.endswith("--launch-set threads=2 --launch-set 'devices=[0]'")
-    assert any("on a GPU" in line for line in found.notes)
+    reproduce_result = reproduce(RunDir(attempt.run), spec, None)
+    assert reproduce_result.command.endswith("--launch-set threads=2 --launch-set 'devices=[0]'")
+    assert any("on a GPU" in line for line in reproduce_result.notes)
 
 
-def test_what_differs_is_named(results: Path, spec: RunSpec, here: None) -> None:
+def test_what_differs_is_named(results: Path, spec: RunSpec, this_machine: None) -> None:
     old = {"torch": "2.8", "instruction_set": "AVX512", "timm": "1.0"}
     attempt = begun(results, spec, {**CLAIM, **old}, code="01d", packages={"timm": "1.0", "numpy": "2.1"})
-    found = reproduce(RunDir(attempt.run), spec, None)
-    assert set(found.differences) == {
+    reproduce_result = reproduce(RunDir(attempt.run), spec, None)
+    assert set(reproduce_result.differences) == {
         "timm was 1.0, is absent",
         "torch was 2.8, is 2.9",
         "instruction_set was AVX512, is AVX2",
         "code was 01d, is c0de",
     }
-    assert found.commit == "abc"
+    assert reproduce_result.commit == "abc"
 
 
-def test_an_unfinished_run_has_a_command_with_a_note(results: Path, spec: RunSpec, here: None) -> None:
+def test_an_unfinished_run_has_a_command_with_a_note(results: Path, spec: RunSpec, this_machine: None) -> None:
     run = RunDir.create(results, spec)
-    found = reproduce(run, spec, None)
-    assert shlex.split(found.command)[:4] == ["ettsweep", "train", "--spec", str(run.spec_path.resolve())]
-    assert "--launch-set" not in found.command
-    assert found.notes == [
+    reproduce_result = reproduce(run, spec, None)
+    assert shlex.split(reproduce_result.command)[:4] == ["ettsweep", "train", "--spec", str(run.spec_path.resolve())]
+    assert "--launch-set" not in reproduce_result.command
+    assert reproduce_result.notes == [
         f"run {run.id} is not finished: the command trains it from its start to its end",
         "it was never trained: its threads, device and code are unknown",
     ]
@@ -174,7 +176,7 @@ def test_an_unfinished_run_has_a_command_with_a_note(results: Path, spec: RunSpe
     assert reproduce(run, spec, None).notes[0].startswith(f"run {run.id} is not finished")
 
 
-def test_a_run_that_resumed_under_other_circumstances_says_so(results: Path, spec: RunSpec, here: None) -> None:
+def test_a_run_that_resumed_under_other_circumstances_says_so(results: Path, spec: RunSpec, this_machine: None) -> None:
     first = begun(results, spec, {**CLAIM, "threads": 8})
     second = RunDir(first.run).claim(CLAIM, after=1)
     assert second is not None
@@ -185,12 +187,12 @@ def test_a_run_that_resumed_under_other_circumstances_says_so(results: Path, spe
     assert line in reproduce(RunDir(first.run), spec, None).notes
 
 
-def test_a_task_with_a_data_set_says_that_it_needs_it(results: Path, here: None) -> None:
+def test_a_task_with_a_data_set_says_that_it_needs_it(results: Path, this_machine: None) -> None:
     from ettsweep.shipped_files import shipped
 
     spec = load_sweep_spec(shipped("grids") / "vit-b16.yaml").specs()[0]
-    found = reproduce(RunDir.create(results, spec), spec, None)
-    assert "task imagenet needs its data set: add --data PATH, or set ETTSWEEP_IMAGENET" in found.notes
+    reproduce_result = reproduce(RunDir.create(results, spec), spec, None)
+    assert "task imagenet needs its data set: add --data PATH, or set ETTSWEEP_IMAGENET" in reproduce_result.notes
 
 
 @pytest.mark.slow
@@ -218,7 +220,7 @@ def notes(results: Path, spec: RunSpec, origin: dict[str, Any]) -> list[str]:
     return [line for line in reproduce(RunDir(attempt.run), spec, None).notes if "not finished" not in line]
 
 
-def test_the_code_is_named_by_its_commit(results: Path, spec: RunSpec, here: None) -> None:
+def test_the_code_is_named_by_its_commit(results: Path, spec: RunSpec, this_machine: None) -> None:
     assert notes(results, spec, {}) == ["its code: `git checkout abc`"]
     installed = {"git": None, "packages": {"ettsweep": "1.2"}}
     assert notes(results, spec, installed) == ["its code: ettsweep 1.2, in no git repository"]
@@ -231,7 +233,7 @@ def test_the_code_is_named_by_its_commit(results: Path, spec: RunSpec, here: Non
     assert "its code was not recorded" in reproduce(RunDir(attempt.run), spec, None).notes
 
 
-def test_changed_code_is_restored_as_the_note_says(tmp_path: Path, spec: RunSpec, here: None) -> None:
+def test_changed_code_is_restored_as_the_note_says(tmp_path: Path, spec: RunSpec, this_machine: None) -> None:
     clone = tmp_path / "clone"
     clone.mkdir()
     (clone / "code.py").write_text("x = 1\n")
@@ -243,9 +245,9 @@ def test_changed_code_is_restored_as_the_note_says(tmp_path: Path, spec: RunSpec
     shell("git checkout --quiet -- . && git checkout --quiet -b other && git rm --quiet code.py", clone)
     shell("git -c user.name=A -c user.email=a@example.org commit --quiet -m second", clone)
     git = {"commit": commit, "dirty": True, "diff": diff, "diff_truncated": False}
-    said, how = notes(tmp_path / "my results", spec, {"git": git})
-    assert f"commit {commit} with changes" in said
-    shell(how, clone)
+    messages, settings = notes(tmp_path / "my results", spec, {"git": git})
+    assert f"commit {commit} with changes" in messages
+    shell(settings, clone)
     assert (clone / "code.py").read_text() == "x = 'é'\n"
 
 
@@ -255,25 +257,25 @@ def test_changed_code_is_restored_as_the_note_says(tmp_path: Path, spec: RunSpec
 @pytest.mark.slow
 def test_notes_go_beside_the_command(results: Path, spec: RunSpec) -> None:
     attempt = begun(results, spec, {**CLAIM, "torch": "1.0"})
-    done = ettsweep("show", spec.run_id, "--results", results, "--reproduce")
-    assert len(done.stdout.splitlines()) == 1
-    assert "differs here: torch was 1.0, is " in done.stderr
-    assert "its code: `git checkout abc`" in done.stderr
+    result = ettsweep("show", spec.run_id, "--results", results, "--reproduce")
+    assert len(result.stdout.splitlines()) == 1
+    assert "differs here: torch was 1.0, is " in result.stderr
+    assert "its code: `git checkout abc`" in result.stderr
     data = json.loads(ettsweep("show", spec.run_id, "--results", results, "--reproduce", "--format", "json").stdout)
     assert data["commit"] == "abc"
     assert any(line.startswith("torch was 1.0, is ") for line in data["differs"])
     shutil.rmtree(attempt.path)
-    done = ettsweep("show", spec.run_id, "--results", results, "--reproduce")
-    assert done.stdout.startswith("ettsweep train --spec ")
-    assert "differs" not in done.stderr
+    result = ettsweep("show", spec.run_id, "--results", results, "--reproduce")
+    assert result.stdout.startswith("ettsweep train --spec ")
+    assert "differs" not in result.stderr
 
 
 def test_a_run_whose_spec_is_damaged_cannot_be_reproduced(results: Path, spec: RunSpec) -> None:
     run = RunDir.create(results, spec)
     run.spec_path.write_text("{")
-    done = ettsweep("show", spec.run_id, "--results", results, "--reproduce", code=1)
-    assert done.stdout == ""
-    assert f"{run.spec_path}: no valid JSON" in done.stderr
+    result = ettsweep("show", spec.run_id, "--results", results, "--reproduce", code=1)
+    assert result.stdout == ""
+    assert f"{run.spec_path}: no valid JSON" in result.stderr
 
 
 def test_a_run_is_shown_with_its_job_and_code_but_not_the_diff(results: Path, spec: RunSpec) -> None:
@@ -306,8 +308,8 @@ def test_a_run_is_shown_with_its_job_and_code_but_not_the_diff(results: Path, sp
     ],
 )
 def test_a_spec_file_says_all(tmp_path: Path, arguments: tuple[Any, ...], message: str) -> None:
-    done = ettsweep("train", "--spec", "spec.json", *arguments, code=2, cwd=tmp_path)
-    assert message in done.stderr
+    result = ettsweep("train", "--spec", "spec.json", *arguments, code=2, cwd=tmp_path)
+    assert message in result.stderr
     assert not (tmp_path / "results").exists()
 
 
@@ -322,6 +324,6 @@ def test_a_spec_file_says_all(tmp_path: Path, arguments: tuple[Any, ...], messag
 )
 def test_a_file_that_is_no_spec_is_told(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "spec.json").write_text(text)
-    done = ettsweep("train", "--spec", "spec.json", code=2, cwd=tmp_path)
-    assert message in done.stderr
+    result = ettsweep("train", "--spec", "spec.json", code=2, cwd=tmp_path)
+    assert message in result.stderr
     assert not (tmp_path / "results").exists()

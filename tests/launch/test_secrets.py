@@ -24,43 +24,43 @@ def umask() -> int:
 
 @pytest.mark.usefixtures("umask")
 def test_values_reach_jobs_and_are_neither_shown_nor_kept_for_others(cluster: Cluster, tmp_path: Path) -> None:
-    results, seen, told = tmp_path / "results", tmp_path / "seen", []
-    setup = f'printf %s "$PASSWORD$TOKEN" | sha256sum > {seen}'
-    asked = asks(tmp_path, steps=200, environment={"PASSWORD": PASSWORD}, setup=[setup], snapshot=True)
-    wrong = (*asked, "--launch-set", f"environment.TOKEN=[{TOKEN}]")
-    told.append(typed(*asked, *AGAIN, "--dry-run"))
-    assert "PASSWORD, TOKEN" in told[-1].stdout
-    told += [typed(*wrong, code=2), typed("doctor", *asked[3:], *AGAIN), typed(*asked, *AGAIN, "--follow")]
-    assert seen.read_text().split()[0] == hashlib.sha256(f"{PASSWORD}{TOKEN}".encode()).hexdigest()
+    results, observed, messages = tmp_path / "results", tmp_path / "seen", []
+    setup = f'printf %s "$PASSWORD$TOKEN" | sha256sum > {observed}'
+    requested = asks(tmp_path, steps=200, environment={"PASSWORD": PASSWORD}, setup=[setup], snapshot=True)
+    wrong = (*requested, "--launch-set", f"environment.TOKEN=[{TOKEN}]")
+    messages.append(typed(*requested, *AGAIN, "--dry-run"))
+    assert "PASSWORD, TOKEN" in messages[-1].stdout
+    messages += [typed(*wrong, code=2), typed("doctor", *requested[3:], *AGAIN), typed(*requested, *AGAIN, "--follow")]
+    assert observed.read_text().split()[0] == hashlib.sha256(f"{PASSWORD}{TOKEN}".encode()).hexdigest()
 
     (run,) = (path.name for path in (results / "runs").iterdir())
-    rest = ("--results", results)
+    values = ("--results", results)
     for command in (("show", run), ("show", run, "--reproduce"), ("status",), ("sweeps",), ("logs", run)):
-        told += [ettsweep(*command, *rest)]
-        told += [ettsweep(*command, *rest, "--format", "json")] if command[0] not in ("logs",) else []
-    told.append(ettsweep("verify-optimum", *rest, "--dry-run", code=2))
-    assert "environment.TOKEN=***: the value is not kept" in told[-1].stderr
-    told.append(ettsweep("verify-optimum", *rest, *AGAIN, "--dry-run", code=1))
-    for said in told:
-        assert not any(secret in said.stdout + said.stderr for secret in (PASSWORD, TOKEN)), said.args
+        messages += [ettsweep(*command, *values)]
+        messages += [ettsweep(*command, *values, "--format", "json")] if command[0] not in ("logs",) else []
+    messages.append(ettsweep("verify-optimum", *values, "--dry-run", code=2))
+    assert "environment.TOKEN=***: the value is not kept" in messages[-1].stderr
+    messages.append(ettsweep("verify-optimum", *values, *AGAIN, "--dry-run", code=1))
+    for message in messages:
+        assert not any(secret in message.stdout + message.stderr for secret in (PASSWORD, TOKEN)), message.args
 
-    held = [path for path in results.rglob("*") if path.is_file() and b"hunter" in path.read_bytes()]
-    assert [path.relative_to(results).parts[::2] for path in held] == [("jobs", "environment.sh")]
-    assert [path.stat().st_mode & 0o777 for path in held] == [0o600]
+    items = [path for path in results.rglob("*") if path.is_file() and b"hunter" in path.read_bytes()]
+    assert [path.relative_to(results).parts[::2] for path in items] == [("jobs", "environment.sh")]
+    assert [path.stat().st_mode & 0o777 for path in items] == [0o600]
     assert (results / "jobs").stat().st_mode & 0o055 == 0o055, "the folder hides nothing"
 
 
 def test_what_was_typed_is_repeated_without_values(tmp_path: Path) -> None:
     """Where a command is told back to its user: under another name, and where --launch-set was meant."""
     (tmp_path / "slurm.yaml").write_text("kind: slurm\n")
-    asked = ("grid", "--grid", write_grid(tmp_path / "grid.yaml"), "--results", tmp_path / "results")
-    ettsweep(*asked, "--follow")
-    other = (*asked, "--launch", tmp_path / "slurm.yaml", "--dry-run", "--set", "batch_size=16")
+    values = ("grid", "--grid", write_grid(tmp_path / "grid.yaml"), "--results", tmp_path / "results")
+    ettsweep(*values, "--follow")
+    other = (*values, "--launch", tmp_path / "slurm.yaml", "--dry-run", "--set", "batch_size=16")
     for option in (AGAIN, (f"--launch-set=environment.TOKEN={TOKEN}",)):
         refused = typed(*other, *option, code=2)
         assert "--name" in refused.stderr
         assert "environment.TOKEN=***" in refused.stderr
         assert TOKEN not in refused.stderr
-    misplaced = typed(*asked, "--set", f"environment.TOKEN={TOKEN}", code=2)
+    misplaced = typed(*values, "--set", f"environment.TOKEN={TOKEN}", code=2)
     assert "environment.TOKEN=***: environment.TOKEN is not a field of the recipe; use --launch-set" in misplaced.stderr
     assert TOKEN not in misplaced.stderr

@@ -57,9 +57,11 @@ class Host:
 
     def start(self, *arguments: object, **options: Any) -> "subprocess.Popen[str]":
         """Start Python in new namespaces of this host's name; killing what is returned ends all in them."""
-        named = ["sh", "-c", f'hostname {self.name} && exec "$@"', "sh", sys.executable]
+        values = ["sh", "-c", f'hostname {self.name} && exec "$@"', "sh", sys.executable]
         env = os.environ | {"ETTSWEEP_SLOTS": str(self.private / "slots"), "TMPDIR": str(self.private)}
-        self._started.append(subprocess.Popen([*ISOLATED, *named, *map(str, arguments)], env=env, text=True, **options))
+        self._started.append(
+            subprocess.Popen([*ISOLATED, *values, *map(str, arguments)], env=env, text=True, **options)
+        )
         return self._started[-1]
 
     def send(self, what: str, *arguments: object) -> None:
@@ -92,9 +94,9 @@ def obey(results: Path) -> None:
     """Be a host: do what each line of the input says, and answer with a line."""
     slurm_cache, hearts = SlurmCache(), ExitStack()
     for line in sys.stdin:
-        what, run_id, *arguments = json.loads(line)
+        label, run_id, *arguments = json.loads(line)
         run = RunDir(runs_dir(results) / run_id)
-        print(json.dumps(ACTIONS[what](run, slurm_cache, hearts, *arguments)), flush=True)
+        print(json.dumps(ACTIONS[label](run, slurm_cache, hearts, *arguments)), flush=True)
 
 
 def _claim(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, after: int) -> bool:
@@ -143,9 +145,9 @@ def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Pat
 
 def _mount(stack: ExitStack, folder: Path, *command: object) -> Path:
     folder.mkdir()
-    done = subprocess.run([*map(str, command), str(folder)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    completed = subprocess.run([*map(str, command), str(folder)], capture_output=True, text=True)
+    if completed.returncode:
+        pytest.skip(f"mounting is not allowed here: {completed.stderr.strip()}")
     stack.callback(subprocess.run, ["umount", "-l", str(folder)], check=True)
     return folder
 
@@ -172,12 +174,12 @@ def _sshfs(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
 def _given(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
     if not GIVEN:
         pytest.skip("ETTSWEEP_SHARED_FOLDERS names no folders, such as two mounts of an NFS export")
-    given = [Path(path) for path in GIVEN.split(":")]
-    own = f"ettsweep-test-{os.getpid()}-{time.monotonic_ns()}"
-    (given[0] / own).mkdir()
-    stack.callback(shutil.rmtree, given[0] / own, ignore_errors=True)
+    paths = [Path(path) for path in GIVEN.split(":")]
+    text = f"ettsweep-test-{os.getpid()}-{time.monotonic_ns()}"
+    (paths[0] / text).mkdir()
+    stack.callback(shutil.rmtree, paths[0] / text, ignore_errors=True)
     for number in range(HOSTS):
-        folder = given[number % len(given)] / own
+        folder = paths[number % len(paths)] / text
         wait_for(folder.exists, f"{folder} to be seen")
         yield folder
 
@@ -185,13 +187,13 @@ def _given(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
 @pytest.fixture
 def hosts(folders: list[Path], tmp_path: Path) -> Iterator[list[Host]]:
     """Give hosts, and kill them afterwards."""
-    started = []
+    collected = []
     for number, folder in enumerate(folders):
         private = tmp_path / f"private-{number}"
         private.mkdir()
-        started.append(Host(f"node{number}", folder, private))
-    yield started
-    for host in started:
+        collected.append(Host(f"node{number}", folder, private))
+    yield collected
+    for host in collected:
         host.kill()
 
 
@@ -206,8 +208,8 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 
 def together(hosts: list[Host], what: str, *arguments: list[object]) -> list[Any]:
     """Have all hosts do something at the same time; each has a list of arguments of its own."""
-    for host, own in zip(hosts, arguments, strict=True):
-        host.send(what, *own)
+    for host, own_part in zip(hosts, arguments, strict=True):
+        host.send(what, *own_part)
     return [host.answer() for host in hosts]
 
 
@@ -313,22 +315,22 @@ def test_retry_believes_the_heart_of_another_host(hosts: list[Host], make_spec: 
     worker = work(hosts[1], [run])
     wait_for(lambda: run.attempt(1).checkpoint_path.exists(), "a checkpoint")
     retry = ["retry", run.id, "--yes", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
-    told = _ettsweep(hosts[0], retry)
-    assert "still training on node1" in told
+    ettsweep_result = _ettsweep(hosts[0], retry)
+    assert "still training on node1" in ettsweep_result
     assert run.attempt_numbers() == [1]
     worker.kill()
     worker.communicate()
-    told = _ettsweep(hosts[0], retry)
-    assert "1 resumed" in told, told
+    ettsweep_result = _ettsweep(hosts[0], retry)
+    assert "1 resumed" in ettsweep_result, ettsweep_result
 
 
 def _ettsweep(host: Host, command: list[str]) -> str:
     """Run a command on a host; what it leaves there ends with it."""
-    done = host.start(
+    start_result = host.start(
         "-c", "from ettsweep.cli import main; main()", *command, "--results", host.folder, stderr=subprocess.PIPE
     )
-    _, err = done.communicate(timeout=180)
-    assert done.returncode == 0, err
+    _, err = start_result.communicate(timeout=180)
+    assert start_result.returncode == 0, err
     return str(err)
 
 

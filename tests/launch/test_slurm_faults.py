@@ -138,23 +138,23 @@ def look(results: Path, *allowed: str) -> dict[str, dict[str, Any]]:
 
     before = finished()
     rows = status(results)
-    done = {run_id for run_id, row in rows.items() if row["state"] == "done"}
-    assert before <= done <= finished()
+    values = {run_id for run_id, row in rows.items() if row["state"] == "done"}
+    assert before <= values <= finished()
     assert {row["state"] for row in rows.values()} <= set(allowed or MOVING), rows
     return rows
 
 
 def wait_for_the_end(results: Path, *allowed: str) -> list[dict[str, Any]]:
     """Look until all runs are done; return all that was told of unfinished ones on the way."""
-    told: list[dict[str, Any]] = []
+    collected: list[dict[str, Any]] = []
 
     def ended() -> bool:
         left = [row for row in look(results, *allowed).values() if row["state"] != "done"]
-        told.extend(left)
+        collected.extend(left)
         return not left
 
     wait_for(ended, "the end of all runs")
-    return told
+    return collected
 
 
 @pytest.fixture
@@ -203,14 +203,14 @@ def grid_submits_nothing(results: Path, asked: tuple[object, ...], said: str = "
 def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
-    asked = asks(tmp_path, runs=2, steps=100, sbatch=LATER)
+    requested = asks(tmp_path, runs=2, steps=100, sbatch=LATER)
     killed = instead("sbatch", f'{ONLY_TRIED}\n$REAL "$@" >/dev/null\nkill -KILL $PPID')
-    ended(start(*asked, env=killed), -signal.SIGKILL)
+    ended(start(*requested, env=killed), -signal.SIGKILL)
     submission = only_submission(results)
     assert submission.array_id() is None
     rows = look(results, "queued")
     assert all("expected to start" in row["reason"] for row in rows.values())
-    grid_submits_nothing(results, asked, "2 under way")
+    grid_submits_nothing(results, requested, "2 under way")
     (array,) = {row["job"].partition("_")[0] for row in rows.values()}
     cluster.begin(array)
     wait_for_the_end(results)
@@ -222,12 +222,12 @@ def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
 def test_runs_of_a_submitter_killed_before_sbatch_are_submitted_by_the_next_command(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
-    asked = asks(tmp_path, steps=100)
-    ended(start(*asked, env=instead("sbatch", f"{ONLY_TRIED}\nkill -KILL $PPID")), -signal.SIGKILL)
+    requested = asks(tmp_path, steps=100)
+    ended(start(*requested, env=instead("sbatch", f"{ONLY_TRIED}\nkill -KILL $PPID")), -signal.SIGKILL)
     assert not cluster.squeue("--name", only_submission(results).name)
     (row,) = look(results, "missing").values()
     assert row["reason"] == "its submission was cut short"
-    assert "1 run submitted" in ettsweep(*asked).stderr
+    assert "1 run submitted" in ettsweep(*requested).stderr
     wait_for_the_end(results)
     assert only_run(results).attempt_numbers() == [1]
     trained_once(results)
@@ -239,8 +239,8 @@ def test_runs_of_a_submitter_killed_before_sbatch_are_submitted_by_the_next_comm
 def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
-    asked = asks(tmp_path, runs=2, steps=STEPS, runs_per_job=2)
-    ettsweep(*asked)
+    requested = asks(tmp_path, runs=2, steps=STEPS, runs_per_job=2)
+    ettsweep(*requested)
     (older,) = wait_for(lambda: started(results), "a checkpoint")
     cut_off = node_of(older)
     cluster.node("freeze", cut_off)
@@ -265,22 +265,22 @@ def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
     assert (RunDir(older.run).attempt_numbers(), other.attempt_numbers()) == ([1, 2], [1])
     assert lineage(newer) == [2, 1]
     assert other.attempt(1).job()["restart"] == 1
-    grid_submits_nothing(results, asked, "2 finished, 0 under way")
+    grid_submits_nothing(results, requested, "2 finished, 0 under way")
     trained_once(results)
 
 
 def test_a_run_goes_on_elsewhere_after_its_node_died(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
-    asked = asks(tmp_path, steps=STEPS)
-    ettsweep(*asked)
+    requested = asks(tmp_path, steps=STEPS)
+    ettsweep(*requested)
     lost = attempt_at_work(results)
     with held(results, lost):
         cluster.node("kill", node_of(lost))
-    told = look(results, "running", "queued")
-    grid_submits_nothing(results, asked)
-    told = [*told.values(), *wait_for_the_end(results)]
-    assert {row["job"] for row in told} == {lost.job_id()}
+    values = look(results, "running", "queued")
+    grid_submits_nothing(results, requested)
+    values = [*values.values(), *wait_for_the_end(results)]
+    assert {row["job"] for row in values} == {lost.job_id()}
     taken_on = RunDir(lost.run).attempt(2)
     assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(taken_on) == [2, 1]
@@ -293,8 +293,8 @@ def test_a_run_goes_on_elsewhere_after_its_node_died(
 def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
-    asked = asks(tmp_path, steps=STEPS)
-    ettsweep(*asked)
+    requested = asks(tmp_path, steps=STEPS)
+    ettsweep(*requested)
     lost = attempt_at_work(results)
     with held(results, lost):
         for pid in workers(results):
@@ -302,7 +302,7 @@ def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
     cluster.wait_state(lost.job_id(), "FAILED")
     (row,) = look(results, "interrupted").values()
     assert row["reason"] == f"job {lost.job_id()} failed (NonZeroExitCode)"
-    assert "1 resumed" in ettsweep(*asked).stderr
+    assert "1 resumed" in ettsweep(*requested).stderr
     wait_for_the_end(results)
     assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
@@ -331,14 +331,14 @@ def nodes_are_up(cluster: Cluster) -> bool:
 def test_a_restart_of_the_controller_goes_unnoticed(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
-    asked = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
-    ettsweep(*asked)
+    requested = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
+    ettsweep(*requested)
     (first,) = wait_for(lambda: started(results), "a checkpoint")
     with held(results, first):
         cluster.ctl("restart", "slurmctld")
         rows = look(results, "queued", "running")
         assert sorted(row["state"] for row in rows.values()) == ["queued", "running"]
-        grid_submits_nothing(results, asked, "2 under way")
+        grid_submits_nothing(results, requested, "2 under way")
     wait_for_the_end(results)
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
     trained_once(results)
@@ -347,8 +347,8 @@ def test_a_restart_of_the_controller_goes_unnoticed(
 def test_nothing_is_concluded_while_the_controller_is_away(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
-    asked = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
-    follow = Onlooker(tmp_path / "said", *asked, "--follow")
+    requested = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
+    follow = Onlooker(tmp_path / "said", *requested, "--follow")
     (first,) = wait_for(lambda: started(results), "a checkpoint")
     with held(results, first):
         cluster.ctl("stop", "slurmctld")
@@ -357,7 +357,7 @@ def test_nothing_is_concluded_while_the_controller_is_away(
         assert rows[first.run.name]["where"] == node_of(first)
         follow.wait_for("(2 unknown)")
         assert follow.says(f"SLURM does not answer: squeue: {NO_CONTROLLER}")
-        grid_submits_nothing(results, asked, f"{NO_CONTROLLER}; try again when it answers", code=1)
+        grid_submits_nothing(results, requested, f"{NO_CONTROLLER}; try again when it answers", code=1)
     wait_for(RunDir(first.run).result, "the end of a run whose controller is away")
     assert look(results, "done", "unknown")[first.run.name]["state"] == "done"
     assert follow.process.poll() is None
@@ -393,14 +393,14 @@ def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(
 def test_what_cannot_be_submitted_leaves_nothing_behind(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
-    asked = asks(tmp_path, steps=100)
+    requested = asks(tmp_path, steps=100)
     cluster.ctl("stop", "slurmctld")
-    failed = ettsweep(*asked, code=1)
+    failed = ettsweep(*requested, code=1)
     assert NO_CONTROLLER in failed.stderr
     assert not results.exists()
     cluster.ctl("start", "slurmctld")
     wait_for(lambda: nodes_are_up(cluster), "the nodes to be back")
-    assert "1 run submitted" in ettsweep(*asked).stderr
+    assert "1 run submitted" in ettsweep(*requested).stderr
     wait_for_the_end(results)
     assert only_run(results).attempt_numbers() == [1]
     trained_once(results)
@@ -409,9 +409,9 @@ def test_what_cannot_be_submitted_leaves_nothing_behind(
 def test_jobs_that_come_after_sbatch_gave_up_are_found(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
-    asked = asks(tmp_path, runs=2, steps=100, sbatch=LATER)
+    requested = asks(tmp_path, runs=2, steps=100, sbatch=LATER)
     pid = (cluster.folder / "run" / "slurmctld.pid").read_text().strip()
-    failed = ettsweep(*asked, code=1, env=instead("sbatch", f'{ONLY_TRIED}\nkill -STOP {pid}\nexec $REAL "$@"'))
+    failed = ettsweep(*requested, code=1, env=instead("sbatch", f'{ONLY_TRIED}\nkill -STOP {pid}\nexec $REAL "$@"'))
     assert "sbatch: Batch job submission failed: Socket timed out on send/recv operation" in failed.stderr
     assert "the next command looks whether the jobs were made" in failed.stderr
     rows = look(results, "unknown")
@@ -422,25 +422,25 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     assert len(jobs) == 2
     rows = look(results, "queued")
     assert {row["job"] for row in rows.values()} == {job["id"] for job in jobs}
-    grid_submits_nothing(results, asked, "2 under way")
+    grid_submits_nothing(results, requested, "2 under way")
     cluster.begin(jobs[0]["id"].partition("_")[0])
     wait_for_the_end(results)
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
-    grid_submits_nothing(results, asked, "2 finished, 0 under way")
+    grid_submits_nothing(results, requested, "2 finished, 0 under way")
     trained_once(results)
 
 
 def test_jobs_that_come_minutes_after_sbatch_gave_up_are_found(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
-    asked = asks(tmp_path, steps=100, sbatch=LATER)
+    requested = asks(tmp_path, steps=100, sbatch=LATER)
     timed_out = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
-    late = f'{ONLY_TRIED}\nprintf %s "$*" > {tmp_path}/asked\necho {timed_out} >&2\nexit 1'
-    failed = ettsweep(*asked, code=1, env=instead("sbatch", late))
+    text = f'{ONLY_TRIED}\nprintf %s "$*" > {tmp_path}/asked\necho {timed_out} >&2\nexit 1'
+    failed = ettsweep(*requested, code=1, env=instead("sbatch", text))
     assert "Socket timed out on send/recv operation; the next command looks" in failed.stderr
     cluster.run("sbatch", *(tmp_path / "asked").read_text().split())  # the controller gets round to it
     look(results, "queued")
-    grid_submits_nothing(results, asked)
+    grid_submits_nothing(results, requested)
     cluster.begin(cluster.squeue("--name", only_submission(results).name)[0]["id"])
     wait_for_the_end(results)
     assert only_run(results).attempt_numbers() == [1]
@@ -491,8 +491,8 @@ def beating(attempt: Attempt) -> Iterator[None]:
 def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_heart_stands_still(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, job: dict[str, Any] | None
 ) -> None:
-    asked = asks(tmp_path, steps=STEPS)
-    ettsweep(*asked)
+    requested = asks(tmp_path, steps=STEPS)
+    ettsweep(*requested)
     lost = attempt_at_work(results)
     with held(results, lost):
         for pid in workers(results):
@@ -503,23 +503,23 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
     claim_path = lost.path / "claim.json"
     claim_path.write_text(json.dumps(claim | {"job": job}))
 
-    why = (
+    text = (
         "cluster elsewhere cannot be asked from here, which is devcluster"
         if job
         else "claimed on gone, which cannot be asked from here"
     )
     (row,) = look(results, "unknown").values()
-    assert (row["reason"], row["where"]) == (why, "gone")
-    told = f"run {lost.run.name} is unknown: {why}\n`ettsweep retry {lost.run.name} --results"
-    grid_submits_nothing(results, asked, told, code=1)
+    assert (row["reason"], row["where"]) == (text, "gone")
+    message = f"run {lost.run.name} is unknown: {text}\n`ettsweep retry {lost.run.name} --results"
+    grid_submits_nothing(results, requested, message, code=1)
     retry = ("retry", lost.run.name, "--results", results)
     with beating(lost):
         refused = ettsweep(*retry)
     assert f"run {lost.run.name} is still training on gone" in refused.stderr
     assert (RunDir(lost.run).attempt_numbers(), len(submission_folders(results))) == ([1], 1)
-    taken = ettsweep(*retry)
-    assert f"run {lost.run.name}: {why}; watching its heartbeat" in taken.stderr
-    assert "1 resumed" in taken.stderr
+    result = ettsweep(*retry)
+    assert f"run {lost.run.name}: {text}; watching its heartbeat" in result.stderr
+    assert "1 resumed" in result.stderr
     wait_for_the_end(results)
     assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
@@ -533,20 +533,20 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
 def test_commands_at_the_same_instant_train_each_run_once(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any, count: int
 ) -> None:
-    asked = asks(tmp_path, runs=3, steps=100)
+    requested = asks(tmp_path, runs=3, steps=100)
     meeting = tmp_path / "meeting"
     meeting.mkdir()
     # Each has made its plan, and waits for the others before it submits.
     meet = f"touch {meeting}/$PPID; until [ $(ls {meeting} | wc -l) = {count} ]; do sleep 0.01; done"
     environment = instead("sbatch", f'case " $* " in *" --test-only "*) {meet} ;; esac\nexec $REAL "$@"')
-    for command in [start(*asked, env=environment) for _ in range(count)]:
+    for command in [start(*requested, env=environment) for _ in range(count)]:
         assert "3 runs submitted" in ended(command).stderr
     assert len(submission_folders(results)) == count
     wait_for_the_end(results)
     for submission in submissions(results):
         wait_for(lambda s=submission: jobs_ended(cluster, s), "all jobs to end")  # type: ignore[misc]
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 3
-    grid_submits_nothing(results, asked, "3 finished, 0 under way")
+    grid_submits_nothing(results, requested, "3 finished, 0 under way")
     trained_once(results)
 
 
@@ -564,19 +564,19 @@ def jobs_ended(cluster: Cluster, submission: Submission) -> bool:
 def test_whoever_follows_a_held_job_is_told_what_releases_it(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, by: str
 ) -> None:
-    asked = asks(tmp_path, steps=100, sbatch={"hold": by == "its user"})
+    requested = asks(tmp_path, steps=100, sbatch={"hold": by == "its user"})
     if by == "SLURM":
         cluster.let_nothing_start()
-    followed = ettsweep(*asked, "--follow", code=1)
+    followed = ettsweep(*requested, "--follow", code=1)
     (row,) = look(results, "held").values()
-    why = "JobHeldUser" if by == "its user" else "launch failed requeued held"
+    text = "JobHeldUser" if by == "its user" else "launch failed requeued held"
     release = f"scontrol release {row['job']}"
-    assert row["reason"] == f"{why}: `{release}`, or `cancel` and `retry`"
+    assert row["reason"] == f"{text}: `{release}`, or `cancel` and `retry`"
     assert "0/1 run finished (1 held)" in followed.stderr
     assert row["reason"] in followed.stderr
     assert " left" not in followed.stderr
     assert row["reason"] in ettsweep("watch", "--results", results, code=1).stderr
-    grid_submits_nothing(results, asked, f"run {row['run']} is held: {row['reason']}\n")
+    grid_submits_nothing(results, requested, f"run {row['run']} is held: {row['reason']}\n")
     for node in cluster.nodes if by == "SLURM" else ():
         cluster.node("writable", node)
     cluster.run(*release.split())
@@ -616,7 +616,10 @@ def both_held(rows: dict[str, dict[str, Any]]) -> bool:
 
 
 @pytest.fixture(
-    params=[*(pytest.param(how, marks=pytest.mark.slow) for how in ("stopped", "not installed")), "switched off"]
+    params=[
+        *(pytest.param(settings, marks=pytest.mark.slow) for settings in ("stopped", "not installed")),
+        "switched off",
+    ]
 )
 def no_accounting(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, instead: Any) -> Iterator[str]:
     """Take the accounting away; give why `sacct` fails, as far as the tool can tell."""
@@ -625,11 +628,13 @@ def no_accounting(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Pa
             cluster.ctl("stop", "slurmdbd")
             yield "Connection refused"
         elif request.param == "switched off":
-            said = "Slurm accounting storage is disabled"
-            patch.setenv("PATH", instead("sacct", f"echo {said} >&2; exit 1")["PATH"])
-            yield said
+            text = "Slurm accounting storage is disabled"
+            patch.setenv("PATH", instead("sacct", f"echo {text} >&2; exit 1")["PATH"])
+            yield text
         else:
-            patch.setenv("PATH", os.pathsep.join(without("sacct", place, tmp_path) for place in os.get_exec_path()))
+            patch.setenv(
+                "PATH", os.pathsep.join(without("sacct", location, tmp_path) for location in os.get_exec_path())
+            )
             assert not shutil.which("sacct")
             yield "sacct is not on this machine"
 
@@ -648,25 +653,25 @@ def without(program: str, place: str, folder: Path) -> str:
 def test_all_works_without_accounting(
     no_accounting: str, cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
-    asked = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
-    ettsweep(*asked)
+    requested = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
+    ettsweep(*requested)
     (first,) = wait_for(lambda: started(results), "a checkpoint")
     with held(results, first):
-        gone, stays = (run for run in runs_in(results) if run.id != first.run.name)
-        job = look(results, "queued", "running")[gone.id]["job"]
+        removed, stays = (run for run in runs_in(results) if run.id != first.run.name)
+        job = look(results, "queued", "running")[removed.id]["job"]
         cluster.run("scancel", job)  # the controller forgets it at once: only the accounting knows why it is gone
-        row = look(results, "queued", "running", "missing")[gone.id]
+        row = look(results, "queued", "running", "missing")[removed.id]
         assert (row["state"], row["reason"].partition(";")[0]) == ("missing", f"job {job} has ended")
         assert "why is not known: sacct" in row["reason"]
         assert no_accounting in row["reason"]
         cancelled = ettsweep("cancel", stays.id, "--results", results)
         assert_said(cancelled, "1 run cancelled", "1 waiting job withdrawn")
-        told = ettsweep("status", "--results", results)
-        assert "Traceback" not in told.stdout
+        result = ettsweep("status", "--results", results)
+        assert "Traceback" not in result.stdout
         assert look(results, "running", "missing", "cancelled")[stays.id]["state"] == "cancelled"
     wait_for(RunDir(first.run).result, "the end of the first run")
-    said = ettsweep(*asked).stderr
-    assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 under way, 1 need a decision", said)
+    stderr = ettsweep(*requested).stderr
+    assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 under way, 1 need a decision", stderr)
     assert "1 run submitted" in ettsweep("retry", stays.id, "--results", results).stderr
     wait_for_the_end(results)
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 3
@@ -698,8 +703,8 @@ def test_a_results_folder_that_fills_up_costs_no_run(
 ) -> None:
     disk = cluster.disk("4m")
     results = disk / "results"
-    asked = (*asks(tmp_path, steps=STEPS)[:-1], results)
-    ettsweep(*asked)
+    values = (*asks(tmp_path, steps=STEPS)[:-1], results)
+    ettsweep(*values)
     lost = attempt_at_work(results)
     with held(results, lost):
         ballast = fill(disk, left)
@@ -713,12 +718,12 @@ def test_a_results_folder_that_fills_up_costs_no_run(
         assert "the disk is full" in ettsweep("logs", lost.run.name, "--results", results).stdout
     else:
         assert (row["state"], row["reason"]) == ("interrupted", f"job {lost.job_id()} failed (NonZeroExitCode)")
-        assert "the disk is full" in ettsweep(*asked, code=1).stderr
+        assert "the disk is full" in ettsweep(*values, code=1).stderr
         assert not [job for job in cluster.squeue() if job["state"] in ("PENDING", "RUNNING")]
         read_all_json(results)
     ballast.unlink()
-    again = ettsweep("retry", lost.run.name, "--results", results) if left else ettsweep(*asked)
-    assert "1 resumed" in again.stderr
+    result = ettsweep("retry", lost.run.name, "--results", results) if left else ettsweep(*values)
+    assert "1 resumed" in result.stderr
     wait_for_the_end(results)
     assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
@@ -744,13 +749,13 @@ def test_clocks_that_differ_between_nodes_do_no_harm(
         f"export LD_PRELOAD={library} FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME={-skew_min:+d}m",
         f"[ $SLURMD_NODENAME != {cluster.nodes[0]} ] || export FAKETIME={skew_min:+d}m",
     ]
-    asked = asks(tmp_path, steps=STEPS, setup=setup)
-    ettsweep(*asked)
+    requested = asks(tmp_path, steps=STEPS, setup=setup)
+    ettsweep(*requested)
     lost = attempt_at_work(results)
     assert node_of(lost) == cluster.nodes[0]
     with held(results, lost):
         look(results, "running")
-        grid_submits_nothing(results, asked)
+        grid_submits_nothing(results, requested)
         cluster.node("kill", node_of(lost))
     newer = attempt_at_work(results, 2)
     assert node_of(newer) != node_of(lost)
@@ -759,7 +764,7 @@ def test_clocks_that_differ_between_nodes_do_no_harm(
     wait_for_the_end(results)
     assert RunDir(lost.run).attempt_numbers() == [1, 2]
     assert lineage(newer) == [2, 1]
-    grid_submits_nothing(results, asked, "1 finished, 0 under way")
+    grid_submits_nothing(results, requested, "1 finished, 0 under way")
     trained_once(results)
 
 
@@ -767,8 +772,8 @@ def test_clocks_that_differ_between_nodes_do_no_harm(
 def test_status_is_the_same_wherever_it_is_asked(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
-    asked = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
-    ettsweep(*asked)
+    requested = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
+    ettsweep(*requested)
 
     def second() -> Attempt | None:
         return next((attempt for attempt in started(results) if RunDir(attempt.run).result() is None), None)
@@ -781,13 +786,13 @@ def test_status_is_the_same_wherever_it_is_asked(
         return [(*(row[key] for key in keys), row["reason"].partition(", expected")[0]) for row in rows]
 
     with held(results, at_work):
-        here = look(results)
-        assert sorted(row["state"] for row in here.values()) == ["done", "queued", "running"]
+        local = look(results)
+        assert sorted(row["state"] for row in local.values()) == ["done", "queued", "running"]
         for node in cluster.nodes:
             srun = ("srun", "--cpus-per-task=1", "--chdir=/", f"--nodelist={node}", ETTSWEEP)
-            there = cluster.run(*srun, "status", "--results", results, "--format", "json")
-            assert essence(json.loads(there.stdout)) == essence(list(here.values()))
-            assert "1 finished, 2 under way" in cluster.run(*srun, *asked).stderr
+            run_result = cluster.run(*srun, "status", "--results", results, "--format", "json")
+            assert essence(json.loads(run_result.stdout)) == essence(list(local.values()))
+            assert "1 finished, 2 under way" in cluster.run(*srun, *requested).stderr
     assert len(submission_folders(results)) == 1
     wait_for_the_end(results)
     trained_once(results)
@@ -858,13 +863,14 @@ class Terminal:
 def test_a_job_that_never_starts_says_why_until_it_is_cancelled(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
-    asked, why = asks(tmp_path, steps=100, partition="short", time_min=6), "PartitionTimeLimit"
-    ettsweep(*asked)
+    requested, reason = asks(tmp_path, steps=100, partition="short", time_min=6), "PartitionTimeLimit"
+    ettsweep(*requested)
     job = wait_for(
-        lambda: (row := next(iter(look(results, "queued").values())))["reason"].startswith(why) and row["job"], why
+        lambda: (row := next(iter(look(results, "queued").values())))["reason"].startswith(reason) and row["job"],
+        reason,
     )
-    follow = Terminal(*asked, "--follow")
-    wait_for(lambda: follow.says(f"{job} {why}"), "the picture to say why nothing happens")
+    follow = Terminal(*requested, "--follow")
+    wait_for(lambda: follow.says(f"{job} {reason}"), "the picture to say why nothing happens")
     follow.ctrl_c()
     wait_for(lambda: follow.says("detached; the runs go on"), "the command to detach")
     assert follow.ended() == 1, "not yet"
@@ -881,14 +887,14 @@ def test_a_thousand_runs_are_arrays_of_the_size_that_the_site_allows(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
     seeds = ",".join(map(str, range(1003)))
-    asked = (*asks(tmp_path, steps=100, sbatch=LATER), "--seeds", seeds)
+    values = (*asks(tmp_path, steps=100, sbatch=LATER), "--seeds", seeds)
     began_s = time.monotonic()
-    assert "1003 runs submitted" in ettsweep(*asked).stderr
+    assert "1003 runs submitted" in ettsweep(*values).stderr
     submitted_s = time.monotonic()
     assert sorted(len(submission.runs) for submission in submissions(results)) == [2, 1001]
     rows = look(results, "queued")
     assert len(rows) == len({row["job"] for row in rows.values()}) == 1003
-    grid_submits_nothing(results, asked, "1003 under way")
+    grid_submits_nothing(results, values, "1003 under way")
     asked_s = time.monotonic()
     cancelled = ettsweep("cancel", "--all", "--yes", "--results", results)
     assert_said(cancelled, "1003 runs cancelled", "1003 waiting jobs withdrawn")

@@ -317,8 +317,8 @@ def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(
     on_slurm: Any, first: dict[str, Any], second: dict[str, Any], saved: bool, leaving: bool
 ) -> None:
     submission = on_slurm(profile={"nodes": 2, "gpus": 1})
-    for rank, said in enumerate((first, second)):
-        content = {"process": ME.to_json(), "leaving": False, "saved": False, "restart": 1} | said
+    for rank, messages in enumerate((first, second)):
+        content = {"process": ME.to_json(), "leaving": False, "saved": False, "restart": 1} | messages
         (submission.path / f"worker-3-{rank}.json").write_text(json.dumps(content))
     assert (submission.all_saved(3, 1), submission.all_leaving(3, 1)) == (saved, leaving)
     assert not submission.all_saved(2, 1)
@@ -350,11 +350,11 @@ def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ArrayTask]:
     """Return what squeue tells, for a test to fill."""
-    found: dict[str, ArrayTask] = {}
-    monkeypatch.setattr(slurm, "queue", lambda *asked: dict(found))
+    collected: dict[str, ArrayTask] = {}
+    monkeypatch.setattr(slurm, "queue", lambda *asked: dict(collected))
     monkeypatch.setattr(slurm, "history", lambda arrays: {})
     monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
-    return found
+    return collected
 
 
 def finish(results: Path, *runs: str) -> None:

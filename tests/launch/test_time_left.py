@@ -66,9 +66,9 @@ def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
 def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> None:
     """Of a pack of K each run takes a K-th of its worker's seconds; in whatever packs, as much is left to do."""
     specs = [make_spec(seed=seed) for seed in range(13)]
-    one, other = process_identity(), replace(process_identity(), pid=1)
+    item, other = process_identity(), replace(process_identity(), pid=1)
     # Two packs: at one half of 100 s for each of four runs; at three quarters, for each of two.
-    packed = Status(State.RUNNING, progress=0.5, remaining_s=200.0, remaining_slot_s=50.0, worker=one)
+    packed = Status(State.RUNNING, progress=0.5, remaining_s=200.0, remaining_slot_s=50.0, worker=item)
     ahead = Status(State.RUNNING, progress=0.75, remaining_s=50.0, remaining_slot_s=25.0, worker=other)
     runs = [*((spec, packed) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
     assert left(TimeLeftEstimator(), *runs, at_once=2) == 200, "as long as the longer pack, and not 50 s"
@@ -95,10 +95,10 @@ def submitted(results: Path, specs: list[RunSpec], workers: dict[str, dict[str, 
     folder = results / "jobs" / "000001-0123abcd"
     folder.mkdir(parents=True)
     me = process_identity().to_json()
-    told = {"kind": "local", "runs": [spec.run_id for spec in specs], "profile": {}, "submitter": me}
-    (folder / "submission.json").write_text(json.dumps(told | {"slots": [{"name": name} for name in workers]}))
-    for name, said in workers.items():
-        (folder / f"worker-{name}.json").write_text(json.dumps({"process": me, "leaving": False} | said))
+    mapping = {"kind": "local", "runs": [spec.run_id for spec in specs], "profile": {}, "submitter": me}
+    (folder / "submission.json").write_text(json.dumps(mapping | {"slots": [{"name": name} for name in workers]}))
+    for name, messages in workers.items():
+        (folder / f"worker-{name}.json").write_text(json.dumps({"process": me, "leaving": False} | messages))
 
 
 def trains(results: Path, spec: RunSpec, *pace: tuple[float, float], pid: int | None = None, **execution: int) -> None:
@@ -164,16 +164,16 @@ def test_a_pack_is_seen_and_reckoned_with(results: Path, make_spec: Any) -> None
     assert sweep_status.summary().startswith("0/11 runs finished (6 queued, 5 running (4 in 1 pack)); about ")
     monitor = ProgressMonitor(results, specs)
     (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
-    shown = console.file.getvalue()
-    assert shown.count("4 on cpu-0") == 4
-    assert "6 queued  5 running (4 in 1 pack)" in shown
+    getvalue_result = console.file.getvalue()
+    assert getvalue_result.count("4 on cpu-0") == 4
+    assert "6 queued  5 running (4 in 1 pack)" in getvalue_result
     rows = json.loads(ettsweep("status", "--results", results, "--format", "json").stdout)
     assert Counter(row["pack"] for row in rows) == {4: 4, 1: 1, None: 6}
-    shown = json.loads(ettsweep("show", specs[0].run_id, "--results", results, "--format", "json").stdout)
-    assert (shown["pack"], shown["slot"]) == (4, "cpu-0")
-    told = ettsweep("status", "--results", results)
-    assert told.stdout.count("pack of 4 on cpu-0, about 1 min 0 s left") == 4
-    assert "6 queued, 5 running (4 in 1 pack)" in told.stderr
+    getvalue_result = json.loads(ettsweep("show", specs[0].run_id, "--results", results, "--format", "json").stdout)
+    assert (getvalue_result["pack"], getvalue_result["slot"]) == (4, "cpu-0")
+    result = ettsweep("status", "--results", results)
+    assert result.stdout.count("pack of 4 on cpu-0, about 1 min 0 s left") == 4
+    assert "6 queued, 5 running (4 in 1 pack)" in result.stderr
 
 
 def test_workers_that_wait_for_a_slot_are_no_help(results: Path, make_spec: Any) -> None:
@@ -187,9 +187,9 @@ def test_workers_that_wait_for_a_slot_are_no_help(results: Path, make_spec: Any)
 
 def test_runs_that_are_finished_tell_how_long_the_others_take(results: Path, make_spec: Any) -> None:
     specs = [make_spec(seed=seed) for seed in range(4)]
-    done, diverged, running, _ = (RunDir.create(results, spec) for spec in specs)
+    result, diverged, running, _ = (RunDir.create(results, spec) for spec in specs)
     last_step = specs[0].schedule.last_step
-    assert done.finish({"status": "done", "score": 1.0, "wall_s": 30.0, "steps": last_step}, [])
+    assert result.finish({"status": "done", "score": 1.0, "wall_s": 30.0, "steps": last_step}, [])
     assert diverged.finish(
         {"status": "diverged", "diverged_step": 13, "score": None, "wall_s": 15.0, "steps": last_step // 2}, []
     )

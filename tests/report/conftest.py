@@ -15,7 +15,7 @@ from ettsweep.study.seeds import RACING_SEEDS
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Standard: nine points, optimal, fresh seeds. ntk: an unfinished neighbour. hybrid: one axis. mup: none yet.
 
     Two neighbours of standard's corner diverged for one seed each. Hybrid is judged by the paper's rule.
@@ -64,5 +64,5 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Made:
                 at = Point(base.lr, base.wd).moved(i, j)
                 finish(results, base.with_point(*at, seed), bowl * math.exp(draw.normal(0, 0.01)))
     axis = Axis(low=-2, high=2)
-    asked = search(standard), search(hybrid, wd_fixed=True), search(mup, seeds=(0,))
-    return read(results, [replace(study, lr=axis, wd=study.wd if study.wd.fixed else axis) for study in asked])
+    values = search(standard), search(hybrid, wd_fixed=True), search(mup, seeds=(0,))
+    return read(results, [replace(study, lr=axis, wd=study.wd if study.wd.fixed else axis) for study in values])

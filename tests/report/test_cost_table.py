@@ -10,9 +10,9 @@ from ettsweep.report.families import StrategyComparison, judged_families
 from ettsweep.study.sweep_store import group_by_family
 
 
-def test_a_strategy_costs_what_its_runs_took(made: Made) -> None:
-    (comparison,) = [StrategyComparison("digits", tuple(judged_families(made.runs, made.verdicts)))]
-    rows = {row.label: row for row in costs([comparison], made.runs, made.searches)}
+def test_a_strategy_costs_what_its_runs_took(sample: Made) -> None:
+    (comparison,) = [StrategyComparison("digits", tuple(judged_families(sample.runs, sample.verdicts)))]
+    rows = {row.label: row for row in costs([comparison], sample.runs, sample.searches)}
     assert list(rows) == ["standard", "ntk", "hybrid", "all"], "mup has cost nothing, and all are in a sweep"
     assert [rows[name].runs for name in rows] == [29, 26, 9, 64]
     assert rows["ntk"].hours == pytest.approx(26 * 1.5 / 3600)
@@ -21,15 +21,15 @@ def test_a_strategy_costs_what_its_runs_took(made: Made) -> None:
     assert rows["all"].reused == 0
 
 
-def test_what_other_sweeps_ask_for_too_is_a_share(made: Made) -> None:
-    standard = made.verdict("standard").study
+def test_what_other_sweeps_ask_for_too_is_a_share(sample: Made) -> None:
+    standard = sample.verdict("standard").study
     searches = group_by_family([replace(standard, sweep="a"), replace(standard, sweep="b", seeds=(0,))])
-    cost = cost_of("standard", [run for run in made.runs if run.strategy == "standard"], searches)
+    cost = cost_of("standard", [run for run in sample.runs if run.strategy == "standard"], searches)
     assert cost.reused == pytest.approx(9 / 29), "of nine points, one seed of three"
 
 
-def test_runs_of_no_sweep_have_their_line(made: Made) -> None:
-    few = [verdict for verdict in made.verdicts if verdict.strategy == "standard"]
-    (comparison,) = [StrategyComparison("digits", tuple(judged_families(made.runs, few)))]
-    rows = {row.label: row.runs for row in costs([comparison], made.runs, made.searches)}
+def test_runs_of_no_sweep_have_their_line(sample: Made) -> None:
+    values = [verdict for verdict in sample.verdicts if verdict.strategy == "standard"]
+    (comparison,) = [StrategyComparison("digits", tuple(judged_families(sample.runs, values)))]
+    rows = {row.label: row.runs for row in costs([comparison], sample.runs, sample.searches)}
     assert rows == {"standard": 29, "in no sweep": 35, "all": 64}

@@ -23,23 +23,23 @@ from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.study import Study
 
 
-def drawn(made: Made) -> list[Figure]:
+def drawn(sample: Made) -> list[Figure]:
     drawing = FigureBuilder(RunHistories(), 100)
     return [
         figure
-        for comparison in strategy_comparisons(judged_families(made.runs, made.verdicts))
+        for comparison in strategy_comparisons(judged_families(sample.runs, sample.verdicts))
         for _, figure in drawing.build(comparison)
     ]
 
 
 @cache
-def figures_of(made: Made) -> list[Figure]:
+def figures_of(sample: Made) -> list[Figure]:
     """Return the figures of a made sweep, drawn once."""
-    return drawn(made)
+    return drawn(sample)
 
 
-def caption(made: Made, kind: str = "map") -> str:
-    return next(figure.caption for figure in figures_of(made) if figure.kind == kind)
+def caption(sample: Made, kind: str = "map") -> str:
+    return next(figure.caption for figure in figures_of(sample) if figure.kind == kind)
 
 
 def finished(results: Path, base: RunSpec, studies: Sequence[Study] | None = None, **how: bool) -> Made:
@@ -51,55 +51,57 @@ def finished(results: Path, base: RunSpec, studies: Sequence[Study] | None = Non
 # --- which ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_family_has_its_figures_and_all_together_theirs(made: Made) -> None:
-    found = {figure.name: figure for figure in figures_of(made)}
-    own = [
+def test_each_family_has_its_figures_and_all_together_theirs(sample: Made) -> None:
+    by_name = {figure.name: figure for figure in figures_of(sample)}
+    values = [
         f"{strategy}-{kind}" for strategy in ("standard", "ntk", "hybrid") for kind in ("map", "trajectories", "curves")
     ]
-    assert set(found) == {f"vit-digits-{name}" for name in ("strategies", "seeds", "scores", *own)}, "mup has no runs"
-    assert found["vit-digits-ntk-map"].title == "vit-digits on digits: ntk"
-    assert found["vit-digits-seeds"].title == "vit-digits on digits"
-    assert all(figure.name.endswith(f"-{figure.kind}") for figure in found.values())
+    assert set(by_name) == {f"vit-digits-{name}" for name in ("strategies", "seeds", "scores", *values)}, (
+        "mup has no runs"
+    )
+    assert by_name["vit-digits-ntk-map"].title == "vit-digits on digits: ntk"
+    assert by_name["vit-digits-seeds"].title == "vit-digits on digits"
+    assert all(figure.name.endswith(f"-{figure.kind}") for figure in by_name.values())
 
 
-def test_figures_belong_to_their_family_and_those_of_all_to_the_first(made: Made) -> None:
-    (comparison,) = strategy_comparisons(judged_families(made.runs, made.verdicts))
+def test_figures_belong_to_their_family_and_those_of_all_to_the_first(sample: Made) -> None:
+    (comparison,) = strategy_comparisons(judged_families(sample.runs, sample.verdicts))
     by_key = {(key, figure.kind) for key, figure in FigureBuilder(RunHistories(), 100).build(comparison)}
-    assert (made.verdict("standard").key, "strategies") in by_key
-    assert (made.verdict("hybrid").key, "map") in by_key
+    assert (sample.verdict("standard").key, "strategies") in by_key
+    assert (sample.verdict("hybrid").key, "map") in by_key
     assert len(by_key) == 3 + 3 * 3
 
 
-def test_all_can_be_drawn_with_data_that_they_name(made: Made, noisy: Made) -> None:
-    for figure in [*figures_of(made), *figures_of(noisy)]:
+def test_all_can_be_drawn_with_data_that_they_name(sample: Made, noisy: Made) -> None:
+    for figure in [*figures_of(sample), *figures_of(noisy)]:
         assert scene(figure.spec).marks, figure.name
 
 
 def test_what_was_searched_has_its_course(tmp_path: Path) -> None:
-    asked = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
+    searched_result = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
     for ended_s, steps in enumerate([(0, 0), (2, 2)]):
-        finish_at(tmp_path, asked, steps, 0.1 + ended_s, ended_s=ended_s)
-    made = read(tmp_path, [asked])
-    assert [figure.kind for figure in figures_of(made)] == [
+        finish_at(tmp_path, searched_result, steps, 0.1 + ended_s, ended_s=ended_s)
+    text = read(tmp_path, [searched_result])
+    assert [figure.kind for figure in figures_of(text)] == [
         "seeds",
         "map",
         "trajectories",
         "curves",
         "course",
     ]
-    assert "Numbers: the order in which points were suggested" in caption(made)
+    assert "Numbers: the order in which points were suggested" in caption(text)
 
 
 def test_a_search_that_has_only_begun_has_its_map(tmp_path: Path) -> None:
-    asked = searched(digits_spec(0.0), [(0, 0)])
-    RunDir.create(tmp_path, asked.specs()[0])
-    (only,) = figures_of(read(tmp_path, [asked]))
+    searched_result = searched(digits_spec(0.0), [(0, 0)])
+    RunDir.create(tmp_path, searched_result.specs()[0])
+    (only,) = figures_of(read(tmp_path, [searched_result]))
     assert (only.kind, scene(only.spec).legend) == ("map", ["missing"])
 
 
 def test_a_search_that_has_proposed_nothing_yet_has_no_figure(tmp_path: Path) -> None:
-    asked = searched(digits_spec(0.0), [])
-    assert figures_of(read(tmp_path, [asked])) == []
+    searched_result = searched(digits_spec(0.0), [])
+    assert figures_of(read(tmp_path, [searched_result])) == []
 
 
 def test_strategies_without_weight_decay_have_no_map_of_both(tmp_path: Path) -> None:
@@ -107,8 +109,8 @@ def test_strategies_without_weight_decay_have_no_map_of_both(tmp_path: Path) -> 
     bases = [digits_spec(s).model_copy(update={"wd": 0.0}) for s in (None, 0.0)]
     for base in bases:
         finish(tmp_path, base, 0.1)
-    made = read(tmp_path, [search(base, wd_fixed=True, seeds=(0,)) for base in bases])
-    assert "strategies" not in {figure.kind for figure in figures_of(made)}
+    text = read(tmp_path, [search(base, wd_fixed=True, seeds=(0,)) for base in bases])
+    assert "strategies" not in {figure.kind for figure in figures_of(text)}
 
 
 def test_what_has_no_score_has_no_figure_of_scores(tmp_path: Path) -> None:
@@ -133,36 +135,39 @@ def test_two_sweeps_of_one_model_are_told_apart(tmp_path: Path) -> None:
     small, large, vit = digits_spec(None, 32), digits_spec(None, 64), imagenet_spec(0.0)
     for base in (small, large):
         finish(tmp_path, base, 0.1)
-    made = finished(tmp_path, vit, [search(base, seeds=(0,)) for base in (small, large, vit)])
-    assert [comparison.title for comparison in strategy_comparisons(judged_families(made.runs, made.verdicts))] == [
+    finished_result = finished(tmp_path, vit, [search(base, seeds=(0,)) for base in (small, large, vit)])
+    assert [
+        comparison.title
+        for comparison in strategy_comparisons(judged_families(finished_result.runs, finished_result.verdicts))
+    ] == [
         "vit-b16 on imagenet",
         "vit-digits on digits (batch_size 32)",
         "vit-digits on digits (batch_size 64)",
     ]
-    names = [figure.name for figure in figures_of(made)]
+    names = [figure.name for figure in figures_of(finished_result)]
     assert len(names) == len(set(names))
     assert sum(name.startswith("vit-digits-standard") for name in names) == 6
-    assert f"vit-digits-standard-{made.verdicts[1].family[:6]}-map" in names
+    assert f"vit-digits-standard-{finished_result.verdicts[1].family[:6]}-map" in names
 
 
 @pytest.mark.parametrize(("sweep", "plain"), [("s=0.25", "s0p25"), ('../$x^{"<b>', "pp--x----b-"), ("ж/名", "---")])
 def test_names_of_files_are_plain(tmp_path: Path, sweep: str, plain: str) -> None:
     base = digits_spec(0.0)
-    made = finished(tmp_path, base, [replace(search(base, seeds=(0,)), sweep=sweep)])
-    assert f"{plain}-ntk-map" in [figure.name for figure in figures_of(made)]
+    finished_result = finished(tmp_path, base, [replace(search(base, seeds=(0,)), sweep=sweep)])
+    assert f"{plain}-ntk-map" in [figure.name for figure in figures_of(finished_result)]
 
 
 # --- captions ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_map_says_what_its_frames_and_colours_mean(made: Made) -> None:
-    told = caption(made)
-    assert told.startswith(
+def test_a_map_says_what_its_frames_and_colours_mean(sample: Made) -> None:
+    caption_result = caption(sample)
+    assert caption_result.startswith(
         "Mean ± standard error over n of the search's seeds. Red: the candidate. Its six neighbours,"
     )
-    assert "off this lattice" not in told
-    assert "suggested" not in told
-    hybrid = next(f.caption for f in figures_of(made) if f.name == "vit-digits-hybrid-map")
+    assert "off this lattice" not in caption_result
+    assert "suggested" not in caption_result
+    hybrid = next(f.caption for f in figures_of(sample) if f.name == "vit-digits-hybrid-map")
     assert hybrid == "Mean ± standard error over n of the search's seeds. Red: the candidate.", "by the paper's rule"
 
 
@@ -171,9 +176,11 @@ def test_a_map_says_what_its_frames_and_colours_mean(made: Made) -> None:
 )
 def test_points_off_the_lattice_are_noted(tmp_path: Path, off: int, told: str) -> None:
     base = digits_spec(None)
-    asked = search(base, seeds=(0,))
+    search_result = search(base, seeds=(0,))
     odd = [Point(base.lr * factor, base.wd) for factor in (1.3, 1.7)[:off]]
-    assert told in caption(finished(tmp_path, base, [replace(asked, grid_points=(*asked.grid_points, *odd))]))
+    assert told in caption(
+        finished(tmp_path, base, [replace(search_result, grid_points=(*search_result.grid_points, *odd))])
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -185,10 +192,10 @@ def pixels(png: bytes) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def saved(made: Made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def saved(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """A map with a hostile title, as it is on disk."""
     folder = tmp_path_factory.mktemp("figures")
-    figure = next(figure for figure in figures_of(made) if figure.kind == "map")
+    figure = next(figure for figure in figures_of(sample) if figure.kind == "map")
     paths = replace(figure, name="m", title="$\\frac{ <script>&").save(folder)
     assert sorted(paths) == sorted(folder.iterdir())
     return {path.suffix: path.read_bytes() for path in paths}
@@ -205,9 +212,9 @@ def test_files_are_whole(saved: dict[str, bytes]) -> None:
 
 
 def test_names_are_drawn_as_they_are(saved: dict[str, bytes]) -> None:
-    words = [element.text for element in ElementTree.fromstring(saved[".svg"]).iter("{http://www.w3.org/2000/svg}text")]
-    assert "$\\frac{ <script>&" in words
-    assert {"lr", "wd", "diverged", ".100"} <= set(words)
+    texts = [element.text for element in ElementTree.fromstring(saved[".svg"]).iter("{http://www.w3.org/2000/svg}text")]
+    assert "$\\frac{ <script>&" in texts
+    assert {"lr", "wd", "diverged", ".100"} <= set(texts)
 
 
 def test_images_have_ink_and_colours_on_white(saved: dict[str, bytes]) -> None:
@@ -219,19 +226,19 @@ def test_images_have_ink_and_colours_on_white(saved: dict[str, bytes]) -> None:
         assert (np.ptp(image, axis=2) > 80).mean() > 0.05, "colours"
 
 
-def test_a_file_has_the_title_of_the_page_above_the_figures_own(made: Made, tmp_path: Path) -> None:
-    figure = next(figure for figure in figures_of(made) if figure.kind == "trajectories")
+def test_a_file_has_the_title_of_the_page_above_the_figures_own(sample: Made, tmp_path: Path) -> None:
+    figure = next(figure for figure in figures_of(sample) if figure.kind == "trajectories")
     figure.save(tmp_path)
     svg = ElementTree.fromstring((tmp_path / f"{figure.name}.svg").read_bytes())
-    words = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"vit-digits on digits: standard", "standard"} <= set(words)
+    texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"vit-digits on digits: standard", "standard"} <= set(texts)
 
 
-def test_the_same_figure_is_the_same_file(made: Made, tmp_path: Path) -> None:
+def test_the_same_figure_is_the_same_file(sample: Made, tmp_path: Path) -> None:
     """A PDF lists what it uses in any order, and is the same but for that."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        drawn(made)[0].save(tmp_path / name)
+        drawn(sample)[0].save(tmp_path / name)
     for path in (tmp_path / "one").iterdir():
-        one, other = path.read_bytes(), (tmp_path / "two" / path.name).read_bytes()
-        assert len(one) == len(other) if path.suffix == ".pdf" else one == other, path.suffix
+        item, other = path.read_bytes(), (tmp_path / "two" / path.name).read_bytes()
+        assert len(item) == len(other) if path.suffix == ".pdf" else item == other, path.suffix

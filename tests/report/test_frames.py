@@ -23,71 +23,77 @@ from ettsweep.study.verification import evaluate
 CENTRE = "(2^-6, 2^-1)"
 
 
-def family(made: Made, strategy: str) -> JudgedFamily:
-    return next(one for one in judged_families(made.runs, made.verdicts) if one.verdict.strategy == strategy)
+def family(sample: Made, strategy: str) -> JudgedFamily:
+    return next(
+        judged_family
+        for judged_family in judged_families(sample.runs, sample.verdicts)
+        if judged_family.verdict.strategy == strategy
+    )
 
 
-def points(made: Made, *strategies: str) -> pd.DataFrame:
+def points(sample: Made, *strategies: str) -> pd.DataFrame:
     """Return the points of some families, by name."""
-    return frames.points_frame([family(made, strategy) for strategy in strategies]).set_index("point")
+    return frames.points_frame([family(sample, strategy) for strategy in strategies]).set_index("point")
 
 
-def curves(made: Made, strategy: str, rows: int = 1000) -> pd.DataFrame:
-    return frames.curves_frame([family(made, strategy)], RunHistories(), rows)
+def curves(sample: Made, strategy: str, rows: int = 1000) -> pd.DataFrame:
+    return frames.curves_frame([family(sample, strategy)], RunHistories(), rows)
 
 
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
-def test_scores_are_means_over_the_seeds_that_count_with_their_standard_error(made: Made) -> None:
-    centre = points(made, "standard").loc[CENTRE]
+def test_scores_are_means_over_the_seeds_that_count_with_their_standard_error(sample: Made) -> None:
+    centre = points(sample, "standard").loc[CENTRE]
     scores = [loss_at(0, 0, seed) for seed in SEEDS]
     assert centre["score"] == pytest.approx(statistics.fmean(scores)), "fresh seeds are left out"
     assert centre["error"] == pytest.approx(statistics.stdev(scores) / math.sqrt(3))
     assert (centre["seeds"], centre["metric"], centre["told"]) == (3, "best_loss", "0.10040 ± 0.00023")
-    members = {run.id for run in family(made, "standard").optimum}
+    members = {run.id for run in family(sample, "standard").optimum}
     assert (set(centre["runs"].split()), len(members)) == (members, len(SEEDS) + len(FRESH))
     assert tuple(centre[["lr", "wd", "log2_lr", "log2_wd"]]) == (2.0**-6, 0.5, -6, -1)
 
 
-def test_a_diverged_seed_leaves_a_point_without_a_score(made: Made) -> None:
-    worst = points(made, "standard").loc["(2^-5, 2^0)"]
+def test_a_diverged_seed_leaves_a_point_without_a_score(sample: Made) -> None:
+    worst = points(sample, "standard").loc["(2^-5, 2^0)"]
     assert (worst["state"], worst["told"], worst["seeds"]) == ("diverged", "", 3)
     assert worst[["score", "error"]].isna().all()
 
 
-def test_the_state_is_that_of_the_seed_farthest_from_done(made: Made) -> None:
+def test_the_state_is_that_of_the_seed_farthest_from_done(sample: Made) -> None:
     """A bound takes the two scores that are there; the paper's rule waits for the third."""
-    by_bound = points(made, "ntk").loc["(2^-5, 2^-1)"]
+    by_bound = points(sample, "ntk").loc["(2^-5, 2^-1)"]
     assert (by_bound["state"], by_bound["seeds"]) == ("done", 2)
     assert by_bound["score"] == pytest.approx(statistics.fmean(loss_at(1, 0, seed) for seed in (0, 2)))
-    paper = replace(made.verdict("ntk"), study=made.verdict("ntk").study.with_criterion(CriterionOptions(rule="paper")))
-    frame = frames.points_frame(judged_families(made.runs, [paper])).set_index("point")
+    paper = replace(
+        sample.verdict("ntk"), study=sample.verdict("ntk").study.with_criterion(CriterionOptions(rule="paper"))
+    )
+    frame = frames.points_frame(judged_families(sample.runs, [paper])).set_index("point")
     assert frame.loc["(2^-5, 2^-1)", "state"] == "missing"
     assert pd.isna(frame.loc["(2^-5, 2^-1)", "score"])
 
 
 def test_racing_counts(noisy: Made) -> None:
     centre = points(noisy, "standard").loc[CENTRE]
-    own = [run.score or math.nan for run in family(noisy, "standard").optimum]
-    assert (centre["seeds"], len(own)) == (5, 5)
-    assert centre["score"] == pytest.approx(statistics.fmean(own))
-    assert centre["error"] == pytest.approx(statistics.stdev(own) / math.sqrt(5))
+    values = [run.score or math.nan for run in family(noisy, "standard").optimum]
+    assert (centre["seeds"], len(values)) == (5, 5)
+    assert centre["score"] == pytest.approx(statistics.fmean(values))
+    assert centre["error"] == pytest.approx(statistics.stdev(values) / math.sqrt(5))
 
 
-def test_points_that_were_asked_for_or_are_neighbours_are_there_without_a_run(made: Made, tmp_path: Path) -> None:
-    waiting = points(made, "mup")
+def test_points_that_were_asked_for_or_are_neighbours_are_there_without_a_run(sample: Made, tmp_path: Path) -> None:
+    waiting = points(sample, "mup")
     assert (len(waiting), set(waiting["state"]), set(waiting["runs"])) == (9, {"missing"}, {""})
     base = digits_spec(None)
     finish(tmp_path, base, 0.1)
-    alone = replace(search(base, seeds=(0,)), grid_points=(Point(base.lr, base.wd),))
-    frame = points(read(tmp_path, [alone]), "standard")
+    search_result = replace(search(base, seeds=(0,)), grid_points=(Point(base.lr, base.wd),))
+    frame = points(read(tmp_path, [search_result]), "standard")
     assert frame["role"].value_counts().to_dict() == {"neighbour": 6, "candidate": 1}
     assert frame["state"].value_counts().to_dict() == {"missing": 6, "done": 1}
 
 
-def test_roles_and_steps_are_counted_from_the_candidate(made: Made) -> None:
-    frame = points(made, "standard")
+def test_roles_and_steps_are_counted_from_the_candidate(sample: Made) -> None:
+    frame = points(sample, "standard")
     steps = {(i, j): frame.loc[f"(2^{i - 6}, 2^{j - 1})"] for i in (-1, 0, 1) for j in (-1, 0, 1)}
     assert {at: tuple(row[["lr_steps", "wd_steps"]]) for at, row in steps.items()} == {at: at for at in steps}
     others = {at for at, row in steps.items() if row["role"] == "other"}
@@ -100,12 +106,12 @@ def test_steps_are_those_of_the_axis(tmp_path: Path, wd_fixed: bool) -> None:
     base = digits_spec(None)
     for half in (-1, 0, 1):
         finish(tmp_path, base.with_point(base.lr * 2.0 ** (half / 2), base.wd, 0), loss_at(half, 0, 0))
-    asked = replace(
+    search_result = replace(
         search(base, wd_fixed, seeds=(0,)),
         lr=Axis(low=-0.5, high=0.5, step=0.5),
         grid_points=(Point(base.lr, base.wd),),
     )
-    frame = points(read(tmp_path, [asked]), "standard")
+    frame = points(read(tmp_path, [search_result]), "standard")
     scored = frame.dropna(subset="score")
     assert scored[["lr_steps", "wd_steps"]].to_numpy().tolist() == [[-1, 0], [0, 0], [1, 0]]
 
@@ -115,47 +121,47 @@ def test_points_off_the_lattice_have_no_steps(tmp_path: Path) -> None:
     base = digits_spec(None)
     finish(tmp_path, base, 0.1)
     odd = Point(base.lr * 1.3, base.wd)
-    asked = search(base, seeds=(0,))
-    frame = points(read(tmp_path, [replace(asked, grid_points=(*asked.grid_points, odd))]), "standard")
+    search_result = search(base, seeds=(0,))
+    frame = points(read(tmp_path, [replace(search_result, grid_points=(*search_result.grid_points, odd))]), "standard")
     (off,) = frame[frame["lr_steps"].isna()].itertuples()
     assert (off.lr, off.wd) == pytest.approx(tuple(odd))
     assert math.isnan(off.wd_steps)
 
 
-def test_common_coordinates_have_the_same_bulk_step(made: Made) -> None:
+def test_common_coordinates_have_the_same_bulk_step(sample: Made) -> None:
     """AdamW's factor of the bulk is n^((s - 3) / 2) (eq:AdamWlambdaG-preview-Q), and n is 32; lr wd stays."""
     for strategy, s in (("ntk", 0.0), ("hybrid", 0.5), ("mup", 1.0)):
-        frame, shift = points(made, strategy), 5 * (s - 3) / 2
+        frame, shift = points(sample, strategy), 5 * (s - 3) / 2
         assert (frame["common_log2_lr"] - frame["log2_lr"]).tolist() == pytest.approx([shift] * len(frame))
         assert (frame["common_log2_wd"] - frame["log2_wd"]).tolist() == pytest.approx([-shift] * len(frame))
-    standard = points(made, "standard")
+    standard = points(sample, "standard")
     assert standard["common_log2_lr"].tolist() == pytest.approx(standard["log2_lr"].tolist())
 
 
 def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
     """With a margin as wide as the bowl is deep all neighbours are; with one far below the noise none is."""
-    asked = noisy.verdict("standard").study
-    runs = [run for run in noisy.runs if run.family == asked.family]
+    study = noisy.verdict("standard").study
+    runs = [run for run in noisy.runs if run.family == study.family]
 
     def as_good(margin: float) -> pd.DataFrame:
-        wide = asked.with_criterion(CriterionOptions(margin=margin))
+        wide = study.with_criterion(CriterionOptions(margin=margin))
         frame = frames.points_frame(judged_families(noisy.runs, [evaluate(wide, runs).verdict()]))
         return frame[frame["as_good"]]
 
     assert as_good(1e-5).empty
-    near, far = as_good(0.06), as_good(0.5)
-    assert 0 < len(near) < len(far)
+    near, distant = as_good(0.06), as_good(0.5)
+    assert 0 < len(near) < len(distant)
     best = float(points(noisy, "standard").loc[CENTRE, "score"])
     assert near["score"].max() < 1.06 * best
-    assert far["score"].max() < 1.5 * best
+    assert distant["score"].max() < 1.5 * best
     assert set(near["role"]) <= {"neighbour", "other"}
 
 
 def test_proposals_have_their_numbers(tmp_path: Path) -> None:
-    asked = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
+    searched_result = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
     for ended_s, steps in enumerate([(0, 0), (2, 2)]):
-        finish_at(tmp_path, asked, steps, 0.1 + ended_s, ended_s=ended_s)
-    frame = points(read(tmp_path, [asked]), "ntk").dropna(subset="proposal")
+        finish_at(tmp_path, searched_result, steps, 0.1 + ended_s, ended_s=ended_s)
+    frame = points(read(tmp_path, [searched_result]), "ntk").dropna(subset="proposal")
     numbered = {(row.lr_steps, row.wd_steps): (row.proposal, row.state) for row in frame.itertuples()}
     assert numbered == {(0, 0): (1, "done"), (2, 2): (2, "done"), (-2, 1): (3, "missing")}
 
@@ -163,13 +169,13 @@ def test_proposals_have_their_numbers(tmp_path: Path) -> None:
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def test_curves_have_each_step_and_each_evaluation_in_epochs(made: Made) -> None:
-    frame = curves(made, "standard")
-    one = frame[(frame["point"] == CENTRE) & (frame["seed"] == 1)]
-    steps, evaluated = one.dropna(subset="loss"), one.dropna(subset="val_loss")
+def test_curves_have_each_step_and_each_evaluation_in_epochs(sample: Made) -> None:
+    frame = curves(sample, "standard")
+    item = frame[(frame["point"] == CENTRE) & (frame["seed"] == 1)]
+    steps, evaluated = item.dropna(subset="loss"), item.dropna(subset="val_loss")
     # 797 images in batches of 64 are 12 steps an epoch.
     assert evaluated["trained"].tolist() == pytest.approx([40 * k / 12 for k in range(1, 7)])
-    assert set(one["unit"]) == {"epoch"}
+    assert set(item["unit"]) == {"epoch"}
     assert evaluated["val_loss"].iloc[-1] == loss_at(0, 0, 1)
     assert evaluated["val_accuracy"].iloc[-1] == 1 - loss_at(0, 0, 1) / 4
     assert (steps["step"].tolist(), set(steps["grad_norm"])) == ([40, 80, 120, 160, 200, 240], {1.0})
@@ -177,16 +183,16 @@ def test_curves_have_each_step_and_each_evaluation_in_epochs(made: Made) -> None
     assert evaluated["loss"].isna().all()
 
 
-def test_fresh_seeds_are_the_ones_that_do_not_count(made: Made, noisy: Made) -> None:
-    counted = curves(made, "standard").drop_duplicates("run").set_index("seed")["counted"]
-    assert set(counted[counted].index) == set(SEEDS)
-    assert set(counted[~counted].index) == set(FRESH)
+def test_fresh_seeds_are_the_ones_that_do_not_count(sample: Made, noisy: Made) -> None:
+    set_index_result = curves(sample, "standard").drop_duplicates("run").set_index("seed")["counted"]
+    assert set(set_index_result[set_index_result].index) == set(SEEDS)
+    assert set(set_index_result[~set_index_result].index) == set(FRESH)
     assert set(curves(noisy, "standard")["seed"]) == {*SEEDS, RACING_SEEDS[0], RACING_SEEDS[1]}
     assert curves(noisy, "standard")["counted"].all()
 
 
-def test_curves_say_of_which_point_role_and_state_they_are(made: Made) -> None:
-    frame = curves(made, "standard").drop_duplicates("run")
+def test_curves_say_of_which_point_role_and_state_they_are(sample: Made) -> None:
+    frame = curves(sample, "standard").drop_duplicates("run")
     assert frame.set_index("run").loc[:, "role"].value_counts().to_dict() == {
         "neighbour": 18,
         "other": 6,
@@ -196,8 +202,8 @@ def test_curves_say_of_which_point_role_and_state_they_are(made: Made) -> None:
     assert len(frame) == 29
 
 
-def test_rows_are_thinned_run_by_run(made: Made) -> None:
-    frame = curves(made, "standard", rows=2)
+def test_rows_are_thinned_run_by_run(sample: Made) -> None:
+    frame = curves(sample, "standard", rows=2)
     steps = frame.dropna(subset="loss").groupby("run")["step"].agg(list)
     assert set(map(tuple, steps)) == {(120, 240), (80,)}, "of the one that diverged, all of the first half"
 
@@ -205,8 +211,8 @@ def test_rows_are_thinned_run_by_run(made: Made) -> None:
 # --- spikes -----------------------------------------------------------------------------------------------------------
 
 
-def test_where_a_run_diverged_is_a_spike_of_its_loss(made: Made) -> None:
-    (row,) = frames.spikes_frame([family(made, "standard")], RunHistories(), 1000).itertuples()
+def test_where_a_run_diverged_is_a_spike_of_its_loss(sample: Made) -> None:
+    (row,) = frames.spikes_frame([family(sample, "standard")], RunHistories(), 1000).itertuples()
     assert (row.point, row.seed, row.step, row.quantity) == ("(2^-5, 2^0)", 2, 81, "loss")
     assert row.trained == pytest.approx(81 / 12)
     assert row.value == pytest.approx(loss_at(1, 1, 2) + 0.5), "the last one that was finite"
@@ -216,8 +222,8 @@ def test_where_a_run_diverged_is_a_spike_of_its_loss(made: Made) -> None:
 # --- optima, course, ranges -------------------------------------------------------------------------------------------
 
 
-def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(made: Made) -> None:
-    frame = frames.optima_frame(judged_families(made.runs, made.verdicts))
+def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(sample: Made) -> None:
+    frame = frames.optima_frame(judged_families(sample.runs, sample.verdicts))
     kinds = frame.groupby("strategy")["counted"].agg(["sum", "size"])
     assert kinds.to_numpy().tolist() == [[3, 3], [3, 3], [3, 5]], "hybrid, ntk, standard; none of mup"
     fresh = frame[~frame["counted"]].set_index("seed")["score"]
@@ -226,11 +232,11 @@ def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(made: Made) -
 
 
 def test_a_course_has_a_row_for_each_finished_run_in_order(tmp_path: Path) -> None:
-    asked = searched(digits_spec(None), [(0, 0), (1, 0), (0, 1)])
+    searched_result = searched(digits_spec(None), [(0, 0), (1, 0), (0, 1)])
     for ended_s, (steps, loss) in enumerate({(1, 0): 1.0, (0, 0): 2.0, (-1, 0): 1.5}.items()):
-        finish_at(tmp_path, asked, steps, loss, ended_s=ended_s, diverged=steps == (0, 0))
-    made = read(tmp_path, [asked])
-    frame = frames.search_history_frame(family(made, "standard"))
+        finish_at(tmp_path, searched_result, steps, loss, ended_s=ended_s, diverged=steps == (0, 0))
+    text = read(tmp_path, [searched_result])
+    frame = frames.search_history_frame(family(text, "standard"))
     assert frame["number"].tolist() == [1, 2, 3]
     assert frame["point"].tolist() == [CENTRE, "(2^-5, 2^-1)", "(2^-7, 2^-1)"]
     assert frame["told"].tolist() == ["diverged", "1", "1.5"]
@@ -240,16 +246,16 @@ def test_a_course_has_a_row_for_each_finished_run_in_order(tmp_path: Path) -> No
 
 
 def test_ranges_are_the_corners_in_steps_from_the_candidate(tmp_path: Path) -> None:
-    asked = searched(digits_spec(None), [(0, 0), (1, 0)], reach=3)
+    searched_result = searched(digits_spec(None), [(0, 0), (1, 0)], reach=3)
     for ended_s, (steps, loss) in enumerate({(0, 0): 2.0, (1, 0): 1.0}.items()):
-        finish_at(tmp_path, asked, steps, loss, ended_s=ended_s)
-    frame = frames.ranges_frame(family(read(tmp_path, [asked]), "standard"))
+        finish_at(tmp_path, searched_result, steps, loss, ended_s=ended_s)
+    frame = frames.ranges_frame(family(read(tmp_path, [searched_result]), "standard"))
     assert frame is not None
     assert frame.to_numpy().tolist() == [[-4, -3], [2, 3]], "the candidate is one step from the centre"
 
 
-def test_where_nothing_was_proposed_there_is_no_course_and_no_range(made: Made) -> None:
-    standard = family(made, "standard")
+def test_where_nothing_was_proposed_there_is_no_course_and_no_range(sample: Made) -> None:
+    standard = family(sample, "standard")
     assert frames.search_history_frame(standard).empty
     assert frames.ranges_frame(standard) is None
 
@@ -269,7 +275,7 @@ def test_no_families_give_an_empty_frame_with_its_columns(made_of: Any) -> None:
 def test_runs_that_wait_have_no_curves(tmp_path: Path) -> None:
     base = digits_spec(None)
     RunDir.create(tmp_path, base)
-    made = read(tmp_path, [search(base, seeds=(0,))])
-    families: Sequence[JudgedFamily] = judged_families(made.runs, made.verdicts)
+    text = read(tmp_path, [search(base, seeds=(0,))])
+    families: Sequence[JudgedFamily] = judged_families(text.runs, text.verdicts)
     assert frames.curves_frame(families, RunHistories(), 10).empty
     assert frames.points_frame(families)["state"].value_counts().to_dict() == {"missing": 9}

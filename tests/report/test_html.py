@@ -42,21 +42,28 @@ class Page(HTMLParser):
 
 
 @cache
-def figures(made: Made, title: str) -> Figures:
+def figures(sample: Made, title: str) -> Figures:
     """Return the figures of a made sweep, which are drawn once: pages differ in words and tables."""
-    return figures_of([comparison(made, title)])
+    return figures_of([comparison(sample, title)])
 
 
 def page_of(
-    made: Made,
+    sample: Made,
     results: str = "results",
     corrupt: Mapping[str, str] | None = None,
     title: str = "vit-digits on digits",
     notes: Mapping[str, str] | None = None,
 ) -> str:
-    told = [comparison(made, title)]
+    values = [comparison(sample, title)]
     return render(
-        Path(results), Path("out"), told, figures(made, title), made.runs, made.searches, corrupt or {}, notes=notes
+        Path(results),
+        Path("out"),
+        values,
+        figures(sample, title),
+        sample.runs,
+        sample.searches,
+        corrupt or {},
+        notes=notes,
     )
 
 
@@ -64,12 +71,12 @@ def empty(results: str = "results") -> str:
     return render(Path(results), Path("out"), [], {}, [], {}, {})
 
 
-def comparison(made: Made, title: str) -> StrategyComparison:
-    return StrategyComparison(title, tuple(judged_families(made.runs, made.verdicts)))
+def comparison(sample: Made, title: str) -> StrategyComparison:
+    return StrategyComparison(title, tuple(judged_families(sample.runs, sample.verdicts)))
 
 
-def test_the_answer_is_on_the_page(made: Made) -> None:
-    text = Page(page_of(made)).text
+def test_the_answer_is_on_the_page(sample: Made) -> None:
+    text = Page(page_of(sample)).text
     assert "Best, by seeds that chose the points, of 2 verified optima" in text, (
         "hybrid's line of three points, and standard"
     )
@@ -80,7 +87,7 @@ def test_the_answer_is_on_the_page(made: Made) -> None:
     assert text.count("+0.0170") == 4, (
         "(lr / 2, wd) of ntk and hybrid, twice; where a bound is known, shares with errors"
     )
-    for verdict in made.verdicts:
+    for verdict in sample.verdicts:
         assert verdict.strategy in text
         assert verdict.reason[1:] in text
     assert "62 done" not in text
@@ -88,8 +95,8 @@ def test_the_answer_is_on_the_page(made: Made) -> None:
     assert "1 missing" in text
 
 
-def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
-    text = Page(page_of(made)).text
+def test_points_are_named_as_the_terminal_names_them(sample: Made) -> None:
+    text = Page(page_of(sample)).text
     assert "at lr 2^-6 (0.015625), wd 2^-1 (0.5) , optimal within 0% (95%): lowest" in text
     assert "optimum lr 2^-6 (0.015625), wd 2^-1 (0.5)" in text
     assert "candidate 2^-6 (0.015625) 2^-1 (0.5) 0.10040" in text
@@ -107,55 +114,64 @@ def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
         ((0.2, None), None),
     ],
 )
-def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | None, ...], words: str | None) -> None:
+def test_ahead_is_said_only_beyond_the_error(sample: Made, fresh: tuple[float | None, ...], words: str | None) -> None:
     """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 6.3 errors are beyond doubt (95%), 3.9 are not."""
-    other = replace(made.verdict("standard"), fresh_scores=dict(enumerate(fresh, 10)))
+    other = replace(sample.verdict("standard"), fresh_scores=dict(enumerate(fresh, 10)))
     vars(other).update(study=replace(other.study))
     vars(other.study).update(strategy="ntk", family="0" * 12)
-    lead = Page(page_of(Made(made.results, made.runs, [made.verdict("standard"), other]))).text
+    lead = Page(page_of(Made(sample.results, sample.runs, [sample.verdict("standard"), other]))).text
     assert (words in lead) if words else "ahead of" not in lead and "distinguishable" not in lead
 
 
-def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
-    page = Page(page_of(made)).text
+def test_what_is_empty_or_never_happened_is_left_out(sample: Made) -> None:
+    page = Page(page_of(sample)).text
     assert "number steps diverged train loss gradient norm in all per run per 1,000 steps in all" in page
     assert "standard at the candidate 5 1,200 0 6 1.2 5 5 1 4.17 whole search 29" in page
-    for absent in ("unrecovered in all", "overflow steps", "bits"):
-        assert absent not in page.split("How it is measured")[0]
+    for missing_files in ("unrecovered in all", "overflow steps", "bits"):
+        assert missing_files not in page.split("How it is measured")[0]
     calm = {**dict.fromkeys(SPIKE_LABELS, 0), "utilisation": None}
-    runs = [replace(run, result=run.result and run.result | calm) for run in made.runs if run.state != "diverged"]
-    alone = [replace(v, fresh_scores={}, neighbours=()) for v in made.verdicts]
-    quiet = [replace(v, bound=v.bound and replace(v.bound, differences=())) for v in alone]
-    page = Page(page_of(Made(made.results, runs, quiet))).text
+    runs = [replace(run, result=run.result and run.result | calm) for run in sample.runs if run.state != "diverged"]
+    replaces = [replace(v, fresh_scores={}, neighbours=()) for v in sample.verdicts]
+    quiet = [replace(v, bound=v.bound and replace(v.bound, differences=())) for v in replaces]
+    page = Page(page_of(Made(sample.results, runs, quiet))).text
     assert "No spikes, and nothing diverged: 60 finished runs, 14,400 steps." in page
-    for absent in (
+    for missing_files in (
         "at the candidate",
         "over fresh seeds",
         "worse by",
         "utilisation (data sheet)",
     ):
-        assert absent not in page
-    nothing = [replace(v, fresh_scores={}, neighbours=(), candidate=None, bound=None) for v in made.verdicts]
-    page = Page(page_of(Made(made.results, [], nothing))).text
+        assert missing_files not in page
+    nothing = [replace(v, fresh_scores={}, neighbours=(), candidate=None, bound=None) for v in sample.verdicts]
+    page = Page(page_of(Made(sample.results, [], nothing))).text
     assert "No optimum is verified yet: no run is finished." in page
-    for absent in ("Costs", "Speed", "Spikes", "Runs", "device hours", "search seed", "beats all", "best accuracy"):
-        assert absent not in page
+    for missing_files in (
+        "Costs",
+        "Speed",
+        "Spikes",
+        "Runs",
+        "device hours",
+        "search seed",
+        "beats all",
+        "best accuracy",
+    ):
+        assert missing_files not in page
 
 
-def test_costs_are_told_by_strategy_and_in_all(made: Made) -> None:
-    text = Page(page_of(made)).text
+def test_costs_are_told_by_strategy_and_in_all(sample: Made) -> None:
+    text = Page(page_of(sample)).text
     # 29, 26 and 9 finished runs of 1.5 s each.
     assert "strategy finished runs of these diverged device hours standard 29 1 0.0121 ntk 26 – 0.0108 hybrid 9 3 0.00375 all 64 4 0.0267" in text  # fmt: skip
     assert "29 finished runs 0.0121 device hours" in text, "beside the optimum"
 
 
-def test_notes_of_sweeps_are_told(made: Made) -> None:
-    assert "HOW IT BEGAN" in Page(page_of(made, notes={"": "HOW IT BEGAN", "other": "elsewhere"})).text
-    assert "elsewhere" not in Page(page_of(made, notes={"": "HOW IT BEGAN", "other": "elsewhere"})).text
+def test_notes_of_sweeps_are_told(sample: Made) -> None:
+    assert "HOW IT BEGAN" in Page(page_of(sample, notes={"": "HOW IT BEGAN", "other": "elsewhere"})).text
+    assert "elsewhere" not in Page(page_of(sample, notes={"": "HOW IT BEGAN", "other": "elsewhere"})).text
 
 
-def test_all_six_neighbours_are_listed_with_differences(made: Made) -> None:
-    text = Page(page_of(made)).text
+def test_all_six_neighbours_are_listed_with_differences(sample: Made) -> None:
+    text = Page(page_of(sample)).text
     for move in ("(2 lr, wd)", "(lr, 2 wd)", "(2 lr, wd / 2)", "(lr / 2, 2 wd)", "(lr, wd / 2)", "(lr / 2, wd)"):
         assert move in text
     # loss_at: (2 lr, wd) is 0.1 * 0.23 worse.
@@ -167,20 +183,20 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     verdict = noisy.verdict("standard")
     assert verdict.bound is not None
     assert text.count(verdict.statement) >= 2, "in the table, and over what is known"
-    for one in verdict.bound.differences:
-        assert one is not None
-        told = re.search(rf"\{100 * one.mean:+.2f} ± {100 * one.error:.2f}%", text)
-        assert told, "in percent of the candidate's loss, with a standard error"
+    for difference in verdict.bound.differences:
+        assert difference is not None
+        search_result = re.search(rf"\{100 * difference.mean:+.2f} ± {100 * difference.error:.2f}%", text)
+        assert search_result, "in percent of the candidate's loss, with a standard error"
     assert verdict.bound.best_probability > 0.999
     assert "with a probability of more than 99.9%; by the paper's comparison of means, it is optimal" in text
     assert re.search(r"Noise of a run: [\d.]+%, measured by repeated seeds \(\d+ degrees of freedom\)", text)
     assert "unresolved: noise unknown" in text
-    known = noisy.verdict("hybrid").bound
-    assert known is not None
-    few = replace(
-        known, caveat="no smooth surface fits: there is a cliff", further_runs=24, plateau=(Point(2.0**-5, 0.5),)
+    bound = noisy.verdict("hybrid").bound
+    assert bound is not None
+    changed = replace(
+        bound, caveat="no smooth surface fits: there is a cliff", further_runs=24, plateau=(Point(2.0**-5, 0.5),)
     )
-    open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", bound=replace(few, value=0.031))]
+    open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", bound=replace(changed, value=0.031))]
     text = Page(page_of(Made(noisy.results, noisy.runs, open_))).text
     assert "unresolved: within 3.1% (95%), margin 2%" in text
     assert "Points are compared pair by pair: no smooth surface fits: there is a cliff." in text
@@ -189,8 +205,8 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     assert "verified optim" not in text.lower()
 
 
-def test_speed_is_told_by_medians_and_starving_in_words(made: Made) -> None:
-    text = Page(page_of(made)).text
+def test_speed_is_told_by_medians_and_starving_in_words(sample: Made) -> None:
+    text = Page(page_of(sample)).text
     # Seeds 0, 1, 2 take 10, 20 and 30 ms a step; standard has fresh ones of 110 and 120 ms at one of nine points.
     assert "seconds a step utilisation (data sheet) waits" in text
     assert "standard 29 2 3200 0.02 50% 4% 11.2" in text
@@ -200,20 +216,20 @@ def test_speed_is_told_by_medians_and_starving_in_words(made: Made) -> None:
     assert "mup" in text, "which has no runs, and no line"
 
 
-def test_runs_that_were_not_timed_have_no_table_of_speed(made: Made) -> None:
-    old = [replace(run, result=run.result and {**run.result, "step_s": None}) for run in made.runs]
-    text = Page(page_of(Made(made.results, old, made.verdicts))).text
+def test_runs_that_were_not_timed_have_no_table_of_speed(sample: Made) -> None:
+    old = [replace(run, result=run.result and {**run.result, "step_s": None}) for run in sample.runs]
+    text = Page(page_of(Made(sample.results, old, sample.verdicts))).text
     assert "Utilisation =" not in text
     assert "waits for data" not in text
 
 
-def test_hostile_names_are_escaped(made: Made) -> None:
-    verdicts = [replace(v, study=replace(v.study), reason=HOSTILE) for v in made.verdicts]
+def test_hostile_names_are_escaped(sample: Made) -> None:
+    verdicts = [replace(v, study=replace(v.study), reason=HOSTILE) for v in sample.verdicts]
     for verdict in verdicts:
         vars(verdict.study).update(strategy=verdict.strategy + HOSTILE, model=HOSTILE)
-    hostile = Made(made.results, made.runs, verdicts)
+    hostile = Made(sample.results, sample.runs, verdicts)
     page = page_of(hostile, HOSTILE, {HOSTILE: HOSTILE}, HOSTILE, {"": HOSTILE})
-    parsed, calm = Page(page), Page(page_of(made))
+    parsed, calm = Page(page), Page(page_of(sample))
     assert "<script>alert" not in page
     assert sum(tag == "script" for tag, _ in parsed.tags) == sum(tag == "script" for tag, _ in calm.tags)
     assert parsed.text.count('<script>alert("x")</script>&\'"') >= 4
@@ -221,20 +237,20 @@ def test_hostile_names_are_escaped(made: Made) -> None:
 
 
 @pytest.mark.parametrize(("results", "folder"), [("results", ""), ("my <rc>", " --results &#39;my &lt;rc&gt;&#39;")])
-def test_commands_are_set_as_they_are_typed(made: Made, results: str, folder: str) -> None:
+def test_commands_are_set_as_they_are_typed(sample: Made, results: str, folder: str) -> None:
     verdicts = [
-        replace(v, reason="1 failed: `ettsweep retry a<b` helps & ` not", fresh_scores={}) for v in made.verdicts
+        replace(v, reason="1 failed: `ettsweep retry a<b` helps & ` not", fresh_scores={}) for v in sample.verdicts
     ]
     other = "`ettsweep data check x` says"
-    page = page_of(Made(made.results, made.runs, verdicts), results, {"0123456789ab": other})
+    page = page_of(Made(sample.results, sample.runs, verdicts), results, {"0123456789ab": other})
     assert f"<p>1 failed: <code>ettsweep retry a&lt;b{folder}</code> helps &amp; ` not." in page
     assert f"from <code>ettsweep seeds{folder}</code>, would not" in page
     assert "</code>: <code>ettsweep data check x</code> says</li>" in page
     assert f"<code>ettsweep grid{folder}</code>" in empty(results)
 
 
-def test_nothing_is_fetched(made: Made) -> None:
-    parsed = Page(page_of(made))
+def test_nothing_is_fetched(sample: Made) -> None:
+    parsed = Page(page_of(sample))
     assert {tag for tag, _ in parsed.tags}.isdisjoint({"link", "iframe", "object", "embed", "base", "img"})
     for tag, attributes in parsed.tags:
         for name in ("src", "srcset", "data", "action", "poster"):
@@ -245,28 +261,28 @@ def test_nothing_is_fetched(made: Made) -> None:
     assert "file:" not in policy
 
 
-def test_links_lead_somewhere(made: Made) -> None:
-    parsed = Page(page_of(made))
+def test_links_lead_somewhere(sample: Made) -> None:
+    parsed = Page(page_of(sample))
     targets = {attributes["id"] for _, attributes in parsed.tags if "id" in attributes}
     links = {href for tag, a in parsed.tags if tag == "a" and (href := a["href"])}
-    within = {href for href in links if href.startswith("#")}
-    assert within
-    assert {f"#{target}" for target in targets} >= within
-    assert all(re.fullmatch(r"figures/[\w-]+\.(svg|pdf|png)", href) for href in links - within)
+    links_kept = {href for href in links if href.startswith("#")}
+    assert links_kept
+    assert {f"#{target}" for target in targets} >= links_kept
+    assert all(re.fullmatch(r"figures/[\w-]+\.(svg|pdf|png)", href) for href in links - links_kept)
 
 
-def test_the_plain_table_is_limited_and_the_limit_is_said(made: Made) -> None:
-    many = Made(made.results, made.runs * 20, made.verdicts)
-    page = page_of(many)
+def test_the_plain_table_is_limited_and_the_limit_is_said(sample: Made) -> None:
+    number = Made(sample.results, sample.runs * 20, sample.verdicts)
+    page = page_of(number)
     plain = Page(page.split('class="plain"')[1].split("</div>")[0])
-    assert f"of {len(many.runs)} runs, the best of each family" in plain.text
-    for family in {run.family for run in made.runs}:
+    assert f"of {len(number.runs)} runs, the best of each family" in plain.text
+    for family in {run.family for run in sample.runs}:
         assert family in plain.text, "each family has its share"
     assert sum(tag == "tr" for tag, _ in plain.tags) <= MAX_STATIC_ROWS + 1
 
 
-def test_unreadable_histories_are_listed(made: Made) -> None:
-    text = Page(page_of(made, corrupt={"0123456789ab": "metrics.jsonl: changed"})).text
+def test_unreadable_histories_are_listed(sample: Made) -> None:
+    text = Page(page_of(sample, corrupt={"0123456789ab": "metrics.jsonl: changed"})).text
     assert "0123456789ab : metrics.jsonl: changed" in text
 
 

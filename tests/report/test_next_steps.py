@@ -13,31 +13,33 @@ from ettsweep.runs.state import State, Status
 from ettsweep.study.verdict import Bound
 
 
-def steps(made: Made, **changes: Any) -> dict[str, NextStep]:
+def steps(sample: Made, **changes: Any) -> dict[str, NextStep]:
     """Return what to do by strategy, with the same changes of all verdicts."""
-    verdicts = [replace(v, study=replace(v.study, sweep="w"), **changes) for v in made.verdicts]
-    families = judged_families(made.runs, verdicts)
+    verdicts = [replace(v, study=replace(v.study, sweep="w"), **changes) for v in sample.verdicts]
+    families = judged_families(sample.runs, verdicts)
     return {f.verdict.strategy: step for f, step in zip(families, next_steps(families), strict=True)}
 
 
-def test_each_strategy_has_its_own_next_step(made: Made) -> None:
-    found = steps(made)
+def test_each_strategy_has_its_own_next_step(sample: Made) -> None:
+    steps_result = steps(sample)
     centre = digits_spec(None).with_point(2.0**-6, 0.5, 0)
-    assert found["standard"].command == f"ettsweep show {centre.run_id} --reproduce", "it has fresh seeds"
-    assert found["ntk"].command == "ettsweep verify-optimum --sweep w --strategy ntk --follow", "a run is missing"
-    assert found["hybrid"].command == "ettsweep seeds --sweep w --strategy hybrid --follow"
-    assert found["mup"].command == "ettsweep verify-optimum --sweep w --strategy mup --follow"
+    assert steps_result["standard"].command == f"ettsweep show {centre.run_id} --reproduce", "it has fresh seeds"
+    assert steps_result["ntk"].command == "ettsweep verify-optimum --sweep w --strategy ntk --follow", (
+        "a run is missing"
+    )
+    assert steps_result["hybrid"].command == "ettsweep seeds --sweep w --strategy hybrid --follow"
+    assert steps_result["mup"].command == "ettsweep verify-optimum --sweep w --strategy mup --follow"
 
 
-def test_one_command_is_for_all_where_it_is_the_same(made: Made) -> None:
-    found = steps(made, verdict="optimal", fresh={}, stuck=())
-    assert {step.command for step in found.values()} == {"ettsweep seeds --sweep w --follow"}
+def test_one_command_is_for_all_where_it_is_the_same(sample: Made) -> None:
+    steps_result = steps(sample, verdict="optimal", fresh={}, stuck=())
+    assert {step.command for step in steps_result.values()} == {"ettsweep seeds --sweep w --follow"}
 
 
-def test_runs_to_come_are_watched(made: Made) -> None:
-    runs = [replace(run, status=Status(State.RUNNING)) if run.strategy == "ntk" else run for run in made.runs]
-    found = steps(Made(made.results, runs, made.verdicts))
-    assert found["ntk"] == NextStep(
+def test_runs_to_come_are_watched(sample: Made) -> None:
+    runs = [replace(run, status=Status(State.RUNNING)) if run.strategy == "ntk" else run for run in sample.runs]
+    steps_result = steps(Made(sample.results, runs, sample.verdicts))
+    assert steps_result["ntk"] == NextStep(
         "27 runs queued or running: follow their progress", "ettsweep watch --sweep w --strategy ntk"
     )
 
@@ -45,21 +47,21 @@ def test_runs_to_come_are_watched(made: Made) -> None:
 def test_an_open_verdict_says_how_many_runs_would_tell(noisy: Made) -> None:
     bound = noisy.verdict("standard").bound
     assert isinstance(bound, Bound)
-    some = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=24))
-    assert some["standard"] == NextStep(
+    steps_result = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=24))
+    assert steps_result["standard"] == NextStep(
         "about 24 more runs would settle it", "ettsweep verify-optimum --sweep w --follow --max-runs 24"
     )
-    many = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=None))
-    assert many["standard"].command == "ettsweep verify-optimum --sweep w --follow"
+    steps_value = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=None))
+    assert steps_value["standard"].command == "ettsweep verify-optimum --sweep w --follow"
     assert steps(noisy)["mup"].text == "repeat its points with more seeds, to measure the noise"
 
 
 def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Path) -> None:
     base = digits_spec(None)
     run = finish(tmp_path, base, 0.1)
-    made = read(tmp_path, [search(base, seeds=(0,))])
-    failed = [replace(one, status=Status(State.FAILED, "no memory"), result=None) for one in made.runs]
-    (family,) = judged_families(failed, made.verdicts)
+    text = read(tmp_path, [search(base, seeds=(0,))])
+    failed = [replace(item, status=Status(State.FAILED, "no memory"), result=None) for item in text.runs]
+    (family,) = judged_families(failed, text.verdicts)
     (verdict,) = [family.study_state.verdict()]
     (step,) = next_steps([JudgedFamily(verdict, family.points)])
     assert step.command == f"ettsweep retry {run.id}"
@@ -75,5 +77,5 @@ def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Pat
         ("unsearched", ""),
     ],
 )
-def test_other_verdicts(made: Made, verdict: str, command: str) -> None:
-    assert {step.command for step in steps(made, verdict=verdict, stuck=()).values()} == {command}
+def test_other_verdicts(sample: Made, verdict: str, command: str) -> None:
+    assert {step.command for step in steps(sample, verdict=verdict, stuck=()).values()} == {command}

@@ -81,8 +81,8 @@ class Made:
         record_suggestions(self.results, "w8", [Suggestion(strategy=strategy, sampler=sampler, points=points)])
 
     def finish(self, *places: tuple[float, float], seed: int = 0) -> None:
-        for place in places:
-            finish(self.results, self.spec(place, seed), loss(*place, seed))
+        for location in places:
+            finish(self.results, self.spec(location, seed), loss(*location, seed))
 
     def write(self, path: Path | None = None) -> str:
         sweep_store = load_sweep_store(self.results)
@@ -91,7 +91,7 @@ class Made:
 
 
 @pytest.fixture
-def made(results: Path, tmp_path: Path) -> Made:
+def searched_sweep(results: Path, tmp_path: Path) -> Made:
     """Return a sweep four of whose points were proposed and are finished, with one seed each."""
     made = Made(results, tmp_path)
     made.propose(*PLACES)
@@ -104,27 +104,27 @@ def opened(path: Path, name: str = "w8 standard") -> optuna.Study:
     return optuna.load_study(study_name=name, storage=JournalStorage(JournalFileBackend(str(path))))
 
 
-def trials(made: Made, name: str = "w8 standard") -> list[FrozenTrial]:
-    return opened(made.path, name).trials
+def trials(searched_sweep: Made, name: str = "w8 standard") -> list[FrozenTrial]:
+    return opened(searched_sweep.path, name).trials
 
 
-def said(made: Made) -> dict[tuple[float, float], tuple[str, float | None, Any]]:
+def said(searched_sweep: Made) -> dict[tuple[float, float], tuple[str, float | None, Any]]:
     """Return what each trial says, by its place: where it is in the study is left out."""
-    found = {(t.params["lr"], t.params["wd"]): (t.state.name, t.value, t.user_attrs) for t in trials(made)}
-    assert len(found) == len(trials(made))
-    return found
+    mapping = {(t.params["lr"], t.params["wd"]): (t.state.name, t.value, t.user_attrs) for t in trials(searched_sweep)}
+    assert len(mapping) == len(trials(searched_sweep))
+    return mapping
 
 
 # --- what a trial is --------------------------------------------------------------------------------------------------
 
 
-def test_a_trial_is_a_point_with_the_mean_of_its_seeds(made: Made) -> None:
-    made.finish((0.5, 0.25), seed=1_000_000)
-    made.write()
-    first, second, *_ = trials(made)
+def test_a_trial_is_a_point_with_the_mean_of_its_seeds(searched_sweep: Made) -> None:
+    searched_sweep.finish((0.5, 0.25), seed=1_000_000)
+    searched_sweep.write()
+    first, second, *_ = trials(searched_sweep)
     assert (first.params, first.value) == ({"lr": 0.25, "wd": 0.25}, loss(0.25, 0.25))
     assert first.user_attrs == {
-        "runs": [made.spec((0.25, 0.25)).run_id],
+        "runs": [searched_sweep.spec((0.25, 0.25)).run_id],
         "seeds": [0],
         "proposed by": "tpe",
         "scores": [loss(0.25, 0.25)],
@@ -132,7 +132,7 @@ def test_a_trial_is_a_point_with_the_mean_of_its_seeds(made: Made) -> None:
     scores = [loss(0.5, 0.25), loss(0.5, 0.25, 1_000_000)]
     assert second.value == fmean(scores)
     assert second.user_attrs["scores"] == scores
-    assert second.user_attrs["runs"] == [made.spec((0.5, 0.25), seed).run_id for seed in (0, 1_000_000)]
+    assert second.user_attrs["runs"] == [searched_sweep.spec((0.5, 0.25), seed).run_id for seed in (0, 1_000_000)]
     score = loss(0.5, 0.25)
     assert second.intermediate_values == {8: score + 0.5, 16: score + 0.25, 24: score}, "the curve of its first seed"
     assert second.distributions == {
@@ -141,28 +141,28 @@ def test_a_trial_is_a_point_with_the_mean_of_its_seeds(made: Made) -> None:
     }
 
 
-def test_proposals_come_first_to_last_and_then_all_other_points(made: Made) -> None:
+def test_proposals_come_first_to_last_and_then_all_other_points(searched_sweep: Made) -> None:
     others = [(4.0, 0.25), (0.0625, 0.5), (0.0625, 0.25)]
-    made.finish(*others)
-    made.write()
-    found = trials(made)
-    assert [(t.params["lr"], t.params["wd"]) for t in found] == [*PLACES, *sorted(others)]
-    assert [t.user_attrs.get("proposed by") for t in found] == ["tpe"] * 4 + [None] * 3
-    assert found[0].distributions["lr"] == FloatDistribution(0.0625, 4.0, log=True), "it holds what lies beyond"
+    searched_sweep.finish(*others)
+    searched_sweep.write()
+    trials_result = trials(searched_sweep)
+    assert [(t.params["lr"], t.params["wd"]) for t in trials_result] == [*PLACES, *sorted(others)]
+    assert [t.user_attrs.get("proposed by") for t in trials_result] == ["tpe"] * 4 + [None] * 3
+    assert trials_result[0].distributions["lr"] == FloatDistribution(0.0625, 4.0, log=True), "it holds what lies beyond"
 
 
-def test_seeds_that_count_for_no_verdict_are_in_no_mean(made: Made) -> None:
-    made.write()
-    before = said(made)
-    made.finish((0.5, 0.25), seed=7)
-    made.write()
-    assert said(made) == before
+def test_seeds_that_count_for_no_verdict_are_in_no_mean(searched_sweep: Made) -> None:
+    searched_sweep.write()
+    before = said(searched_sweep)
+    searched_sweep.finish((0.5, 0.25), seed=7)
+    searched_sweep.write()
+    assert said(searched_sweep) == before
 
 
-def test_a_diverged_point_is_the_worst(made: Made) -> None:
-    finish(made.results, made.spec((0.25, 0.25), 1_000_000), None)
-    made.write()
-    first, *others = trials(made)
+def test_a_diverged_point_is_the_worst(searched_sweep: Made) -> None:
+    finish(searched_sweep.results, searched_sweep.spec((0.25, 0.25), 1_000_000), None)
+    searched_sweep.write()
+    first, *others = trials(searched_sweep)
     assert (first.state, first.value) == (TrialState.COMPLETE, max(t.value or 0 for t in others))
     assert first.user_attrs["diverged"] is True
     assert first.user_attrs["scores"] == [loss(0.25, 0.25), None]
@@ -177,32 +177,32 @@ def test_where_all_diverged_none_has_a_value(results: Path, tmp_path: Path) -> N
     assert (trial.state, trial.values) == (TrialState.FAIL, None)
 
 
-def test_a_pruned_point_has_its_curve_and_one_that_is_not_finished_is_left_out(made: Made) -> None:
-    made.propose((1.0, 0.25), (1.0, 0.5))
-    RunDir.create(made.results, made.spec((1.0, 0.5)))
-    run = RunDir.create(made.results, made.spec((1.0, 0.25)))
+def test_a_pruned_point_has_its_curve_and_one_that_is_not_finished_is_left_out(searched_sweep: Made) -> None:
+    searched_sweep.propose((1.0, 0.25), (1.0, 0.5))
+    RunDir.create(searched_sweep.results, searched_sweep.spec((1.0, 0.5)))
+    run = RunDir.create(searched_sweep.results, searched_sweep.spec((1.0, 0.25)))
     attempt = run.claim({}, after=0)
     assert attempt
     attempt.append(attempt.metrics_path, [{"step": 8, "val_loss": 3.0}])
     assert run.prune(8, "median pruner")
     attempt.record_failure("interrupted", "pruned")
-    made.write()
-    *_, last = trials(made)
-    assert len(trials(made)) == 5
+    searched_sweep.write()
+    *_, last = trials(searched_sweep)
+    assert len(trials(searched_sweep)) == 5
     assert (last.state, last.intermediate_values) == (TrialState.PRUNED, {8: 3.0})
     assert last.params == {"lr": 1.0, "wd": 0.25}
     assert last.user_attrs["pruned"] == "at step 8: median pruner"
 
 
-def test_each_strategy_is_a_study_that_says_what_it_is_of(made: Made) -> None:
-    finish(made.results, spec := made.spec((1.0, 0.5), strategy="mup"), 1.5)
-    made.write()
-    names = optuna.get_all_study_names(JournalStorage(JournalFileBackend(str(made.path))))
+def test_each_strategy_is_a_study_that_says_what_it_is_of(searched_sweep: Made) -> None:
+    finish(searched_sweep.results, spec := searched_sweep.spec((1.0, 0.5), strategy="mup"), 1.5)
+    searched_sweep.write()
+    names = optuna.get_all_study_names(JournalStorage(JournalFileBackend(str(searched_sweep.path))))
     assert names == ["w8 standard", "w8 mup"]
-    found = opened(made.path, "w8 mup")
-    assert found.user_attrs == {"sweep": "w8", "family": spec.family_id}
-    assert found.metric_names == ["best_loss"]
-    assert [trial.value for trial in found.trials] == [1.5]
+    opened_result = opened(searched_sweep.path, "w8 mup")
+    assert opened_result.user_attrs == {"sweep": "w8", "family": spec.family_id}
+    assert opened_result.metric_names == ["best_loss"]
+    assert [trial.value for trial in opened_result.trials] == [1.5]
 
 
 def test_a_fixed_axis_is_no_parameter(results: Path, tmp_path: Path) -> None:
@@ -217,21 +217,21 @@ def test_a_fixed_axis_is_no_parameter(results: Path, tmp_path: Path) -> None:
 def test_accuracies_are_maximized_and_the_least_is_the_worst(results: Path, tmp_path: Path) -> None:
     model = {"width": 8, "depth": 1, "heads": 2, "patch_size": 8, "image_size": 32, "channels": 3, "classes": 10}
     made = Made(results, tmp_path, model=model, task="cifar10")
-    for place, accuracy in zip(PLACES, (0.5, 0.75, 0.25, None), strict=True):
-        run = RunDir.create(results, made.spec(place))
+    for location, accuracy in zip(PLACES, (0.5, 0.75, 0.25, None), strict=True):
+        run = RunDir.create(results, made.spec(location))
         assert run.claim({}, after=0)
         status = {"status": "done"} if accuracy else {"status": "diverged", "diverged_step": 20}
         assert run.finish({**status, "score": accuracy}, [{"step": 8, "val_accuracy": accuracy}])
     made.write()
-    found = opened(made.path)
-    assert (found.direction.name, found.best_value) == ("MAXIMIZE", 0.75)
+    opened_result = opened(made.path)
+    assert (opened_result.direction.name, opened_result.best_value) == ("MAXIMIZE", 0.75)
     assert said(made)[PLACES[-1]][:2] == ("COMPLETE", 0.25)
-    assert found.metric_names == ["best_accuracy"]
+    assert opened_result.metric_names == ["best_accuracy"]
 
 
-def test_no_pickle_is_in_a_journal(made: Made) -> None:
-    made.write()
-    lines = [json.loads(line) for line in made.path.read_bytes().splitlines()]
+def test_no_pickle_is_in_a_journal(searched_sweep: Made) -> None:
+    searched_sweep.write()
+    lines = [json.loads(line) for line in searched_sweep.path.read_bytes().splitlines()]
     assert not any(line.get("system_attrs") for line in lines), "where Optuna's samplers keep theirs"
     assert all(isinstance(line, dict) for line in lines)
 
@@ -257,48 +257,50 @@ def dashboard(path: Path) -> Any:
     return wsgi(get_storage(str(path)))
 
 
-def test_optuna_dashboard_shows_the_studies(made: Made) -> None:
-    finish(made.results, made.spec((1.0, 0.5), strategy="mup"), 1.5)
-    made.write()
-    app = dashboard(made.path)
-    listed = {one["study_name"]: one["study_id"] for one in asked_of(app, "/api/studies")["study_summaries"]}
-    assert listed.keys() == {"w8 standard", "w8 mup"}
-    shown = asked_of(app, f"/api/studies/{listed['w8 standard']}")
-    assert [trial["values"] for trial in shown["trials"]] == [[loss(*place)] for place in PLACES]
-    assert [trial["state"] for trial in shown["trials"]] == ["Complete"] * 4
-    assert {axis["name"] for axis in shown["union_search_space"]} == {"lr", "wd"}
-    assert len(asked_of(app, f"/api/studies/{listed['w8 mup']}")["trials"]) == 1
+def test_optuna_dashboard_shows_the_studies(searched_sweep: Made) -> None:
+    finish(searched_sweep.results, searched_sweep.spec((1.0, 0.5), strategy="mup"), 1.5)
+    searched_sweep.write()
+    app = dashboard(searched_sweep.path)
+    mapping = {item["study_name"]: item["study_id"] for item in asked_of(app, "/api/studies")["study_summaries"]}
+    assert mapping.keys() == {"w8 standard", "w8 mup"}
+    asked_of_result = asked_of(app, f"/api/studies/{mapping['w8 standard']}")
+    assert [trial["values"] for trial in asked_of_result["trials"]] == [[loss(*location)] for location in PLACES]
+    assert [trial["state"] for trial in asked_of_result["trials"]] == ["Complete"] * 4
+    assert {axis["name"] for axis in asked_of_result["union_search_space"]} == {"lr", "wd"}
+    assert len(asked_of(app, f"/api/studies/{mapping['w8 mup']}")["trials"]) == 1
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_written_again_in_its_place(made: Made) -> None:
-    made.write()
-    inode = made.path.stat().st_ino
-    made.finish((1.0, 0.5), (0.0625, 0.25))
-    assert made.write() == f"wrote {made.path}: 6 trials of 2 studies, for optuna-dashboard"
-    assert len(trials(made)) == 6
-    assert made.path.stat().st_ino != inode, "in one rename"
-    assert [path.name for path in made.path.parent.iterdir() if "journal" in path.name] == [made.path.name]
+def test_it_is_written_again_in_its_place(searched_sweep: Made) -> None:
+    searched_sweep.write()
+    inode = searched_sweep.path.stat().st_ino
+    searched_sweep.finish((1.0, 0.5), (0.0625, 0.25))
+    assert searched_sweep.write() == f"wrote {searched_sweep.path}: 6 trials of 2 studies, for optuna-dashboard"
+    assert len(trials(searched_sweep)) == 6
+    assert searched_sweep.path.stat().st_ino != inode, "in one rename"
+    assert [path.name for path in searched_sweep.path.parent.iterdir() if "journal" in path.name] == [
+        searched_sweep.path.name
+    ]
 
 
 @pytest.mark.parametrize(
     "content", [b"no journal\n", b"\x80\x04\x95pickle\n", b"{}\n[1]\n", b"[" * 100_000 + b"\n", b'{"op_code": 0}\n']
 )
-def test_what_is_no_journal_is_left_alone(made: Made, content: bytes) -> None:
-    made.path.write_bytes(content)
+def test_what_is_no_journal_is_left_alone(searched_sweep: Made, content: bytes) -> None:
+    searched_sweep.path.write_bytes(content)
     with pytest.raises(InputError, match="exists, and is not a journal that ettsweep wrote"):
-        made.write()
-    assert made.path.read_bytes() == content
+        searched_sweep.write()
+    assert searched_sweep.path.read_bytes() == content
 
 
-def test_a_folder_or_a_pipe_in_its_place_is_refused(made: Made) -> None:
+def test_a_folder_or_a_pipe_in_its_place_is_refused(searched_sweep: Made) -> None:
     for make in (Path.mkdir, os.mkfifo):
-        path = made.path.with_name(f"{make.__name__}.journal")
+        path = searched_sweep.path.with_name(f"{make.__name__}.journal")
         make(path)
         with pytest.raises(InputError, match="exists, and is not a journal"):
-            made.write(path)
+            searched_sweep.write(path)
 
 
 def killed(target: Callable[[], object]) -> None:
@@ -317,25 +319,25 @@ def killed(target: Callable[[], object]) -> None:
 
 
 @pytest.mark.usefixtures("process")
-def test_a_kill_while_it_is_written_leaves_the_old_one(made: Made) -> None:
-    made.write()
-    before = made.path.read_bytes()
-    made.finish((0.5, 0.25), seed=1_000_000)
-    killed(made.write)
-    assert made.path.read_bytes() == before
-    made.write()
-    assert trials(made)[1].value == fmean([loss(0.5, 0.25), loss(0.5, 0.25, 1_000_000)])
+def test_a_kill_while_it_is_written_leaves_the_old_one(searched_sweep: Made) -> None:
+    searched_sweep.write()
+    before = searched_sweep.path.read_bytes()
+    searched_sweep.finish((0.5, 0.25), seed=1_000_000)
+    killed(searched_sweep.write)
+    assert searched_sweep.path.read_bytes() == before
+    searched_sweep.write()
+    assert trials(searched_sweep)[1].value == fmean([loss(0.5, 0.25), loss(0.5, 0.25, 1_000_000)])
 
 
 @pytest.mark.usefixtures("process")
-def test_a_full_disk_is_said_and_what_was_there_stays(made: Made, small_disk: Callable[[str], Path]) -> None:
-    made.path = small_disk("64k") / "w8.journal"
-    made.write()
-    before = made.path.read_bytes()
-    made.finish(*{(2.0**i, 2.0**j) for i in range(-4, 1) for j in range(-3, 0)} - {*PLACES})
-    room = os.statvfs(made.path.parent)
-    (made.path.parent / "rest").write_bytes(bytes(room.f_bavail * room.f_frsize))
+def test_a_full_disk_is_said_and_what_was_there_stays(searched_sweep: Made, small_disk: Callable[[str], Path]) -> None:
+    searched_sweep.path = small_disk("64k") / "w8.journal"
+    searched_sweep.write()
+    before = searched_sweep.path.read_bytes()
+    searched_sweep.finish(*{(2.0**i, 2.0**j) for i in range(-4, 1) for j in range(-3, 0)} - {*PLACES})
+    statvfs_result = os.statvfs(searched_sweep.path.parent)
+    (searched_sweep.path.parent / "rest").write_bytes(bytes(statvfs_result.f_bavail * statvfs_result.f_frsize))
     with pytest.raises(StorageError, match="disk is full"):
-        made.write()
-    assert made.path.read_bytes() == before
-    assert {path.name for path in made.path.parent.iterdir()} == {"rest", "w8.journal"}
+        searched_sweep.write()
+    assert searched_sweep.path.read_bytes() == before
+    assert {path.name for path in searched_sweep.path.parent.iterdir()} == {"rest", "w8.journal"}

@@ -28,92 +28,92 @@ HOSTILE = "\"}}</script><img src=x onerror=alert(1)><script>alert(2)</script>\u2
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+    with chromium() as chromium_result:
+        yield chromium_result
 
 
 @cache
-def drawn(made: Made) -> tuple[list[StrategyComparison], Figures]:
+def drawn(sample: Made) -> tuple[list[StrategyComparison], Figures]:
     """Return the comparisons of a made sweep and their figures, which are drawn once."""
-    comparisons = strategy_comparisons(judged_families(made.runs, made.verdicts))
+    comparisons = strategy_comparisons(judged_families(sample.runs, sample.verdicts))
     return comparisons, figures_of(comparisons)
 
 
-def page_of(made: Made, out: Path, **changes: Any) -> Path:
+def page_of(sample: Made, out: Path, **changes: Any) -> Path:
     """Write the page of a made sweep, and return it."""
     out.mkdir(parents=True, exist_ok=True)
-    comparisons, figures = drawn(made)
-    told = {"comparisons": comparisons, "figures": figures, "runs": made.runs, "corrupt": {}} | changes
+    comparisons, figures = drawn(sample)
+    told = {"comparisons": comparisons, "figures": figures, "runs": sample.runs, "corrupt": {}} | changes
     page = out / "report.html"
-    page.write_text(render(made.results, out, **told, searches=made.searches))
+    page.write_text(render(sample.results, out, **told, searches=sample.searches))
     return page
 
 
 @pytest.fixture(scope="module")
-def report(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a sweep with all states, beside its results."""
-    return page_of(made, made.results / "report")
+    return page_of(sample, sample.results / "report")
 
 
 @pytest.fixture(scope="module")
-def short(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def short(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the same sweep with few rows in its tables: a run of each strategy in each state."""
-    few = {(run.strategy, run.state): run for run in made.runs}
-    return page_of(made, tmp_path_factory.mktemp("short"), runs=list(few.values()))
+    mapping = {(run.strategy, run.state): run for run in sample.runs}
+    return page_of(sample, tmp_path_factory.mktemp("short"), runs=list(mapping.values()))
 
 
 @pytest.fixture(scope="module")
-def plain(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page without figures."""
-    return page_of(made, tmp_path_factory.mktemp("plain"), figures={})
+    return page_of(sample, tmp_path_factory.mktemp("plain"), figures={})
 
 
 @pytest.fixture
-def listed(browser: Any, plain: Path) -> Iterator[Opened]:
-    with opened(browser, plain) as found:
-        yield found
+def listed_page(browser: Any, plain: Path) -> Iterator[Opened]:
+    with opened(browser, plain) as opened_result:
+        yield opened_result
 
 
 @pytest.fixture
-def shown(browser: Any, report: Path) -> Iterator[Opened]:
-    with opened(browser, report) as found:
-        yield found
+def shown_page(browser: Any, report: Path) -> Iterator[Opened]:
+    with opened(browser, report) as opened_result:
+        yield opened_result
 
 
-def column(shown: Opened, name: str) -> list[str]:
+def column(shown_page: Opened, name: str) -> list[str]:
     """Return the cells of a column of the table of runs."""
-    headings = shown.page.locator("#listing th[data-name]").evaluate_all("all => all.map(one => one.dataset.name)")
-    cells = shown.page.locator(f"#listing tbody td:nth-child({headings.index(name) + 1})")
+    headings = shown_page.page.locator("#listing th[data-name]").evaluate_all("all => all.map(one => one.dataset.name)")
+    cells = shown_page.page.locator(f"#listing tbody td:nth-child({headings.index(name) + 1})")
     return list(cells.all_inner_texts())
 
 
-def family(made: Made, strategy: str) -> str:
+def family(sample: Made, strategy: str) -> str:
     """Return what selects the part of a strategy."""
-    return f'article[data-family="{"-".join(made.verdict(strategy).key)}"]'
+    return f'article[data-family="{"-".join(sample.verdict(strategy).key)}"]'
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def hexagon(made: Made, shown: Opened, strategy: str, neighbour: int) -> tuple[str, Any]:
+def hexagon(sample: Made, shown_page: Opened, strategy: str, neighbour: int) -> tuple[str, Any]:
     """Return a neighbour's point as people read it, and its hexagon: the points lie on top, in order of lr, then wd."""
-    verdict = made.verdict(strategy)
-    points = sorted({run.point for run in made.runs if run.strategy == strategy}, key=tuple)
+    verdict = sample.verdict(strategy)
+    points = sorted({run.point for run in sample.runs if run.strategy == strategy}, key=tuple)
     point = verdict.neighbours[neighbour].point
-    on_top = shown.page.locator(f"{family(made, strategy)} figure.map g.mark-symbol.role-mark").last
+    on_top = shown_page.page.locator(f"{family(sample, strategy)} figure.map g.mark-symbol.role-mark").last
     return point_text(point), on_top.locator("path").nth(points.index(point))
 
 
-def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(made: Made, shown: Opened) -> None:
-    point, drawn = hexagon(made, shown, "standard", 2)
+def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(sample: Made, shown_page: Opened) -> None:
+    point, drawn = hexagon(sample, shown_page, "standard", 2)
     drawn.hover()
-    tooltip = shown.page.locator("#vg-tooltip-element")
+    tooltip = shown_page.page.locator("#vg-tooltip-element")
     tooltip.wait_for(state="visible")
     told = dict(
         zip(tooltip.locator("td.key").all_inner_texts(), tooltip.locator("td.value").all_inner_texts(), strict=True)
     )
-    scored = made.verdict("standard").neighbours[2]
-    runs = [run for run in made.runs if run.strategy == "standard" and run.point == scored.point]
+    scored = sample.verdict("standard").neighbours[2]
+    runs = [run for run in sample.runs if run.strategy == "standard" and run.point == scored.point]
     mean, error = statistics.fmean(r.score for r in runs), statistics.stdev(r.score for r in runs) / math.sqrt(3)
     assert told == {
         "(lr, wd)": point, "state": "done", "score": "lowest validation loss",
@@ -125,101 +125,103 @@ SEEDS_SHOWN = """selector => [...document.querySelectorAll(`${selector} .mark-te
     .filter(text => text.startsWith('seed ')).length"""
 
 
-def seeds_shown(shown: Opened, article: str, number: int) -> None:
+def seeds_shown(shown_page: Opened, article: str, number: int) -> None:
     """Wait until the curves of a family are those of so many runs of one point."""
     expression = f"selector => ({SEEDS_SHOWN})(selector) === {number}"
-    shown.page.wait_for_function(expression, arg=f"{article} figure.curves", timeout=PATIENCE_MS)
+    shown_page.page.wait_for_function(expression, arg=f"{article} figure.curves", timeout=PATIENCE_MS)
 
 
-def test_a_click_on_a_hexagon_shows_the_curves_of_that_point(made: Made, shown: Opened) -> None:
-    article = family(made, "standard")
-    point, drawn = hexagon(made, shown, "standard", 2)
-    seeds_shown(shown, article, 0)
+def test_a_click_on_a_hexagon_shows_the_curves_of_that_point(sample: Made, shown_page: Opened) -> None:
+    article = family(sample, "standard")
+    point, drawn = hexagon(sample, shown_page, "standard", 2)
+    seeds_shown(shown_page, article, 0)
     drawn.click()
-    seeds_shown(shown, article, 3)
-    assert shown.page.locator(f"{article} .points").input_value() == point
-    assert shown.page.locator(f"{article} figure.curves.chosen").count() == 1
-    seen = "path => { const box = document.querySelector(path).getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight + 1; }"
-    shown.page.wait_for_function(seen, arg=f"{article} figure.curves")
+    seeds_shown(shown_page, article, 3)
+    assert shown_page.page.locator(f"{article} .points").input_value() == point
+    assert shown_page.page.locator(f"{article} figure.curves.chosen").count() == 1
+    text = "path => { const box = document.querySelector(path).getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight + 1; }"
+    shown_page.page.wait_for_function(text, arg=f"{article} figure.curves")
 
 
-def test_the_keyboard_chooses_a_point_too(made: Made, shown: Opened) -> None:
-    article = family(made, "ntk")
-    shown.page.locator(f"{article} .points").focus()
-    shown.page.keyboard.press("ArrowDown")
-    seeds_shown(shown, article, 3)
-    shown.page.locator(f"{article} .points").focus()
-    shown.page.keyboard.press("ArrowUp")
-    seeds_shown(shown, article, 0)
+def test_the_keyboard_chooses_a_point_too(sample: Made, shown_page: Opened) -> None:
+    article = family(sample, "ntk")
+    shown_page.page.locator(f"{article} .points").focus()
+    shown_page.page.keyboard.press("ArrowDown")
+    seeds_shown(shown_page, article, 3)
+    shown_page.page.locator(f"{article} .points").focus()
+    shown_page.page.keyboard.press("ArrowUp")
+    seeds_shown(shown_page, article, 0)
 
 
-def axis_title(shown: Opened, article: str) -> str:
-    return str(shown.page.locator(f"{article} figure.curves .role-title-text").text_content())
+def axis_title(shown_page: Opened, article: str) -> str:
+    return str(shown_page.page.locator(f"{article} figure.curves .role-title-text").text_content())
 
 
-def test_curves_show_the_quantity_that_is_asked_for(made: Made, shown: Opened) -> None:
+def test_curves_show_the_quantity_that_is_asked_for(sample: Made, shown_page: Opened) -> None:
     """The choices of one family leave those of the others alone."""
-    standard, ntk = family(made, "standard"), family(made, "ntk")
-    assert axis_title(shown, standard) == "validation loss (nats)"
+    standard, ntk = family(sample, "standard"), family(sample, "ntk")
+    assert axis_title(shown_page, standard) == "validation loss (nats)"
     for article in (standard, ntk):
-        assert shown.page.locator(f"{article} figure.curves").get_by_label("validation loss", exact=True).is_checked()
-    shown.page.locator(f"{standard} figure.curves").get_by_label("gradient norm").check()
-    gone = f"document.querySelector('{standard} figure.curves .role-title-text').textContent === 'gradient norm'"
-    shown.page.wait_for_function(gone)
-    assert axis_title(shown, ntk) == "validation loss (nats)"
-    assert shown.page.locator(f"{ntk} figure.curves").get_by_label("validation loss", exact=True).is_checked()
+        assert (
+            shown_page.page.locator(f"{article} figure.curves").get_by_label("validation loss", exact=True).is_checked()
+        )
+    shown_page.page.locator(f"{standard} figure.curves").get_by_label("gradient norm").check()
+    text = f"document.querySelector('{standard} figure.curves .role-title-text').textContent === 'gradient norm'"
+    shown_page.page.wait_for_function(text)
+    assert axis_title(shown_page, ntk) == "validation loss (nats)"
+    assert shown_page.page.locator(f"{ntk} figure.curves").get_by_label("validation loss", exact=True).is_checked()
 
 
-def labels(shown: Opened, selector: str) -> list[str]:
-    return list(shown.page.locator(f"{selector} .role-axis-label text").all_text_contents())
+def labels(shown_page: Opened, selector: str) -> list[str]:
+    return list(shown_page.page.locator(f"{selector} .role-axis-label text").all_text_contents())
 
 
-def test_axes_of_curves_may_be_logarithmic(made: Made, shown: Opened) -> None:
-    figure = f"{family(made, 'standard')} figure.curves"
-    before = labels(shown, figure)
-    shown.page.locator(figure).get_by_label("log scale").check()
-    shown.page.wait_for_function(
+def test_axes_of_curves_may_be_logarithmic(sample: Made, shown_page: Opened) -> None:
+    figure = f"{family(sample, 'standard')} figure.curves"
+    before = labels(shown_page, figure)
+    shown_page.page.locator(figure).get_by_label("log scale").check()
+    shown_page.page.wait_for_function(
         "([selector, before]) => [...document.querySelectorAll(`${selector} .role-axis-label text`)]"
         ".map(one => one.textContent).join() !== before",
         arg=[figure, ",".join(before)],
     )
-    assert {"0.2", "0.5", "1"} <= set(labels(shown, figure))
+    assert {"0.2", "0.5", "1"} <= set(labels(shown_page, figure))
 
 
-def test_an_entry_of_the_legend_hides_and_shows_its_line(made: Made, shown: Opened) -> None:
-    figure = f"{family(made, 'standard')} figure.curves"
-    seen = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
-    before = shown.page.evaluate(seen, figure)
-    entry = shown.page.locator(f"{figure} .role-legend-label text").first
+def test_an_entry_of_the_legend_hides_and_shows_its_line(sample: Made, shown_page: Opened) -> None:
+    figure = f"{family(sample, 'standard')} figure.curves"
+    text = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
+    before = shown_page.page.evaluate(text, figure)
+    entry = shown_page.page.locator(f"{figure} .role-legend-label text").first
     for number in (before - 1, before):
         entry.click()
-        shown.page.wait_for_function(f"figure => ({seen})(figure) === {number}", arg=figure)
+        shown_page.page.wait_for_function(f"figure => ({text})(figure) === {number}", arg=figure)
 
 
-def test_a_switch_brings_strategies_to_common_coordinates(made: Made, shown: Opened) -> None:
+def test_a_switch_brings_strategies_to_common_coordinates(sample: Made, shown_page: Opened) -> None:
     """All strategies ran the same points in coordinates of their own, which differ by powers of the width."""
-    where = "[...document.querySelectorAll('figure.strategies .mark-text.role-mark text')].map(one => one.getAttribute('transform')).join()"
-    before = shown.page.evaluate(where)
-    switch = shown.page.get_by_label("in the coordinates of standard")
+    text = "[...document.querySelectorAll('figure.strategies .mark-text.role-mark text')].map(one => one.getAttribute('transform')).join()"
+    before = shown_page.page.evaluate(text)
+    switch = shown_page.page.get_by_label("in the coordinates of standard")
     switch.check()
-    shown.page.wait_for_function(f"before => {where} !== before", arg=before)
+    shown_page.page.wait_for_function(f"before => {text} !== before", arg=before)
     switch.uncheck()
-    shown.page.wait_for_function(f"before => {where} === before", arg=before)
+    shown_page.page.wait_for_function(f"before => {text} === before", arg=before)
 
 
-def test_a_switch_hides_the_fitted_surface(made: Made, shown: Opened) -> None:
-    figure = f"{family(made, 'standard')} figure.map"
+def test_a_switch_hides_the_fitted_surface(sample: Made, shown_page: Opened) -> None:
+    figure = f"{family(sample, 'standard')} figure.map"
     drawn = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
-    assert shown.page.evaluate(drawn, figure) > 0
-    shown.page.locator(figure).get_by_label("fitted surface").uncheck()
-    shown.page.wait_for_function(f"figure => ({drawn})(figure) === 0", arg=figure)
+    assert shown_page.page.evaluate(drawn, figure) > 0
+    shown_page.page.locator(figure).get_by_label("fitted surface").uncheck()
+    shown_page.page.wait_for_function(f"figure => ({drawn})(figure) === 0", arg=figure)
 
 
-def test_every_figure_is_drawn_with_links_to_its_files(made: Made, shown: Opened) -> None:
-    figures = shown.page.locator("figure[data-figure]")
+def test_every_figure_is_drawn_with_links_to_its_files(sample: Made, shown_page: Opened) -> None:
+    figures = shown_page.page.locator("figure[data-figure]")
     kinds = Counter(figures.evaluate_all("all => all.map(one => one.dataset.kind)"))
     assert kinds == {"strategies": 1, "seeds": 1, "scores": 1, "map": 3, "trajectories": 3, "curves": 3}, "mup has none"
-    assert shown.page.locator("figure[data-figure] svg").count() == figures.count()
+    assert shown_page.page.locator("figure[data-figure] svg").count() == figures.count()
     hrefs = figures.first.locator("figcaption a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
     assert hrefs == [f"figures/vit-digits-strategies.{suffix}" for suffix in ("svg", "pdf", "png")]
 
@@ -227,81 +229,81 @@ def test_every_figure_is_drawn_with_links_to_its_files(made: Made, shown: Opened
 # --- the table of runs ------------------------------------------------------------------------------------------------
 
 
-def test_the_table_sorts_by_a_click_and_by_the_keyboard(made: Made, listed: Opened) -> None:
-    heading = listed.page.locator('#listing th[data-name="best_loss"]')
-    scores = sorted(run.score for run in made.runs if run.state.finished and run.result and run.score is not None)
+def test_the_table_sorts_by_a_click_and_by_the_keyboard(sample: Made, listed_page: Opened) -> None:
+    heading = listed_page.page.locator('#listing th[data-name="best_loss"]')
+    scores = sorted(run.score for run in sample.runs if run.state.finished and run.result and run.score is not None)
     heading.locator("button").click()
     assert heading.get_attribute("aria-sort") == "ascending"
-    found = [float(text) for text in column(listed, "best_loss") if text]
-    assert found == sorted(found)
-    assert found[0] == pytest.approx(scores[0], rel=1e-3)
-    assert column(listed, "best_loss")[-1] == "", "what is missing comes last"
+    floats = [float(text) for text in column(listed_page, "best_loss") if text]
+    assert floats == sorted(floats)
+    assert floats[0] == pytest.approx(scores[0], rel=1e-3)
+    assert column(listed_page, "best_loss")[-1] == "", "what is missing comes last"
     heading.locator("button").focus()
-    listed.page.keyboard.press("Enter")
+    listed_page.page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "descending"
-    again = [float(text) for text in column(listed, "best_loss") if text]
-    assert again == sorted(found, reverse=True)
-    assert column(listed, "best_loss")[-1] == ""
-    listed.page.keyboard.press("Enter")
+    repeated = [float(text) for text in column(listed_page, "best_loss") if text]
+    assert repeated == sorted(floats, reverse=True)
+    assert column(listed_page, "best_loss")[-1] == ""
+    listed_page.page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "none"
 
 
-def told(shown: Opened) -> str:
-    return str(shown.page.locator("#listing .matches").inner_text())
+def told(shown_page: Opened) -> str:
+    return str(shown_page.page.locator("#listing .matches").inner_text())
 
 
-def test_the_table_filters_by_text_and_by_column(made: Made, listed: Opened) -> None:
-    assert told(listed) == "65 of 65 runs"
-    run = made.runs[5].id
-    listed.page.locator("#listing input[type=search]").fill(run[:8])
-    assert (told(listed), column(listed, "run")) == ("1 of 65 runs", [run])
-    listed.page.locator("#listing .clear").click()
-    listed.page.get_by_label("Filter state").select_option("diverged")
-    assert told(listed) == "4 of 65 runs"
-    assert set(column(listed, "state")) == {"diverged"}
-    listed.page.get_by_label("Filter strategy").select_option("standard")
-    assert told(listed) == "1 of 65 runs"
-    listed.page.locator("#listing .clear").click()
-    listed.page.get_by_label("Filter lr").fill(">=2^-5")
-    assert len(column(listed, "lr")) == sum(run.spec.lr >= 2**-5 for run in made.runs)
-    listed.page.get_by_label("Filter seed").fill("=1")
-    assert len(column(listed, "lr")) == sum(run.spec.lr >= 2**-5 and run.spec.seed == 1 for run in made.runs)
-    listed.page.locator("#listing .clear").click()
-    listed.page.get_by_label("Filter best loss").fill("<0.11")
-    below = [run for run in made.runs if run.result and run.result["best_loss"] < 0.11]
-    assert len(column(listed, "run")) == len(below) > 0
+def test_the_table_filters_by_text_and_by_column(sample: Made, listed_page: Opened) -> None:
+    assert told(listed_page) == "65 of 65 runs"
+    run = sample.runs[5].id
+    listed_page.page.locator("#listing input[type=search]").fill(run[:8])
+    assert (told(listed_page), column(listed_page, "run")) == ("1 of 65 runs", [run])
+    listed_page.page.locator("#listing .clear").click()
+    listed_page.page.get_by_label("Filter state").select_option("diverged")
+    assert told(listed_page) == "4 of 65 runs"
+    assert set(column(listed_page, "state")) == {"diverged"}
+    listed_page.page.get_by_label("Filter strategy").select_option("standard")
+    assert told(listed_page) == "1 of 65 runs"
+    listed_page.page.locator("#listing .clear").click()
+    listed_page.page.get_by_label("Filter lr").fill(">=2^-5")
+    assert len(column(listed_page, "lr")) == sum(run.spec.lr >= 2**-5 for run in sample.runs)
+    listed_page.page.get_by_label("Filter seed").fill("=1")
+    assert len(column(listed_page, "lr")) == sum(run.spec.lr >= 2**-5 and run.spec.seed == 1 for run in sample.runs)
+    listed_page.page.locator("#listing .clear").click()
+    listed_page.page.get_by_label("Filter best loss").fill("<0.11")
+    below = [run for run in sample.runs if run.result and run.result["best_loss"] < 0.11]
+    assert len(column(listed_page, "run")) == len(below) > 0
 
 
-def test_columns_fold_and_unfold(listed: Opened) -> None:
-    boxes = listed.page.locator("#listing .boxes input")
-    listed.page.locator("#listing .fold summary").click()
-    assert listed.page.locator('#listing th[data-name="loss_spikes"]').count() == 0
-    listed.page.get_by_label("loss spikes", exact=True).check()
-    assert set(column(listed, "loss_spikes")) >= {"0", "1", "2"}
-    listed.page.get_by_label("seed", exact=True).uncheck()
-    assert listed.page.locator('#listing th[data-name="seed"]').count() == 0
-    listed.page.keyboard.press("Escape")
+def test_columns_fold_and_unfold(listed_page: Opened) -> None:
+    boxes = listed_page.page.locator("#listing .boxes input")
+    listed_page.page.locator("#listing .fold summary").click()
+    assert listed_page.page.locator('#listing th[data-name="loss_spikes"]').count() == 0
+    listed_page.page.get_by_label("loss spikes", exact=True).check()
+    assert set(column(listed_page, "loss_spikes")) >= {"0", "1", "2"}
+    listed_page.page.get_by_label("seed", exact=True).uncheck()
+    assert listed_page.page.locator('#listing th[data-name="seed"]').count() == 0
+    listed_page.page.keyboard.press("Escape")
     assert not boxes.first.is_visible()
 
 
-def test_links_lead_to_the_folder_and_to_the_log_of_a_run(made: Made, browser: Any, tmp_path: Path) -> None:
+def test_links_lead_to_the_folder_and_to_the_log_of_a_run(sample: Made, browser: Any, tmp_path: Path) -> None:
     base = digits_spec(None)
     run = RunDir.create(tmp_path / "a b#c", base)
     attempt = run.claim({}, after=0)
     assert attempt
     attempt.log_path.write_text("step 1\n")
-    one = read(tmp_path / "a b#c", [search(base, seeds=(0,))])
+    text = read(tmp_path / "a b#c", [search(base, seeds=(0,))])
     for out in (tmp_path / "a b#c" / "report", tmp_path / "elsewhere"):
-        with opened(browser, page_of(one, out)) as shown:
+        with opened(browser, page_of(text, out)) as shown:
             links = shown.page.locator("#listing tbody a").evaluate_all("all => all.map(one => one.href)")
         assert links == [f"{run.path.as_uri()}/", attempt.log_path.as_uri()]
 
 
-def test_ten_thousand_runs_are_shown_window_by_window(made: Made, browser: Any, tmp_path: Path) -> None:
+def test_ten_thousand_runs_are_shown_window_by_window(sample: Made, browser: Any, tmp_path: Path) -> None:
     """Sizes of pages with the curves of as many runs are measured where these are drawn."""
-    runs = list(itertools.islice(itertools.cycle(made.runs), 10_000))
+    runs = list(itertools.islice(itertools.cycle(sample.runs), 10_000))
     copies = [replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(runs)]
-    page = page_of(made, tmp_path, runs=copies)
+    page = page_of(sample, tmp_path, runs=copies)
     assert page.stat().st_size < 5e6
     with opened(browser, page) as shown:
         assert told(shown) == "10000 of 10000 runs, the first 200 shown"
@@ -333,12 +335,12 @@ def test_axe_sees_what_is_wrong(browser: Any, short: Path, place: str) -> None:
         assert [told.partition(":")[0] for told in shown.violations()] == ["color-contrast"]
 
 
-def paper(shown: Opened) -> tuple[str, str]:
+def paper(shown_page: Opened) -> tuple[str, str]:
     """Return the colours of the page's background and of an axis' labels."""
     axis = "document.querySelector('figure.curves .role-axis-label text')"
     return (
-        shown.page.evaluate("getComputedStyle(document.body).backgroundColor"),
-        shown.page.evaluate(f"getComputedStyle({axis}).fill"),
+        shown_page.page.evaluate("getComputedStyle(document.body).backgroundColor"),
+        shown_page.page.evaluate(f"getComputedStyle({axis}).fill"),
     )
 
 
@@ -397,34 +399,36 @@ def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
     assert len(data) > 50_000
 
 
-def test_the_keyboard_reaches_everything_in_order(shown: Opened) -> None:
-    seen = []
+def test_the_keyboard_reaches_everything_in_order(shown_page: Opened) -> None:
+    collected = []
     for _ in range(80):
-        shown.page.keyboard.press("Tab")
-        seen.append(shown.page.evaluate("(one => one.id || one.className || one.textContent)(document.activeElement)"))
-    assert seen[:2] == ["Answer", "Strategies"]
-    assert seen.index("theme") < seen.index("copy"), "commands come after the bar"
-    assert "points" in seen, "and then points of the maps"
+        shown_page.page.keyboard.press("Tab")
+        collected.append(
+            shown_page.page.evaluate("(one => one.id || one.className || one.textContent)(document.activeElement)")
+        )
+    assert collected[:2] == ["Answer", "Strategies"]
+    assert collected.index("theme") < collected.index("copy"), "commands come after the bar"
+    assert "points" in collected, "and then points of the maps"
     outline = "getComputedStyle(document.activeElement).outlineStyle"
-    assert shown.page.evaluate(outline) != "none"
+    assert shown_page.page.evaluate(outline) != "none"
 
 
-def copy(shown: Opened) -> None:
+def copy(shown_page: Opened) -> None:
     """Copy the first command, and wait until the page has said so, which it does for two seconds."""
     saw = "new MutationObserver(() => { window.saw ||= document.body.innerText.includes('Copied'); })"
-    shown.page.evaluate(f"{saw}.observe(document.body, {{subtree: true, childList: true, characterData: true}})")
-    shown.page.locator(".copy").first.click()
-    shown.page.wait_for_function("window.saw")
+    shown_page.page.evaluate(f"{saw}.observe(document.body, {{subtree: true, childList: true, characterData: true}})")
+    shown_page.page.locator(".copy").first.click()
+    shown_page.page.wait_for_function("window.saw")
 
 
-def test_a_command_is_copied(browser: Any, report: Path, made: Made) -> None:
+def test_a_command_is_copied(browser: Any, report: Path, sample: Made) -> None:
     with opened(browser, report) as shown:
         shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         copy(shown)
         copied = shown.page.evaluate("navigator.clipboard.readText()")
         assert copied == shown.page.locator(".command code").first.inner_text()
         assert copied.startswith("ettsweep show ")
-        assert copied.endswith(f" --reproduce --results {made.results}")
+        assert copied.endswith(f" --reproduce --results {sample.results}")
 
 
 def test_a_command_is_copied_where_there_is_no_clipboard_to_ask(browser: Any, report: Path) -> None:
@@ -469,8 +473,8 @@ def test_no_finished_run(browser: Any, tmp_path: Path) -> None:
     assert "No optimum is verified yet: no run is finished." in text
     assert "Next: train the missing runs, and judge again" in text
     assert "ettsweep verify-optimum --follow" in text
-    for absent in ("Costs", "Speed", "Spikes", "mean ± standard deviation"):
-        assert absent not in text
+    for missing_files in ("Costs", "Speed", "Spikes", "mean ± standard deviation"):
+        assert missing_files not in text
 
 
 def test_no_run_at_all(browser: Any, tmp_path: Path) -> None:
@@ -490,20 +494,22 @@ def test_one_run(browser: Any, tmp_path: Path) -> None:
 
 
 def test_all_diverged(browser: Any, tmp_path: Path) -> None:
-    one = made_of(tmp_path / "results", lambda i, j, seed: 9.0, diverged=True)
-    text = texts(browser, page_of(one, tmp_path / "report"))
+    made_of_result = made_of(tmp_path / "results", lambda i, j, seed: 9.0, diverged=True)
+    text = texts(browser, page_of(made_of_result, tmp_path / "report"))
     assert "No optimum is verified yet; of 27 finished runs, all diverged." in text
     assert "nan" not in text.lower().split()
 
 
 @pytest.mark.parametrize("apart", [1e-9, 1e9])
 def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: Path, apart: float) -> None:
-    one = made_of(tmp_path / "results", lambda i, j, seed: 0.1 + apart * (1 + 3 * (i * i + j * j + i * j) + 0.1 * seed))
-    page = page_of(one, tmp_path / "report")
+    made_of_result = made_of(
+        tmp_path / "results", lambda i, j, seed: 0.1 + apart * (1 + 3 * (i * i + j * j + i * j) + 0.1 * seed)
+    )
+    page = page_of(made_of_result, tmp_path / "report")
     with opened(browser, page) as shown:
         assert shown.overflow <= 0
-        seen = column(shown, "best_loss")
-        assert len(set(seen)) == len({run.score for run in one.runs}), "each has its own digits"
+        column_result = column(shown, "best_loss")
+        assert len(set(column_result)) == len({run.score for run in made_of_result.runs}), "each has its own digits"
         score = shown.page.locator(".line", has_text="lowest validation loss").locator(".value").inner_text()
     mean, error = re.fullmatch(r"\(?([\d.]+) ± ([\d.]+)(?:\)e9)? 3 search seeds", " ".join(score.split())).groups()  # type: ignore[union-attr]
     scale = 1e9 if ")e9" in score else 1
@@ -512,13 +518,13 @@ def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: 
     assert len(score) < 60
 
 
-def test_names_in_any_script_and_hostile_ones_are_texts(made: Made, browser: Any, tmp_path: Path) -> None:
-    verdicts = [replace(v, study=replace(v.study), reason=HOSTILE) for v in made.verdicts]
+def test_names_in_any_script_and_hostile_ones_are_texts(sample: Made, browser: Any, tmp_path: Path) -> None:
+    verdicts = [replace(v, study=replace(v.study), reason=HOSTILE) for v in sample.verdicts]
     for verdict in verdicts:
         vars(verdict.study).update(model=HOSTILE, strategy=f"{verdict.strategy} {HOSTILE}", sweep=HOSTILE)
-    hostile = Made(made.results, made.runs, verdicts)
+    hostile = Made(sample.results, sample.runs, verdicts)
     comparison = StrategyComparison(HOSTILE, tuple(judged_families(hostile.runs, hostile.verdicts)))
-    runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in made.runs]
+    runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in sample.runs]
     page = page_of(
         hostile, tmp_path, runs=runs, comparisons=[comparison], figures=figures_of([comparison]),
         notes={HOSTILE: HOSTILE}, corrupt={HOSTILE: HOSTILE},

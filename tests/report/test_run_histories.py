@@ -36,50 +36,55 @@ def recorded(results: Path, lines: list[Json], spec: RunSpec | None = None, **re
 
 
 def history_of(run: Run, rows: int = 1000) -> RunHistory:
-    found = RunHistories().get(run, rows)
-    assert found is not None
-    return found
+    get_result = RunHistories().get(run, rows)
+    assert get_result is not None
+    return get_result
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_thinned_where_there_is_room(results: Path) -> None:
-    found = history_of(recorded(results, lines_of()))
-    assert found.training == tuple((step, float(step), float(step**2)) for step in range(1, STEPS + 1))
-    assert found.evaluations == tuple((step, 1000.0 - step, step / 1000) for step in range(5, STEPS + 1, 5))
-    assert (found.unit, found.unit_steps) == ("epoch", 797 // 64)
+    history_of_result = history_of(recorded(results, lines_of()))
+    assert history_of_result.training == tuple((step, float(step), float(step**2)) for step in range(1, STEPS + 1))
+    assert history_of_result.evaluations == tuple((step, 1000.0 - step, step / 1000) for step in range(5, STEPS + 1, 5))
+    assert (history_of_result.unit, history_of_result.unit_steps) == ("epoch", 797 // 64)
 
 
 def test_steps_are_thinned_to_means_that_end_at_the_last_one(results: Path) -> None:
     """Of 100 rows, 12 are left room for: means of nine, the last of one."""
-    found = history_of(recorded(results, lines_of()), rows=12)
-    assert len(found.training) == 12
-    assert found.training[0] == (9, sum(range(1, 10)) / 9, sum(k * k for k in range(1, 10)) / 9)
-    assert found.training[1][:2] == (18, sum(range(10, 19)) / 9)
-    assert found.training[-1] == (100, 100.0, 10000.0)
+    history_of_result = history_of(recorded(results, lines_of()), rows=12)
+    assert len(history_of_result.training) == 12
+    assert history_of_result.training[0] == (9, sum(range(1, 10)) / 9, sum(k * k for k in range(1, 10)) / 9)
+    assert history_of_result.training[1][:2] == (18, sum(range(10, 19)) / 9)
+    assert history_of_result.training[-1] == (100, 100.0, 10000.0)
 
 
 def test_evaluations_are_thinned_to_some_of_them_and_the_last(results: Path) -> None:
-    found = history_of(recorded(results, lines_of()), rows=12)
-    assert [step for step, _, _ in found.evaluations] == [20, 40, 60, 80, 100], "every fourth of twenty: six at most"
-    assert all((loss, accuracy) == (1000 - step, step / 1000) for step, loss, accuracy in found.evaluations)
+    history_of_result = history_of(recorded(results, lines_of()), rows=12)
+    assert [step for step, _, _ in history_of_result.evaluations] == [20, 40, 60, 80, 100], (
+        "every fourth of twenty: six at most"
+    )
+    assert all((loss, accuracy) == (1000 - step, step / 1000) for step, loss, accuracy in history_of_result.evaluations)
 
 
 def test_runs_that_end_early_are_thinned_at_the_steps_of_the_others(results: Path) -> None:
     """So that means over seeds have all of them."""
-    whole = history_of(recorded(results, lines_of()), rows=10)
-    early = history_of(
+    history_of_result = history_of(recorded(results, lines_of()), rows=10)
+    history_of_value = history_of(
         recorded(results / "early", lines_of(57), status="diverged", score=None, diverged_step=58), rows=10
     )
-    for mine, others in ((early.training, whole.training), (early.evaluations, whole.evaluations)):
+    for mine, others in (
+        (history_of_value.training, history_of_result.training),
+        (history_of_value.evaluations, history_of_result.evaluations),
+    ):
         assert [row[0] for row in mine[:-1]] == [row[0] for row in others[: len(mine) - 1]]
 
 
 def test_means_are_of_what_is_finite(results: Path) -> None:
     lines = [{"step": 1, "loss": 1.0, "grad_norm": None}, {"step": 2, "loss": None, "grad_norm": None}]
-    found = history_of(recorded(results, lines), rows=1)
-    assert found.training == ((2, 1.0, None),)
+    history_of_result = history_of(recorded(results, lines), rows=1)
+    assert history_of_result.training == ((2, 1.0, None),)
 
 
 @pytest.mark.parametrize(("runs", "rows"), [(0, 200), (1, 200), (500, 200), (1000, 100), (4000, 25), (100_000, 10)])
@@ -104,8 +109,8 @@ def test_spikes_have_their_place_their_value_and_words(results: Path) -> None:
         {"kind": "of another version", "step": 3},
         {"kind": "loss", "step": None},
     ]
-    found = history_of(recorded(results, lines_of(), spike_events=events)).spikes
-    assert [(spike.step, spike.quantity, spike.value, spike.text) for spike in found] == [
+    spikes = history_of(recorded(results, lines_of(), spike_events=events)).spikes
+    assert [(spike.step, spike.quantity, spike.value, spike.text) for spike in spikes] == [
         (7, "loss", 7.0, "training loss at steps 7 to 9: 12.3 standard deviations above the mean of the 128 before"),
         (8, "grad_norm", 64.0, "gradient norm at step 8: 6.1 standard deviations above the mean of the 128 before"),
         (10, "val_accuracy", 0.01, "validation accuracy at step 10: down by 2.13 points, back after 3 evaluations"),
@@ -136,18 +141,18 @@ def test_a_run_that_never_had_a_finite_loss_has_no_value(results: Path) -> None:
 
 
 def test_histories_of_finished_runs_are_read_once(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, kept = recorded(results, lines_of()), RunHistories()
-    first = kept.get(run, 10)
+    run, remaining = recorded(results, lines_of()), RunHistories()
+    first = remaining.get(run, 10)
     monkeypatch.setattr(RunDir, "history", lambda self: pytest.fail("read again"))
-    assert kept.get(run, 10) is first
+    assert remaining.get(run, 10) is first
 
 
 def test_damaged_histories_are_remembered_with_what_to_do(results: Path) -> None:
-    run, kept = recorded(results, lines_of()), RunHistories()
+    run, remaining = recorded(results, lines_of()), RunHistories()
     run.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
-    assert kept.get(run, 10) is kept.get(run, 20) is None
-    assert list(kept.corrupt) == [run.id]
-    assert f"`ettsweep retry {run.id}`" in kept.corrupt[run.id]
+    assert remaining.get(run, 10) is remaining.get(run, 20) is None
+    assert list(remaining.corrupt) == [run.id]
+    assert f"`ettsweep retry {run.id}`" in remaining.corrupt[run.id]
 
 
 def unfinished(results: Path) -> tuple[RunDir, Run]:
@@ -166,20 +171,20 @@ def unfinished(results: Path) -> tuple[RunDir, Run]:
 
 def test_a_run_that_goes_on_has_what_all_its_attempts_recorded(results: Path) -> None:
     _, run = unfinished(results)
-    found = history_of(run)
-    assert [step for step, _, _ in found.training] == list(range(1, 26))
-    assert [step for step, _, _ in found.evaluations] == [5, 10, 15, 20, 25]
-    assert found.spikes == ()
+    history_of_result = history_of(run)
+    assert [step for step, _, _ in history_of_result.training] == list(range(1, 26))
+    assert [step for step, _, _ in history_of_result.evaluations] == [5, 10, 15, 20, 25]
+    assert history_of_result.spikes == ()
 
 
 def test_what_an_unfinished_run_records_meanwhile_is_seen(results: Path) -> None:
     folder, run = unfinished(results)
-    kept = RunHistories()
-    before = kept.get(run, 1000)
+    run_histories = RunHistories()
+    before = run_histories.get(run, 1000)
     second = folder.latest_attempt()
     assert second
     second.append(second.metrics_path, lines_of(30, first=26))
-    assert kept.get(run, 1000) is before, "figures of one report agree"
+    assert run_histories.get(run, 1000) is before, "figures of one report agree"
     assert history_of(run).training[-1][0] == 30
 
 
@@ -197,5 +202,5 @@ def test_damaged_lines_of_an_unfinished_run_are_left_out(results: Path, damage: 
 
 def test_text_is_over_steps_where_the_data_alone_say_what_an_epoch_is(results: Path) -> None:
     schedule = ScheduleSpec(total_steps=100, warmup_steps=4, decay="linear", eval_every=5)
-    found = history_of(recorded(results, lines_of(), text_run(schedule=schedule)))
-    assert (found.unit, found.unit_steps) == ("step", 1)
+    history_of_result = history_of(recorded(results, lines_of(), text_run(schedule=schedule)))
+    assert (history_of_result.unit, history_of_result.unit_steps) == ("step", 1)

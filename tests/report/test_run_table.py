@@ -10,16 +10,16 @@ from ettsweep.report.run_table import page_table, relative_url
 
 
 def values(column: dict[str, Any]) -> list[Any]:
-    found = column["values"]
-    return found if isinstance(found, list) else [found["texts"][place] for place in found["at"]]
+    result = column["values"]
+    return result if isinstance(result, list) else [result["texts"][location] for location in result["at"]]
 
 
-def test_all_runs_are_there_with_what_is_known_of_them(made: Made) -> None:
-    table = page_table(made.runs, made.searches, made.results, made.results / "report")
+def test_all_runs_are_there_with_what_is_known_of_them(sample: Made) -> None:
+    table = page_table(sample.runs, sample.searches, sample.results, sample.results / "report")
     columns = {column["name"]: column for column in table["columns"]}
-    assert table["rows"] == len(made.runs)
-    assert all(len(values(column)) == len(made.runs) for column in columns.values())
-    by_id = {run.id: run for run in made.runs}
+    assert table["rows"] == len(sample.runs)
+    assert all(len(values(column)) == len(sample.runs) for column in columns.values())
+    by_id = {run.id: run for run in sample.runs}
     for run, score, state in zip(*(values(columns[name]) for name in ("run", "best_loss", "state")), strict=True):
         assert state == by_id[run].state
         result = by_id[run].result
@@ -39,8 +39,8 @@ def test_scores_keep_all_their_digits(tmp_path: Path) -> None:
     base = digits_spec(None)
     for seed in (0, 1):
         finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.1 + seed * 1e-9)
-    one = read(tmp_path, [search(base)])
-    table = page_table(one.runs, one.searches, tmp_path, tmp_path / "report")
+    text = read(tmp_path, [search(base)])
+    table = page_table(text.runs, text.searches, tmp_path, tmp_path / "report")
     scores = next(values(column) for column in table["columns"] if column["name"] == "best_loss")
     assert scores == [0.1, 0.1 + 1e-9]
 
@@ -64,11 +64,11 @@ def test_the_log_is_that_of_the_attempt_that_finished_the_run(tmp_path: Path) ->
         attempt = run.attempt(number)
         attempt.path.mkdir(parents=True)
         attempt.log_path.write_text("a step\n")
-    one = read(tmp_path, [search(base)])
-    (log,) = [column for column in page_table(one.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
+    text = read(tmp_path, [search(base)])
+    (log,) = [column for column in page_table(text.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
     assert values(log) == ["attempts/0002/log.txt"]
-    (only,) = one.runs
+    (only,) = text.runs
     assert only.result is not None
     only.result["attempts"] = 1
-    (log,) = [column for column in page_table(one.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
+    (log,) = [column for column in page_table(text.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
     assert values(log) == ["attempts/0001/log.txt"]

@@ -11,27 +11,27 @@ from ettsweep.report.families import judged_families
 from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, rate_columns, sum_spikes
 
 
-def test_rates_are_of_the_runs_and_steps_that_were_really_trained(made: Made) -> None:
+def test_rates_are_of_the_runs_and_steps_that_were_really_trained(sample: Made) -> None:
     """Diverged runs were scheduled for 240 steps, and trained 80."""
-    hybrid = [run for run in made.runs if run.strategy == "hybrid"]
+    hybrid = [run for run in sample.runs if run.strategy == "hybrid"]
     spikes = sum_spikes(hybrid)
     assert (spikes.runs, spikes.diverged, spikes.steps) == (9, 3, 6 * 240 + 3 * 80)
     assert spikes.rates("loss_spikes") == (9, 1.0, pytest.approx(1000 * 9 / 1680))
     assert nonzero_counts([spikes]) == ["loss_spikes", "grad_spikes"]
 
 
-def test_runs_that_are_not_finished_have_no_rate(made: Made) -> None:
-    waiting = [run for run in made.runs if run.result is None]
+def test_runs_that_are_not_finished_have_no_rate(sample: Made) -> None:
+    waiting = [run for run in sample.runs if run.result is None]
     assert sum_spikes(waiting).rates("loss_spikes") == (None, None, None)
-    damaged = replace(made.runs[0], result={"loss_spikes": "x", "steps": None})
+    damaged = replace(sample.runs[0], result={"loss_spikes": "x", "steps": None})
     assert sum_spikes([damaged]).rates("loss_spikes") == (0, 0.0, None)
 
 
 @pytest.mark.parametrize("name", SPIKE_LABELS)
-def test_tables_have_rates_beside_each_sum(made: Made, name: str) -> None:
-    families = judged_families(made.runs, made.verdicts)
+def test_tables_have_rates_beside_each_sum(sample: Made, name: str) -> None:
+    families = judged_families(sample.runs, sample.verdicts)
     optima = tables.optima_table(families)
-    points = tables.points_table(tables.runs_table(made.runs), made.runs, families)
+    points = tables.points_table(tables.runs_table(sample.runs), sample.runs, families)
     for table, runs in ((optima, "runs"), (points, "seeds")):
         total, per_run, per_1000_steps = (table[column] for column in rate_columns(name))
         trained = table[table[runs].fillna(0) > 0].index

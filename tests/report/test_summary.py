@@ -23,25 +23,25 @@ def nine(results: Path) -> RunSpec:
     return base
 
 
-def lines(made: Made) -> dict[str, tuple[str, str]]:
-    (comparison,) = strategy_comparisons(judged_families(made.runs, made.verdicts))
-    (card,) = comparison_answer(comparison, made.searches, {})["cards"]
+def lines(sample: Made) -> dict[str, tuple[str, str]]:
+    (comparison,) = strategy_comparisons(judged_families(sample.runs, sample.verdicts))
+    (card,) = comparison_answer(comparison, sample.searches, {})["cards"]
     return dict(card["lines"])
 
 
 def test_a_seed_that_is_still_to_come_leaves_the_deviation_of_the_others(results: Path) -> None:
     base = nine(results)
     RunDir.create(results, base.with_point(base.lr, base.wd, RACING_SEEDS[0]))
-    told = lines(read(results, [search(base)]))["lowest validation loss"]
-    assert told == ("0.10040 ± 0.00040", "3 search seeds")
+    lines_result = lines(read(results, [search(base)]))["lowest validation loss"]
+    assert lines_result == ("0.10040 ± 0.00040", "3 search seeds")
 
 
 def test_accuracies_are_of_what_did_not_diverge(results: Path) -> None:
     base = nine(results)
     for seed, diverged in zip(FRESH, (True, False), strict=True):
         finish(results, base.with_point(base.lr, base.wd, seed), 0.1, diverged)
-    told = lines(read(results, [search(base)]))
-    assert told["over fresh seeds"] == ("1 of 2 diverged", "")
+    lines_result = lines(read(results, [search(base)]))
+    assert lines_result["over fresh seeds"] == ("1 of 2 diverged", "")
     losses = [*(loss_at(0, 0, seed) for seed in SEEDS), 0.1]
     mean = 1 - sum(losses) / len(losses) / 4
-    assert told["best accuracy, mean of all seeds"] == (f"{100 * mean:.2f}%", "")
+    assert lines_result["best accuracy, mean of all seeds"] == (f"{100 * mean:.2f}%", "")

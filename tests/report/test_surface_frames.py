@@ -29,12 +29,12 @@ def bowl(i: pd.Series, j: float | pd.Series = 0.0) -> pd.Series:
     return 0.1 * (1 + 0.06 * ((i - LR) ** 2 + (i - LR) * (j - WD) + (j - WD) ** 2))
 
 
-def judged_with(made: Made, strategy: str, **criterion: object) -> JudgedFamily:
-    study = made.verdict(strategy).study
+def judged_with(sample: Made, strategy: str, **criterion: object) -> JudgedFamily:
+    study = sample.verdict(strategy).study
     if criterion:
         study = replace(study, criterion=Criterion.model_validate(criterion))
-    verdict = evaluate(study, [run for run in made.runs if run.family == study.family]).verdict()
-    return judged_families(made.runs, [verdict])[0]
+    verdict = evaluate(study, [run for run in sample.runs if run.family == study.family]).verdict()
+    return judged_families(sample.runs, [verdict])[0]
 
 
 def spec(family: JudgedFamily) -> Json:
@@ -66,10 +66,10 @@ def cross(found: Scene) -> Mark:
 
 def test_the_surface_is_the_bowl_but_for_noise(standard: JudgedFamily) -> None:
     frame = surface_frame([standard])
-    within = frame[frame["lr_steps"].abs().le(2) & frame["wd_steps"].abs().le(2)]
-    true = bowl(within["lr_steps"], within["wd_steps"])
-    np.testing.assert_allclose(within["score"], true, rtol=0.03)
-    np.testing.assert_allclose(within["worse"], true / 0.1 - 1, atol=0.03)
+    inside = frame[frame["lr_steps"].abs().le(2) & frame["wd_steps"].abs().le(2)]
+    true = bowl(inside["lr_steps"], inside["wd_steps"])
+    np.testing.assert_allclose(inside["score"], true, rtol=0.03)
+    np.testing.assert_allclose(inside["worse"], true / 0.1 - 1, atol=0.03)
     assert frame["worse"].min() >= -1e-9, "nowhere better than at the optimum"
     assert set(frame["margin"]) == {0.02}
 
@@ -97,17 +97,17 @@ def test_of_one_axis_the_other_has_no_spread(noisy: Made) -> None:
 def test_no_surface_by_the_papers_rule_or_where_the_noise_is_unknown(noisy: Made, strategy: str, rule: str) -> None:
     family = judged_with(noisy, strategy, rule=rule)
     assert (len(surface_frame([family])), len(optimum_frame([family])), optimum_text(family.verdict)) == (0, 0, "")
-    whole = spec(family)
-    found = scene(whole)
-    assert contours(found) == []
-    assert found.of("symbol", size=70) == []
-    assert not [one for one in whole["params"] if one["name"] == "fitted"], "there is nothing to switch"
+    spec_result = spec(family)
+    drawing = scene(spec_result)
+    assert contours(drawing) == []
+    assert drawing.of("symbol", size=70) == []
+    assert not [item for item in spec_result["params"] if item["name"] == "fitted"], "there is nothing to switch"
 
 
 def test_the_place_of_the_optimum_is_told_with_its_error(standard: JudgedFamily) -> None:
-    told = re.fullmatch(r"lr 2\^\((.*) ± (.*)\), wd 2\^\((.*) ± (.*)\)", optimum_text(standard.verdict))
-    assert told is not None
-    lr, lr_error, wd, wd_error = map(float, told.groups())
+    fullmatch_result = re.fullmatch(r"lr 2\^\((.*) ± (.*)\), wd 2\^\((.*) ± (.*)\)", optimum_text(standard.verdict))
+    assert fullmatch_result is not None
+    lr, lr_error, wd, wd_error = map(float, fullmatch_result.groups())
     assert abs(lr - (-6 + LR)) < 3 * lr_error < 0.5
     assert abs(wd - (-1 + WD)) < 3 * wd_error < 0.5
 
@@ -117,16 +117,16 @@ def test_the_place_of_the_optimum_is_told_with_its_error(standard: JudgedFamily)
 
 def test_the_optimum_is_drawn_where_it_is(standard: JudgedFamily) -> None:
     """The lattice's axes are 60 degrees apart, and the bowl is round there: so is the ellipse, but for noise."""
-    found = scene(spec(standard))
-    drawn = ellipse(found)
-    centre = drawn[:-1].mean(0)
-    assert found.at(cross(found))[0] == pytest.approx(centre, abs=0.01)
-    radii = np.hypot(*(drawn - centre).T)
+    drawing = scene(spec(standard))
+    ellipse_result = ellipse(drawing)
+    centre = ellipse_result[:-1].mean(0)
+    assert drawing.at(cross(drawing))[0] == pytest.approx(centre, abs=0.01)
+    radii = np.hypot(*(ellipse_result - centre).T)
     assert np.hypot(*(centre - hexagon_xy(LR, WD))) < 3 * radii.max() < 0.6
     assert radii.max() < 2 * radii.min()
     (best,) = optimum_frame([standard]).itertuples()
-    j = (drawn - centre)[:, 1] / (np.sqrt(3) / 2)
-    steps = np.stack([(drawn - centre)[:, 0] - j / 2, j])
+    j = (ellipse_result - centre)[:, 1] / (np.sqrt(3) / 2)
+    steps = np.stack([(ellipse_result - centre)[:, 0] - j / 2, j])
     covariance = [[best.lr_variance, best.covariance], [best.covariance, best.wd_variance]]
     errors = np.sqrt((steps * np.linalg.solve(covariance, steps)).sum(0))
     np.testing.assert_allclose(errors, 1, rtol=0.02, err_msg="one standard error away")
@@ -135,8 +135,8 @@ def test_the_optimum_is_drawn_where_it_is(standard: JudgedFamily) -> None:
 @pytest.mark.parametrize(("margin", "closed"), [(0.02, 4), (0.1, 1)])
 def test_contours_are_the_margin_and_its_doubles(noisy: Made, margin: float, closed: int) -> None:
     """A bowl of 0.06 d^2 is worse by some share on a circle around its optimum; wide ones leave the lattice."""
-    drawn = contours(scene(spec(judged_with(noisy, "standard", margin=margin))))
-    circles = sorted((line for line in drawn if np.allclose(line[0], line[-1])), key=np.ptp)
+    contours_result = contours(scene(spec(judged_with(noisy, "standard", margin=margin))))
+    circles = sorted((line for line in contours_result if np.allclose(line[0], line[-1])), key=np.ptp)
     assert len(circles) == closed
     for doubled, circle in enumerate(circles):
         distance = np.hypot(*(circle - hexagon_xy(LR, WD)).T)
@@ -148,47 +148,47 @@ def test_contours_are_the_margin_and_its_doubles(noisy: Made, margin: float, clo
 
 
 def test_contours_stay_on_the_hexagons_of_points_that_are_fitted(standard: JudgedFamily) -> None:
-    found = scene(spec(standard))
+    drawing = scene(spec(standard))
     centres = np.array([hexagon_xy(i, j) for i in range(-2, 3) for j in range(-2, 3)])
-    for line in contours(found):
-        away = np.hypot(*(line[:, None] - centres).transpose(2, 0, 1)).min(1)
-        assert away.max() < 1 / np.sqrt(3) + 1e-3
+    for line in contours(drawing):
+        smallest = np.hypot(*(line[:, None] - centres).transpose(2, 0, 1)).min(1)
+        assert smallest.max() < 1 / np.sqrt(3) + 1e-3
 
 
 def test_the_surface_can_be_switched_off(standard: JudgedFamily) -> None:
-    found = scene(spec(standard), fitted=False)
-    assert (contours(found), found.of("line"), found.of("symbol", size=70)) == ([], [], [])
-    assert found.texts().count("n=5") == 7, "the scores stay"
+    drawing = scene(spec(standard), fitted=False)
+    assert (contours(drawing), drawing.of("line"), drawing.of("symbol", size=70)) == ([], [], [])
+    assert drawing.texts().count("n=5") == 7, "the scores stay"
 
 
 def test_one_free_axis_has_a_curve_with_a_band(noisy: Made) -> None:
-    found = scene(spec(judged_with(noisy, "hybrid")))
-    (curve,) = found.of("line")
-    x, y = np.array(found.at(curve)).T
+    drawing = scene(spec(judged_with(noisy, "hybrid")))
+    (curve,) = drawing.of("line")
+    x, y = np.array(drawing.at(curve)).T
     true = bowl(pd.Series(x + 6)).to_numpy()
     assert (x[0], x[-1]) == (pytest.approx(-8, abs=0.01), pytest.approx(-4, abs=0.01)), "it ends where the points do"
     np.testing.assert_allclose(y, true, rtol=0.03)
-    (band,) = found.of("area")
-    low, high = np.array(found.at(band))[:, 1], np.array(found.at(band, y="y2"))[:, 1]
+    (band,) = drawing.of("area")
+    low, high = np.array(drawing.at(band))[:, 1], np.array(drawing.at(band, y="y2"))[:, 1]
     assert (low < y).all()
     assert (y < high).all()
     assert (high - low).max() < 0.01
-    (rule,) = found.of("rule", stroke=CANDIDATE)
-    left, right = found.at(rule)[0][0], found.at(rule, x="x2")[0][0]
-    assert left < found.at(cross(found))[0][0] < right < left + 1
+    (rule,) = drawing.of("rule", stroke=CANDIDATE)
+    left, right = drawing.at(rule)[0][0], drawing.at(rule, x="x2")[0][0]
+    assert left < drawing.at(cross(drawing))[0][0] < right < left + 1
     assert abs((left + right) / 2 - (-6 + LR)) < 3 * (right - left) / 2
     switched = scene(spec(judged_with(noisy, "hybrid")), fitted=False)
     assert (switched.of("line"), switched.of("area")) == ([], [])
 
 
 def test_captions_say_what_is_fitted(noisy: Made) -> None:
-    told = {}
+    collected = {}
     for comparison in strategy_comparisons(judged_families(noisy.runs, noisy.verdicts)):
         for (_, _), figure in FigureBuilder(RunHistories(), 12).build(comparison):
-            told[figure.name] = figure.caption
+            collected[figure.name] = figure.caption
     assert (
         "Contours: where the fitted surface is worse than at its optimum by the margin"
-        in told["vit-digits-standard-map"]
+        in collected["vit-digits-standard-map"]
     )
-    assert "Curve: fitted, with its standard error" in told["vit-digits-hybrid-map"]
-    assert "fitted" not in told["vit-digits-mup-map"]
+    assert "Curve: fitted, with its standard error" in collected["vit-digits-hybrid-map"]
+    assert "fitted" not in collected["vit-digits-mup-map"]

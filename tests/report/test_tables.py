@@ -28,8 +28,8 @@ def points(runs: Sequence[Run]) -> pd.DataFrame:
     return tables.points_table(runs_table(runs), runs)
 
 
-def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
-    table = runs_table(made.runs)
+def test_runs_table_has_the_promised_columns_and_types(sample: Made) -> None:
+    table = runs_table(sample.runs)
     promised = """
     run sweep family model task strategy optimizer precision lr wd seed state
     best_accuracy final_accuracy best_loss final_loss best_bits final_bits
@@ -37,14 +37,14 @@ def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
     step_s samples_per_s utilisation data_wait memory_gib devices pack pack_mode corrupt_images
     """
     assert " ".join(table.columns) == " ".join(promised.split())
-    assert len(table) == len(made.runs) == 27 + 27 + 9 + 2
+    assert len(table) == len(sample.runs) == 27 + 27 + 9 + 2
     for name in ("seed", "loss_spikes", "overflow_steps", "steps"):
         assert table[name].dtype == "Int64"
 
 
-def test_every_row_is_its_result(made: Made) -> None:
-    rows = runs_table(made.runs).set_index("run")
-    for run in made.runs:
+def test_every_row_is_its_result(sample: Made) -> None:
+    rows = runs_table(sample.runs).set_index("run")
+    for run in sample.runs:
         row = rows.loc[run.id]
         assert (row["lr"], row["wd"], row["seed"]) == (run.spec.lr, run.spec.wd, run.spec.seed)
         assert (row["model"], row["task"], row["state"]) == ("vit-digits", "digits", run.state.value)
@@ -58,9 +58,9 @@ def test_every_row_is_its_result(made: Made) -> None:
             assert row[list(tables.RESULT_COLUMNS)].isna().all()
 
 
-def test_results_of_earlier_versions_have_no_speed(made: Made) -> None:
+def test_results_of_earlier_versions_have_no_speed(sample: Made) -> None:
     new = {*tables.TRAINING_COLUMNS, "execution"} - {"samples_per_s"}
-    run = next(run for run in made.runs if run.result)
+    run = next(run for run in sample.runs if run.result)
     old = replace(run, result={key: value for key, value in (run.result or {}).items() if key not in new})
     row = runs_table([old]).iloc[0]
     assert row["samples_per_s"] > 0, "earlier versions had it, over the whole time"
@@ -68,8 +68,8 @@ def test_results_of_earlier_versions_have_no_speed(made: Made) -> None:
     assert row["best_loss"] == run.score
 
 
-def test_points_have_mean_and_sample_deviation_over_seeds(made: Made) -> None:
-    table = points(made.runs)
+def test_points_have_mean_and_sample_deviation_over_seeds(sample: Made) -> None:
+    table = points(sample.runs)
     standard = table[table["strategy"] == "standard"]
     assert len(standard) == 9
     for i, j in ((-1, -1), (0, 1), (1, 0)):
@@ -83,34 +83,34 @@ def test_points_have_mean_and_sample_deviation_over_seeds(made: Made) -> None:
         assert (row["loss_spikes"], row["grad_spikes"]) == (0 + 1 + 2, 3)
 
 
-def test_points_leave_diverged_runs_out_of_means_and_count_them(made: Made) -> None:
-    table = points(made.runs)
+def test_points_leave_diverged_runs_out_of_means_and_count_them(sample: Made) -> None:
+    table = points(sample.runs)
     (row,) = (r for _, r in table.iterrows() if r["strategy"] == "standard" and r["diverged"])
     assert (row["log2_lr"], row["log2_wd"], row["seeds"], row["diverged"]) == (-5, 0, 3, 1)
     assert row["best_loss_mean"] == pytest.approx(statistics.fmean(loss_at(1, 1, seed) for seed in (0, 1)))
 
 
-def test_unfinished_runs_are_no_seeds_of_a_point(made: Made) -> None:
-    table = points(made.runs)
+def test_unfinished_runs_are_no_seeds_of_a_point(sample: Made) -> None:
+    table = points(sample.runs)
     (row,) = (r for _, r in table.iterrows() if r["strategy"] == "ntk" and r["seeds"] < 3)
     assert (row["log2_lr"], row["log2_wd"], row["seeds"], row["diverged"]) == (-5, -1, 2, 0)
 
 
-def test_one_seed_has_no_deviation(made: Made) -> None:
-    run = next(run for run in made.runs if run.result)
+def test_one_seed_has_no_deviation(sample: Made) -> None:
+    run = next(run for run in sample.runs if run.result)
     row = points([run]).iloc[0]
     assert row["best_loss_mean"] == run.score
     assert math.isnan(row["best_loss_std"])
 
 
-def test_points_that_differ_by_rounding_are_one(made: Made) -> None:
-    run = next(run for run in made.runs if run.result)
+def test_points_that_differ_by_rounding_are_one(sample: Made) -> None:
+    run = next(run for run in sample.runs if run.result)
     nudged = replace(run, spec=run.spec.with_point(run.spec.lr * (1 + 1e-8), run.spec.wd, 77))
     assert len(points([run, nudged])) == 1
 
 
-def test_zero_wd_is_a_point(made: Made) -> None:
-    run = next(run for run in made.runs if run.result)
+def test_zero_wd_is_a_point(sample: Made) -> None:
+    run = next(run for run in sample.runs if run.result)
     specs = [run.spec.with_point(run.spec.lr, 0.0, seed) for seed in (0, 1)]
     table = points([replace(run, spec=spec, dir=RunDir(run.dir.path.with_name(spec.run_id))) for spec in specs])
     assert table["seeds"].tolist() == [2]
@@ -118,8 +118,8 @@ def test_zero_wd_is_a_point(made: Made) -> None:
     assert table["wd"].tolist() == [0.0]
 
 
-def test_optima_state_search_and_fresh_seeds_apart(made: Made) -> None:
-    table = tables.optima_table(judged_families(made.runs, made.verdicts)).set_index("strategy")
+def test_optima_state_search_and_fresh_seeds_apart(sample: Made) -> None:
+    table = tables.optima_table(judged_families(sample.runs, sample.verdicts)).set_index("strategy")
     row = table.loc["standard"]
     search = [loss_at(0, 0, seed) for seed in SEEDS]
     fresh = [loss_at(0, 0, seed) + 0.01 for seed in FRESH]
@@ -162,26 +162,29 @@ def test_points_and_optima_go_by_the_seeds_that_count(noisy: Made) -> None:
     assert set(table[table["strategy"] == "standard"]["seeds"]) == {3}, "by the paper's rule those of the sweep alone"
 
 
-def test_latex_of_optima_has_what_belongs_into_a_paper(made: Made, tmp_path: Path) -> None:
-    tables.write_tables(tmp_path, made.runs, made.verdicts, made.searches)
+def test_latex_of_optima_has_what_belongs_into_a_paper(sample: Made, tmp_path: Path) -> None:
+    tables.write_tables(tmp_path, sample.runs, sample.verdicts, sample.searches)
     header = (tmp_path / "optima.tex").read_text().split("\\midrule")[0]
     assert "sweep & model & strategy & optimizer & verdict & lr & wd & bound & confidence & metric" in header
     assert not [name for name in ("family", "noise", "p\\_best", "steps", "loss\\_spikes") if name in header]
 
 
-def test_lead_is_negative_for_a_better_neighbour(made: Made) -> None:
-    verdict = made.verdict("standard")
+def test_lead_is_negative_for_a_better_neighbour(sample: Made) -> None:
+    verdict = sample.verdict("standard")
     assert verdict.candidate is not None
     assert verdict.candidate.score is not None
     higher = replace(verdict, candidate=replace(verdict.candidate, score=1.0))
-    table = tables.optima_table(judged_families(made.runs, [verdict, higher]))
+    table = tables.optima_table(judged_families(sample.runs, [verdict, higher]))
     assert table["lead"].tolist() == [pytest.approx(0.017), pytest.approx(0.017 + verdict.candidate.score - 1)]
 
 
 def test_of_an_accuracy_less_is_worse() -> None:
-    for metric, better, worse in ((Metric("best_loss", "min"), 1.0, 3.0), (Metric("best_accuracy", "max"), 3.0, 1.0)):
-        assert (metric.worse_by(worse, better), metric.worse_by(better, worse)) == (2.0, -2.0)
-        assert sorted([None, worse, better], key=metric.sort_key) == [better, worse, None]
+    for metric, improved, inferior in (
+        (Metric("best_loss", "min"), 1.0, 3.0),
+        (Metric("best_accuracy", "max"), 3.0, 1.0),
+    ):
+        assert (metric.worse_by(inferior, improved), metric.worse_by(improved, inferior)) == (2.0, -2.0)
+        assert sorted([None, inferior, improved], key=metric.sort_key) == [improved, inferior, None]
 
 
 def test_mean_is_unknown_where_a_score_is() -> None:
@@ -191,21 +194,21 @@ def test_mean_is_unknown_where_a_score_is() -> None:
     assert mean_std([2.0]) == (2.0, None)
 
 
-def test_files_round_trip(made: Made, tmp_path: Path) -> None:
+def test_files_round_trip(sample: Made, tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
-    paths = tables.write_tables(folder, made.runs, made.verdicts, made.searches)
+    paths = tables.write_tables(folder, sample.runs, sample.verdicts, sample.searches)
     frames = {f"{name}.{suffix}" for name in ("runs", "points", "optima") for suffix in ("csv", "parquet")}
     assert {p.name for p in paths} == frames | {"optima.md", "optima.tex"}
     assert {p.name for p in folder.iterdir()} == {p.name for p in paths}, "no temporary files are left"
-    table = runs_table(made.runs)
+    table = runs_table(sample.runs)
     pd.testing.assert_frame_equal(pd.read_parquet(folder / "runs.parquet"), table)
     types = {name: table[name].dtype for name in RUN_COLUMNS}
     back = pd.read_csv(folder / "runs.csv", dtype=types)
     pd.testing.assert_frame_equal(back, table, check_exact=True)
 
 
-def test_markdown_and_latex_escape(made: Made) -> None:
+def test_markdown_and_latex_escape(sample: Made) -> None:
     frame = pd.DataFrame({"na|me": ["a|b\nc", "50%_&$#{}~^\\"], "x": [0.1, math.nan]})
     text = to_markdown(frame)
     assert "a\\|b c" in text
@@ -216,8 +219,8 @@ def test_markdown_and_latex_escape(made: Made) -> None:
     assert "\\midrule" in tex
     assert tex.endswith("\\bottomrule\n\\end{tabular}\n")
     assert to_latex(pd.concat([frame] * 30)).startswith("\\begin{longtable}")
-    numbers = io.StringIO(to_markdown(runs_table(made.runs)))
-    assert len(numbers.readlines()) == 2 + len(made.runs)
+    numbers = io.StringIO(to_markdown(runs_table(sample.runs)))
+    assert len(numbers.readlines()) == 2 + len(sample.runs)
 
 
 def test_markdown_and_latex_have_powers_of_two() -> None:
@@ -235,9 +238,11 @@ def test_nothing_at_all_makes_empty_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_runs_take_seconds(made: Made, tmp_path: Path) -> None:
-    many = itertools.islice(itertools.cycle(made.runs), 10_000)
-    runs = [replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(many)]
+def test_ten_thousand_runs_take_seconds(sample: Made, tmp_path: Path) -> None:
+    islice_result = itertools.islice(itertools.cycle(sample.runs), 10_000)
+    runs = [
+        replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(islice_result)
+    ]
     start = time.process_time()
-    tables.write_tables(tmp_path, runs, made.verdicts, made.searches)
+    tables.write_tables(tmp_path, runs, sample.verdicts, sample.searches)
     assert time.process_time() - start < 6.0, "about 2 s on an idle core"

@@ -9,17 +9,17 @@ from ettsweep.report import verdict_text
 from ettsweep.study.verdict import Verdict
 
 
-def optimal(made: Made, strategy: str, fresh: list[float]) -> Verdict:
-    found = made.verdict(strategy)
-    return replace(found, verdict="optimal", fresh_scores=dict(enumerate(fresh, 10)))
+def optimal(sample: Made, strategy: str, fresh: list[float]) -> Verdict:
+    verdict_result = sample.verdict(strategy)
+    return replace(verdict_result, verdict="optimal", fresh_scores=dict(enumerate(fresh, 10)))
 
 
 @pytest.mark.parametrize("fresh", [[0.2, 0.2], [0.2, 0.2, 0.2]])
-def test_an_optimum_whose_fresh_seeds_tie_is_compared_too(made: Made, fresh: list[float]) -> None:
+def test_an_optimum_whose_fresh_seeds_tie_is_compared_too(sample: Made, fresh: list[float]) -> None:
     """Welch's degrees of freedom are those of the other one then: one, but for rounding."""
     for apart in (0.01, 0.0123, 0.037, 0.0007, 0.00031):
         others = [0.1, 0.1 + apart]
-        best = verdict_text.best_optimum([optimal(made, "standard", others), optimal(made, "ntk", fresh)])
+        best = verdict_text.best_optimum([optimal(sample, "standard", others), optimal(sample, "ntk", fresh)])
         assert best
         assert best["verdict"].strategy == "standard"
         assert "ntk" in best["lead"]

@@ -32,18 +32,18 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "save", save)
 
 
-def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None:
+def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report"
-    before = {p: p.stat().st_mtime_ns for p in made.results.rglob("*")}
-    paths = write_report(made.results, out, made.runs, made.verdicts, made.searches)
-    assert {p: p.stat().st_mtime_ns for p in made.results.rglob("*")} == before, "results are only read"
+    before = {p: p.stat().st_mtime_ns for p in sample.results.rglob("*")}
+    paths = write_report(sample.results, out, sample.runs, sample.verdicts, sample.searches)
+    assert {p: p.stat().st_mtime_ns for p in sample.results.rglob("*")} == before, "results are only read"
     assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file() and p.name != manifest.MANIFEST_NAME)
     assert paths[0] == out / "report.html"
     names = {p.name for p in paths}
-    own = [
+    values = [
         f"{strategy}-{kind}" for strategy in ("standard", "ntk", "hybrid") for kind in ("map", "trajectories", "curves")
     ]
-    for stem in ("strategies", "seeds", "scores", *own):
+    for stem in ("strategies", "seeds", "scores", *values):
         assert {f"vit-digits-{stem}.{suffix}" for suffix in ("png", "svg", "pdf")} <= names
     assert not any("mup" in name for name in names), "no run of it exists"
     assert not any("course" in name for name in names), "nothing was searched"
@@ -54,11 +54,11 @@ def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("undrawn")
 def test_what_was_searched_has_its_course_on_the_page(tmp_path: Path) -> None:
-    asked = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
+    searched_result = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
     for ended_s, steps in enumerate([(0, 0), (2, 2)]):
-        finish_at(tmp_path, asked, steps, 0.1 + ended_s, ended_s=ended_s)
-    one = read(tmp_path, [asked])
-    paths = write_report(tmp_path, tmp_path / "report", one.runs, one.verdicts, one.searches)
+        finish_at(tmp_path, searched_result, steps, 0.1 + ended_s, ended_s=ended_s)
+    text = read(tmp_path, [searched_result])
+    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.searches)
     assert "vit-digits-ntk-course.png" in {path.name for path in paths}
     page = paths[0].read_text()
     assert page.count('data-figure="vit-digits-ntk-course"') == 1
@@ -69,8 +69,8 @@ def test_what_was_searched_has_its_course_on_the_page(tmp_path: Path) -> None:
 def test_runs_that_have_recorded_nothing_yet_are_a_report(tmp_path: Path) -> None:
     base = digits_spec(None)
     RunDir.create(tmp_path, base)
-    made = read(tmp_path, [search(base, seeds=(0,))])
-    paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts, made.searches)
+    text = read(tmp_path, [search(base, seeds=(0,))])
+    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.searches)
     assert [path.name for path in paths if path.parent.name == "figures"] == ["vit-digits-standard-map.png"]
 
 
@@ -80,59 +80,59 @@ def test_corrupt_histories_are_skipped_and_listed(tmp_path: Path) -> None:
     base = digits_spec(None)
     for seed in (0, 1, 2):
         finish(results, base.with_point(base.lr, base.wd, seed), 0.1)
-    made = read(results, [search(base)])
-    broken = made.runs[0]
+    text = read(results, [search(base)])
+    broken = text.runs[0]
     broken.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
-    told: list[str] = []
-    write_report(results, tmp_path / "report", made.runs, made.verdicts, made.searches, told.append)
-    (line,) = told
+    collected: list[str] = []
+    write_report(results, tmp_path / "report", text.runs, text.verdicts, text.searches, collected.append)
+    (line,) = collected
     assert str(broken.dir.metrics_path) in line
     assert f"`ettsweep retry {broken.id}`" in line
     page = (tmp_path / "report" / "report.html").read_text()
     assert "Histories that could not be read" in page
     assert f"<code>{broken.id}</code>" in page
-    intact = [run.id for run in made.runs[1:]]
+    intact = [run.id for run in text.runs[1:]]
     assert not any(f"<code>{name}</code>: " in page for name in intact)
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_histories_are_read_once_each(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Counter[str]()
+def test_histories_are_read_once_each(sample: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested = Counter[str]()
     history = RunDir.history
 
     def counted(self: RunDir) -> list[Json]:
-        asked[self.id] += 1
+        requested[self.id] += 1
         return history(self)
 
     monkeypatch.setattr(RunDir, "history", counted)
-    write_report(made.results, tmp_path, made.runs, made.verdicts, made.searches)
-    assert asked == dict.fromkeys((run.id for run in made.runs if run.state.finished), 1)
+    write_report(sample.results, tmp_path, sample.runs, sample.verdicts, sample.searches)
+    assert requested == dict.fromkeys((run.id for run in sample.runs if run.state.finished), 1)
 
 
 def test_what_has_no_score_is_not_drawn_and_the_page_says_why(tmp_path: Path) -> None:
     base, fixed = digits_spec(None), Axis(fixed=True)
     finish(tmp_path, base, 0.1, diverged=True)
     single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, grid_points=(Point(base.lr, base.wd),))
-    made = read(tmp_path, [single])
-    paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts, made.searches)
+    text = read(tmp_path, [single])
+    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.searches)
     assert [path for path in paths if path.parent.name == "figures"] == []
     page = paths[0].read_text()
     assert "No axis was searched: both are fixed; of 1 finished run, 1 diverged.</p>" in page
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(made: Made, tmp_path: Path) -> None:
+def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(sample: Made, tmp_path: Path) -> None:
     out, figures, outside = tmp_path / "report", tmp_path / "report" / "figures", tmp_path / "other" / "drawn.png"
     outside.parent.mkdir()
     outside.write_bytes(b"drawn")
-    first = write_report(made.results, out, made.runs, made.verdicts, made.searches)
+    first = write_report(sample.results, out, sample.runs, sample.verdicts, sample.searches)
     (figures / "mine-map.png").write_bytes(b"drawn")
     (figures / "vit-digits-ntk-map.png").write_bytes(b"drawn over")
-    listed = json.loads((out / manifest.MANIFEST_NAME).read_text())
+    data = json.loads((out / manifest.MANIFEST_NAME).read_text())
     strange = dict.fromkeys(("../other/drawn.png", str(outside), "figures/../../other/drawn.png", "figures/.."))
-    listed |= dict.fromkeys(strange, sha256_of(outside))
-    (out / manifest.MANIFEST_NAME).write_text(json.dumps(listed))
-    second = write_report(made.results, out, made.runs, [made.verdict("standard")], made.searches)
+    data |= dict.fromkeys(strange, sha256_of(outside))
+    (out / manifest.MANIFEST_NAME).write_text(json.dumps(data))
+    second = write_report(sample.results, out, sample.runs, [sample.verdict("standard")], sample.searches)
     assert outside.exists()
     left = {path for path in out.rglob("*") if path.is_file()} - {out / manifest.MANIFEST_NAME}
     assert left == {*second, figures / "mine-map.png", figures / "vit-digits-ntk-map.png"}
@@ -142,19 +142,19 @@ def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(made: Made, tmp_p
 def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_path: Path) -> None:
     base = digits_spec(None)
     for seed in (0, 1, 2, 3):
-        beyond = Point(base.lr, base.wd).moved(1 + 1e-7 * (seed % 2), 0)
-        finish(tmp_path, base.with_point(beyond.lr, beyond.wd, seed), 0.1)
+        moved_result = Point(base.lr, base.wd).moved(1 + 1e-7 * (seed % 2), 0)
+        finish(tmp_path, base.with_point(moved_result.lr, moved_result.wd, seed), 0.1)
         finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.2)
-    asked = search(base)
+    search_result = search(base)
     runs = list(load_run_index(tmp_path).runs.values())
-    for found in (runs, runs[::-1]):
-        (only,) = judged_families(found, [evaluate(asked, found).verdict()])
+    for result in (runs, runs[::-1]):
+        (only,) = judged_families(result, [evaluate(search_result, result).verdict()])
         assert [run.spec.seed for run in only.optimum] == [0, 1, 2, 3]
         assert len(only.points) == 2
 
 
-def test_strategies_stand_in_their_usual_order(made: Made) -> None:
-    (comparison,) = strategy_comparisons(judged_families(made.runs, made.verdicts[::-1]))
+def test_strategies_stand_in_their_usual_order(sample: Made) -> None:
+    (comparison,) = strategy_comparisons(judged_families(sample.runs, sample.verdicts[::-1]))
     assert [f.verdict.strategy for f in comparison.families] == ["standard", "ntk", "hybrid", "mup"]
 
 
@@ -163,18 +163,18 @@ def test_no_runs_make_a_report(tmp_path: Path) -> None:
     assert all(path.exists() for path in paths)
 
 
-def test_unwritable_folder_is_a_storage_error(made: Made, tmp_path: Path) -> None:
+def test_unwritable_folder_is_a_storage_error(sample: Made, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
-        write_report(made.results, tmp_path / "file", made.runs, made.verdicts, made.searches)
+        write_report(sample.results, tmp_path / "file", sample.runs, sample.verdicts, sample.searches)
 
 
 @pytest.mark.parametrize("hostile", ['../$x^{"<b>', "</script><img src=x>"])
-def test_names_that_no_registry_knows_are_drawn(made: Made, tmp_path: Path, hostile: str) -> None:
-    strange = [replace(v, study=replace(v.study)) for v in made.verdicts[2:]]
+def test_names_that_no_registry_knows_are_drawn(sample: Made, tmp_path: Path, hostile: str) -> None:
+    strange = [replace(v, study=replace(v.study)) for v in sample.verdicts[2:]]
     for verdict in strange:
         vars(verdict.study).update(strategy=hostile, model="..")
-    paths = write_report(made.results, tmp_path / "r", made.runs, strange, made.searches)
+    paths = write_report(sample.results, tmp_path / "r", sample.runs, strange, sample.searches)
     assert all(path.resolve().is_relative_to((tmp_path / "r").resolve()) for path in paths)
     assert any(path.suffix == ".svg" for path in paths)
     assert "<img src=x>" not in paths[0].read_text()

@@ -144,7 +144,7 @@ def others(value: object) -> list[object]:
         case str():
             return ["linear", "include", "bf16", "padded", "torchvision", "rand-m5", f"{value}x"]
         case tuple() | list():
-            return [[one / 2 for one in value]]
+            return [[item / 2 for item in value]]
         case _:
             return [0.5, 5]
 
@@ -195,8 +195,8 @@ def test_a_later_field_keeps_old_ids_at_its_omitted_value(make_spec: MakeSpec) -
         ema: Annotated[float, OmitFromIdAt(0.0)] = 0.0
 
     spec = make_spec()
-    later = Later(**spec.model_dump())
-    assert (later.run_id, later.family_id) == (spec.run_id, spec.family_id)
+    afterwards_value = Later(**spec.model_dump())
+    assert (afterwards_value.run_id, afterwards_value.family_id) == (spec.run_id, spec.family_id)
     assert Later(**spec.model_dump(), ema=0.9).family_id != spec.family_id
 
 
@@ -288,10 +288,10 @@ def test_spec_cannot_be_changed(make_spec: MakeSpec) -> None:
 
 def test_what_trains_alike_is_one_run(make_spec: MakeSpec) -> None:
     schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
-    whole = make_spec(schedule=schedule)
-    assert make_spec(schedule=schedule | {"stop_step": 24}) == whole
-    assert make_spec(schedule=schedule | {"stop_step": 24}).run_id == whole.run_id
-    assert make_spec(schedule=schedule | {"stop_step": 23}).run_id != whole.run_id
+    spec = make_spec(schedule=schedule)
+    assert make_spec(schedule=schedule | {"stop_step": 24}) == spec
+    assert make_spec(schedule=schedule | {"stop_step": 24}).run_id == spec.run_id
+    assert make_spec(schedule=schedule | {"stop_step": 23}).run_id != spec.run_id
     standard = [make_spec(strategy={"s": None, "mlp_factor": m}).run_id for m in ("ignore", "include")]
     assert standard[0] == standard[1], "M enters no factor of the standard strategy"
     family = [make_spec(strategy={"s": 0.0, "mlp_factor": m}).run_id for m in ("ignore", "include")]

@@ -75,14 +75,14 @@ def test_missing_values_are_skipped_and_leave_the_window() -> None:
 def test_hits_at_most_ten_steps_apart_are_one_event(gap: int, events: int) -> None:
     second = 129 + gap
     values = [*FLAT, 7.0, *[0.0] * (gap - 1), 1000.0]
-    found = step_spikes(values, SPEC, 0)
-    assert len(found) == events
-    assert (found[0].step, found[-1].last_step) == (129, second)
+    step_spikes_result = step_spikes(values, SPEC, 0)
+    assert len(step_spikes_result) == events
+    assert (step_spikes_result[0].step, step_spikes_result[-1].last_step) == (129, second)
     # The window of the second: 127 - (gap - 1) of the flat values, the first spike, gap - 1 zeros.
     window = values[second - 129 : second - 1]
     mean = sum(window) / 128
     std = math.sqrt(sum((v - mean) ** 2 for v in window) / 128)
-    assert max(e.sigmas for e in found) == pytest.approx((1000.0 - mean) / std, rel=1e-12)
+    assert max(e.sigmas for e in step_spikes_result) == pytest.approx((1000.0 - mean) / std, rel=1e-12)
 
 
 def test_events_merge_in_chains() -> None:
@@ -159,8 +159,8 @@ def test_noise_raises_the_threshold() -> None:
 
 def test_noise_is_taken_outside_events_and_after_warmup() -> None:
     # Within the long dip the differences are 0.2: were they noise, 5 sigma would hide the second dip.
-    twice = [0.5] * 5 + [0.3, 0.1] * 5 + [0.5, 0.48]
-    assert [(d.step, d.length) for d in dips(twice)] == [(60, 10), (170, 1)]
+    values = [0.5] * 5 + [0.3, 0.1] * 5 + [0.5, 0.48]
+    assert [(d.step, d.length) for d in dips(values)] == [(60, 10), (170, 1)]
     jumpy = [0.1, 0.5, 0.2, 0.9, 0.15, 0.6, *[0.5] * 6, 0.48, 0.5]
     assert dips(jumpy) == []
     assert [d.step for d in dips(jumpy, warmup_steps=60)] == [130]
@@ -168,13 +168,13 @@ def test_noise_is_taken_outside_events_and_after_warmup() -> None:
 
 def test_the_step_across_an_event_is_no_noise() -> None:
     # Up by 0.2 while inside: counted as a difference, it would make 5 sigma 0.74 and hide the second dip.
-    found = dips([0.5, 0.5, 0.3, 0.7, 0.58], spikes=SPEC.model_copy(update={"window_evals": 2}))
-    assert [(d.step, d.recovered) for d in found] == [(30, True), (50, False)]
+    dips_result = dips([0.5, 0.5, 0.3, 0.7, 0.58], spikes=SPEC.model_copy(update={"window_evals": 2}))
+    assert [(d.step, d.recovered) for d in dips_result] == [(30, True), (50, False)]
 
 
 def test_a_dip_does_not_enter_the_next_baseline() -> None:
-    found = dips([0.5] * 5 + [0.3] * 5 + [0.5, 0.3, 0.5])
-    assert [(d.step, d.length, d.recovered) for d in found] == [(60, 5, True), (120, 1, True)]
+    dips_result = dips([0.5] * 5 + [0.3] * 5 + [0.5, 0.3, 0.5])
+    assert [(d.step, d.length, d.recovered) for d in dips_result] == [(60, 5, True), (120, 1, True)]
 
 
 def test_event_that_never_comes_back_is_unrecovered() -> None:

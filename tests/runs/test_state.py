@@ -154,8 +154,8 @@ def test_attempts_lost_in_a_row_are_a_failure_until_retried(run: RunDir) -> None
         claimed(run, owner)
         assert run.status().state is State.INTERRUPTED
     claimed(run, owner)
-    what = f"{MAX_LOST_ATTEMPTS} attempts died without a word; see `ettsweep logs {run.id}`"
-    assert state(run, run.id) == (State.FAILED, what)
+    text = f"{MAX_LOST_ATTEMPTS} attempts died without a word; see `ettsweep logs {run.id}`"
+    assert state(run, run.id) == (State.FAILED, text)
     run.retry()
     assert state(run) == (State.INTERRUPTED, "its worker died")
     for _ in range(MAX_LOST_ATTEMPTS - 1):
@@ -257,8 +257,8 @@ def asked_too_early() -> None:
     ],
 )
 def test_state_of_which_the_folder_and_its_owner_decide(facts: RunFacts, owner: Owner | None, expected: Status) -> None:
-    ask = (lambda: owner) if owner else asked_too_early
-    assert unfinished_status("0123456789ab", facts, ask, iter(asked_too_early, 0), asked_too_early) == expected
+    function = (lambda: owner) if owner else asked_too_early
+    assert unfinished_status("0123456789ab", facts, function, iter(asked_too_early, 0), asked_too_early) == expected
 
 
 @pytest.mark.parametrize(

@@ -123,11 +123,13 @@ def test_to_another_width_and_back_changes_nothing_and_a_stop_between_leads_to_t
     from_s: float | None, to_s: float | None, optimizer: Literal["adamw", "sgd"]
 ) -> None:
     origin, target, between = (from_s, 48), (to_s, 768), (NTK, 100)
-    there = transfer_point(1e-3, 0.8, origin, target, optimizer)
-    assert transfer_point(*there, target, origin, optimizer) == pytest.approx((1e-3, 0.8), rel=1e-12)
+    transfer_point_result = transfer_point(1e-3, 0.8, origin, target, optimizer)
+    assert transfer_point(*transfer_point_result, target, origin, optimizer) == pytest.approx((1e-3, 0.8), rel=1e-12)
     stopped = transfer_point(1e-3, 0.8, origin, between, optimizer)
-    assert transfer_point(*stopped, between, target, optimizer) == pytest.approx(there, rel=1e-12)
-    assert there[0] * there[1] == pytest.approx(8e-4, rel=1e-12), "the decay per step is the same"
+    assert transfer_point(*stopped, between, target, optimizer) == pytest.approx(transfer_point_result, rel=1e-12)
+    assert transfer_point_result[0] * transfer_point_result[1] == pytest.approx(8e-4, rel=1e-12), (
+        "the decay per step is the same"
+    )
 
 
 @pytest.mark.parametrize(("from_s", "to_s"), list(itertools.product(STRATEGIES, STRATEGIES)))

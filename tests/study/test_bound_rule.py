@@ -99,14 +99,14 @@ def asked(specs: Sequence[RunSpec]) -> list[tuple[tuple[float, float], int]]:
 
 def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callable[..., Study]) -> None:
     study = search_of()
-    good = judged(study, noisy(study, SEVEN, 0.01))
-    assert (good.verdict, offset_of(good.point)) == ("optimal", (0, 0))
-    assert good.bound is not None
-    assert good.bound.value is not None
-    assert good.bound.value < 0.01, "every neighbour is 10% or more behind, 20 times the noise of a mean"
-    assert good.bound.best_probability > 0.999
-    assert good.bound.noise.source == "measured"
-    assert good.bound.noise.sd == pytest.approx(0.01, rel=0.5)
+    valid = judged(study, noisy(study, SEVEN, 0.01))
+    assert (valid.verdict, offset_of(valid.point)) == ("optimal", (0, 0))
+    assert valid.bound is not None
+    assert valid.bound.value is not None
+    assert valid.bound.value < 0.01, "every neighbour is 10% or more behind, 20 times the noise of a mean"
+    assert valid.bound.best_probability > 0.999
+    assert valid.bound.noise.source == "measured"
+    assert valid.bound.noise.sd == pytest.approx(0.01, rel=0.5)
     flat = judged(study, noisy(study, WIDE, 0.2, curvature=0.06))
     assert flat.verdict == "unresolved"
     assert flat.bound is not None
@@ -119,14 +119,18 @@ def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Stu
     """Of one neighbour alone, that is a quantile of the advantage; of six, more than that of each."""
     study = search_of()
     runs = noisy(study, WIDE, 0.2, curvature=0.1)
-    look = BoundRule(study, runs)
-    found = look.posterior(CENTRE)
-    assert found is not None
-    here, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
-    single = [found.bound(here, [other], 0.95) for other in others]
-    assert found.bound(here, others, 0.95) > max(single)
-    assert found.bound(here, others, 0.99) > found.bound(here, others, 0.95) > found.bound(here, others, 0.8)
-    for other, difference in zip(others, found.differences(here, others), strict=True):
+    bound_rule = BoundRule(study, runs)
+    posterior_result = bound_rule.posterior(CENTRE)
+    assert posterior_result is not None
+    local, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
+    single = [posterior_result.bound(local, [other], 0.95) for other in others]
+    assert posterior_result.bound(local, others, 0.95) > max(single)
+    assert (
+        posterior_result.bound(local, others, 0.99)
+        > posterior_result.bound(local, others, 0.95)
+        > posterior_result.bound(local, others, 0.8)
+    )
+    for other, difference in zip(others, posterior_result.differences(local, others), strict=True):
         truth = bowl((int(other[0]), int(other[1]))) - 1
         assert abs(difference.mean - truth) < 4 * difference.error
 
@@ -143,15 +147,15 @@ def test_more_runs_make_the_bound_tighter(search_of: Callable[..., Study]) -> No
 
 def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0])
-    few = judged(study, noisy(study, SEVEN, 0.01))
-    assert few.verdict == "unresolved"
-    told = "noise unknown: each point has one score, which may be luck; 7 more runs would tell: 1 more seed of "
+    small_set = judged(study, noisy(study, SEVEN, 0.01))
+    assert small_set.verdict == "unresolved"
+    text = "noise unknown: each point has one score, which may be luck; 7 more runs would tell: 1 more seed of "
     by_means = "by the paper's comparison of means it is optimal"
-    assert few.reason == f"{told}the candidate and its neighbours; {by_means}"
-    many = judged(study, noisy(study, WIDE, 0.01))
-    assert many.bound is not None
-    assert many.bound.noise.source == "inferred"
-    assert many.verdict == "optimal"
+    assert small_set.reason == f"{text}the candidate and its neighbours; {by_means}"
+    number = judged(study, noisy(study, WIDE, 0.01))
+    assert number.bound is not None
+    assert number.bound.noise.source == "inferred"
+    assert number.verdict == "optimal"
 
 
 @pytest.mark.parametrize("alive", [1, 2, 4, 6])
@@ -170,19 +174,19 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
     if (had, alive) in ((2, 4), (2, 6)):
         assert "noise unknown" not in reason
         return
-    found = re.search(r"; (\d+) more runs would tell: (\d+) more seeds? of", reason)
-    assert found, reason
-    runs, seeds = map(int, found.groups())
+    search_result = re.search(r"; (\d+) more runs would tell: (\d+) more seeds? of", reason)
+    assert search_result, reason
+    runs, seeds = map(int, search_result.groups())
     assert runs == seeds * (1 + alive)
-    known = [verdict_of(had + more).bound.noise.source for more in (seeds - 1, seeds)]  # type: ignore[union-attr]
-    assert known == ["unknown", "measured"]
+    sources = [verdict_of(had + extra).bound.noise.source for extra in (seeds - 1, seeds)]  # type: ignore[union-attr]
+    assert sources == ["unknown", "measured"]
 
 
 def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0])
     verdict = judged(study, [run_at(study, (0, 0), 0, 1.0), *(run_at(study, o, 0, None) for o in SIX)])
-    why = "noise unknown: no two points have scores of the same seed, so nothing tells luck from merit"
-    assert (verdict.verdict, verdict.reason.partition(";")[0]) == ("unresolved", why)
+    text = "noise unknown: no two points have scores of the same seed, so nothing tells luck from merit"
+    assert (verdict.verdict, verdict.reason.partition(";")[0]) == ("unresolved", text)
 
 
 def test_the_candidate_is_the_best_of_the_surface_and_not_of_a_lucky_draw(search_of: Callable[..., Study]) -> None:
@@ -200,11 +204,11 @@ def at(run: Run) -> tuple[Offset, int]:
 def test_a_climb_goes_on_to_a_better_point_before_all_neighbours_are_known(search_of: Callable[..., Study]) -> None:
     study = search_of()
     runs = noisy(study, [(0, 0), (1, 0), (0, 1)], 0.01)
-    better = [run_at(study, (-1, 0), s, 0.7) for s in study.seeds]
-    verdict = judged(study, [*runs, *better])
+    ats = [run_at(study, (-1, 0), s, 0.7) for s in study.seeds]
+    verdict = judged(study, [*runs, *ats])
     assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (-1, 0))
     assert [offset_of(point) for point in verdict.path] == [(0, 0)]
-    missing = asked(BoundRule(study, [*runs, *better]).needed_specs(verdict))
+    missing = asked(BoundRule(study, [*runs, *ats]).needed_specs(verdict))
     assert {seed for offset, seed in missing if offset == (-2, 0)} == {0}, "one seed, to begin with"
 
 
@@ -258,10 +262,10 @@ def test_accuracies_are_bounded_in_points(search_of: Callable[..., Study], monke
     rng = np.random.default_rng(0)
     higher = {o: {s: 0.8 - 0.01 * (o[0] ** 2 + o[1] ** 2) + 0.001 * rng.normal() for s in range(4)} for o in SEVEN}
     scores = {tuple(map(float, o)): seeds for o, seeds in higher.items()}
-    found = fit_posterior(scores, (0.0, 0.0), loss=False)
-    assert found is not None
-    assert not found.is_log
-    (difference,) = found.differences((0.0, 0.0), [(1.0, 0.0)])
+    posterior = fit_posterior(scores, (0.0, 0.0), loss=False)
+    assert posterior is not None
+    assert not posterior.is_log
+    (difference,) = posterior.differences((0.0, 0.0), [(1.0, 0.0)])
     assert difference.mean == pytest.approx(0.01, abs=0.003)
 
 
@@ -270,9 +274,9 @@ def test_losses_are_fitted_in_log_where_that_fits_better() -> None:
 
     def found(value: Callable[[Offset], float]) -> Posterior:
         scores = {(float(i), float(j)): {s: value((i, j)) for s in range(3)} for i, j in WIDE}
-        made = fit_posterior(scores, (0.0, 0.0), loss=True)
-        assert made is not None
-        return made
+        posterior = fit_posterior(scores, (0.0, 0.0), loss=True)
+        assert posterior is not None
+        return posterior
 
     assert found(lambda o: math.exp(0.5 * (o[0] ** 2 + o[1] ** 2) + 0.1 * rng.normal())).is_log
     assert not found(lambda o: 1 + 0.5 * (o[0] ** 2 + o[1] ** 2) + 0.05 * rng.normal()).is_log
@@ -284,20 +288,22 @@ def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_
     assert fresh[0] == RACING_SEEDS[0] - 1
     assert not set(fresh) & {*seed_order(study)}
     runs = noisy(study, WIDE, 0.1)
-    more = [run_at(study, (0, 0), seed, 9.0) for seed in fresh]
-    assert judged(study, [*runs, *more]) == replace(judged(study, runs), fresh_scores=dict.fromkeys(fresh, 9.0))
+    ats = [run_at(study, (0, 0), seed, 9.0) for seed in fresh]
+    assert judged(study, [*runs, *ats]) == replace(judged(study, runs), fresh_scores=dict.fromkeys(fresh, 9.0))
 
 
 # --- racing ---------------------------------------------------------------------------------------------------------
 
 
 def question_of(study: Study, runs: Sequence[Run]) -> BoundQuery:
-    look = BoundRule(study, runs)
-    verdict = look.verdict()
+    bound_rule = BoundRule(study, runs)
+    verdict = bound_rule.verdict()
     assert verdict.candidate is not None
-    found = look.posterior(verdict.candidate.point)
-    assert found is not None
-    return look._bound_query(found, verdict.candidate, look._neighbour_positions(verdict.candidate, verdict.neighbours))
+    posterior_result = bound_rule.posterior(verdict.candidate.point)
+    assert posterior_result is not None
+    return bound_rule._bound_query(
+        posterior_result, verdict.candidate, bound_rule._neighbour_positions(verdict.candidate, verdict.neighbours)
+    )
 
 
 def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Callable[..., Study]) -> None:
@@ -305,7 +311,7 @@ def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Cal
     study = search_of(seeds=[0, 1])
     query = question_of(study, noisy(study, SEVEN, 0.1))
     allocation = Allocation(query)
-    places = query.posterior.positions
+    positions = query.posterior.positions
     for option in (
         [(0, RACING_SEEDS[0]), (3, RACING_SEEDS[0])],
         [(4, RACING_SEEDS[0])],
@@ -313,7 +319,7 @@ def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Cal
     ):
         allocation.add_runs(option)
     layout = query.posterior.surface.layout
-    scored = np.hstack([layout.scored_PS, np.zeros((len(places), 2))])
+    scored = np.hstack([layout.scored_PS, np.zeros((len(positions), 2))])
     scored[[0, 3, 4], 2] = scored[[0, 1], 3] = 1
     longer = replace(layout, scored_PS=scored, y_PS=np.zeros_like(scored))
     before = np.linalg.inv(query.posterior.surface.cov_HPP[0])
@@ -337,14 +343,14 @@ def test_the_next_run_is_the_one_that_narrows_the_bounds_most(search_of: Callabl
 def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0, 1])
     runs = noisy(study, WIDE, 0.3, 0.03)
-    look = BoundRule(study, runs)
-    verdict = look.verdict()
-    first = look.racing_specs(verdict, 2)
+    bound_rule = BoundRule(study, runs)
+    verdict = bound_rule.verdict()
+    first = bound_rule.racing_specs(verdict, 2)
     assert len(first) == 2
     under_way = [Run(RunDir(Path("r")), spec, Status(State.RUNNING)) for spec in first]
-    again = BoundRule(study, [*runs, *under_way])
-    assert set(asked(again.racing_specs(again.verdict(), 2))) == set(asked(first)), "they are waited for"
-    assert set(asked(first)) < set(asked(again.racing_specs(again.verdict(), 4)))
+    repeated = BoundRule(study, [*runs, *under_way])
+    assert set(asked(repeated.racing_specs(repeated.verdict(), 2))) == set(asked(first)), "they are waited for"
+    assert set(asked(first)) < set(asked(repeated.racing_specs(repeated.verdict(), 4)))
     failed = [Run(RunDir(Path("r")), spec, Status(State.FAILED)) for spec in first]
     after = BoundRule(study, [*runs, *failed])
     assert not set(asked(after.racing_specs(after.verdict(), 4))) & set(asked(first))
@@ -354,8 +360,8 @@ def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of:
     """On a bowl, points farther out tell more of where its bottom is; none is raced beyond one that diverged."""
     study = search_of(seeds=range(4), margin="1%")
     runs = noisy(study, SEVEN, 0.05, 0.02)
-    look = BoundRule(study, runs)
-    raced = {offset for offset, _ in asked(look.racing_specs(look.verdict(CENTRE), 12))}
+    bound_rule = BoundRule(study, runs)
+    raced = {offset for offset, _ in asked(bound_rule.racing_specs(bound_rule.verdict(CENTRE), 12))}
     assert any(max(abs(lr), abs(wd)) > 1 for lr, wd in raced)
     assert max(abs(a) for offset in raced for a in offset) <= 3
     fallen = [run_at(study, (1, 0), s, None) for s in study.seeds]
@@ -389,23 +395,23 @@ def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Calla
         assert bound is not None
         return launched, bound.needed_runs
 
-    launched, needed = first_round()
-    assert needed > 16
-    assert launched in (needed, needed + 1), "a new seed comes with two runs"
-    assert first_round(Budget(runs=needed // 2)) == (needed // 2, needed)
-    assert first_round(Budget(runs=needed // 16)) == (0, needed), "that is out of reach"
+    launched, required = first_round()
+    assert required > 16
+    assert launched in (required, required + 1), "a new seed comes with two runs"
+    assert first_round(Budget(runs=required // 2)) == (required // 2, required)
+    assert first_round(Budget(runs=required // 16)) == (0, required), "that is out of reach"
 
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
     """Windows of scores move with the candidate, so that each of two points may have the other one ahead."""
     study, swings = search_of(), 0
     for seed in range(60):
-        look = BoundRule(study, noisy(study, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
-        verdict = look.climb()
+        bound_rule = BoundRule(study, noisy(study, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
+        verdict = bound_rule.climb()
         assert verdict.point is not None
-        if better := look._next_point(look.score_point(verdict.point)):
+        if next_point_result := bound_rule._next_point(bound_rule.score_point(verdict.point)):
             swings += 1
-            assert look._shortfall(verdict.point) <= look._shortfall(better.point)
+            assert bound_rule._shortfall(verdict.point) <= bound_rule._shortfall(next_point_result.point)
             assert verdict.point not in verdict.path
     assert swings
 
@@ -413,27 +419,27 @@ def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[
 def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0])
     runs = noisy(study, SEVEN, 0.1)
-    look = BoundRule(study, runs)
-    further = asked(look.racing_specs(look.verdict(), 1))
+    bound_rule = BoundRule(study, runs)
+    further = asked(bound_rule.racing_specs(bound_rule.verdict(), 1))
     assert {offset for offset, _ in further} == {(float(i), float(j)) for i, j in SEVEN}
     assert {seed for _, seed in further} == {RACING_SEEDS[0]}
 
 
 def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Study]) -> None:
     study = search_of(margin="2%")
-    needed = []
+    collected = []
     for noise in (0.01, 0.1, 0.2):
         questions = [question_of(study, noisy(study, WIDE, noise, 0.03, seed)) for seed in range(5)]
-        needed.append(median(runs_needed(query) or math.inf for query in questions))
-    assert needed == sorted(needed)
-    assert math.inf > needed[-1] > needed[0] == 1
+        collected.append(median(runs_needed(query) or math.inf for query in questions))
+    assert collected == sorted(collected)
+    assert math.inf > collected[-1] > collected[0] == 1
 
 
 def test_seeds_of_a_point_are_limited(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0, 1])
-    look = BoundRule(study, noisy(study, [*product(range(-3, 4), repeat=2)], 0.3, 0.03))
-    assert look.racing_specs(look.verdict(CENTRE), 4, max_seeds=2) == []
-    assert len(look.racing_specs(look.verdict(CENTRE), 4, max_seeds=3)) == 4
+    bound_rule = BoundRule(study, noisy(study, [*product(range(-3, 4), repeat=2)], 0.3, 0.03))
+    assert bound_rule.racing_specs(bound_rule.verdict(CENTRE), 4, max_seeds=2) == []
+    assert len(bound_rule.racing_specs(bound_rule.verdict(CENTRE), 4, max_seeds=3)) == 4
 
 
 def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., Study]) -> None:
@@ -457,12 +463,12 @@ def test_a_race_takes_a_pruned_run_on_where_it_would_have_its_point_and_else_lea
     verdict = judged(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("unresolved", (0, 0))
     free = BoundRule(study, runs).racing_specs(verdict, 12)
-    new = next(one for one in asked(free) if one[0] not in SEVEN)
+    new = next(item for item in asked(free) if item[0] not in SEVEN)
     everywhere = [o for o in product(range(-3, 4), repeat=2) if o not in SEVEN]
     pruned = [run_at(study, offset, 0, None, State.PRUNED) for offset in everywhere]
-    look = BoundRule(study, [*runs, *pruned])
-    assert look.verdict() == verdict
-    chosen = look.racing_specs(look.verdict(), 12)
+    bound_rule = BoundRule(study, [*runs, *pruned])
+    assert bound_rule.verdict() == verdict
+    chosen = bound_rule.racing_specs(bound_rule.verdict(), 12)
     assert asked(chosen) == asked(free), "what was pruned is no reason to have it, and none not to"
     assert new in asked(chosen)
     assert {run.id for run in pruned} & {spec.run_id for spec in chosen}

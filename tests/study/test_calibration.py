@@ -24,25 +24,25 @@ def simulated(
 @pytest.mark.parametrize(("surface", "noise"), [("bowl", 0.15), ("rough", 0.06)])
 def test_a_bound_holds_as_often_as_it_says(surface: str, noise: float) -> None:
     """So often that no less would be a chance of one in a hundred."""
-    found = [
-        one.holds for one in simulated(Made(surface, noise), 0.05, confidence=0.9, runs=30) if one.holds is not None
+    holds = [
+        item.holds for item in simulated(Made(surface, noise), 0.05, confidence=0.9, runs=30) if item.holds is not None
     ]
-    assert sum(found) >= binom.ppf(0.01, SWEEPS, 0.9)
-    assert len(found) > 0.9 * SWEEPS
+    assert sum(holds) >= binom.ppf(0.01, SWEEPS, 0.9)
+    assert len(holds) > 0.9 * SWEEPS
 
 
 def test_means_alone_declare_more_and_are_right_less_often() -> None:
     world, margin = Made("bowl", 0.08), 0.02
-    bound, paper = ([one for one in simulated(world, margin, rule) if one.declared] for rule in ("bound", "paper"))
+    bound, paper = ([item for item in simulated(world, margin, rule) if item.declared] for rule in ("bound", "paper"))
     assert len(paper) > len(bound) > 0
-    assert sum(one.right for one in paper) / len(paper) < 0.8 < sum(one.right for one in bound) / len(bound)
+    assert sum(item.right for item in paper) / len(paper) < 0.8 < sum(item.right for item in bound) / len(bound)
 
 
 def test_slots_cost_runs_and_save_time() -> None:
     study, world = centre_alone((0, 1), Criterion(margin=0.05)), Made("bowl", 0.12)
-    one, eight = (simulate(study, world, Budget(runs=60), slots) for slots in (1, 8))
-    assert one.wall == one.runs <= eight.runs
-    assert eight.wall < one.wall / 3
+    item, eight = (simulate(study, world, Budget(runs=60), slots) for slots in (1, 8))
+    assert item.wall == item.runs <= eight.runs
+    assert eight.wall < item.wall / 3
 
 
 class Slope:

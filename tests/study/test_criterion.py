@@ -22,7 +22,7 @@ Ask = Callable[..., SweepSpec]
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def make_sweep_spec(tmp_path: Path) -> Ask:
     """Return a function that makes a request of the small grid, with a criterion in its file."""
 
     def make(criterion: object = None, **changes: Any) -> SweepSpec:
@@ -52,10 +52,12 @@ def criterion(results: Path, name: str = "w8") -> Criterion:
         ({"confidence": "97.5%"}, CriterionOptions(confidence=0.975)),
     ],
 )
-def test_a_grid_file_states_as_much_as_it_wants(ask: Ask, written: object, stated: CriterionOptions | None) -> None:
-    assert ask(written).criterion == stated
-    assert ask(written).specs() == ask().specs(), "it is in no id"
-    assert ask().criterion is None
+def test_a_grid_file_states_as_much_as_it_wants(
+    make_sweep_spec: Ask, written: object, stated: CriterionOptions | None
+) -> None:
+    assert make_sweep_spec(written).criterion == stated
+    assert make_sweep_spec(written).specs() == make_sweep_spec().specs(), "it is in no id"
+    assert make_sweep_spec().criterion is None
 
 
 @pytest.mark.parametrize(
@@ -74,16 +76,16 @@ def test_a_grid_file_states_as_much_as_it_wants(ask: Ask, written: object, state
         ("paper", "criterion: {rule: ..., confidence: ..., margin: ...} is expected, got 'paper'"),
     ],
 )
-def test_what_is_no_criterion_is_refused(ask: Ask, written: object, told: str) -> None:
+def test_what_is_no_criterion_is_refused(make_sweep_spec: Ask, written: object, told: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"w8.yaml: {told}") + "$"):
-        ask(written)
+        make_sweep_spec(written)
 
 
-def test_a_margin_elsewhere_in_the_file_is_told_where_it_belongs(ask: Ask) -> None:
+def test_a_margin_elsewhere_in_the_file_is_told_where_it_belongs(make_sweep_spec: Ask) -> None:
     with pytest.raises(InputError, match=r"margin: unknown key; did you mean criterion\.margin\?"):
-        ask(margin="2%")
+        make_sweep_spec(margin="2%")
     with pytest.raises(InputError, match="criterion belongs beside the recipe, not in it"):
-        ask(recipe={"batch_size": 32, "criterion": {"margin": 0.02}})
+        make_sweep_spec(recipe={"batch_size": 32, "criterion": {"margin": 0.02}})
 
 
 # --- what a margin is of --------------------------------------------------------------------------------------------
@@ -105,23 +107,23 @@ def test_a_stated_default_is_no_other_criterion() -> None:
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
-def test_of_each_part_the_last_statement_counts(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask({"margin": 0.05, "confidence": 0.9}))
+def test_of_each_part_the_last_statement_counts(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05, "confidence": 0.9}))
     assert criterion(results) == Criterion(margin=0.05, confidence=0.9)
     append_version(results, "w8", SweepVersion(criterion=CriterionOptions(rule="paper")))
     append_version(results, "w8", SweepVersion(criterion=CriterionOptions(margin=0.01)))
     assert criterion(results) == Criterion(rule="paper", margin=0.01, confidence=0.9)
-    said = extend_sweep(results, "w8", ask({"margin": 0.05}))
-    assert said == "sweep w8 is extended; margin 5% from now on"
+    extend_sweep_result = extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
+    assert extend_sweep_result == "sweep w8 is extended; margin 5% from now on"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9)
-    assert extend_sweep(results, "w8", ask({"margin": 0.05})) == "", "that says nothing new"
-    assert extend_sweep(results, "w8", ask(seeds=[0, 1])) == "sweep w8 is extended"
+    assert extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05})) == "", "that says nothing new"
+    assert extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1])) == "sweep w8 is extended"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9), "and that nothing of it"
 
 
-def test_a_criterion_is_kept_only_where_it_is_new(ask: Ask, results: Path) -> None:
-    for name, stated in (("a", None), ("b", {"margin": 0.05}), ("c", {"margin": 0.02})):
-        extend_sweep(results, name, ask(stated))
+def test_a_criterion_is_kept_only_where_it_is_new(make_sweep_spec: Ask, results: Path) -> None:
+    for name, declared in (("a", None), ("b", {"margin": 0.05}), ("c", {"margin": 0.02})):
+        extend_sweep(results, name, make_sweep_spec(declared))
     assert record_criterion(results, ["a", "b", "c"], CriterionOptions()) == ""
     assert (
         record_criterion(results, ["a", "b", "c"], CriterionOptions(margin=0.05)) == "sweep a, c: margin 5% from now on"
@@ -136,16 +138,16 @@ def test_a_criterion_is_kept_only_where_it_is_new(ask: Ask, results: Path) -> No
         record_criterion(results, ["d"], CriterionOptions(rule="paper"))
 
 
-def test_a_file_says_what_was_stated_and_nothing_where_nothing_was(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask())
+def test_a_file_says_what_was_stated_and_nothing_where_nothing_was(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
     record_criterion(results, ["w8"], CriterionOptions(margin=0.05))
     first, second = (yaml.safe_load(path.read_text()) for path in sorted((results / "sweeps" / "w8").iterdir()))
     assert "criterion" not in first["asked"]
     assert second == {"version": 1, "criterion": {"margin": 0.05}}
 
 
-def test_a_criterion_that_was_damaged_is_damage(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask({"margin": 0.05}))
+def test_a_criterion_that_was_damaged_is_damage(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
     path = results / "sweeps" / "w8" / "0001.yaml"
     path.write_text(path.read_text().replace("margin: 0.05", "margin: 5"))
     assert f"{path}: asked.criterion.margin: 5 is 500%" in load_sweep_store(results).broken["w8"]

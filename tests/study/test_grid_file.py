@@ -73,14 +73,14 @@ def test_names_become_numbers_and_every_default(path: Path) -> None:
 
 
 def test_an_architecture_may_stand_for_a_model_name(path: Path) -> None:
-    named = load_sweep_spec(path).specs()
+    specs_result = load_sweep_spec(path).specs()
     change(
         path,
         "model: vit-digits",
         "model: {width: 32, depth: 2, heads: 4, patch_size: 4, image_size: 8, channels: 1, classes: 10}",
     )
     change(path, "task: digits", "task: {kind: digits, train_size: 797}")
-    assert load_sweep_spec(path).specs() == named
+    assert load_sweep_spec(path).specs() == specs_result
 
 
 def test_low_and_high_may_stand_for_a_range(path: Path) -> None:
@@ -409,21 +409,21 @@ def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(model: st
 
 @pytest.mark.parametrize("size", ["width=100000000", "depth=1000000000000", "mlp_ratio=1000000000000"])
 def test_a_model_that_no_machine_could_hold_is_refused(path: Path, size: str) -> None:
-    told = refusal(path, overrides=[f"model.{size}"])
-    assert told.startswith(f"g.yaml with --set model.{size}: model: width ")
-    assert told.endswith(" GiB with gradients and adamw state: more than the 4,194,304 GiB of any machine")
+    refusal_result = refusal(path, overrides=[f"model.{size}"])
+    assert refusal_result.startswith(f"g.yaml with --set model.{size}: model: width ")
+    assert refusal_result.endswith(" GiB with gradients and adamw state: more than the 4,194,304 GiB of any machine")
 
 
 def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:
-    told = refusal(path, lr_range="-64:64:0.0009765625", wd_range="-64:63:1")
-    assert told.startswith(f"g.yaml: the grid has {131_073 * 128 * 2:,} runs, the limit is 1,000,000")
+    refusal_result = refusal(path, lr_range="-64:64:0.0009765625", wd_range="-64:63:1")
+    assert refusal_result.startswith(f"g.yaml: the grid has {131_073 * 128 * 2:,} runs, the limit is 1,000,000")
 
 
 def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
     change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 5")
     change(path, "eval_every: 12", "eval_every_epochs: 1")
-    whole = load_sweep_spec(path).recipe.schedule
-    assert (whole.total_steps, whole.warmup_steps, whole.eval_every) == (240, 60, 12)
+    schedule = load_sweep_spec(path).recipe.schedule
+    assert (schedule.total_steps, schedule.warmup_steps, schedule.eval_every) == (240, 60, 12)
     fewer = load_sweep_spec(path, overrides=["task.samples=191"]).recipe.schedule
     assert (fewer.total_steps, fewer.warmup_steps) == (2 * 20, 2 * 5), "two steps of 64 are 128"
 
@@ -566,8 +566,8 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(path: Path) -> None:
 def test_a_grid_of_ones_own_wins_over_the_shipped_one(path: Path) -> None:
     assert find_grid("vit-digits") == shipped("grids") / "vit-digits.yaml"
     Path("grids").mkdir()
-    own = path.rename("grids/mine.yaml")
-    assert find_grid("vit-digits") == own
+    rename_result = path.rename("grids/mine.yaml")
+    assert find_grid("vit-digits") == rename_result
     assert find_grid("vit-b16") == shipped("grids") / "vit-b16.yaml"
 
 

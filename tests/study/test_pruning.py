@@ -31,10 +31,12 @@ def reasons(
     rule: str, curves: Sequence[PrunerCurve], metric: Metric = LOWEST_LOSS, schedule: ScheduleSpec = SCHEDULE
 ) -> dict[str, str]:
     """Return why each of the runs in training is hopeless that is."""
-    found = {
-        one.run_id: prune_reason(rule, one, curves, metric, schedule) for one in curves if one.state is State.RUNNING
+    by_run_id = {
+        item.run_id: prune_reason(rule, item, curves, metric, schedule)
+        for item in curves
+        if item.state is State.RUNNING
     }
-    return {run: reason for run, reason in found.items() if reason}
+    return {run: reason for run, reason in by_run_id.items() if reason}
 
 
 def stopped(rule: str, curves: Sequence[PrunerCurve], metric: Metric = LOWEST_LOSS) -> set[str]:
@@ -44,14 +46,14 @@ def stopped(rule: str, curves: Sequence[PrunerCurve], metric: Metric = LOWEST_LO
 def random_curves(number: int, seed: int, prefix: str = "r") -> list[dict[int, float]]:
     """Return the best values so far of some runs, of losses that go up and down."""
     rng = random.Random(seed)
-    found = []
+    collected = []
     for _ in range(number):
         level, best, values = rng.uniform(1, 2), float("inf"), {}
         for step in STEPS:
             best = min(best, level + rng.uniform(-0.5, 0.5))
             values[step] = best
-        found.append(values)
-    return found
+        collected.append(values)
+    return collected
 
 
 def until(values: Mapping[int, float], step: int) -> dict[int, float]:
@@ -63,10 +65,10 @@ def until(values: Mapping[int, float], step: int) -> dict[int, float]:
 
 def test_a_run_beyond_the_median_of_five_finished_ones_is_hopeless() -> None:
     others = finished(1.0, 1.2, 1.92, 2.5, 3.0)
-    bad = curve("bad", 4.0, 3.0, 2.5, 2.31)
-    found = reasons("median", [*others, bad, curve("good", 4.0, 3.0, 2.5, 1.91)])
-    assert found == {"bad": "median pruner: best_loss 2.31, the median of 5 others 1.92"}
-    assert stopped("median", [*others[:4], bad]) == set(), "four are too few"
+    curve_result = curve("bad", 4.0, 3.0, 2.5, 2.31)
+    reasons_result = reasons("median", [*others, curve_result, curve("good", 4.0, 3.0, 2.5, 1.91)])
+    assert reasons_result == {"bad": "median pruner: best_loss 2.31, the median of 5 others 1.92"}
+    assert stopped("median", [*others[:4], curve_result]) == set(), "four are too few"
 
 
 def test_accuracies_are_better_the_higher_they_are() -> None:
@@ -78,16 +80,17 @@ def test_accuracies_are_better_the_higher_they_are() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_runs_are_stopped_by_the_median_of_those_that_are_finished(seed: int) -> None:
     rng = random.Random(seed)
-    done = random_curves(rng.randrange(5, 12), seed)
+    random_curves_result = random_curves(rng.randrange(5, 12), seed)
     running = [until(values, rng.choice(STEPS)) for values in random_curves(12, 100 + seed)]
-    curves = [PrunerCurve(f"d{n}", State.DONE, values) for n, values in enumerate(done)]
+    curves = [PrunerCurve(f"d{n}", State.DONE, values) for n, values in enumerate(random_curves_result)]
     curves += [PrunerCurve(f"r{n}", State.RUNNING, values) for n, values in enumerate(running)]
     last = [values[max(values)] for values in running]
-    best = min(values[900] for values in done)
+    best = min(values[900] for values in random_curves_result)
     expected = {
         f"r{n}"
         for n, values in enumerate(running)
-        if 225 <= max(values) < 900 and last[n] > max(best, median(other[max(values)] for other in done))
+        if 225 <= max(values) < 900
+        and last[n] > max(best, median(other[max(values)] for other in random_curves_result))
     }
     assert stopped("median", curves) == expected
 
@@ -121,29 +124,29 @@ def test_brackets_have_the_shares_of_the_paper_and_depend_on_the_id_alone() -> N
 def test_a_rung_is_passed_by_the_best_third_of_a_bracket(bracket: int, rungs: Sequence[int], seed: int) -> None:
     rng = random.Random(seed)
     ids = in_bracket(bracket, 14)
-    shown = [until(values, rng.choice(STEPS[:6])) for values in random_curves(14, seed)]
+    untils = [until(values, rng.choice(STEPS[:6])) for values in random_curves(14, seed)]
     states = [rng.choice((State.RUNNING, State.RUNNING, State.PRUNED)) for _ in ids]
-    curves = [PrunerCurve(run, s, v) for run, v, s in zip(ids, shown, states, strict=True)]
+    curves = [PrunerCurve(run, s, v) for run, v, s in zip(ids, untils, states, strict=True)]
     expected = set()
-    for run, values, state in zip(ids, shown, states, strict=True):
+    for run, values, state in zip(ids, untils, states, strict=True):
         if state is State.RUNNING and (step := max(values)) in rungs:
-            there = sorted(other[step] for other in shown if step in other)
-            passing = there[: max(1, len(there) // 3)]
+            items = sorted(other[step] for other in untils if step in other)
+            passing = items[: max(1, len(items) // 3)]
             if values[step] not in passing and values[step] > 0.6:
                 expected.add(run)
     strangers = [PrunerCurve(run, State.DONE, dict.fromkeys(STEPS, 0.6)) for run in in_bracket((bracket + 1) % 3, 5)]
-    found = reasons("hyperband", [*curves, *strangers])
-    assert found.keys() == expected, "those of other brackets play no part"
+    reasons_result = reasons("hyperband", [*curves, *strangers])
+    assert reasons_result.keys() == expected, "those of other brackets play no part"
     rng.shuffle(curves)
-    assert reasons("hyperband", [*strangers, *curves]) == found
+    assert reasons("hyperband", [*strangers, *curves]) == reasons_result
 
 
 def test_a_rung_says_how_many_pass_it() -> None:
     ids = in_bracket(0, 7)
     curves = [curve(run, 1.0 + n) for n, run in enumerate(ids)]
-    found = reasons("hyperband", curves)
-    assert found.keys() == set(ids[2:])
-    assert found[ids[2]] == "hyperband pruner: best_loss 3, not among the best 2 of 7 of its bracket"
+    reasons_result = reasons("hyperband", curves)
+    assert reasons_result.keys() == set(ids[2:])
+    assert reasons_result[ids[2]] == "hyperband pruner: best_loss 3, not among the best 2 of 7 of its bracket"
 
 
 # --- what no pruner does ----------------------------------------------------------------------------------------------

@@ -54,8 +54,8 @@ class StubLiveness(LocalLiveness):
 
 
 def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: MakeSpec) -> None:
-    done, diverged, running, failed, queued, missing = (make_spec(seed=seed) for seed in range(6))
-    finish(results, done, 0.25)
+    result, diverged, running, failed, queued, missing = (make_spec(seed=seed) for seed in range(6))
+    finish(results, result, 0.25)
     finish(results, diverged, None)
     start(results, running)
     start(results, failed).record_failure("error", "ValueError: bad")
@@ -180,9 +180,9 @@ def ledger_of(states: dict[RunSpec, State]) -> RunIndex:
 )
 def test_the_state_decides_what_is_done_about_a_run(spec: RunSpec, state: State, action: str) -> None:
     plan = make_plan([spec], ledger_of({spec: state}))
-    found = {name: getattr(plan, name) for name in ("submit", "retry", "keep", "blocked") if getattr(plan, name)}
-    assert list(found) == [action]
-    (planned,) = found[action]
+    by_name = {name: getattr(plan, name) for name in ("submit", "retry", "keep", "blocked") if getattr(plan, name)}
+    assert list(by_name) == [action]
+    (planned,) = by_name[action]
     assert (planned.id, planned.spec, planned.state) == (spec.run_id, spec, state)
     assert planned.reason == f"because {state}"
 
@@ -218,9 +218,9 @@ def test_interrupted_runs_are_launched_first_and_order_is_kept(make_spec: MakeSp
 
 
 def test_what_is_not_wanted_is_not_planned(make_spec: MakeSpec) -> None:
-    wanted, other = make_spec(seed=0), make_spec(seed=1)
-    plan = make_plan([wanted], ledger_of({other: State.FAILED}))
-    assert [p.spec for p in plan.to_launch] == [wanted]
+    expected, other = make_spec(seed=0), make_spec(seed=1)
+    plan = make_plan([expected], ledger_of({other: State.FAILED}))
+    assert [p.spec for p in plan.to_launch] == [expected]
     assert not plan.keep + plan.blocked
 
 
@@ -246,9 +246,9 @@ def pruned(results: Path, spec: RunSpec) -> RunSpec:
 
 def test_a_pruned_run_goes_on_for_whoever_wants_it(results: Path, pruned: RunSpec) -> None:
     run_index = load_run_index(results)
-    wanted = make_plan([pruned], run_index)
-    assert [(p.id, p.state, p.reason) for p in wanted.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
-    assert wanted.is_unfinished
+    plan = make_plan([pruned], run_index)
+    assert [(p.id, p.state, p.reason) for p in plan.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
+    assert plan.is_unfinished
 
 
 def test_a_pruned_run_has_no_score_and_has_cost_what_it_took(results: Path, pruned: RunSpec) -> None:

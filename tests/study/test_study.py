@@ -147,20 +147,20 @@ def test_points_are_equal_where_ids_round_them_alike() -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_points_are_found_after_a_round_trip_through_all_strategies(width: int, optimizer: str) -> None:
     points = random_points(100)
-    known = {point: number for number, point in enumerate(points)}
+    by_point = {point: number for number, point in enumerate(points)}
     for number, point in enumerate(points):
         for route in itertools.permutations(STRATEGIES, 3):
             lr, wd = point
             for a, b in itertools.pairwise((*route, route[0])):
                 lr, wd = map_point(lr, wd, a, b, width, optimizer)  # type: ignore[arg-type]
-            assert known[snap_point(Point(lr, wd), known)] == number
+            assert by_point[snap_point(Point(lr, wd), by_point)] == number
 
 
 def test_points_a_tenth_of_a_step_apart_are_two() -> None:
-    known = {Point(1.0, 1.0): "here"}
+    mapping = {Point(1.0, 1.0): "here"}
     for other in (Point(1.0, 1.0).moved(0.1, 0), Point(1.0, 1.0).moved(0, -0.1), Point(2.0, 1.0)):
-        assert other not in known
-        assert snap_point(other, known, PRINTED_TOLERANCE) is other
+        assert other not in mapping
+        assert snap_point(other, mapping, PRINTED_TOLERANCE) is other
 
 
 def test_a_point_that_was_rounded_otherwise_means_the_known_one() -> None:
@@ -174,19 +174,19 @@ def test_a_point_that_was_rounded_otherwise_means_the_known_one() -> None:
 
 def test_of_several_known_points_the_nearest_is_meant() -> None:
     step = 2.0**-10
-    known = [Point(1.0, 1.0).moved(i * step, 0) for i in range(5)]
-    for i, point in enumerate(known):
-        assert snap_point(point.moved(0.3 * step, 0), known, PRINTED_TOLERANCE) is known[i]
-        assert snap_point(point.moved(1e-7, 0), known[::-1]) is known[i]
+    moveds = [Point(1.0, 1.0).moved(i * step, 0) for i in range(5)]
+    for i, point in enumerate(moveds):
+        assert snap_point(point.moved(0.3 * step, 0), moveds, PRINTED_TOLERANCE) is moveds[i]
+        assert snap_point(point.moved(1e-7, 0), moveds[::-1]) is moveds[i]
     assert snap_point(Point(3.0, 1.0), []) == Point(3.0, 1.0)
 
 
 def test_wd_zero_is_a_point_of_its_own() -> None:
-    known = {Point(1.0, 0.0)}
-    assert Point(1.0, 0.0) in known
-    assert Point(1.0, 1e-300) not in known
-    assert snap_point(Point(1.0, 1e-300), known, PRINTED_TOLERANCE) not in known
-    assert snap_point(Point(1.0 + 1e-9, 0.0), known) in known
+    reference = {Point(1.0, 0.0)}
+    assert Point(1.0, 0.0) in reference
+    assert Point(1.0, 1e-300) not in reference
+    assert snap_point(Point(1.0, 1e-300), reference, PRINTED_TOLERANCE) not in reference
+    assert snap_point(Point(1.0 + 1e-9, 0.0), reference) in reference
 
 
 # --- points as text -------------------------------------------------------------------------------------------------

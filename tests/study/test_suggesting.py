@@ -20,10 +20,10 @@ BOWL = Made("bowl", 0.02)
 
 def searched(searching: Suggester, study: Study) -> list[Suggestion]:
     """Return what was proposed in a whole sweep."""
-    found: list[Suggestion] = []
-    searching.save = lambda sweep, suggestions: found.extend(suggestions)
+    collected: list[Suggestion] = []
+    searching.save = lambda sweep, suggestions: collected.extend(suggestions)
     simulate(study, BOWL, Budget(60), slots=2, searching=searching)
-    return found
+    return collected
 
 
 class Forgetful(Suggester):
@@ -31,21 +31,23 @@ class Forgetful(Suggester):
 
     def suggest(self, studies: Sequence[Study], run_index: RunIndex, capacity: int, max_runs: int) -> list[Study]:
         starts = {study.key: self.starts[study.key] for study in studies if not study.suggested_points}
-        again = Suggester(self.sampler, self.suggest_positions, self.trials, starts, {*self.exhausted}, save=self.save)
-        found = again.suggest(studies, run_index, capacity, max_runs)
-        self.exhausted = again.exhausted
-        return found
+        suggester = Suggester(
+            self.sampler, self.suggest_positions, self.trials, starts, {*self.exhausted}, save=self.save
+        )
+        suggest_result = suggester.suggest(studies, run_index, capacity, max_runs)
+        self.exhausted = suggester.exhausted
+        return suggest_result
 
 
 @pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
 def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str) -> None:
     """It starts beside the centre of its lattice, which only its first proposal says."""
-    study, whole = Way(sampler, trials=12, off=3).begin(centre_alone((0,), Criterion()), BOWL)
-    assert whole
-    killed = Forgetful(whole.sampler, whole.suggest_positions, whole.trials, whole.starts)
-    asked = searched(whole, study)
-    assert asked == searched(killed, study)
-    points = [point for suggestion in asked for point in suggestion.points]
+    study, complete = Way(sampler, trials=12, off=3).begin(centre_alone((0,), Criterion()), BOWL)
+    assert complete
+    killed = Forgetful(complete.sampler, complete.suggest_positions, complete.trials, complete.starts)
+    searched_result = searched(complete, study)
+    assert searched_result == searched(killed, study)
+    points = [point for suggestion in searched_result for point in suggestion.points]
     assert len({(point.lr, point.wd) for point in points}) == len(points) <= 12
     assert sampler == "surface" or len(points) == 12
 
@@ -58,8 +60,8 @@ def test_a_simulated_search_starts_as_far_off_the_best_point_as_it_is_told(off: 
         study, searching = Way("surface", off=off).begin(centre_alone((0,), Criterion()), world)
         assert searching
         start = searching.starts[study.key].point
-        place = [round(a - b) for a, b in zip(start.log2(), study.centre.log2(), strict=True)]
-        assert sum(abs(x - best) for x, best in zip(place, world.best, strict=True)) == off
+        rounds = [round(a - b) for a, b in zip(start.log2(), study.centre.log2(), strict=True)]
+        assert sum(abs(x - best) for x, best in zip(rounds, world.best, strict=True)) == off
         (climb, nobody) = Way("climb", off=off).begin(centre_alone((0,), Criterion()), world)
         assert nobody is None
         assert climb.grid_points == (start,)
@@ -67,14 +69,14 @@ def test_a_simulated_search_starts_as_far_off_the_best_point_as_it_is_told(off: 
 
 def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
     """On bowls, from four steps off: the surface takes fewer runs than the climb, and no worse an optimum."""
-    found = {}
-    for way in ("climb", "surface"):
-        series = Series(centre_alone((0,), Criterion()), Made("bowl", 0.04), Budget(200), way=Way(way, off=4))
-        found[way] = [series.outcome(number) for number in range(8)]
-    assert all(one.declared for some in found.values() for one in some)
-    runs = {way: sum(one.runs for one in some) for way, some in found.items()}
+    collected = {}
+    for method in ("climb", "surface"):
+        series = Series(centre_alone((0,), Criterion()), Made("bowl", 0.04), Budget(200), way=Way(method, off=4))
+        collected[method] = [series.outcome(number) for number in range(8)]
+    assert all(item.declared for subset in collected.values() for item in subset)
+    runs = {method: sum(item.runs for item in subset) for method, subset in collected.items()}
     assert runs["surface"] < runs["climb"]
-    assert max(one.regret or 0 for one in found["surface"]) < 0.02
+    assert max(item.regret or 0 for item in collected["surface"]) < 0.02
 
 
 @pytest.mark.parametrize(("runs", "named"), [(19, 19), (20, 10), (24, 14), (60, 30)])

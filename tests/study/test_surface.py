@@ -60,10 +60,10 @@ def test_the_posterior_is_that_of_the_model_written_out(
     seed: int, further: int, known_unknowns: tuple[float, float, float]
 ) -> None:
     """Also of points that have no score."""
-    length, ratio, own = known_unknowns
+    length, ratio, own_part = known_unknowns
     layout = layout_of(seed).with_positions(np.array([[2.0, 0.0], [-1.0, -1.0]])[:further])
     surface = fit(layout)
-    mean, cov, square, _ = written_out(layout, (length, length), ratio, own)
+    mean, cov, square, _ = written_out(layout, (length, length), ratio, own_part)
     signs = np.eye(len(layout.x_PD)) - np.eye(len(layout.x_PD))[0]
     assert signs @ surface.mean == pytest.approx(mean, abs=1e-5)
     assert signs @ surface.cov_HPP[0] @ signs.T == pytest.approx(cov, abs=1e-5)
@@ -77,18 +77,18 @@ def test_values_of_the_unknowns_are_weighed_by_their_marginal_likelihood(monkeyp
     module._kernel_grid.cache_clear()
     layout = layout_of(1)
     weights = {}
-    for a, b, ratio, own in product((1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1)):
-        _, _, square, logdet = written_out(layout, (a, b), ratio, own)
+    for a, b, ratio, own_part in product((1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1)):
+        _, _, square, logdet = written_out(layout, (a, b), ratio, own_part)
         prior = (
             -0.5
             * sum(np.log(length / module.TYPICAL_LENGTH_SCALE) ** 2 for length in (a, b))
             / module.LENGTH_SCALE_SPREAD**2
         )
-        weights[a, b, ratio, own] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
+        weights[a, b, ratio, own_part] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
     expected = np.array(sorted(weights.values())) / sum(weights.values())
-    found = sorted(fit(layout).weight_H)
+    weight_H = sorted(fit(layout).weight_H)
     module._kernel_grid.cache_clear()
-    assert found == pytest.approx(expected[-len(found) :], rel=1e-3)
+    assert weight_H == pytest.approx(expected[-len(weight_H) :], rel=1e-3)
 
 
 def test_pairs_are_least_squares_of_the_two_way_layout() -> None:
@@ -111,22 +111,22 @@ def test_draws_are_those_of_students_t() -> None:
     surface = fit_pairs(layout_of(2))
     mean, error = surface.differences(0, [3])
     scale = error[0] / np.sqrt(surface.dof / (surface.dof - 2))
-    drawn = surface.draws(0, [3])[:, 0]
-    assert stats.kstest((drawn - mean[0]) / scale, stats.t(surface.dof).cdf).pvalue > 0.01
+    draws_result = surface.draws(0, [3])[:, 0]
+    assert stats.kstest((draws_result - mean[0]) / scale, stats.t(surface.dof).cdf).pvalue > 0.01
     assert (surface.draws(0, [3]) == surface.draws(0, [3])).all(), "the same scores give the same verdict"
 
 
 def test_draws_do_not_depend_on_the_signs_of_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """They differ between machines, as turns do among those of one eigenvalue."""
     surface = fit_pairs(layout_of(3))
-    drawn, eigh = surface.draws(0, [1, 2, 3]), np.linalg.eigh
+    drawing, eigh = surface.draws(0, [1, 2, 3]), np.linalg.eigh
 
     def turned(matrices: Array) -> tuple[Array, Array]:
         values, vectors = eigh(matrices)
         return values, vectors * [-1.0, 1.0, -1.0]
 
     monkeypatch.setattr(np.linalg, "eigh", turned)
-    assert surface.draws(0, [1, 2, 3]) == pytest.approx(drawn, rel=1e-9)
+    assert surface.draws(0, [1, 2, 3]) == pytest.approx(drawing, rel=1e-9)
 
 
 @pytest.mark.parametrize("probability", [0.8, 0.95, 0.999, 0.9999])

@@ -26,9 +26,9 @@ def fitted(
     }
     if accuracy:
         scores = {p: {s: 0.9 - y / 10 for s, y in row.items()} for p, row in scores.items()}
-    found = fit_posterior(scores, (0.0, 0.0), loss=not accuracy)
-    assert found is not None
-    return found
+    posterior = fit_posterior(scores, (0.0, 0.0), loss=not accuracy)
+    assert posterior is not None
+    return posterior
 
 
 def test_between_points_the_surface_is_what_it_is_at_them() -> None:
@@ -39,34 +39,34 @@ def test_between_points_the_surface_is_what_it_is_at_them() -> None:
     spread = np.sqrt([cov[12, 12] + cov[p, p] - 2 * cov[12, p] for p in others])
     np.testing.assert_allclose(spread, surface.differences(12, others)[1], rtol=1e-3)
     cov = surface.covariance_at(np.array([[0.0, 0.0], [0.5, 0.5], [30.0, 0.0]]))
-    near, far = (cov[0, 0] + cov[p, p] - 2 * cov[0, p] for p in (1, 2))
-    assert far > 100 * near, "far from all points nothing is known"
+    near, distant = (cov[0, 0] + cov[p, p] - 2 * cov[0, p] for p in (1, 2))
+    assert distant > 100 * near, "far from all points nothing is known"
 
 
 @pytest.mark.parametrize("accuracy", [False, True])
 def test_the_optimum_is_found_between_points_within_its_errors(accuracy: bool) -> None:
     """Its errors are those that it has over many draws of the noise: squared, in units of theirs, 2 for two axes."""
-    off, away = [], np.zeros(2)
+    off, position_D = [], np.zeros(2)
     for seed in range(40):
-        found = find_optimum(fitted((0.3, -0.2), 0.01, seed, accuracy=accuracy))
-        assert found is not None
-        assert found.cov_DD is not None
-        away = found.position_D - (0.3, -0.2)
-        off.append(away @ np.linalg.solve(found.cov_DD, away))
+        optimum = find_optimum(fitted((0.3, -0.2), 0.01, seed, accuracy=accuracy))
+        assert optimum is not None
+        assert optimum.cov_DD is not None
+        position_D = optimum.position_D - (0.3, -0.2)
+        off.append(position_D @ np.linalg.solve(optimum.cov_DD, position_D))
     assert 1.2 < np.mean(off) < 3.0
-    assert np.linalg.norm(away) < 0.2
+    assert np.linalg.norm(position_D) < 0.2
 
 
 def test_at_the_edge_there_is_no_error() -> None:
-    found = find_optimum(fitted((4.0, 0.0), 0.01))
-    assert found is not None
-    assert (found.position_D[0], found.error) == (2.0, None)
+    optimum = find_optimum(fitted((4.0, 0.0), 0.01))
+    assert optimum is not None
+    assert (optimum.position_D[0], optimum.error) == (2.0, None)
 
 
 def test_where_its_error_leaves_the_points_none_is_stated() -> None:
-    found = find_optimum(fitted((0.5, 0.0), 0.2, reach=1))
-    assert found is not None
-    assert (max(abs(found.position_D)) < 0.5, found.error) == (True, None)
+    optimum = find_optimum(fitted((0.5, 0.0), 0.2, reach=1))
+    assert optimum is not None
+    assert (max(abs(optimum.position_D)) < 0.5, optimum.error) == (True, None)
 
 
 def test_where_the_noise_is_unknown_there_is_no_optimum() -> None:

@@ -41,7 +41,7 @@ def known(
     awaited: tuple[LatticePosition, ...] = (),
 ) -> Observations:
     """Return what is known once the named places have their scores, but for those that diverged or are awaited."""
-    scores = {place: {0: loss(place)} for place in named if place not in (*diverged, *awaited)}
+    scores = {location: {0: loss(location)} for location in named if location not in (*diverged, *awaited)}
     low = tuple(-h for h in half)
     return Observations(low, half, start, scores, diverged, awaited, {*named}, MARGIN, lower_is_better=True)
 
@@ -50,15 +50,15 @@ def known(
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_each_place_of_the_box_is_named_once_at_most(name: str, half: tuple[int, ...]) -> None:
     propose, start = make_sampler(name), (0,) * len(half)
-    named: tuple[LatticePosition, ...] = ()
+    collected: tuple[LatticePosition, ...] = ()
     box = set(product(*(range(-h, h + 1) for h in half)))
-    while news := propose(known(named=named, half=half, start=start), 2):
+    while news := propose(known(named=collected, half=half, start=start), 2):
         assert len(news) <= 2
-        named += tuple(news)
-        assert len(set(named)) == len(named)
-    assert named[0] == start
-    assert set(named) <= box
-    assert name == "surface" or set(named) == box
+        collected += tuple(news)
+        assert len(set(collected)) == len(collected)
+    assert collected[0] == start
+    assert set(collected) <= box
+    assert name == "surface" or set(collected) == box
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -71,15 +71,15 @@ def test_a_proposer_is_a_function_of_what_is_known(name: str) -> None:
 def test_a_sampler_comes_near_the_optimum_of_a_bowl_within_its_trials(name: str, slots: int) -> None:
     """From a corner of 81 places, five steps off. One that goes by scores names places that are nearer than the rest."""
     propose, box = make_sampler(name), set(product(range(-4, 5), repeat=2))
-    named: tuple[LatticePosition, ...] = ()
+    collected: tuple[LatticePosition, ...] = ()
     trials = min(DEFAULT_TRIALS, resolve_trials(name, None))
-    while news := propose(known(named=named, half=(4, 4), start=(-3, 3)), slots)[: trials - len(named)]:
-        named += tuple(news)
-    apart = {place: max(abs(place[0] - 2), abs(place[1] + 1)) for place in box}
-    assert len(set(named)) == len(named) <= DEFAULT_TRIALS
-    assert min(apart[place] for place in named) <= 1
+    while news := propose(known(named=collected, half=(4, 4), start=(-3, 3)), slots)[: trials - len(collected)]:
+        collected += tuple(news)
+    apart = {location: max(abs(location[0] - 2), abs(location[1] + 1)) for location in box}
+    assert len(set(collected)) == len(collected) <= DEFAULT_TRIALS
+    assert min(apart[location] for location in collected) <= 1
     if name in ("tpe", "gp", "cmaes"):
-        assert fmean(apart[place] for place in named[10:]) < 0.85 * fmean(apart.values())
+        assert fmean(apart[location] for location in collected[10:]) < 0.85 * fmean(apart.values())
 
 
 def suggestions_of_optuna() -> list[list[LatticePosition]]:
@@ -90,29 +90,29 @@ def test_optunas_samplers_name_the_same_in_another_process() -> None:
     code = "import test_surface_sampler as test; print(test.suggestions_of_optuna())"
     paths = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))
     environ = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": paths}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=True)
-    assert done.stdout == f"{suggestions_of_optuna()}\n"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=True)
+    assert completed.stdout == f"{suggestions_of_optuna()}\n"
 
 
 @pytest.mark.parametrize("slots", [1, 8])
 @pytest.mark.parametrize("half", [(4, 4), (4,)])
 def test_the_surface_finds_the_best_place_of_a_bowl_and_stops(half: tuple[int, ...], slots: int) -> None:
     propose, start = make_sampler("surface"), (0,) * len(half)
-    named: tuple[LatticePosition, ...] = ()
-    while news := propose(known(named=named, half=half, start=start), slots):
-        named += tuple(news)
-        assert len(named) <= 40
-    assert (2, -1)[: len(half)] in named
+    collected: tuple[LatticePosition, ...] = ()
+    while news := propose(known(named=collected, half=half, start=start), slots):
+        collected += tuple(news)
+        assert len(collected) <= 40
+    assert (2, -1)[: len(half)] in collected
 
 
 def test_a_box_of_thousands_of_places_is_searched_as_well() -> None:
     """Losses are those of a guess, 2.3, wherever lr is far off, as they are of real models."""
-    named: tuple[LatticePosition, ...] = ()
+    collected: tuple[LatticePosition, ...] = ()
     for _ in range(8):
-        news = make_sampler("surface")(known(lambda place: min(bowl(place), 2.3), named, half=(20, 20)), 4)
-        named += tuple(news)
-    assert len(set(named)) == len(named)
-    assert any(max(abs(lr - 2), abs(wd + 1)) <= 1 for lr, wd in named)
+        news = make_sampler("surface")(known(lambda place: min(bowl(place), 2.3), collected, half=(20, 20)), 4)
+        collected += tuple(news)
+    assert len(set(collected)) == len(collected)
+    assert any(max(abs(lr - 2), abs(wd + 1)) <= 1 for lr, wd in collected)
 
 
 def test_more_places_than_there_are_can_be_asked_for() -> None:
@@ -121,42 +121,42 @@ def test_more_places_than_there_are_can_be_asked_for() -> None:
 
 def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() -> None:
     rng = np.random.default_rng(0)
-    named = list(product(range(-2, 3), repeat=2))[::2]
-    scores = {place: {0: bowl(place) * float(np.exp(rng.normal(0, 0.03)))} for place in named}
+    product_result = list(product(range(-2, 3), repeat=2))[::2]
+    scores = {location: {0: bowl(location) * float(np.exp(rng.normal(0, 0.03)))} for location in product_result}
     fitted, _ = fit_scores(scores, loss=True) or (None, 0)
     assert fitted is not None
     free = [(1, -2), (2, -1), (2, 0), (1, 0), (4, -4)]
     design = _Design(fitted, free)
     surface = design._surface
-    best = int(np.argmin(surface.mean[: len(named)]))
-    ahead = surface.draws(best, [len(named) + k for k in range(len(free))])
+    best = int(np.argmin(surface.mean[: len(product_result)]))
+    ahead = surface.draws(best, [len(product_result) + k for k in range(len(free))])
     assert design.expected_gains() == pytest.approx(np.maximum(ahead, 0).mean(0).tolist(), rel=0.2, abs=1e-4)
 
 
 def test_what_is_awaited_gains_no_more() -> None:
     """A place next to one that is under way is not worth what it was: the surface is told of the run to come."""
-    named = tuple(product((-2, 0, 2), repeat=2))
-    (first,) = make_sampler("surface")(known(named=named), 1)
-    (second,) = make_sampler("surface")(known(named=(*named, first), awaited=(first,)), 1)
-    assert make_sampler("surface")(known(named=named), 2) == [first, second]
+    product_result = tuple(product((-2, 0, 2), repeat=2))
+    (first,) = make_sampler("surface")(known(named=product_result), 1)
+    (second,) = make_sampler("surface")(known(named=(*product_result, first), awaited=(first,)), 1)
+    assert make_sampler("surface")(known(named=product_result), 2) == [first, second]
 
 
 def test_a_place_that_diverged_is_as_bad_as_the_worst() -> None:
-    named = ((0, 0), (1, -1), (-1, 1), (3, 0))
-    told = known(named=named, diverged=((3, 0),))
-    assert told.values[3, 0] == max(bowl(place) for place in named[:3])
-    assert (3, 0) not in make_sampler("surface")(told, 8)
+    values = ((0, 0), (1, -1), (-1, 1), (3, 0))
+    messages = known(named=values, diverged=((3, 0),))
+    assert messages.values[3, 0] == max(bowl(location) for location in values[:3])
+    assert (3, 0) not in make_sampler("surface")(messages, 8)
 
 
 def test_where_everything_diverged_a_lower_lr_is_looked_at_while_there_is_one() -> None:
-    named: tuple[LatticePosition, ...] = ()
-    while news := make_sampler("surface")(known(named=named, diverged=named), 1):
-        named += tuple(news)
-    first, rest = named[:4], named[4:]
-    assert rest
-    assert all(lr < min(other for other, _ in named[: 4 + k]) for k, (lr, _) in enumerate(rest))
-    assert min(lr for lr, _ in named) == -3
-    assert len(set(named)) == len(first) + len(rest) <= 7
+    collected: tuple[LatticePosition, ...] = ()
+    while news := make_sampler("surface")(known(named=collected, diverged=collected), 1):
+        collected += tuple(news)
+    first, remaining = collected[:4], collected[4:]
+    assert remaining
+    assert all(lr < min(other for other, _ in collected[: 4 + k]) for k, (lr, _) in enumerate(remaining))
+    assert min(lr for lr, _ in collected) == -3
+    assert len(set(collected)) == len(first) + len(remaining) <= 7
 
 
 def test_an_unknown_sampler_and_a_missing_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_an_unknown_sampler_and_a_missing_package_are_refused(monkeypatch: pytes
 
 def test_a_search_does_not_stop_before_eight_places_are_known() -> None:
     """All are alike, so that no further one is worth a run."""
-    named: tuple[LatticePosition, ...] = ()
-    while news := make_sampler("surface")(known(lambda place: 1.0, named=named), 1):
-        named += tuple(news)
-    assert len(named) == 8
+    collected: tuple[LatticePosition, ...] = ()
+    while news := make_sampler("surface")(known(lambda place: 1.0, named=collected), 1):
+        collected += tuple(news)
+    assert len(collected) == 8

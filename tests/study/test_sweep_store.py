@@ -33,7 +33,7 @@ Ask = Callable[..., SweepSpec]
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def make_sweep_spec(tmp_path: Path) -> Ask:
     """Return a function that makes a request of the small grid: three lr, wd fixed."""
 
     def make(*, changes: dict[str, object] | None = None, **options: object) -> SweepSpec:
@@ -51,8 +51,8 @@ def only(results: Path) -> Sweep:
 # --- extending ------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_asked_is_read_as_it_was_kept(ask: Ask, results: Path) -> None:
-    sweep_spec = ask(
+def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Path) -> None:
+    sweep_spec = make_sweep_spec(
         strategies=["standard", "s=0.1"], overrides=["optimizer=sgd", "centre_sgd={standard: {lr: 1, wd: 0}}"]
     )
     extend_sweep(results, "w8", sweep_spec, "a first look")
@@ -77,14 +77,14 @@ def test_what_was_asked_is_read_as_it_was_kept(ask: Ask, results: Path) -> None:
     ],
 )
 def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_stay(
-    ask: Ask, results: Path, changes: dict[str, object], stays: bool
+    make_sweep_spec: Ask, results: Path, changes: dict[str, object], stays: bool
 ) -> None:
     """Another place to train, further seeds, another verdict: the same search goes on, for this strategy alone."""
 
     def starts() -> list[Point | None]:
         return [study.start for study in only(results).studies]
 
-    sweep_spec = ask(strategies=["standard", "mup"]).model_copy(update={"searched": True})
+    sweep_spec = make_sweep_spec(strategies=["standard", "mup"]).model_copy(update={"searched": True})
     extend_sweep(results, "w8", sweep_spec)
     for lr, start in ((0.5, Centre(lr=0.5, wd=0.25)), (0.25, None)):
         points = (Centre(lr=lr, wd=0.25),)
@@ -97,15 +97,15 @@ def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_sta
     assert starts() == [Point(0.5, 0.25), None], "the ranges of another strategy"
     extend_sweep(results, "w8", sweep_spec.model_copy(update=changes))
     assert starts() == [Point(0.5, 0.25) if stays else None, None]
-    more = Suggestion(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
-    record_suggestions(results, "w8", [more])
+    suggestion = Suggestion(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
+    record_suggestions(results, "w8", [suggestion])
     assert starts() == [Point(0.5, 0.25) if stays else None, None], "also once there are further proposals"
 
 
-def test_points_strategies_and_seeds_extend_a_sweep(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask(seeds=[0]))
-    extend_sweep(results, "w8", ask(seeds=[1], lr_range="1:3"))
-    extend_sweep(results, "w8", ask(strategies=["mup"]))
+def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec(seeds=[0]))
+    extend_sweep(results, "w8", make_sweep_spec(seeds=[1], lr_range="1:3"))
+    extend_sweep(results, "w8", make_sweep_spec(strategies=["mup"]))
     standard, mup = only(results).studies
     assert {study.sweep for study in (standard, mup)} == {"w8"}
     assert [study.strategy for study in (standard, mup)] == ["standard", "mup"]
@@ -115,23 +115,23 @@ def test_points_strategies_and_seeds_extend_a_sweep(ask: Ask, results: Path) -> 
 
 
 @pytest.mark.parametrize("again", [{}, {"lr_range": "0:1"}, {"seeds": [1]}, {"strategies": ["mup"]}])
-def test_what_adds_nothing_leaves_no_file(ask: Ask, results: Path, again: dict[str, object]) -> None:
-    extend_sweep(results, "w8", ask(seeds=[0, 1], strategies=["standard", "mup"]))
-    extend_sweep(results, "w8", ask(**{"seeds": [0, 1], **again}))
+def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path, again: dict[str, object]) -> None:
+    extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1], strategies=["standard", "mup"]))
+    extend_sweep(results, "w8", make_sweep_spec(**{"seeds": [0, 1], **again}))
     assert len(only(results).versions) == 1
 
 
-def test_another_place_to_train_is_remembered(ask: Ask, results: Path) -> None:
-    first = ask()
+def test_another_place_to_train_is_remembered(make_sweep_spec: Ask, results: Path) -> None:
+    first = make_sweep_spec()
     extend_sweep(results, "w8", first)
     extend_sweep(results, "w8", first.model_copy(update={"launch_set": ("slots=1",)}))
     assert only(results).sweep_specs[-1].launch_set == ("slots=1",)
     assert len(only(results).studies) == 1
 
 
-def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", first := ask())
-    extend_sweep(results, "w8", ask(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
+def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", first := make_sweep_spec())
+    extend_sweep(results, "w8", make_sweep_spec(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
     (study,) = only(results).studies
     assert study.grid_points == first.studies()[0].grid_points
     assert len(only(results).versions) == 1
@@ -154,21 +154,21 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, 
     ],
 )  # fmt: skip
 def test_another_question_is_refused_with_what_differs_and_a_free_name(
-    ask: Ask, results: Path, options: dict[str, object], told: str, free: str
+    make_sweep_spec: Ask, results: Path, options: dict[str, object], told: str, free: str
 ) -> None:
-    extend_sweep(results, "w8", ask())
+    extend_sweep(results, "w8", make_sweep_spec())
     with pytest.raises(SweepNameTakenError, match=re.escape(told)) as error:
-        extend_sweep(results, "w8", ask(**options))
+        extend_sweep(results, "w8", make_sweep_spec(**options))
     assert (error.value.free, len(only(results).versions)) == (free, 1)
-    extend_sweep(results, free, ask(**options))
+    extend_sweep(results, free, make_sweep_spec(**options))
     with pytest.raises(SweepNameTakenError) as error:
-        extend_sweep(results, "w8", ask(**options))
+        extend_sweep(results, "w8", make_sweep_spec(**options))
     assert error.value.free == f"{free}-2"
 
 
-def test_a_centre_on_the_lattice_extends(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask())
-    extend_sweep(results, "w8", ask(overrides=["centre.standard.lr=2"], lr_range="0:0"))
+def test_a_centre_on_the_lattice_extends(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
+    extend_sweep(results, "w8", make_sweep_spec(overrides=["centre.standard.lr=2"], lr_range="0:0"))
     assert Point(2.0, 0.25) in only(results).studies[0].grid_points
 
 
@@ -189,8 +189,8 @@ def test_any_text_can_be_made_a_name() -> None:
 # --- at the same instant --------------------------------------------------------------------------------------------
 
 
-def test_two_commands_at_the_same_instant_are_both_in(ask: Ask, results: Path) -> None:
-    sweep_specs = [ask(seeds=[seed]) for seed in range(8)]
+def test_two_commands_at_the_same_instant_are_both_in(make_sweep_spec: Ask, results: Path) -> None:
+    sweep_specs = [make_sweep_spec(seeds=[seed]) for seed in range(8)]
     barrier = threading.Barrier(len(sweep_specs))
 
     def one(sweep_spec: SweepSpec) -> None:
@@ -206,8 +206,8 @@ def test_two_commands_at_the_same_instant_are_both_in(ask: Ask, results: Path) -
     assert len(only(results).versions) == 8
 
 
-def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results: Path) -> None:
-    sweep_specs = [ask(overrides=[f"batch_size={size}"]) for size in (16, 32, 64)]
+def test_of_two_that_differ_at_the_same_instant_one_is_refused(make_sweep_spec: Ask, results: Path) -> None:
+    sweep_specs = [make_sweep_spec(overrides=[f"batch_size={size}"]) for size in (16, 32, 64)]
     barrier, refused = threading.Barrier(len(sweep_specs)), []
 
     def one(sweep_spec: SweepSpec) -> None:
@@ -228,8 +228,8 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results
 # --- note, archive, rename ------------------------------------------------------------------------------------------
 
 
-def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask())
+def test_of_several_notes_the_last_counts_whatever_file_times_say(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
     for number, text in enumerate(("first", "second"), 2):
         append_version(results, "w8", SweepVersion(note=text))
         os.utime(results / "sweeps" / "w8" / f"{number:04d}.yaml", (10**9 - number, 10**9 - number))
@@ -238,26 +238,26 @@ def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, resu
     assert load_sweep_store(results).select() == []
     assert load_sweep_store(results).select(["w8"]) == [only(results)]
     append_version(results, "w8", SweepVersion(archived=False))
-    assert extend_sweep(results, "w8", ask(), note="second") == "", "the same note says nothing new"
+    assert extend_sweep(results, "w8", make_sweep_spec(), note="second") == "", "the same note says nothing new"
     append_version(results, "w8", SweepVersion(archived=True))
-    assert extend_sweep(results, "w8", ask(seeds=[1])) == "sweep w8 is extended, and no longer archived"
+    assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "sweep w8 is extended, and no longer archived"
     assert not only(results).is_archived
     with pytest.raises(InputError, match="unknown sweep 'w9'"):
         append_version(results, "w9", SweepVersion(note="of nothing"))
 
 
-def test_a_renamed_sweep_is_the_same_but_for_its_name(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", sweep_spec := ask())
+def test_a_renamed_sweep_is_the_same_but_for_its_name(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", sweep_spec := make_sweep_spec())
     rename_sweep(results, "w8", "width-8")
     assert (only(results).name, only(results).sweep_specs) == ("width-8", (sweep_spec,))
-    extend_sweep(results, "w8", ask(overrides=["batch_size=16"]))
+    extend_sweep(results, "w8", make_sweep_spec(overrides=["batch_size=16"]))
     for new in ("w8", "width-8"):
         with pytest.raises(InputError, match="already"):
             rename_sweep(results, "width-8", new)
 
 
-def test_a_sweep_that_a_command_follows_keeps_its_name(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask())
+def test_a_sweep_that_a_command_follows_keeps_its_name(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
     with mark_followed(results, ["w8"]), pytest.raises(InputError, match=f"process {process_identity().pid} on "):
         rename_sweep(results, "w8", "other")
     rename_sweep(results, "w8", "other")
@@ -278,9 +278,9 @@ def test_followers_of_a_sweep_are_processes_that_live(results: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[", "version: 1\nasked: 3", "version: 2", "asked: {grid: a}", "- 1", "\x00"])
-def test_a_damaged_sweep_is_named_and_others_go_on(ask: Ask, results: Path, content: str) -> None:
-    extend_sweep(results, "w8", ask())
-    extend_sweep(results, "other", ask())
+def test_a_damaged_sweep_is_named_and_others_go_on(make_sweep_spec: Ask, results: Path, content: str) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
+    extend_sweep(results, "other", make_sweep_spec())
     path = results / "sweeps" / "w8" / "0001.yaml"
     path.write_text(content)
     sweep_store = load_sweep_store(results)
@@ -289,13 +289,13 @@ def test_a_damaged_sweep_is_named_and_others_go_on(ask: Ask, results: Path, cont
     with pytest.raises(CorruptError, match=re.escape(str(path))):
         sweep_store.select(["w8"])
     with pytest.raises(CorruptError, match=re.escape(str(path))):
-        extend_sweep(results, "w8", ask(seeds=[7]))
+        extend_sweep(results, "w8", make_sweep_spec(seeds=[7]))
 
 
-def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask())
+def test_a_sweep_of_which_a_file_is_missing_is_damaged(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
     for seed in (1, 2):
-        extend_sweep(results, "w8", ask(seeds=[seed]))
+        extend_sweep(results, "w8", make_sweep_spec(seeds=[seed]))
     append_version(results, "w8", SweepVersion(note="mine"))
     folder = results / "sweeps" / "w8"
     (folder / "0002.yaml").rename(folder / "away.txt")
@@ -310,11 +310,11 @@ def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) 
 
 
 @pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
-def test_any_note_is_read_as_it_was_written(ask: Ask, results: Path, text: str) -> None:
-    sweep_spec = ask()
+def test_any_note_is_read_as_it_was_written(make_sweep_spec: Ask, results: Path, text: str) -> None:
+    sweep_spec = make_sweep_spec()
     extend_sweep(results, "w8", sweep_spec.model_copy(update={"grid": text, "launch_set": (text,)}), note=text)
-    (asked,) = only(results).sweep_specs
-    assert (only(results).note, asked.grid, asked.launch_set) == (text, text, (text,))
+    (requested,) = only(results).sweep_specs
+    assert (only(results).note, requested.grid, requested.launch_set) == (text, text, (text,))
 
 
 @pytest.mark.parametrize("text", ["red \x1b[31m", "two\nlines", "\x00"])
@@ -335,10 +335,10 @@ def test_a_note_that_would_disturb_a_terminal_is_refused(text: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, new: str, told: str) -> None:
+def test_what_cannot_be_asked_is_damage_too(make_sweep_spec: Ask, results: Path, old: str, new: str, told: str) -> None:
     for name in ("w8", "other"):
-        extend_sweep(results, name, ask())
-    extend_sweep(results, "w8", ask(seeds=[1]))
+        extend_sweep(results, name, make_sweep_spec())
+    extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
     path = results / "sweeps" / "w8" / "0002.yaml"
     path.write_text(path.read_text().replace(old, new))
     sweep_store = load_sweep_store(results)
@@ -347,11 +347,11 @@ def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, n
     assert str(path.parent) in sweep_store.broken["w8"]
 
 
-def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(ask: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", ask())
+def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
     sweep_store = load_sweep_store(results)
     rename_sweep(results, "w8", "new")
-    assert not try_append(results, sweep_store, "w8", SweepVersion(asked=ask(seeds=[1]))), (
+    assert not try_append(results, sweep_store, "w8", SweepVersion(asked=make_sweep_spec(seeds=[1]))), (
         "all is to be looked at again"
     )
     assert list(load_sweep_store(results).sweeps) == ["new"]
@@ -359,14 +359,14 @@ def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(ask: Ask, resu
     assert not (results / "sweeps" / "w8").exists()
 
 
-def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(ask: Ask, results: Path) -> None:
+def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(make_sweep_spec: Ask, results: Path) -> None:
     (results / "sweeps" / "w8").mkdir(parents=True)
     assert load_sweep_store(results).sweeps == {}
-    extend_sweep(results, "w8", ask())
+    extend_sweep(results, "w8", make_sweep_spec())
     assert only(results).name == "w8"
 
 
-def test_a_results_folder_that_cannot_be_made_is_a_storage_error(ask: Ask, tmp_path: Path) -> None:
+def test_a_results_folder_that_cannot_be_made_is_a_storage_error(make_sweep_spec: Ask, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="file/sweeps"):
-        extend_sweep(tmp_path / "file", "w8", ask())
+        extend_sweep(tmp_path / "file", "w8", make_sweep_spec())

@@ -15,11 +15,13 @@ HERE = Point(2.0**-6, 0.5)
 
 
 def verdict(said: str, value: float | None, rule: str = "bound", accuracy: bool = False) -> Verdict:
-    asked = search(imagenet_spec(None) if accuracy else digits_spec(None))
-    asked = replace(asked, criterion=Criterion(rule=rule))
-    margin = asked.criterion.margin_for(asked.metric)
+    search_result = search(imagenet_spec(None) if accuracy else digits_spec(None))
+    search_result = replace(search_result, criterion=Criterion(rule=rule))
+    margin = search_result.criterion.margin_for(search_result.metric)
     bound = Bound(value, 0.95, margin, 0.6, (), NoiseEstimate(0.01, 9, "measured"), "", (), HERE, "optimal")
-    return Verdict(asked, said, "", ScoredPoint(HERE, 0.3, State.DONE), bound=None if rule == "paper" else bound)
+    return Verdict(
+        search_result, said, "", ScoredPoint(HERE, 0.3, State.DONE), bound=None if rule == "paper" else bound
+    )
 
 
 @pytest.mark.parametrize(

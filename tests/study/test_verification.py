@@ -162,12 +162,12 @@ def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
     first = [run_at(study, (i * step, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
     runs = [*first, *(near(run, apart, 1) for run in first), near(first[1], apart, 2)]
     assert len({run.spec.lr for run in runs}) == 6
-    for found in (runs, runs[::-1]):
-        verdict = verify(study, found)
+    for result in (runs, runs[::-1]):
+        verdict = verify(study, result)
         assert (verdict.verdict, verdict.score, verdict.fresh_scores) == ("optimal", 1.0, {2: 1.0})
         assert verdict.point == study.grid_points[1], "the lattice's, whoever was first"
         assert verdict.outside == ()
-        assert wanted(study, found) == []
+        assert wanted(study, result) == []
     missing = run_at(study, (0, 0), 1, state="interrupted")
     study_state = evaluate(study, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
     assert near(first[1], apart, 1).spec in study_state.specs([CENTRE]), "what is there is not trained again"
@@ -180,8 +180,8 @@ def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., 
     study_state = evaluate(study, runs)
     assert [study_state.score_point(point).score for point in study.grid_points] == [1.0 + i for i in range(21)]
     assert [study_state.score_point(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
-    beyond = CENTRE.moved(24 * step, 0)
-    assert study_state.resolve_point(beyond) == beyond, "typed in full, a step beyond what is known"
+    moved_result = CENTRE.moved(24 * step, 0)
+    assert study_state.resolve_point(moved_result) == moved_result, "typed in full, a step beyond what is known"
 
 
 def test_nothing_to_search_is_unsearched(search_of: Callable[..., Study]) -> None:
@@ -229,11 +229,13 @@ def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of:
     study = search_of(lr="{range: [-3, 3], step: 0.5}", wd="fixed")
     for end in (-3.0, 3.0):
         inside = runs_on(study, {(0.5 * i - 3, 0.0): 1.0 + abs(0.5 * i - 3 - end) for i in range(13)})
-        beyond = math.copysign(0.5 * REACH, end)
-        further = beyond + math.copysign(0.5, end)
-        at_reach = runs_on(study, {(end + step * beyond / REACH, 0.0): 0.9 - 0.1 * step for step in range(1, REACH)})
-        assert (end + beyond, 0) in offsets(wanted(study, [*inside, *at_reach]))
-        at_reach += runs_on(study, {(end + beyond, 0.0): 0.0})
+        copysign_result = math.copysign(0.5 * REACH, end)
+        further = copysign_result + math.copysign(0.5, end)
+        at_reach = runs_on(
+            study, {(end + step * copysign_result / REACH, 0.0): 0.9 - 0.1 * step for step in range(1, REACH)}
+        )
+        assert (end + copysign_result, 0) in offsets(wanted(study, [*inside, *at_reach]))
+        at_reach += runs_on(study, {(end + copysign_result, 0.0): 0.0})
         assert wanted(study, [*inside, *at_reach]) == []
         taken_on = run_at(study, (end + further, 0.0), state="interrupted")
         assert (end + further, 0) in offsets(wanted(study, [*inside, *at_reach, taken_on]))
@@ -284,9 +286,9 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, 
 
 def test_a_held_neighbour_is_not_to_be_retried(study: Study) -> None:
     runs = with_neighbour(study, "held")
-    told = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep {study.sweep} "
+    text = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep {study.sweep} "
     verdict = verify(study, runs)
-    assert told in verdict.reason
+    assert text in verdict.reason
     assert verdict.reason.endswith(" --state held` says what lets the held ones start")
     assert "retry" not in verdict.reason
 
@@ -402,43 +404,47 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
 
 def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Study]) -> None:
     wide = "{range: [-1, 1]}"
-    free, held = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
-    more = replace(free, seeds=(0, 1), sweep="more")
-    far = replace(free, grid_points=(*free.grid_points, CENTRE.moved(9, 0)), sweep="far")
+    free, locked = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
+    changed = replace(free, seeds=(0, 1), sweep="more")
+    modified = replace(free, grid_points=(*free.grid_points, CENTRE.moved(9, 0)), sweep="far")
     strict = replace(free, criterion=Criterion(rule="paper", confidence=0.99, margin=0.015), sweep="strict")
     runs = runs_on(free, BOWL | {(0, 1): 0.5})
-    verdicts = [verify(study, runs) for study in (free, held, more, far)]
+    verdicts = [verify(study, runs) for study in (free, locked, changed, modified)]
     verdicts.append(replace(verdicts[1], study=strict))
     assert [v.verdict for v in verdicts[:2]] == ["edge", "optimal"]
-    told = {(verdict.study.sweep, other.study.sweep): why for verdict, other, why in conflicting_verdicts(verdicts)}
-    assert told["free", "held"] == ["wd is searched in steps of 1 / fixed at 2^-1"]
-    assert told["free", "more"] == ["seeds are 0 / 0, 1"]
-    assert told["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
-    assert told["free", "strict"] == ["confidence is 0.95 / 0.99", "margin is 2% / 1.5%"]
-    assert told["free", "far"] == ["lr was requested from 2^-8 to 2^-6 / 2^-8 to 2^2"]
-    assert list(conflicting_verdicts([verdicts[0], replace(verdicts[0], study=more)])) == [], "they say the same"
+    mapping = {
+        (verdict.study.sweep, other.study.sweep): reason for verdict, other, reason in conflicting_verdicts(verdicts)
+    }
+    assert mapping["free", "held"] == ["wd is searched in steps of 1 / fixed at 2^-1"]
+    assert mapping["free", "more"] == ["seeds are 0 / 0, 1"]
+    assert mapping["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
+    assert mapping["free", "strict"] == ["confidence is 0.95 / 0.99", "margin is 2% / 1.5%"]
+    assert mapping["free", "far"] == ["lr was requested from 2^-8 to 2^-6 / 2^-8 to 2^2"]
+    assert list(conflicting_verdicts([verdicts[0], replace(verdicts[0], study=changed)])) == [], "they say the same"
 
 
 def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> None:
     """Two ways lead down: whoever had the lesser one trained first, the climb takes the better."""
-    lesser, better = {(0.0, 1.0): 3.0, (0.0, 2.0): 2.9}, {(0.0, -1.0): 2.0, (0.0, -2.0): 1.0}
+    lesser, improved = {(0.0, 1.0): 3.0, (0.0, 2.0): 2.9}, {(0.0, -1.0): 2.0, (0.0, -2.0): 1.0}
     others = dict.fromkeys(itertools.product(map(float, range(-4, 5)), repeat=2), 9.0)
-    seen = runs_on(study, {(0.0, 0.0): 4.0, **lesser})
-    verdict = verify(study, seen)
+    runs_on_result = runs_on(study, {(0.0, 0.0): 4.0, **lesser})
+    verdict = verify(study, runs_on_result)
     assert (verdict.verdict, offset_of(verdict.point)) == ("refuted", (0, 0))
-    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(study, seen))
-    whole = verify(study, runs_on(study, others | {(0.0, 0.0): 4.0} | lesser | better))
-    assert (whole.verdict, offset_of(whole.point)) == ("optimal", (0, -2))
-    assert {offset_of(point) for point in whole.outside} > set(SIX), "neighbours that were left behind count as well"
+    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(study, runs_on_result))
+    verify_result = verify(study, runs_on(study, others | {(0.0, 0.0): 4.0} | lesser | improved))
+    assert (verify_result.verdict, offset_of(verify_result.point)) == ("optimal", (0, -2))
+    assert {offset_of(point) for point in verify_result.outside} > set(SIX), (
+        "neighbours that were left behind count as well"
+    )
 
 
 def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Study]) -> None:
     study = search_of(wd="fixed")
     runs = runs_on(study, {(i, 0): 4.0 - i for i in range(-1, 4)})
-    way = [CENTRE.moved(i, 0) for i in range(4)]
+    moveds = [CENTRE.moved(i, 0) for i in range(4)]
     for first in range(4):
-        verdict = evaluate(study, runs).climb(way[first])
-        assert (verdict.path, verdict.full_path) == (tuple(way[first:3]), tuple(way[first:]))
+        verdict = evaluate(study, runs).climb(moveds[first])
+        assert (verdict.path, verdict.full_path) == (tuple(moveds[first:3]), tuple(moveds[first:]))
 
 
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
@@ -475,8 +481,8 @@ def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Stud
     study = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
         evaluate(study, []).resolve_point(Point(CENTRE.lr, 1.0))
-    far = Point(CENTRE.lr * 8, CENTRE.wd)
-    assert evaluate(study, []).resolve_point(far) == far, "along the free axis any point can be"
+    point = Point(CENTRE.lr * 8, CENTRE.wd)
+    assert evaluate(study, []).resolve_point(point) == point, "along the free axis any point can be"
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------
@@ -613,9 +619,9 @@ def search_for(study: Study, surface: Callable[[Offset], float]) -> tuple[Verdic
 
     train(evaluate(study, []).specs(study.grid_points))
     while True:
-        found = list(runs.values())
-        verdict = verify(study, found)
-        if not train(wanted(study, found)):
+        values_result = list(runs.values())
+        verdict = verify(study, values_result)
+        if not train(wanted(study, values_result)):
             return verdict, len(runs)
 
 
@@ -687,9 +693,9 @@ def test_a_pruned_point_that_a_grid_asked_for_is_to_come(study: Study, rule: Any
     verdict = verify(study, runs)
     assert (verdict.verdict, verdict.candidate) == ("incomplete", None), "no candidate is a pruned point"
     assert offsets(wanted(study, runs)) == {(0, 0)}
-    there = verify(study, runs, at=CENTRE)
-    assert (there.verdict, there.score) == ("incomplete", None)
-    assert "is pruned" in there.reason
+    verify_result = verify(study, runs, at=CENTRE)
+    assert (verify_result.verdict, verify_result.score) == ("incomplete", None)
+    assert "is pruned" in verify_result.reason
 
 
 def test_a_pruned_point_that_nothing_compares_is_left_alone(study: Study) -> None:

@@ -75,23 +75,25 @@ def wait_for_state(results: Path, *states: str) -> dict[str, dict[str, Any]]:
         rows = status(results)
         return rows if {row["state"] for row in rows.values()} <= set(states) else None
 
-    found = wait_for(look, f"all runs to be {' or '.join(states)}")
-    assert isinstance(found, dict)
-    return found
+    for_result = wait_for(look, f"all runs to be {' or '.join(states)}")
+    assert isinstance(for_result, dict)
+    return for_result
 
 
 def workers(results: Path, node: str = "") -> list[int]:
     """Return the processes, as this machine numbers them, that train runs of a results folder on a node."""
-    found = []
+    collected = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if "ettsweep.worker" not in command or Path(command[0]).name.startswith(("srun", "slurm")):
                 continue
-            where = f"SLURMD_NODENAME={node}\0".encode()
-            if any(str(results) in part for part in command) and (not node or where in (path / "environ").read_bytes()):
-                found.append(int(path.name))
-    return found
+            encode_result = f"SLURMD_NODENAME={node}\0".encode()
+            if any(str(results) in section for section in command) and (
+                not node or encode_result in (path / "environ").read_bytes()
+            ):
+                collected.append(int(path.name))
+    return collected
 
 
 def node_of(attempt: Attempt) -> str:

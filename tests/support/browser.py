@@ -36,9 +36,9 @@ class Opened:
         from axe_playwright_python.sync_playwright import Axe
 
         plain = self.page.add_style_tag(content=".scroll { background: none }")  # over a shadow axe judges no contrast
-        found = Axe().run(self.page).response["violations"]
+        response = Axe().run(self.page).response["violations"]
         plain.evaluate("style => style.remove()")
-        return [f"{one['id']}: {[node['html'][:200] for node in one['nodes'][:3]]}" for one in found]
+        return [f"{item['id']}: {[node['html'][:200] for node in item['nodes'][:3]]}" for item in response]
 
 
 @contextmanager
@@ -62,16 +62,16 @@ def opened(
         viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script
     )
     try:
-        shown = Opened(context.new_page())
-        shown.page.on("console", lambda message: shown.said.append(f"{message.type}: {message.text}"))
-        shown.page.on("pageerror", lambda error: shown.said.append(f"error: {error}"))
-        shown.page.on("request", lambda request: shown.asked.append(request.url))
-        shown.page.goto(path.as_uri())
+        output = Opened(context.new_page())
+        output.page.on("console", lambda message: output.said.append(f"{message.type}: {message.text}"))
+        output.page.on("pageerror", lambda error: output.said.append(f"error: {error}"))
+        output.page.on("request", lambda request: output.asked.append(request.url))
+        output.page.goto(path.as_uri())
         if script:
-            shown.ready()
-        yield shown
-        assert not shown.said, shown.said
-        others = [url for url in shown.asked if url != path.as_uri()]
+            output.ready()
+        yield output
+        assert not output.said, output.said
+        others = [url for url in output.asked if url != path.as_uri()]
         assert not others, others
     finally:
         context.close()

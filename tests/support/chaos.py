@@ -58,11 +58,11 @@ def grid_of(folder: Path, runs: int) -> Path:
 def tables(results: Path) -> dict[str, list[dict[str, str]]]:
     """Return the tables of a sweep's report, without what time tells."""
     ettsweep("report", "--results", results)
-    found = {}
+    collected = {}
     for path in sorted((results / "report" / "tables").glob("*.csv")):
         rows = list(csv.DictReader(path.read_text().splitlines()))
-        found[path.name] = [{key: value for key, value in row.items() if key not in MEASURED} for row in rows]
-    return found
+        collected[path.name] = [{key: value for key, value in row.items() if key not in MEASURED} for row in rows]
+    return collected
 
 
 def differences(calm: dict[str, list[dict[str, str]]], storm: dict[str, list[dict[str, str]]]) -> list[str]:
@@ -155,16 +155,16 @@ class Chaos:
         return self.random.choice(jobs) if jobs else None
 
     def _kill_worker(self) -> None:
-        named = f"ettsweep.worker {self.results}".encode()
-        found = []
+        encode_result = f"ettsweep.worker {self.results}".encode()
+        collected = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 line = path.read_bytes().replace(b"\0", b" ")
-                if named in line and b"srun" not in line and b"bash" not in line:
-                    found.append(int(path.parent.name))
-        if found:
+                if encode_result in line and b"srun" not in line and b"bash" not in line:
+                    collected.append(int(path.parent.name))
+        if collected:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.random.choice(sorted(found)), signal.SIGKILL)
+                os.kill(self.random.choice(sorted(collected)), signal.SIGKILL)
 
     def _requeue(self) -> None:
         if job := self._job():
@@ -261,8 +261,8 @@ def main() -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="ettsweep-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        asked = {"runs": options.runs, "seconds": 60 * options.minutes, "seed": options.seed}
-        storm = chaos(cluster, folder, **asked, say=lambda line: print(line, flush=True))
+        mapping = {"runs": options.runs, "seconds": 60 * options.minutes, "seed": options.seed}
+        storm = chaos(cluster, folder, **mapping, say=lambda line: print(line, flush=True))
     except AssertionError as error:
         print(f"FAILED: {error}; see {folder}")
         return 1

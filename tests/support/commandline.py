@@ -117,15 +117,15 @@ def at_a_terminal(*arguments: object, answer: str = "", term: str = "xterm") -> 
     env = os.environ | {"COLUMNS": "400", "TERM": term}
     process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
-    seen, answered = b"", 0
+    observed, answered = b"", 0
     with contextlib.suppress(OSError):  # the other end is closed
-        while more := os.read(ours, 2**16):
-            seen += more
-            if b"[y/N]" in seen[answered:]:
-                answered = len(seen)
+        while text := os.read(ours, 2**16):
+            observed += text
+            if b"[y/N]" in observed[answered:]:
+                answered = len(observed)
                 os.write(ours, answer.encode() + b"\n")
     os.close(ours)
-    return process.wait(PATIENCE_S), seen.decode()
+    return process.wait(PATIENCE_S), observed.decode()
 
 
 def ettsweep(
@@ -153,9 +153,13 @@ def ettsweep(
             cli.main()
         except SystemExit as end:
             ended_with = int(end.code or 0)
-    done = subprocess.CompletedProcess(["ettsweep", *map(str, arguments)], ended_with, out.getvalue(), err.getvalue())
-    assert code in (None, ended_with), f"exit code {ended_with}, not {code}:\n{done.stdout}\n{done.stderr}"
-    return done
+    completed_process = subprocess.CompletedProcess(
+        ["ettsweep", *map(str, arguments)], ended_with, out.getvalue(), err.getvalue()
+    )
+    assert code in (None, ended_with), (
+        f"exit code {ended_with}, not {code}:\n{completed_process.stdout}\n{completed_process.stderr}"
+    )
+    return completed_process
 
 
 def _not_here(source: int, target: int) -> None:
@@ -172,8 +176,8 @@ def _as_before() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for number, on_signal in handlers.items():
+            signal.signal(number, on_signal)
         logger.setLevel(level)
         logger.handlers[:] = messages
         if "torch" in sys.modules:
@@ -211,12 +215,12 @@ def runs_in(results: Path) -> list[RunDir]:
 
 def worker_pids(results: Path) -> list[int]:
     """Return the workers that have said that they are there, of all submissions."""
-    found = []
+    collected = []
     for folder in submission_folders(results):
         for path in folder.glob("worker-*.json"):
             with contextlib.suppress(ValueError, OSError):
-                found.append(int(json.loads(path.read_text())["process"]["pid"]))
-    return found
+                collected.append(int(json.loads(path.read_text())["process"]["pid"]))
+    return collected
 
 
 def alive(pid: int) -> bool:

@@ -36,15 +36,17 @@ class Cluster:
 
     def run(self, *command: object, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run a command on this cluster, whatever cluster the environment names."""
-        done = subprocess.run(
-            [str(part) for part in command],
+        completed = subprocess.run(
+            [str(section) for section in command],
             env=os.environ | {"SLURM_CONF": str(self.conf)},
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
         )
-        assert not check or done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        return done
+        assert not check or completed.returncode == 0, (
+            f"{command}: exit code {completed.returncode}\n{completed.stdout}{completed.stderr}"
+        )
+        return completed
 
     def sbatch(self, script: str, *options: object) -> str:
         """Submit a script of the shell that writes to nowhere, unless the options say where; return the job's id."""
@@ -127,8 +129,8 @@ class Cluster:
 
     def resume(self) -> list[str]:
         """Take back nodes that are down or drained; return the states of all as they were."""
-        told = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", check=False).stdout
-        states = dict(line.split() for line in told.splitlines())
+        stdout = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", check=False).stdout
+        states = dict(line.split() for line in stdout.splitlines())
         for node, state in states.items():
             if state.startswith(("down", "drain")):
                 self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)

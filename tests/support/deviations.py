@@ -57,12 +57,12 @@ class Means:
     def limit(self) -> tuple[Array, Array]:
         """Return the limit of infinite width and its error, (X,) each, of a fit of limit + a / n."""
         design = np.stack((np.ones(len(self.width)), 1 / np.array(self.width)), 1)
-        found = []
+        collected = []
         for mean, error in zip(np.stack(self.mean, 1), np.stack(self.error, 1), strict=True):
             scaled = design / error[:, None]
             covariance = np.linalg.inv(scaled.T @ scaled)
-            found.append(((covariance @ scaled.T @ (mean / error))[0], math.sqrt(covariance[0, 0])))
-        limit, uncertainty = np.array(found).T
+            collected.append(((covariance @ scaled.T @ (mean / error))[0], math.sqrt(covariance[0, 0])))
+        limit, uncertainty = np.array(collected).T
         return limit, uncertainty
 
     def power(self, which: int = 0) -> tuple[float, float]:

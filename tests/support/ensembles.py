@@ -124,7 +124,7 @@ def stage_names(spec: ModelSpec) -> list[str]:
     """Return a name for what each LayerNorm gets, in the order of the forward pass."""
 
     def blocks(prefix: str, *parts: str) -> list[str]:
-        return [f"{prefix}.{block}.{part}" for block in range(spec.depth) for part in parts]
+        return [f"{prefix}.{block}.{section}" for block in range(spec.depth) for section in parts]
 
     if isinstance(spec, VitSpec):
         return ["stem", *blocks("blocks", "attention", "mlp")]
@@ -139,9 +139,9 @@ def forward(ensemble: Ensemble, inputs: Inputs) -> Pass:
     model, names = _Logits(ensemble), stage_names(ensemble.spec)
 
     def one(values: dict[str, Tensor]) -> tuple[Any, ...]:
-        with Recorder() as seen:
+        with Recorder() as recorder:
             outputs = _call(model, values, inputs)
-        return outputs, seen.streams, seen.normalised, seen.queries, seen.keys, seen.weights
+        return outputs, recorder.streams, recorder.normalised, recorder.queries, recorder.keys, recorder.weights
 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the other ways have no rule for many networks at once
         outputs, streams, normalised, *attention = vmap(one)(ensemble.values)
@@ -201,27 +201,27 @@ def tangent_kernels(
 
     def one(values: dict[str, Tensor]) -> dict[Group, Tensor]:
         def flat(direct: dict[str, Tensor], probes: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            with _Probes({name: values[name] for name in probes}, probes) as seen:
+            with _Probes({name: values[name] for name in probes}, probes) as Probes_result:
                 logits = _call(model, values | direct, inputs)
-            return logits[..., outputs].reshape(-1), seen.read
+            return logits[..., outputs].reshape(-1), Probes_result.read
 
         direct = {name: value for name, value in values.items() if name not in by_probes}
         probes = {name: torch.zeros(shape) for name, shape in by_probes.items()}
         (of_direct, of_probes), read = jacrev(flat, argnums=(0, 1), has_aux=True)(direct, probes)
         grams = {name: partial(_gram, slope) for name, slope in of_direct.items()}
         grams |= {name: partial(_gram_of_weight, slope, read[name]) for name, slope in of_probes.items()}
-        found: dict[Group, Tensor] = {}
+        collected: dict[Group, Tensor] = {}
         for parameter in parameters:
             for group, gram in zip(parameter.groups, grams[parameter.name](len(parameter.groups)), strict=True):
-                found[group] = found.get(group, 0.0) + gram
-        return found
+                collected[group] = collected.get(group, 0.0) + gram
+        return collected
 
     chunk = max(1, 2**22 // sum(parameter.size for parameter in parameters))  # what fits into a cache
     with sdpa_kernel(SDPBackend.MATH):
-        found = vmap(one, chunk_size=chunk)(ensemble.values)
+        collected = vmap(one, chunk_size=chunk)(ensemble.values)
     return {
         group: array(gram.unflatten(2, (-1, K)).unflatten(1, (-1, K)).permute(0, 2, 4, 1, 3))
-        for group, gram in found.items()
+        for group, gram in collected.items()
     }
 
 
@@ -229,20 +229,20 @@ def _outputs_of_weights(model: _Logits, ensemble: Ensemble, inputs: Inputs) -> d
     """Return the shape of y of each weight that a network calls once as y = W x; of the tied embedding, none."""
     first = {name: value[0] for name, value in ensemble.values.items()}
     weights = {name: value for name, value in first.items() if name != "we"}
-    with _Probes(weights) as seen, torch.no_grad():
+    with _Probes(weights) as Probes_result, torch.no_grad():
         _call(model, first, inputs)
-    return seen.shapes
+    return Probes_result.shapes
 
 
 def _gram(jacobian: Tensor, count: int) -> list[Tensor]:
     """Return the products of the rows of a Jacobian, (R, R), of each of so many equal parts of the parameter."""
-    return [part.flatten(1) @ part.flatten(1).T for part in jacobian.chunk(count, 1)]
+    return [section.flatten(1) @ section.flatten(1).T for section in jacobian.chunk(count, 1)]
 
 
 def _gram_of_weight(slope: Tensor, read: Tensor, count: int) -> list[Tensor]:
     """Return the same of a weight, from the derivatives by what it gives, (R, ..., out), and what it reads."""
     read_PX = read.flatten(0, -2)
-    parts_RPY = [part.flatten(1, -2) for part in slope.chunk(count, -1)]
+    parts_RPY = [section.flatten(1, -2) for section in slope.chunk(count, -1)]
     products = [torch.einsum("rpy,sqy->rpsq", part_RPY, part_RPY) for part_RPY in parts_RPY]
     return [torch.einsum("rpsq,pq->rs", product_RPRP, read_PX @ read_PX.T) for product_RPRP in products]
 
@@ -259,8 +259,8 @@ def jacobians(ensemble: Ensemble, inputs: Inputs, outputs: list[int], name: str)
         return derivatives
 
     with sdpa_kernel(SDPBackend.MATH):
-        found: Tensor = vmap(one, chunk_size=100)(ensemble.values)
-    return found.detach()
+        result: Tensor = vmap(one, chunk_size=100)(ensemble.values)
+    return result.detach()
 
 
 def kernel(x_NBTn: Tensor) -> Array:

@@ -176,8 +176,8 @@ def _be_quiet(output: int) -> None:
 
 def _resolve(function: str) -> Callable[..., Any]:
     module, _, name = function.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
+    getattr_result: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return getattr_result
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ UNREAD = list(range(12, 40))
 def patches(tokens: int = 4) -> Array:
     """Return patches of two samples, (2, T, N_PATCH), correlated between tokens and between samples."""
     generator = torch.Generator().manual_seed(0)
-    of_all, of_token, own = (torch.randn(b, t, N_PATCH, generator=generator) for b, t in ((1, 1), (1, 4), (2, 4)))
-    return array((0.7 * of_all + 0.7 * of_token + 0.5 * own)[:, :tokens])
+    of_all, of_token, own_part = (torch.randn(b, t, N_PATCH, generator=generator) for b, t in ((1, 1), (1, 4), (2, 4)))
+    return array((0.7 * of_all + 0.7 * of_token + 0.5 * own_part)[:, :tokens])
 
 
 def images(patches_BTX: Array) -> Inputs:
@@ -125,12 +125,12 @@ class Case:
             return np.concatenate((upper(kernel(seen.streams["stem"]) - stem_PP), array(size[:, :OUTPUTS])), 1)
         variance = 0.02**2 if self.s is None else 1.0
         size = (ensemble.values["we"][:, UNREAD] ** 2).mean(-1) / variance - 1
-        parts = [array(size[:, :OUTPUTS])]
+        values = [array(size[:, :OUTPUTS])]
         for name, ids in (("encoder.words", SOURCE), ("decoder.words", PREVIOUS)):
             same_word = np.equal.outer(ids.flatten(), ids.flatten())
             words_PP = variance * same_word + 0.02**2 * same_position(*ids.shape)
-            parts.append(upper(kernel(seen.streams[name]) - words_PP) / variance)
-        return np.concatenate(parts, 1)
+            values.append(upper(kernel(seen.streams[name]) - words_PP) / variance)
+        return np.concatenate(values, 1)
 
 
 def upper(kernels_NPP: Array) -> Array:

@@ -113,27 +113,27 @@ def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str,
     run, rng = RunDir(Path(path)), random.Random(seed)
     plan = ["time", "checkpoint", "metrics"] * 3
     rng.shuffle(plan)
-    told = []
-    for how in [*plan, "result", ""]:
+    collected = []
+    for settings in [*plan, "result", ""]:
         read, write = os.pipe()
         count = rng.randrange(1, 4)
         pid = os.fork()
         if pid == 0:
             os.close(read)
             async_checkpoint.LARGE_BYTES = 0 if beside else async_checkpoint.LARGE_BYTES
-            attempt_run(run, write, how, count)
+            attempt_run(run, write, settings, count)
             os._exit(0)
         os.close(write)
         reached = os.read(read, 1)  # nothing where it ended before
         if reached:
-            if how == "time":
+            if settings == "time":
                 time.sleep(rng.uniform(0.0, 0.08))
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(read)
         number = max(run.attempt_numbers())
         resumed = run.attempt(number).resumed_from()[1]
-        told.append({"how": how if reached else "", "count": count, "resumed": resumed})
+        collected.append({"how": settings if reached else "", "count": count, "resumed": resumed})
         if run.result_path.exists():
             break
-    return told
+    return collected

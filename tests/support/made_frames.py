@@ -37,14 +37,14 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
         point, metric = CENTRE.moved(*steps), given("metric", steps, "best_loss")
         role = "candidate" if steps == (0, 0) else "neighbour" if steps in SIX else "other"
         error = given("error", steps, 0.01) if score is not None else None
-        own = {
+        mapping = {
             **{"sweep": "w", "family": "f", "model": "m", "strategy": "ntk", "point": named(steps)},
             **dict(zip(("lr", "wd", "log2_lr", "log2_wd"), (*point, *point.log2()), strict=True)),
             **{"lr_steps": steps[0], "wd_steps": steps[1], "role": role, "metric": metric},
             **{"state": "done" if score is not None else "diverged", "score": score, "error": error, "seeds": 3},
             **{"told": plus_minus(score, error, metric) or "", "as_good": False, "runs": f"run{steps[0]}{steps[1]}"},
         }
-        rows.append({name: given(name, steps, own.get(name)) for name in POINT_COLUMNS})
+        rows.append({name: given(name, steps, mapping.get(name)) for name in POINT_COLUMNS})
     kinds = {"seeds": "Int64", "proposal": "Int64"} | dict.fromkeys(
         ("score", "error", "lr_steps", "wd_steps"), "float64"
     )
@@ -55,14 +55,23 @@ def curves_of(
     points: pd.DataFrame, values: Mapping[Steps, Mapping[int, Sequence[float]]], quantity: str = "val_loss"
 ) -> pd.DataFrame:
     """Return a frame of curves: of each point, by seed, values of a quantity at epochs 1, 2, 3, ..."""
-    known = points.set_index("point")
+    set_index_result = points.set_index("point")
     rows = []
     for steps, seeds in values.items():
         name = named(steps)
-        whose = known.loc[name, ["sweep", "family", "model", "strategy", "role", "state"]].to_dict()
+        to_dict_result = set_index_result.loc[name, ["sweep", "family", "model", "strategy", "role", "state"]].to_dict()
         for seed, along in seeds.items():
-            own = {"point": name, "run": run_of(steps, seed), "seed": seed, "counted": seed < FRESH, "unit": "epoch"}
-            rows += [whose | own | {"step": 10 * k, "trained": float(k), quantity: v} for k, v in enumerate(along, 1)]
+            mapping = {
+                "point": name,
+                "run": run_of(steps, seed),
+                "seed": seed,
+                "counted": seed < FRESH,
+                "unit": "epoch",
+            }
+            rows += [
+                to_dict_result | mapping | {"step": 10 * k, "trained": float(k), quantity: v}
+                for k, v in enumerate(along, 1)
+            ]
     frame = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
     return frame.astype(dict.fromkeys(("loss", "grad_norm", "val_loss", "val_accuracy"), "float64"))
 

@@ -119,10 +119,10 @@ def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS
 def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2, wd_fixed: bool = False) -> Study:
     """Return the search of a family whose ranges go that many steps from its centre, with proposals in steps from it."""
     centre, wd_reach = Point(base.lr, base.wd), 0 if wd_fixed else reach
-    asked = replace(search(base, wd_fixed, seeds=(0,)), grid_points=())
+    search_result = replace(search(base, wd_fixed, seeds=(0,)), grid_points=())
     axes = {"lr": Axis(low=-reach, high=reach)} | ({} if wd_fixed else {"wd": Axis(low=-reach, high=reach)})
     box = (centre.moved(-reach, -wd_reach), centre.moved(reach, wd_reach))
-    return replace(asked, **axes, box=box, suggested_points=tuple(centre.moved(*steps) for steps in proposed))
+    return replace(search_result, **axes, box=box, suggested_points=tuple(centre.moved(*steps) for steps in proposed))
 
 
 def finish_at(

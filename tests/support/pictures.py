@@ -37,8 +37,8 @@ def pictures(classes: Sequence[str] = CLASSES, counts: Mapping[str, int] = COUNT
     """Return a data set; the same each time."""
     rng = np.random.default_rng(0)
     return {
-        f"{part}/{label}/{i:02}.jpg": jpeg(rng)
-        for part, count in counts.items()
+        f"{section}/{label}/{i:02}.jpg": jpeg(rng)
+        for section, count in counts.items()
         for label in classes
         for i in range(count)
     }
@@ -82,54 +82,54 @@ def tar_bytes(files: Files) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
         for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+            tar_info = tarfile.TarInfo(name)
+            tar_info.size = len(content)
+            tar.addfile(tar_info, io.BytesIO(content))
     return file.getvalue()
 
 
 def by_class(files: Files, part: str) -> dict[str, dict[str, bytes]]:
     """Return the images of a part by class, with names that only say which."""
-    found: dict[str, dict[str, bytes]] = {}
+    collected: dict[str, dict[str, bytes]] = {}
     for path, content in files.items():
         if path.startswith(f"{part}/"):
             _, label, name = path.split("/")
-            found.setdefault(label, {})[name] = content
-    return found
+            collected.setdefault(label, {})[name] = content
+    return collected
 
 
 def write_class_tars(root: Path, files: Files | None = None) -> Path:
     """Write train/ and val/ with a tar per class."""
-    for part in COUNTS:
-        for label, images in by_class(files or pictures(), part).items():
-            write_tar(root / part / f"{label}.tar", images)
+    for section in COUNTS:
+        for label, images in by_class(files or pictures(), section).items():
+            write_tar(root / section / f"{label}.tar", images)
     return root
 
 
 def write_split_tars(root: Path, files: Files | None = None) -> Path:
     """Write train.tar and val.tar with class folders inside."""
-    for part in COUNTS:
-        chosen = {name: content for name, content in (files or pictures()).items() if name.startswith(f"{part}/")}
-        write_tar(root / f"{part}.tar", chosen)
+    for section in COUNTS:
+        chosen = {name: content for name, content in (files or pictures()).items() if name.startswith(f"{section}/")}
+        write_tar(root / f"{section}.tar", chosen)
     return root
 
 
 def write_nested_tars(root: Path, files: Files | None = None) -> Path:
     """Write one tar of class tars for training, as ImageNet is distributed, and the like for validation."""
-    for part in COUNTS:
-        inner = {f"{label}.tar": tar_bytes(images) for label, images in by_class(files or pictures(), part).items()}
-        write_tar(root / f"ILSVRC2012_img_{part}.tar", inner)
+    for section in COUNTS:
+        inner = {f"{label}.tar": tar_bytes(images) for label, images in by_class(files or pictures(), section).items()}
+        write_tar(root / f"ILSVRC2012_img_{section}.tar", inner)
     return root
 
 
 def write_shards(root: Path, files: Files | None = None, labels: str = "cls") -> Path:
     """Write WebDataset shards, two of each part."""
-    for part in COUNTS:
+    for section in COUNTS:
         samples = [
             (f"{number}_{k}_{name.partition('.')[0]}", k, content)
             for number, (k, (name, content)) in enumerate(
                 (k, item)
-                for k, images in enumerate(by_class(files or pictures(), part).values())
+                for k, images in enumerate(by_class(files or pictures(), section).values())
                 for item in images.items()
             )
         ]
@@ -138,17 +138,17 @@ def write_shards(root: Path, files: Files | None = None, labels: str = "cls") ->
             for key, k, content in samples[shard::2]:
                 inside[f"{key}.jpg"] = content
                 inside[f"{key}.{labels}"] = str(k).encode() if labels == "cls" else json.dumps({"label": k}).encode()
-            write_tar(root / f"imagenet-{part}-{shard:04}.tar", inside)
+            write_tar(root / f"imagenet-{section}-{shard:04}.tar", inside)
     return root
 
 
 def write_parquet(root: Path, files: Files | None = None, image: str = "image", label: str = "label") -> Path:
     """Write parquet files as the hub has them."""
     (root / "data").mkdir(parents=True)
-    for part, name in (("train", "train"), ("val", "validation")):
+    for section, name in (("train", "train"), ("val", "validation")):
         rows = [
             ({"bytes": content, "path": file}, k)
-            for k, images in enumerate(by_class(files or pictures(), part).values())
+            for k, images in enumerate(by_class(files or pictures(), section).values())
             for file, content in images.items()
         ]
         table = pa.table({image: [row[0] for row in rows], label: [row[1] for row in rows]})
@@ -172,11 +172,11 @@ def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "cifar1
         return hashlib.md5((folder / name).read_bytes()).hexdigest()
 
     for files in ("train_list", "test_list"):
-        known = []
+        collected = []
         for name, _ in getattr(published, files):
             pixels = rng.integers(0, 256, (images, 3072), dtype=np.uint8)
-            known.append([name, write(name, {"data": pixels, labels: [i % classes for i in range(images)]})])
-        monkeypatch.setattr(published, files, known)
+            collected.append([name, write(name, {"data": pixels, labels: [i % classes for i in range(images)]})])
+        monkeypatch.setattr(published, files, collected)
     meta = {published.meta["key"]: [f"class{k}" for k in range(classes)]}
     md5 = write(published.meta["filename"], meta)
     monkeypatch.setattr(published, "meta", published.meta | {"md5": md5})

@@ -39,7 +39,7 @@ class Mark:
     @property
     def told(self) -> dict[str, str]:
         """What hovering says, by title."""
-        pairs = (part.partition(": ") for part in (self.description or "").split("; "))
+        pairs = (section.partition(": ") for section in (self.description or "").split("; "))
         return {name: value.replace("−", "-") for name, _, value in pairs}
 
 
@@ -93,20 +93,27 @@ def spec_of(chart: alt.LayerChart) -> Json:
 def scene(figure: alt.LayerChart | Json, **params: object) -> Scene:
     """Draw a figure as wide as files have it, with some of its parameters set."""
     spec = figure if isinstance(figure, dict) else spec_of(figure)
-    known = spec.get("params", [])
-    assert params.keys() <= {one["name"] for one in known}
-    known = [one | {"value": params[one["name"]]} if one["name"] in params else one for one in known]
-    spec = {**spec, "params": known, "width": FILE_WIDTH if spec["width"] == "container" else spec["width"]}
-    graph = vl_convert.vegalite_to_scenegraph(spec, vl_version=VEGA_LITE_VERSION, config=TOLD)
-    found = list(_leaves(graph["scenegraph"], "", 0.0, 0.0))
-    labels = [
-        str(item["text"]) for where, items in _texts(found, "legend-label") for item in items if "legend" in where
+    get_result = spec.get("params", [])
+    assert params.keys() <= {first["name"] for first in get_result}
+    get_result = [
+        first | {"value": params[first["name"]]} if first["name"] in params else first for first in get_result
     ]
-    symbols = [Mark("symbol", (item,)) for _, role, _, items in found if role == "legend-symbol" for item in items]
-    names = {axis: _joined(found, f"axis {side}", "axis-title") for axis, side in SIDES.items()}
-    scales = {axis: _scale(spec, axis, found, bool(params.get(f"log{axis}"))) for axis in SIDES}
+    spec = {**spec, "params": get_result, "width": FILE_WIDTH if spec["width"] == "container" else spec["width"]}
+    graph = vl_convert.vegalite_to_scenegraph(spec, vl_version=VEGA_LITE_VERSION, config=TOLD)
+    leaves_result = list(_leaves(graph["scenegraph"], "", 0.0, 0.0))
+    labels = [
+        str(item["text"])
+        for folder, items in _texts(leaves_result, "legend-label")
+        for item in items
+        if "legend" in folder
+    ]
+    symbols = [
+        Mark("symbol", (item,)) for _, role, _, items in leaves_result if role == "legend-symbol" for item in items
+    ]
+    names = {axis: _joined(leaves_result, f"axis {side}", "axis-title") for axis, side in SIDES.items()}
+    scales = {axis: _scale(spec, axis, leaves_result, bool(params.get(f"log{axis}"))) for axis in SIDES}
     entries = dict(zip(labels[len(labels) - len(symbols) :], symbols, strict=True))
-    return Scene(tuple(_marks(found)), entries, names, _joined(found, "title", "title-text"), scales)
+    return Scene(tuple(_marks(leaves_result)), entries, names, _joined(leaves_result, "title", "title-text"), scales)
 
 
 SIDES = {"x": "bottom", "y": "left"}
@@ -139,28 +146,30 @@ def _marks(found: list[Leaf]) -> Iterator[Mark]:
 
 
 def _texts(found: list[Leaf], role: str) -> list[tuple[str, list[Json]]]:
-    return [(part, items) for part, at, _, items in found if at == role]
+    return [(section, items) for section, at, _, items in found if at == role]
 
 
 def _joined(found: list[Leaf], part: str, role: str) -> str:
-    return " ".join(str(item["text"]) for where, items in _texts(found, role) if where == part for item in items)
+    return " ".join(str(item["text"]) for folder, items in _texts(found, role) if folder == part for item in items)
 
 
 def _scale(
     spec: Json, axis: str, found: list[Leaf], log: bool
 ) -> tuple[tuple[float, float], tuple[float, float], bool]:
     """Return two pixels with what they stand for: the ends that a figure declares, else those of its labels."""
-    places = [layer["encoding"].get(axis, {}) for layer in spec["layer"]]
-    scales = [place.get("scale") or {} for place in places if place.get("type") == "quantitative"]
+    gets = [layer["encoding"].get(axis, {}) for layer in spec["layer"]]
+    scales = [location.get("scale") or {} for location in gets if location.get("type") == "quantitative"]
     declared = next((scale for scale in scales if "domain" in scale), None)
     if declared:
         low, high = declared["domain"]
         ends = (0.0, float(spec["width"])) if axis == "x" else (float(spec["height"]), 0.0)
         return (ends[0], low), (ends[1], high), declared.get("type") == "log"
-    labels = [item for part, items in _texts(found, "axis-label") if part == f"axis {SIDES[axis]}" for item in items]
-    known = [(item[axis] - 0.5, _number(item["text"])) for item in labels]
-    known = [(pixel, value) for pixel, value in known if value is not None] or [(0.0, 0.0), (1.0, 0.0)]
-    return known[0], known[-1], log
+    labels = [
+        item for section, items in _texts(found, "axis-label") if section == f"axis {SIDES[axis]}" for item in items
+    ]
+    values = [(item[axis] - 0.5, _number(item["text"])) for item in labels]
+    values = [(pixel, value) for pixel, value in values if value is not None] or [(0.0, 0.0), (1.0, 0.0)]
+    return values[0], values[-1], log
 
 
 def _number(text: object) -> float | None:

@@ -52,9 +52,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _assign_work_unit(self, node: Any) -> None:
             """Assign the first unit of the kind that this process is for, or of the other where none is left."""
-            wanted = self.nodes.index(node) < clusters
+            holds = self.nodes.index(node) < clusters
             units = self.workqueue
-            unit = next((unit for unit in units if _is_test(unit) == wanted), next(iter(units)))
+            unit = next((unit for unit in units if _is_test(unit) == holds), next(iter(units)))
             units.move_to_end(unit, last=False)
             super()._assign_work_unit(node)
 

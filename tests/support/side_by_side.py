@@ -104,9 +104,9 @@ def full_with(most: int) -> None:
 def half_written(*_: Any) -> None:
     """Be killed with half of a checkpoint on disk."""
     state, path = _
-    with io.BytesIO() as whole:
-        torch.save(state, whole)
-        Path(path).write_bytes(whole.getvalue()[: whole.tell() // 2])
+    with io.BytesIO() as bytes_io:
+        torch.save(state, bytes_io)
+        Path(path).write_bytes(bytes_io.getvalue()[: bytes_io.tell() // 2])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -132,27 +132,27 @@ def say_groups(trial: Trial, group: ProcessGroup) -> Any:
     trainer = prepare(RunDir(Path(trial.run)).spec(), CPU, trial.execution(), group)
     trainer.network = group.wrap(trainer.model)
     trainer.train_step(0.25, trainer.task.batches(1))
-    held = {id(p): (g["lr"], g["weight_decay"]) for g in trainer.optimizer.param_groups for p in g["params"]}
-    named = parameters(trainer.model)
-    assert len(held) == len(named)
-    kinds = sorted({type(trainer.network).__name__, *(type(p).__name__ for p in named.values())})
-    return {"kinds": kinds, "groups": {name: held[id(parameter)] for name, parameter in named.items()}}
+    mapping = {id(p): (g["lr"], g["weight_decay"]) for g in trainer.optimizer.param_groups for p in g["params"]}
+    parameters_result = parameters(trainer.model)
+    assert len(mapping) == len(parameters_result)
+    kinds = sorted({type(trainer.network).__name__, *(type(p).__name__ for p in parameters_result.values())})
+    return {"kinds": kinds, "groups": {name: mapping[id(parameter)] for name, parameter in parameters_result.items()}}
 
 
 def say_weights(trial: Trial, group: ProcessGroup) -> Any:
     """Return the hash of the initial weights, how many numbers of them are here, and where they all were once."""
     spec = RunDir(Path(trial.run)).spec()
-    whole: list[str] = []
+    collected: list[str] = []
     shard = ProcessGroup.shard
 
     def look(self: ProcessGroup, model: Network, precision: Precision) -> None:
-        whole.extend(parameter.device.type for parameter in model.parameters())
+        collected.extend(parameter.device.type for parameter in model.parameters())
         shard(self, model, precision)
 
     ProcessGroup.shard = look  # type: ignore[method-assign]
     model = initial_network(spec, CPU, group, sharded=bool(trial.sharded))
-    here = sum(getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters())
-    return {"sha256": checkpoint.weights_sha256(model), "here": here, "whole": sorted(set(whole))}
+    total = sum(getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters())
+    return {"sha256": checkpoint.weights_sha256(model), "here": total, "whole": sorted(set(collected))}
 
 
 def say_memory(trial: Trial, group: ProcessGroup) -> Any:
@@ -170,7 +170,7 @@ def say_memory(trial: Trial, group: ProcessGroup) -> Any:
     for step in (1, 2):
         trainer.train_step(0.25, trainer.task.batches(step))
     trainer.evaluate()
-    most = peak_resident_bytes()
+    peak_resident_bytes_result = peak_resident_bytes()
     if trial.sharded:
         if group.is_leader:
             run.claim({}, after=0)
@@ -179,7 +179,13 @@ def say_memory(trial: Trial, group: ProcessGroup) -> Any:
         checkpoint.restore(checkpoint.load(run.attempt(1)) if group.is_leader else None, trainer)
     saved = peak_resident_bytes()
     return {
-        key: value - before for key, value in {"weights": weights, "built": built, "most": most, "saved": saved}.items()
+        key: value - before
+        for key, value in {
+            "weights": weights,
+            "built": built,
+            "most": peak_resident_bytes_result,
+            "saved": saved,
+        }.items()
     }
 
 
@@ -254,21 +260,21 @@ def make(told: dict[str, Any]) -> list[str]:
     children = []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(trial.world):
-            said, say = os.pipe()
+            messages, log = os.pipe()
             pid = os.fork()
             if pid == 0:
                 try:
-                    take_part(trial, rank, f"{folder}/meeting", lambda text: os.write(say, text.encode()))  # noqa: B023
+                    take_part(trial, rank, f"{folder}/meeting", lambda text: os.write(log, text.encode()))  # noqa: B023
                 except LostProcessError as error:
-                    os.write(say, f"lost: {error}".encode())
+                    os.write(log, f"lost: {error}".encode())
                 except BaseException:
-                    os.write(say, traceback.format_exc().encode())
+                    os.write(log, traceback.format_exc().encode())
                 os._exit(0)
-            os.close(say)
-            children.append((pid, said))
+            os.close(log)
+            children.append((pid, messages))
         ends = []
-        for pid, said in children:
-            with os.fdopen(said) as pipe:
+        for pid, messages in children:
+            with os.fdopen(messages) as pipe:
                 text = pipe.read()
             ends.append(text or {0: "ended", signal.SIGKILL: "killed"}.get(os.waitpid(pid, 0)[1], "?"))
     return ends

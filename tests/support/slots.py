@@ -38,8 +38,8 @@ def attempt_with_checkpoint(results: Path, but: str = "") -> Attempt:
     """Wait for a run that has trained to its first checkpoint."""
 
     def look() -> Attempt | None:
-        found = [run.attempt(1) for run in runs_in(results) if run.id != but]
-        return next((attempt for attempt in found if attempt.has_checkpoint()), None)
+        attempts = [run.attempt(1) for run in runs_in(results) if run.id != but]
+        return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
 
     attempt = wait_for(look, "a checkpoint")
     assert isinstance(attempt, Attempt)

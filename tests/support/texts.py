@@ -16,12 +16,12 @@ GPT2_SIZE = 50257
 def paragraphs(size: int, seed: int = 0) -> str:
     """Return text of about so many bytes, paragraph by paragraph, no two alike."""
     text = "\n\n".join(TOPICS).split("\n\n")
-    parts, length = list[str](), 0
+    sections, length = list[str](), 0
     while length < size:
-        k = len(parts) + seed
-        parts.append(f"{text[k * 7919 % len(text)]} ({k})")
-        length += len(parts[-1]) + 2
-    return "\n\n".join(parts)
+        k = len(sections) + seed
+        sections.append(f"{text[k * 7919 % len(text)]} ({k})")
+        length += len(sections[-1]) + 2
+    return "\n\n".join(sections)
 
 
 def small_tokenizer() -> Tokenizer:
@@ -35,9 +35,9 @@ def gpt2_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     trained = train_bpe(TOPICS, 3000)
     vocab = {letter: k for k, letter in enumerate(letters)}
     merges = list[tuple[str, str]]()
-    more = ((a + b, c) for a, b, c in product(letters, repeat=3))
-    needed = (pair for a, b in islice(product(letters, repeat=2), 40_000) for pair in [(a, b)])
-    for first, second in (*trained.merges, *needed, *islice(more, 60_000)):
+    values = ((a + b, c) for a, b, c in product(letters, repeat=3))
+    items = (pair for a, b in islice(product(letters, repeat=2), 40_000) for pair in [(a, b)])
+    for first, second in (*trained.merges, *items, *islice(values, 60_000)):
         if len(merges) == 50_000:
             break
         if first in vocab and first + second not in vocab:

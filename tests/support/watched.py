@@ -80,12 +80,12 @@ def watcher(results: Path) -> Watcher:
 
 def rested(watch: Watcher) -> Watcher:
     """Have a watcher that rests from what it has read and judged rest no more."""
-    for rest in (
+    for remaining in (
         watch._waiting_throttle,
         watch._selection_throttle,
-        *(known.throttle for known in watch._families.values()),
+        *(reference.throttle for reference in watch._families.values()),
     ):
-        rest.ready_at_s = 0.0
+        remaining.ready_at_s = 0.0
     return watch
 
 
@@ -99,7 +99,7 @@ def judged(watch: Watcher) -> ViewModel:
 
 
 def family(view: ViewModel, strategy: str = "standard") -> FamilyView:
-    return next(found for found in view.families if found.study.strategy == strategy)
+    return next(result for result in view.families if result.study.strategy == strategy)
 
 
 # --- a terminal -----------------------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ class Terminal:
         self._tmux("kill-server")
 
     def _tmux(self, *words: str) -> str:
-        done = subprocess.run(["tmux", "-L", self._name, *words], capture_output=True, text=True, check=True)
-        return done.stdout
+        completed = subprocess.run(["tmux", "-L", self._name, *words], capture_output=True, text=True, check=True)
+        return completed.stdout
 
     def type(self, text: str) -> None:
         """Type a line."""
@@ -148,11 +148,11 @@ class Terminal:
 
     def wait_for(self, pattern: str) -> str:
         """Return what is seen once a pattern is among it."""
-        found: list[str] = wait_for(
+        for_result: list[str] = wait_for(
             lambda: [text for text in [self.seen()] if re.search(pattern, text, re.MULTILINE)],
             pattern,
         )
-        return found[0]
+        return for_result[0]
 
     def resize(self, width: int, height: int) -> None:
         """Have the terminal be of another size."""

@@ -65,11 +65,11 @@ def test_attention_to_two_tokens_is_as_quadrature_has_it() -> None:
     for b_1, t_1, b_2, t_2 in np.ndindex(2, 2, 2, 2):
         read_from = source.reshape(2, 2, 2, 2)[b_1, :, b_2]
         difference = sign @ read_from @ sign
-        within = [sign @ source.reshape(2, 2, 2, 2)[b, :, b] @ sign for b in (b_1, b_2)]
+        values = [sign @ source.reshape(2, 2, 2, 2)[b, :, b] @ sign for b in (b_1, b_2)]
         covariance = variance * difference * query[2 * b_1 + t_1, 2 * b_2 + t_2]
-        first = math.sqrt(variance * within[0]) * node[:, None]
-        rest = variance * within[1] - covariance**2 / (variance * within[0])
-        second = covariance / (variance * within[0]) * first + math.sqrt(max(rest, 0.0)) * node
+        first = math.sqrt(variance * values[0]) * node[:, None]
+        remaining = variance * values[1] - covariance**2 / (variance * values[0])
+        second = covariance / (variance * values[0]) * first + math.sqrt(max(remaining, 0.0)) * node
         omega = [1 / (1 + np.exp(-np.multiply.outer(sign, logit))) for logit in (first, second)]
         exact_weights[b_1, t_1, :, b_2, t_2] = np.einsum("sab,uab,ab->su", *np.broadcast_arrays(*omega), share)
         turn = (share * omega[0].prod(0) * omega[1].prod(0)).sum() * difference
@@ -105,9 +105,11 @@ def test_attention_to_more_tokens_is_as_with_queries_and_keys_of_many_channels(c
 
 
 def test_what_is_certain_has_no_scatter() -> None:
-    one = sample_attention(np.eye(2), np.eye(2), 2.0, 2, causal=False, draws=4, rng=np.random.default_rng(0))
-    assert (one.weights == 1).all()
-    assert not one.slopes.any()
+    sample_attention_result = sample_attention(
+        np.eye(2), np.eye(2), 2.0, 2, causal=False, draws=4, rng=np.random.default_rng(0)
+    )
+    assert (sample_attention_result.weights == 1).all()
+    assert not sample_attention_result.slopes.any()
 
     equal = sample_attention(
         correlations(4), np.ones((6, 6)), 2.0, 2, causal=False, draws=4, rng=np.random.default_rng(0)
@@ -128,7 +130,7 @@ def test_what_is_certain_has_no_scatter() -> None:
 @pytest.mark.usefixtures("statistics")
 def test_attention_tends_to_that_of_gaussian_logits_like_one_over_the_channels() -> None:
     """Of the package's module, on tokens whose kernel is exact; their logits are wide, so that their shape counts."""
-    T, heads, variance, found = 4, 4, 4.0, Means()
+    T, heads, variance, result = 4, 4, 4.0, Means()
     correlation = correlations(T)
     limit = sample_attention(
         correlation, correlation, variance, 1, causal=False, draws=2**16, rng=np.random.default_rng(0)
@@ -145,8 +147,8 @@ def test_attention_tends_to_that_of_gaussian_logits_like_one_over_the_channels()
         covariance = variance * np.einsum("tu,sv->tsuv", correlation, correlation).reshape(T**2, T**2)
         flat = omega.reshape(-1, T**2)
         products = (flat[:, :, None] * flat[:, None] - covariance)[:, *np.triu_indices(T**2)]
-        found.add(channels, without(excess, products))
-    power, error = found.power()
+        result.add(channels, without(excess, products))
+    power, error = result.power()
     assert abs(power + 1) < 3 * error < 0.25, (power, error)
 
 
@@ -154,9 +156,9 @@ def attended(module: Attention, qkv: Tensor, tokens: Tensor) -> tuple[Array, Arr
     """Return the logits and the weights of a module with so many initial values, (N, B, H, T, T)."""
 
     def one(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        with Recorder() as seen:
+        with Recorder() as recorder:
             functional_call(module, {"qkv": values}, (tokens,))
-        return seen.queries[0], seen.keys[0], seen.weights[0]
+        return recorder.queries[0], recorder.keys[0], recorder.weights[0]
 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         queries, keys, weights = vmap(one, chunk_size=100)(qkv)
@@ -222,26 +224,26 @@ ATTENTIONS = {
 def logits(spec: ModelSpec, inputs: Inputs, count: int, which: str) -> Logits:
     """Return the logits of so many new networks."""
     index, query, source = ATTENTIONS[which]
-    seen = forward(drawn(spec, 0.0, count, first_seed=1000 * spec.width), inputs)
-    q, k = seen.queries[index], seen.keys[index]
+    forward_result = forward(drawn(spec, 0.0, count, first_seed=1000 * spec.width), inputs)
+    q, k = forward_result.queries[index], forward_result.keys[index]
     omega = q @ k.mT / math.sqrt(q.shape[-1])
     hidden = torch.ones(omega.shape[-2:]).triu(1).bool() if which == "decoder" else torch.tensor(False)
-    torch.testing.assert_close(seen.weights[index], torch.softmax(omega.masked_fill(hidden, -math.inf), -1))
+    torch.testing.assert_close(forward_result.weights[index], torch.softmax(omega.masked_fill(hidden, -math.inf), -1))
     deviation = 0.5 if which == "vision" else 0.02**2 * spec.width
-    return Logits(array(omega) / deviation, seen.normalised[query], seen.normalised[source])
+    return Logits(array(omega) / deviation, forward_result.normalised[query], forward_result.normalised[source])
 
 
 @pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize("which", ATTENTIONS)
 def test_logits_have_the_covariance_of_two_kernels_and_heads_are_independent(which: str) -> None:
     if which == "vision":
-        it = logits(vit(32, tokens=4), noise(4), 1500, which)
+        logits_result = logits(vit(32, tokens=4), noise(4), 1500, which)
     else:
-        words = torch.tensor([[5, 6, 5, 7], [6, 8, 9, 9]]), torch.tensor([[7, 6, 7], [9, 5, 10]])
-        it = logits(encdec(32), words, 1200, which)
-    N, B, H, T, S = it.omega.shape
-    flat_NHX = it.omega.transpose(0, 2, 1, 3, 4).reshape(N, H, -1)
-    covariance_NXX = it.covariance().reshape(N, B * T * S, -1)
+        values = torch.tensor([[5, 6, 5, 7], [6, 8, 9, 9]]), torch.tensor([[7, 6, 7], [9, 5, 10]])
+        logits_result = logits(encdec(32), values, 1200, which)
+    N, B, H, T, S = logits_result.omega.shape
+    flat_NHX = logits_result.omega.transpose(0, 2, 1, 3, 4).reshape(N, H, -1)
+    covariance_NXX = logits_result.covariance().reshape(N, B * T * S, -1)
     upper = np.triu_indices(B * T * S)
     assert_no_mean(flat_NHX.mean(1))
     of_one_head = np.einsum("nhx,nhy->nxy", flat_NHX, flat_NHX) / H
@@ -251,8 +253,8 @@ def test_logits_have_the_covariance_of_two_kernels_and_heads_are_independent(whi
     error = share.std() / math.sqrt(N)
     assert abs(share.mean() - 1) < 3 * error < 0.04
 
-    some, others = flat_NHX[:, :2], flat_NHX[:, 2:]
-    assert_no_mean((some[:, :, :, None] * others[:, :, None]).mean(1)[:, *upper])
+    subset, others = flat_NHX[:, :2], flat_NHX[:, 2:]
+    assert_no_mean((subset[:, :, :, None] * others[:, :, None]).mean(1)[:, *upper])
     squares_NHX = flat_NHX**2 - np.einsum("nxx->nx", covariance_NXX)[:, None]
     assert_no_mean((squares_NHX[:, :2] * squares_NHX[:, 2:]).mean(1))
 
@@ -260,25 +262,25 @@ def test_logits_have_the_covariance_of_two_kernels_and_heads_are_independent(whi
 @pytest.mark.usefixtures("statistics")
 def test_excess_kurtosis_of_normal_weights_is_6_over_the_channels() -> None:
     """And the squares of two logits of one query, with keys of correlation rho, have 2 (1 + 2 rho^2) / C in common."""
-    words = (
+    values = (
         4 + torch.randperm(52, generator=torch.Generator().manual_seed(0))[:32].reshape(2, 16),
         torch.tensor([[4], [5]]),
     )
     fourth, shared = Means(), Means()
     for width in (16, 32, 64, 128):
-        it = logits(encdec(width), words, 400, "encoder")
-        unit = it.unit()
+        logits_result = logits(encdec(width), values, 400, "encoder")
+        unit = logits_result.unit()
         fourth.add(width // 4, (unit**4).mean((1, 2, 3, 4))[:, None] - 3)
-        correlation = np.einsum("nasau->nasu", kernel(it.source).reshape(400, 2, 16, 2, 16))
+        correlation = np.einsum("nasau->nasu", kernel(logits_result.source).reshape(400, 2, 16, 2, 16))
         size = np.sqrt(np.einsum("nass->nas", correlation))
         expected = 1 + 2 * (correlation / (size[..., None] * size[..., None, :])) ** 2
         squares = np.einsum("nahts,nahtu->nasu", unit**2, unit**2) / (4 * 16)
         off = ~np.eye(16, dtype=bool)
         shared.add(width // 4, ((squares / expected)[..., off]).mean((1, 2))[:, None] - 1)
-    for found, at_one_channel in ((fourth, 6), (shared, 2)):
-        for channels, mean, error in zip(found.width, found.mean, found.error, strict=True):
+    for result, at_one_channel in ((fourth, 6), (shared, 2)):
+        for channels, mean, error in zip(result.width, result.mean, result.error, strict=True):
             assert abs(mean[0] - at_one_channel / channels) < 3.5 * error[0], channels
-        power, error = found.power()
+        power, error = result.power()
         assert abs(power + 1) < 3 * error < 0.2, (power, error)
 
 
@@ -287,13 +289,13 @@ def test_excess_kurtosis_of_uniform_weights_is_smaller_by_one_over_n() -> None:
     """A sum of s_i times uniform weights has a kurtosis of 3 - (6/5) sum s_i^4 / (sum s_i^2)^2."""
     excess = Means()
     for width in (16, 32, 64, 128):
-        it = logits(vit(width, tokens=16), noise(16), 400, "vision")
-        query = array(it.query)
+        logits_result = logits(vit(width, tokens=16), noise(16), 400, "vision")
+        query = array(logits_result.query)
         kurtosis = 3 - 1.2 * (query**4).sum(-1) / (query**2).sum(-1) ** 2
         expected = (np.einsum("nat,nas->nats", kurtosis, kurtosis) - 3) * 4 / width
-        measured = (it.unit() ** 4).mean(2) - 3
-        both = np.stack((measured, measured - expected, expected), 1).mean((-1, -2, -3))
-        excess.add(width // 4, both)
+        measured = (logits_result.unit() ** 4).mean(2) - 3
+        mean_result = np.stack((measured, measured - expected, expected), 1).mean((-1, -2, -3))
+        excess.add(width // 4, mean_result)
     for channels, mean, error in zip(excess.width, excess.mean, excess.error, strict=True):
         assert abs(mean[1]) < 3.5 * error[1], channels
     assert excess.mean[0][0] < 6 / 4 - 3 * excess.error[0][0]  # of normal weights

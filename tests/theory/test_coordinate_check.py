@@ -41,20 +41,22 @@ def groups(node: Json, role: str) -> Iterator[Json]:
     if node.get("role") == role:
         yield node
     elif node.get("marktype") == "group":
-        yield from (found for item in node["items"] for child in item["items"] for found in groups(child, role))
+        yield from (group for item in node["items"] for child in item["items"] for group in groups(child, role))
 
 
 @cache
 def scene() -> Json:
     check = made_check()
-    drawn = coordinates_figure(check.about, check.widths, check.curves)
-    return vl_convert.vegalite_to_scenegraph(drawn.spec, vl_version=VEGA_LITE_VERSION, config=CONFIG)["scenegraph"]
+    coordinates_figure_result = coordinates_figure(check.about, check.widths, check.curves)
+    return vl_convert.vegalite_to_scenegraph(
+        coordinates_figure_result.spec, vl_version=VEGA_LITE_VERSION, config=CONFIG
+    )["scenegraph"]
 
 
 def texts(node: Json, role: str = "") -> list[str]:
-    found = [node["items"]] if node["marktype"] == "text" and role in ("", node["role"]) else []
+    values = [node["items"]] if node["marktype"] == "text" and role in ("", node["role"]) else []
     inner = [child for item in node["items"] for child in item.get("items", ())] if node["marktype"] == "group" else []
-    return [str(item["text"]) for items in found for item in items] + [text for n in inner for text in texts(n, role)]
+    return [str(item["text"]) for items in values for item in items] + [text for n in inner for text in texts(n, role)]
 
 
 def axis(role: str, along: str) -> list[tuple[float, float]]:
@@ -80,10 +82,10 @@ def panels() -> list[list[Line]]:
     """Return the lines of each panel, row by row, in the order in which they are drawn."""
     (cells,) = (node for node in groups(scene(), "scope") if node.get("name") == "cell")
     x, y = axis("column-footer", "x"), axis("row-header", "y")
-    found = []
+    collected = []
     for cell in cells["items"]:
         marks = [m for node in cell["items"] if node["marktype"] == "group" for m in groups(node, "mark")]
-        found.append(
+        collected.append(
             [
                 Line(
                     line["items"][0]["stroke"],
@@ -96,7 +98,7 @@ def panels() -> list[list[Line]]:
                 if line["marktype"] == "line"
             ]
         )
-    return found
+    return collected
 
 
 def test_there_is_a_panel_for_each_strategy_and_step() -> None:
@@ -147,6 +149,6 @@ def test_the_legend_says_what_lines_are() -> None:
 def test_it_is_drawn_where_training_has_blown_up_too(tmp_path: Path, number: int) -> None:
     check = made_check()
     broken = {stage: tuple((math.nan,) * len(WIDTHS) for _ in rows) for stage, rows in check.curves[1].changes.items()}
-    curves = [replace(one, changes=broken) if one is check.curves[1] or number else one for one in check.curves]
+    curves = [replace(curve, changes=broken) if curve is check.curves[1] or number else curve for curve in check.curves]
     for path in coordinates_figure(check.about, check.widths, curves).save(tmp_path):
         assert path.stat().st_size > 1000

@@ -51,8 +51,8 @@ def test_text_has_the_powers_of_its_growing_variances(optimizer: str, root: floa
     expected = expectations(0.0, optimizer, TEXT, NARROW)  # type: ignore[arg-type]
     implied = {group: expected.contribution(group).implied_power(NARROW) for group in counts(TEXT)}
     # u has C_V, v has C_U, q has C_K C_U C_V, all of them 0.0004 n; the GELU of little is half of it.
-    orders = {Group.WE: 0, Group.PE: 0, Group.U: 1, Group.V: 1, Group.W: 1, Group.X: 1, Group.Q: 3, Group.K: 3}
-    assert implied == pytest.approx({group: root * order for group, order in orders.items()}, abs=0.05)
+    mapping = {Group.WE: 0, Group.PE: 0, Group.U: 1, Group.V: 1, Group.W: 1, Group.X: 1, Group.Q: 3, Group.K: 3}
+    assert implied == pytest.approx({group: root * order for group, order in mapping.items()}, abs=0.05)
 
 
 def test_text_under_standard_has_a_power_more_by_the_outputs_scale() -> None:
@@ -65,8 +65,8 @@ def test_text_under_standard_has_a_power_more_by_the_outputs_scale() -> None:
 
 def test_of_text_only_the_stems_change_by_a_power_that_is_known() -> None:
     expected = expectations(0.5, "adamw", TEXT, NARROW)
-    known = {stage: change.power for stage in expected.stages if (change := expected.change(stage))}
-    assert known == {"encoder.stem": -0.25, "decoder.stem": -0.25}
+    by_stage = {stage: change.power for stage in expected.stages if (change := expected.change(stage))}
+    assert by_stage == {"encoder.stem": -0.25, "decoder.stem": -0.25}
 
 
 def test_means_of_a_kernel_are_over_positions_and_over_pairs_of_samples() -> None:

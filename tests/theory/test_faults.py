@@ -40,12 +40,12 @@ def check(model: str, strategy: str = "ntk") -> CheckResult:
 @pytest.fixture(scope="module")
 def theory() -> Theory:
     """Return what predicts once for each model: no fault is planted in what is expected."""
-    known: dict[str, Expectations] = {}
+    collected: dict[str, Expectations] = {}
 
     def expected(plan: CheckPlan, probe: Probe) -> Expectations:
-        if plan.name not in known:
-            known[plan.name] = compute_expectations(plan, probe)
-        return known[plan.name]
+        if plan.name not in collected:
+            collected[plan.name] = compute_expectations(plan, probe)
+        return collected[plan.name]
 
     return expected
 
@@ -88,8 +88,8 @@ def activation(function: Callable[[Tensor], Tensor]) -> Plant:
 
 def attention(scale: float = 1.0, **instead: Any) -> Plant:
     def planted(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, p: float = 0.0, causal: bool = False) -> Tensor:
-        given = {"attn_mask": mask, "is_causal": causal} | instead
-        return ATTENTION(q, k, v, dropout_p=p, scale=scale / math.sqrt(q.shape[-1]), **given)
+        mapping = {"attn_mask": mask, "is_causal": causal} | instead
+        return ATTENTION(q, k, v, dropout_p=p, scale=scale / math.sqrt(q.shape[-1]), **mapping)
 
     return lambda patch: patch.setattr(F, "scaled_dot_product_attention", planted)
 
@@ -127,10 +127,10 @@ def raw_source(patch: Patch) -> None:
 
     def planted(self: EncDec, *rest: Any) -> None:
         right(self, *rest)
-        seen: list[Tensor] = []
-        self.encoder[-1].register_forward_hook(lambda module, inputs, output: seen.append(output))
+        collected: list[Tensor] = []
+        self.encoder[-1].register_forward_hook(lambda module, inputs, output: collected.append(output))
         for block in self.decoder:
-            block.register_forward_pre_hook(lambda module, inputs: (inputs[0], seen[-1], inputs[2]))
+            block.register_forward_pre_hook(lambda module, inputs: (inputs[0], collected[-1], inputs[2]))
 
     patch.setattr(EncDec, "__init__", planted)
 
@@ -192,9 +192,9 @@ def test_a_planted_fault_is_named_first(
     monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
     monkeypatch.setattr(scaling_check, "compute_expectations", theory)
     plant(monkeypatch)
-    found = check(model)
-    assert found.verdict is ExponentTest.OFF
-    assert found.findings[0].startswith(line), found.findings
+    check_result = check(model)
+    assert check_result.verdict is ExponentTest.OFF
+    assert check_result.findings[0].startswith(line), check_result.findings
 
 
 @pytest.mark.usefixtures("fast")
@@ -207,7 +207,9 @@ def test_a_planted_fault_is_named_first(
     ],
 )  # fmt: skip
 def test_nothing_is_found_in_layers_and_initial_values_that_are_right(model: str, strategy: str) -> None:
-    found = check(model, strategy).judgement
-    assert {row.name: row.verdict for row in found.layers} == dict.fromkeys([row.name for row in found.layers], "ok")
-    starts = {row.name: row.quantities["initial std"] for row in found.groups if "initial std" in row.quantities}
+    judgement = check(model, strategy).judgement
+    assert {row.name: row.verdict for row in judgement.layers} == dict.fromkeys(
+        [row.name for row in judgement.layers], "ok"
+    )
+    starts = {row.name: row.quantities["initial std"] for row in judgement.groups if "initial std" in row.quantities}
     assert {group: start.verdict for group, start in starts.items()} == dict.fromkeys(starts, "ok")

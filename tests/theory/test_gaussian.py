@@ -50,12 +50,12 @@ def test_gelu_and_its_slope_are_their_closed_forms(
     first: float, second: float, error: float, correlation: float
 ) -> None:
     kernel = covariance(first, second, correlation)
-    found, slopes = pair_expectations(GELU.sigma, kernel), pair_expectations(GELU.derivative, kernel)
+    result, slopes = pair_expectations(GELU.sigma, kernel), pair_expectations(GELU.derivative, kernel)
     for i in (0, 1):
         for j in (0, 1):
             variances = (kernel[i, i], kernel[j, j], kernel[i, j])
-            size = math.sqrt(found[i, i] * found[j, j])
-            assert found[i, j] == pytest.approx(gelu_gelu(*variances), abs=error * size)
+            size = math.sqrt(result[i, i] * result[j, j])
+            assert result[i, j] == pytest.approx(gelu_gelu(*variances), abs=error * size)
             assert slopes[i, j] == pytest.approx(slope_slope(*variances), abs=error)
 
 
@@ -63,12 +63,12 @@ def test_gelu_and_its_slope_are_their_closed_forms(
 @pytest.mark.parametrize(("first", "second"), [(0.4, 0.4), (0.01, 1.0), (4.0, 4.0)])
 def test_relu_and_its_slope_are_arc_cosine_kernels(first: float, second: float, correlation: float) -> None:
     kernel = covariance(first, second, correlation)
-    found, slopes = pair_expectations(RELU.sigma, kernel), pair_expectations(RELU.derivative, kernel)
+    result, slopes = pair_expectations(RELU.sigma, kernel), pair_expectations(RELU.derivative, kernel)
     angle, size = math.acos(correlation), math.sqrt(first * second)
     both_on = (math.pi - angle) / (2 * math.pi)
     expected = size * (math.sin(angle) / (2 * math.pi) + both_on * correlation)
-    assert found[0, 1] == found[1, 0] == pytest.approx(expected, abs=1e-12 * size)
-    assert np.diag(found) == pytest.approx(np.array([first, second]) / 2, rel=1e-12)
+    assert result[0, 1] == result[1, 0] == pytest.approx(expected, abs=1e-12 * size)
+    assert np.diag(result) == pytest.approx(np.array([first, second]) / 2, rel=1e-12)
     assert slopes[0, 1] == slopes[1, 0] == pytest.approx(both_on, abs=1e-8)  # rounding near a correlation of 1
     assert np.diag(slopes) == pytest.approx(0.5, abs=1e-8)
 
@@ -98,8 +98,8 @@ def test_kernels_of_many_positions_are_integrated_pair_by_pair() -> None:
     """Positions that are equal, opposite, independent, and one without any variance."""
     vectors = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.3, 0.4], [0.0, 0.0]])
     kernel = vectors @ vectors.T
-    found = pair_expectations(GELU.sigma, kernel)
+    pair_expectations_result = pair_expectations(GELU.sigma, kernel)
     for i in range(6):
         for j in range(6):
             expected = gelu_gelu(kernel[i, i], kernel[j, j], kernel[i, j])
-            assert found[i, j] == pytest.approx(expected, abs=1e-7)
+            assert pair_expectations_result[i, j] == pytest.approx(expected, abs=1e-7)

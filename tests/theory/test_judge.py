@@ -37,7 +37,7 @@ def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:
 def is_off(judgement: Judgement) -> set[str]:
     rows = (*judgement.groups, *judgement.stages, *judgement.layers)
     return {
-        f"{row.name}: {what}" for row in rows for what, q in row.quantities.items() if q.verdict is ExponentTest.OFF
+        f"{row.name}: {label}" for row in rows for label, q in row.quantities.items() if q.verdict is ExponentTest.OFF
     }
 
 
@@ -109,9 +109,9 @@ def test_one_of_several_tensors_speaks_for_its_group_and_is_named() -> None:
 
         return change
 
-    for field, what in (("stds", "the std of initial values"), ("factors", "the learning-rate factor")):
+    for field, label in (("stds", "the std of initial values"), ("factors", "the learning-rate factor")):
         line = findings(judged(expected, spoil(field)), 0.0)[0]
-        assert line.startswith(f"v: {what} scales as width^")
+        assert line.startswith(f"v: {label} scales as width^")
         assert line.endswith("in decoder.0.cross.v")
 
 
@@ -135,13 +135,13 @@ def test_what_layers_show_is_judged_at_each_place(layer: LayerCheck) -> None:
 
         return change
 
-    place = "blocks.0.attention.u" if layer is LayerCheck.GRADIENT else "blocks.1"
+    text = "blocks.0.attention.u" if layer is LayerCheck.GRADIENT else "blocks.1"
     for value in (right + 2 * tolerance or 1.0, math.nan):
         judgement = judged(expectations(0.0), spoil(value))
-        assert f"{layer}: {place}" in is_off(judgement)
+        assert f"{layer}: {text}" in is_off(judgement)
         assert judgement.verdict is ExponentTest.OFF
-        lines = [line for line in findings(judgement, 0.0) if place in line]
-        assert lines[0].startswith(place) or lines[0] == f"no gradient reaches {place}"
+        lines = [line for line in findings(judgement, 0.0) if text in line]
+        assert lines[0].startswith(text) or lines[0] == f"no gradient reaches {text}"
 
 
 def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:
@@ -176,9 +176,9 @@ def test_a_kernel_is_judged_by_its_power_its_value_and_between_samples() -> None
 
 def test_outputs_of_a_wrong_scale_are_put_down_to_the_head() -> None:
     def rescaled(m: Measurement) -> Measurement:
-        own, between = m.kernels["head"]
+        own_part, between = m.kernels["head"]
         gradients = {group: value * m.width for group, value in m.gradients.items()}
-        kernels = {**m.kernels, "head": (own * m.width, between * m.width)}
+        kernels = {**m.kernels, "head": (own_part * m.width, between * m.width)}
         return replace(m, kernels=kernels, gradients=gradients)
 
     judgement = judged(expectations(0.5, model=TEXT), rescaled)

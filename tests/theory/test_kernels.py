@@ -62,24 +62,25 @@ def test_stems_are_words_and_positions() -> None:
     spec = encdec(64)
     vision = vit_kernels(vit(64), dims(vit(64)), None, input_kernel(patches()), 2, draws=8).stages[0]
     assert vision.kernel.value == pytest.approx(input_kernel(patches()) + 4e-4 * same_position(2, 4), rel=1e-14)
-    for s, word in ((0.0, 1.0), (None, 4e-4)):
+    for s, token in ((0.0, 1.0), (None, 4e-4)):
         stems = {
             stage.name: stage.kernel.value
             for stage in encdec_kernels(spec, dims(spec), s, SOURCE.numpy(), PREVIOUS.numpy(), draws=8).stages
         }
         for name, ids in (("encoder.stem", SOURCE), ("decoder.stem", PREVIOUS)):
             same_word = np.equal.outer(ids.flatten(), ids.flatten())
-            expected, _ = normalised(word * same_word + 4e-4 * same_position(*ids.shape), spec.ln_eps)
+            expected, _ = normalised(token * same_word + 4e-4 * same_position(*ids.shape), spec.ln_eps)
             assert stems[name] == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_first_token_of_a_decoder_reads_itself_alone() -> None:
-    whole, first = (
+    complete, first = (
         encdec_kernels(encdec(64), dims(encdec(64)), 0.0, SOURCE.numpy(), previous.numpy(), draws=8)
         for previous in (PREVIOUS, PREVIOUS[:, :1])
     )
     of_whole, of_first = (
-        next(stage.kernel.value for stage in it.stages if stage.name == "decoder.0.attention") for it in (whole, first)
+        next(stage.kernel.value for stage in subject.stages if stage.name == "decoder.0.attention")
+        for subject in (complete, first)
     )
     assert of_whole[::2, ::2] == pytest.approx(of_first, rel=1e-12)
     stem = next(stage.kernel.value for stage in first.stages if stage.name == "decoder.stem")
@@ -98,8 +99,8 @@ def test_stated_errors_cover_what_sampling_misses() -> None:
         predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, seed=seed)
         pairs = [(a.kernel, b.kernel) for a, b in zip(predicted.stages[1:], exact.stages[1:], strict=True)]
         pairs += [(predicted.tangent[group], exact.tangent[group]) for group in BULK | {Group.PATCH, Group.PE}]
-        for estimate, known in pairs:
-            deviation = np.abs(estimate.value - known.value) / np.hypot(estimate.error, known.error)
+        for estimate, reference in pairs:
+            deviation = np.abs(estimate.value - reference.value) / np.hypot(estimate.error, reference.error)
             covered.append(deviation < student_t.ppf(0.975, REPLICAS - 1))
     share = np.mean(np.concatenate([c.flatten() for c in covered]))
     assert 0.925 < share < 0.985, share

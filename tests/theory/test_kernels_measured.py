@@ -119,23 +119,23 @@ STANDARD = Case(
     "case", [VISION, SHARP, LANGUAGE, STANDARD], ids=["vision", "sharp attention", "language", "standard language"]
 )
 def test_mean_kernels_and_tangent_kernels_tend_to_the_predicted_like_one_over_n(case: Case) -> None:
-    found, sampling = defaultdict(Means), defaultdict(float)
+    result, sampling = defaultdict(Means), defaultdict(float)
     for width in case.networks:
         ensemble, predicted = case.ensemble(width), case.predicted(width)
-        seen = forward(ensemble, case.inputs)
+        forward_result = forward(ensemble, case.inputs)
         grams = tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS])
         grams.pop(Group.HEAD_BIAS, None)  # the same in all networks
-        controls = case.controls(ensemble, seen)
-        for name, it in (*stages(case, seen, predicted), *tangents(grams, predicted)):
+        controls = case.controls(ensemble, forward_result)
+        for name, subject in (*stages(case, forward_result, predicted), *tangents(grams, predicted)):
             if name != "stem":  # it is one of the controls
-                found[name].add(width, without(relative(it.kernel, it.predicted), controls))
-                sampling[name] = it.error
+                result[name].add(width, without(relative(subject.kernel, subject.predicted), controls))
+                sampling[name] = subject.error
         for group, gram in grams.items():
             if group is not Group.HEAD:
-                found[f"{group}, two outputs"].add(width, of_two_outputs(gram, predicted.tangent[group]))
-    assert_tends_to_zero(found, case.resolution, sampling)
+                result[f"{group}, two outputs"].add(width, of_two_outputs(gram, predicted.tangent[group]))
+    assert_tends_to_zero(result, case.resolution, sampling)
     for group in case.signal:
-        power, error = found[f"tangent kernel of {group}"].power()
+        power, error = result[f"tangent kernel of {group}"].power()
         assert abs(power + 1) < 3 * error < 0.5, (group, power, error)
 
 
@@ -159,19 +159,19 @@ def test_kernels_of_networks_scatter_like_one_over_n_about_the_predicted_up_to_a
     squares, deviations = defaultdict(Means), defaultdict(Means)
     for width in case.networks:
         ensemble, predicted = case.ensemble(width), case.predicted(width)
-        seen, grams = forward(ensemble, case.inputs), {}
+        observed, grams = forward(ensemble, case.inputs), {}
         if not case.language:
             grams = tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS])
             del grams[Group.HEAD_BIAS]
-        for name, it in (*stages(case, seen, predicted), *tangents(grams, predicted)):
-            deviations[name].add(width, relative(it.kernel, it.predicted))
-            if name in seen.streams:
-                square_NPP = (it.kernel - it.predicted) ** 2
-                off_diagonal = ~np.eye(len(it.predicted), dtype=bool)
+        for name, subject in (*stages(case, observed, predicted), *tangents(grams, predicted)):
+            deviations[name].add(width, relative(subject.kernel, subject.predicted))
+            if name in observed.streams:
+                square_NPP = (subject.kernel - subject.predicted) ** 2
+                off_diagonal = ~np.eye(len(subject.predicted), dtype=bool)
                 squares[name].add(width, np.stack((square_NPP.mean((1, 2)), square_NPP[:, off_diagonal].mean(1)), 1))
     for name, means in squares.items():
-        for which in (0, 1):
-            power, error = means.power(which)
+        for choice in (0, 1):
+            power, error = means.power(choice)
             assert abs(power + 1) < 3 * error < 0.3, (name, power, error)
     assert_tends_to_zero(deviations, resolution=0.017)
 
@@ -182,11 +182,11 @@ def test_language_models_at_the_stds_of_the_package_are_as_predicted_up_to_a_wid
     case = Case(language=True, s=0.0, networks={64: 100, 128: 100, 256: 60, 512: 24, 1024: 10})
     deviations = defaultdict(Means)
     for width in case.networks:
-        predicted, seen = case.predicted(width), forward(case.ensemble(width), case.inputs)
-        for name, it in stages(case, seen, predicted):
-            deviations[name].add(width, relative(it.kernel, it.predicted))
+        predicted, observed = case.predicted(width), forward(case.ensemble(width), case.inputs)
+        for name, subject in stages(case, observed, predicted):
+            deviations[name].add(width, relative(subject.kernel, subject.predicted))
         assert predicted.contact is not None
-        deviations["contact"].add(width, read_logits(seen) / predicted.contact.logit.value - 1)
+        deviations["contact"].add(width, read_logits(observed) / predicted.contact.logit.value - 1)
     assert_tends_to_zero(deviations, resolution=0.017)
 
 
@@ -198,18 +198,18 @@ def read_logits(seen: Pass) -> Array:
 @pytest.mark.usefixtures("statistics")
 def test_tokens_that_the_decoder_reads_have_a_contact_term() -> None:
     case = replace(LANGUAGE, s=0.0, networks={32: 300, 64: 200, 128: 150})
-    words = sorted(set(PREVIOUS.flatten().tolist()))
-    at = [words.index(token) for token in PREVIOUS.flatten().tolist()]
+    tolist_result = sorted(set(PREVIOUS.flatten().tolist()))
+    at = [tolist_result.index(token) for token in PREVIOUS.flatten().tolist()]
     deviations = defaultdict(Means)
     for width in case.networks:
         ensemble, contact = case.ensemble(width), case.predicted(width).contact
         assert contact is not None
-        seen = forward(ensemble, case.inputs)
-        deviations["logit"].add(width, read_logits(seen) / contact.logit.value - 1)
-        of_both = jacobians(ensemble, case.inputs, words, "we")
+        forward_result = forward(ensemble, case.inputs)
+        deviations["logit"].add(width, read_logits(forward_result) / contact.logit.value - 1)
+        of_both = jacobians(ensemble, case.inputs, tolist_result, "we")
         of_head = torch.zeros_like(of_both)  # h / sqrt(n), by the column of the very word
-        for k, word in enumerate(words):
-            of_head[:, :, k, word] = seen.normalised["decoder.0.mlp"].flatten(1, 2) / math.sqrt(width)
+        for k, text in enumerate(tolist_result):
+            of_head[:, :, k, text] = forward_result.normalised["decoder.0.mlp"].flatten(1, 2) / math.sqrt(width)
         of_stem = of_both - of_head
         # At (p, q): in the component of the token read at q for p, and of that read at p for q.
         head_NPP = torch.stack([of_head[:, p, at] for p in range(len(at))], 1)
@@ -260,33 +260,33 @@ def test_standard_vision_models_have_the_kernels_of_s_0() -> None:
 def test_gradients_by_probes_are_those_of_all_weights() -> None:
     for case in (replace(VISION, networks={24: 2}), replace(LANGUAGE, networks={24: 2})):
         ensemble = case.ensemble(24)
-        by_probes, whole = (
-            tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS], whole=whole) for whole in (False, True)
+        by_probes, complete = (
+            tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS], whole=complete) for complete in (False, True)
         )
-        assert by_probes.keys() == whole.keys()
-        for group, gram in whole.items():
+        assert by_probes.keys() == complete.keys()
+        for group, gram in complete.items():
             assert by_probes[group] == pytest.approx(gram, rel=1e-4, abs=1e-5 * gram.max()), group
 
 
 @pytest.mark.usefixtures("statistics")
 def test_normalised_kernels_tend_to_the_predicted_like_one_over_n_where_eps_counts() -> None:
     """One token, so that nothing is sampled; eps is as large as G, so that the size of a token's F fluctuates too."""
-    inputs_PP, found = input_kernel(patches(1)), defaultdict(Means)
+    inputs_PP, result = input_kernel(patches(1)), defaultdict(Means)
     eps = float(inputs_PP[0, 0])
     for width, count in {16: 1000, 32: 1000, 64: 500, 128: 300}.items():
         spec = vit(width, tokens=1, ln_eps=eps)
         predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, draws=8)
-        seen = forward(drawn(spec, 0.0, count, first_seed=1000 * width), images(patches(1)))
+        forward_result = forward(drawn(spec, 0.0, count, first_seed=1000 * width), images(patches(1)))
         stem, head = predicted.stages[0].kernel.value, predicted.stages[-1].kernel.value
-        controls = upper(kernel(seen.streams["stem"]) - stem)
+        controls = upper(kernel(forward_result.streams["stem"]) - stem)
         for name, expected in (
             ("stem", ResidualStream(stem, {}).normalised(eps).kernel),
             ("blocks.0.mlp", head),
         ):
-            measured = relative(kernel(seen.normalised[name]), expected)
-            found[name].add(width, without(measured, controls))
-    for name, means in found.items():
-        for which in (0, 1):
-            power, error = means.power(which)
+            measured = relative(kernel(forward_result.normalised[name]), expected)
+            result[name].add(width, without(measured, controls))
+    for name, means in result.items():
+        for choice in (0, 1):
+            power, error = means.power(choice)
             assert abs(power + 1) < 3 * error < 0.2, (name, power, error)
-    assert_tends_to_zero(found, resolution=0.006)
+    assert_tends_to_zero(result, resolution=0.006)

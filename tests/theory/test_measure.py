@@ -62,7 +62,7 @@ def test_the_stages_of_a_vision_transformer_are_its_residual_stream() -> None:
     spec, probe = small_run("vit-digits")
     network = network_of(spec)
     assert isinstance(network, Vit)
-    seen = observe(network, probe)
+    observe_result = observe(network, probe)
     (images,) = probe.batch.inputs
     with torch.no_grad():
         stages = [F.linear(patchify(images, 4), network.patch) + network.pe]
@@ -71,16 +71,16 @@ def test_the_stages_of_a_vision_transformer_are_its_residual_stream() -> None:
         pooled = layer_norm(stages[-1], network.ln_eps).mean(1)
         stages.append(F.linear(pooled, network.head, network.head_bias))
     names = ["stem", "blocks.0.attention", "blocks.0.mlp", "blocks.1.attention", "blocks.1.mlp", "head"]
-    assert list(seen) == names
+    assert list(observe_result) == names
     for stage, name in zip(stages, names, strict=True):
-        torch.testing.assert_close(seen[name], stage)
+        torch.testing.assert_close(observe_result[name], stage)
 
 
 def test_the_stages_of_an_encoder_decoder_are_its_residual_streams() -> None:
     spec, probe = small_run("encdec-tiny")
     network = network_of(spec)
     assert isinstance(network, EncDec)
-    seen = observe(network, probe)
+    observe_result = observe(network, probe)
     source, previous, _ = probe.batch.inputs
     eps, everything = network.ln_eps, torch.ones(4, 1, 1, 4, dtype=torch.bool)
     with torch.no_grad():
@@ -94,13 +94,13 @@ def test_the_stages_of_an_encoder_decoder_are_its_residual_streams() -> None:
                 decoder[-1], eps, block.attention, lambda x, b=block: b.cross(x, read, everything), block.mlp
             )
         logits = network.rescale * layer_norm(decoder[-1], eps) @ network.we.T
-    assert [name for name in seen if name.startswith("encoder")][:3] == [
+    assert [name for name in observe_result if name.startswith("encoder")][:3] == [
         "encoder.stem",
         "encoder.0.attention",
         "encoder.0.mlp",
     ]
-    assert list(seen)[-4:] == ["decoder.1.attention", "decoder.1.cross", "decoder.1.mlp", "head"]
-    for stage, x in zip([*encoder, *decoder, logits], seen.values(), strict=True):
+    assert list(observe_result)[-4:] == ["decoder.1.attention", "decoder.1.cross", "decoder.1.mlp", "head"]
+    for stage, x in zip([*encoder, *decoder, logits], observe_result.values(), strict=True):
         torch.testing.assert_close(x, stage)
 
 
@@ -114,9 +114,9 @@ def test_nothing_of_an_observation_stays_with_the_network() -> None:
 def test_a_kernel_is_a_mean_over_tokens_and_over_pairs_of_samples() -> None:
     x_BTD = torch.randn(3, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     products = torch.einsum("atd,bsd->abts", x_BTD, x_BTD) / 5
-    own = sum(products[a, a, t, t] for a in range(3) for t in range(2)) / 6
+    total = sum(products[a, a, t, t] for a in range(3) for t in range(2)) / 6
     between = sum(products[a, b].sum() for a in range(3) for b in range(3) if a != b) / (6 * 4)
-    assert kernel(x_BTD) == pytest.approx((float(own), float(between)))
+    assert kernel(x_BTD) == pytest.approx((float(total), float(between)))
     assert kernel(x_BTD[:, 0])[0] == pytest.approx(float(x_BTD[:, 0].square().mean()))
 
 
@@ -136,14 +136,14 @@ def test_squared_gradients_are_those_of_each_output(
         )
         by_name = dict(zip(names, gradients, strict=True))
         for group, members in split_by_group(by_name, spec.model).items():
-            for i, part in enumerate(members):
-                exact[group, i] = exact.get((group, i), 0.0) + part.square().sum().item() / len(outputs)
+            for i, section in enumerate(members):
+                exact[group, i] = exact.get((group, i), 0.0) + section.square().sum().item() / len(outputs)
     patterns = itertools.product((1.0, -1.0), repeat=outputs_of_a_sample)  # of random signs, each as likely
-    drawn = []
+    collected = []
     for pattern in patterns:
         monkeypatch.setattr(coordinates, "_random_signs", lambda count, seed, p=pattern: torch.tensor(p))
-        drawn.append(squared_gradients(network, probe, seed=0))
-    mean = {(group, i): sum(d[group][i] for d in drawn) / len(drawn) for group, i in exact}
+        collected.append(squared_gradients(network, probe, seed=0))
+    mean = {(group, i): sum(d[group][i] for d in collected) / len(collected) for group, i in exact}
     assert mean == pytest.approx(exact, rel=1e-4)
 
 
@@ -180,8 +180,12 @@ def test_changes_that_fp32_would_not_show_are_seen() -> None:
 
 def test_small_changes_add_up_to_that_of_the_outputs() -> None:
     spec, probe = small_run("vit-digits", lr=1e-5, optimizer=SgdSpec())
-    found = measure(spec, probe, 1, decay=False, by_layer=False)
-    assert sum(found.function_changes.values()) >= found.changes[-1][HEAD] > max(found.function_changes.values())
+    measure_result = measure(spec, probe, 1, decay=False, by_layer=False)
+    assert (
+        sum(measure_result.function_changes.values())
+        >= measure_result.changes[-1][HEAD]
+        > max(measure_result.function_changes.values())
+    )
 
 
 def test_training_is_that_of_torch_alone() -> None:
@@ -205,9 +209,9 @@ def test_training_is_that_of_torch_alone() -> None:
 
 def test_factors_are_read_off_the_optimizer() -> None:
     spec, probe = small_run("vit-digits", strategy=StrategySpec(s=0.5))
-    found = measure(spec, probe, 1, decay=False, by_layer=False)
+    measure_result = measure(spec, probe, 1, decay=False, by_layer=False)
     parts = split_by_group(dict(network_of(spec).named_parameters()), spec.model)
-    for group, factors in found.factors.items():
+    for group, factors in measure_result.factors.items():
         expected = lr_factor(group, dims(spec.model), 0.5, "adamw", "ignore")
         assert factors == pytest.approx([expected] * len(parts[group]))
 
@@ -218,10 +222,10 @@ def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: 
     spec, _ = small_run(name, optimizer=optimizer, strategy=StrategySpec(s=0.5))
     network = network_of(spec)
     groups = split_by_group(dict(network.named_parameters()), spec.model)
-    found = shrinkage(network, spec)
+    shrinkage_result = shrinkage(network, spec)
     for group, tensors in groups.items():
         right = 0.0 if group is Group.HEAD_BIAS else 1.0
-        assert found[group] == pytest.approx([right] * len(tensors), abs=1e-4)
+        assert shrinkage_result[group] == pytest.approx([right] * len(tensors), abs=1e-4)
 
 
 def test_numbers_of_tensors_are_those_of_the_parts_of_fused_parameters() -> None:

@@ -7,19 +7,19 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 
 
 def test_a_small_model_is_the_model_with_few_tokens() -> None:
-    model, named = small_model(model_spec("vit-b16"), None), model_spec("vit-b16")
+    model, selected = small_model(model_spec("vit-b16"), None), model_spec("vit-b16")
     assert isinstance(model, VitSpec)
-    assert model == named.model_copy(update={"image_size": 48})
-    assert small_model(named, 3) == model.model_copy(update={"depth": 3})
+    assert model == selected.model_copy(update={"image_size": 48})
+    assert small_model(selected, 3) == model.model_copy(update={"depth": 3})
     assert small_model(model_spec("vit-digits"), None) == model_spec("vit-digits")  # has few already
 
 
 def test_text_has_a_small_vocabulary_and_no_dropout() -> None:
-    model, named = small_model(model_spec("bart-large"), None), model_spec("bart-large")
+    model, selected = small_model(model_spec("bart-large"), None), model_spec("bart-large")
     assert isinstance(model, EncDecSpec)
     changed = {"depth": 4, "tokens": 8, "vocabulary": 2048, "dropout": 0.0, "attention_dropout": 0.0}
-    assert model == named.model_copy(update=changed)
-    assert parameter_count(model) < parameter_count(named) / 2
+    assert model == selected.model_copy(update=changed)
+    assert parameter_count(model) < parameter_count(selected) / 2
 
 
 def test_all_widths_see_one_batch() -> None:

@@ -33,9 +33,9 @@ def off(found: CheckResult) -> dict[str, set[str]]:
     """Return the names of the groups that are off, by what is."""
     rows: dict[str, set[str]] = {}
     for row in found.judgement.groups:
-        for what, quantity in row.quantities.items():
+        for label, quantity in row.quantities.items():
             if quantity.verdict is ExponentTest.OFF:
-                rows.setdefault(what, set()).add(row.name)
+                rows.setdefault(label, set()).add(row.name)
     return rows
 
 
@@ -53,17 +53,17 @@ def off(found: CheckResult) -> dict[str, set[str]]:
     ],
 )
 def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> None:
-    found = check(strategy, model, optimizer=optimizer, seeds=4 if model == "encdec-tiny" else 8)
-    assert found.verdict is ExponentTest.OK, found.findings
-    assert found.findings == ()
+    check_result = check(strategy, model, optimizer=optimizer, seeds=4 if model == "encdec-tiny" else 8)
+    assert check_result.verdict is ExponentTest.OK, check_result.findings
+    assert check_result.findings == ()
 
 
 @pytest.mark.usefixtures("statistics")
 def test_the_contact_term_is_reported_and_not_judged() -> None:
-    found = check("ntk", "encdec-tiny", optimizer="sgd")
-    assert found.verdict is not ExponentTest.OFF, found.findings
-    assert found.judgement.contact is not None
-    predicted, measured = found.judgement.contact
+    check_result = check("ntk", "encdec-tiny", optimizer="sgd")
+    assert check_result.verdict is not ExponentTest.OFF, check_result.findings
+    assert check_result.judgement.contact is not None
+    predicted, measured = check_result.judgement.contact
     assert predicted == pytest.approx(128**0.5, rel=0.05)  # sqrt(n) at s = 0, but for what little the blocks add
     assert measured == pytest.approx(predicted, rel=0.05)
 
@@ -71,8 +71,8 @@ def test_the_contact_term_is_reported_and_not_judged() -> None:
 @pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_m_may_enter_the_factors(optimizer: str) -> None:
-    found = check(mlp_factor="include", optimizer=optimizer)
-    assert found.verdict is not ExponentTest.OFF, found.findings
+    check_result = check(mlp_factor="include", optimizer=optimizer)
+    assert check_result.verdict is not ExponentTest.OFF, check_result.findings
 
 
 @pytest.mark.usefixtures("statistics")
@@ -84,21 +84,21 @@ def test_m_may_enter_the_factors(optimizer: str) -> None:
     ],
 )
 def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed: dict[Group, float]) -> None:
-    found = check("standard", optimizer=optimizer)
-    rows = {row.name: row for row in found.judgement.groups}
+    check_result = check("standard", optimizer=optimizer)
+    rows = {row.name: row for row in check_result.judgement.groups}
     assert {group for group, row in rows.items() if row.verdict is ExponentTest.OFF} == set(missed)
     for group, power in missed.items():
         quantity = rows[group].quantities["tangent contribution"]
         assert quantity.power is not None
         assert quantity.off_by == pytest.approx(power, abs=3 * quantity.power.error)
-        assert f"{group}: steps fall as width^" in "\n".join(found.findings)
+        assert f"{group}: steps fall as width^" in "\n".join(check_result.findings)
     assert not any(rows[group].verdict is ExponentTest.OFF for group in BULK)
 
 
 @pytest.mark.usefixtures("statistics")
 def test_standard_text_moves_words_and_places_less_than_the_bulk() -> None:
-    found = check("standard", "encdec-tiny")
-    rows = {row.name: row for row in found.judgement.groups}
+    check_result = check("standard", "encdec-tiny")
+    rows = {row.name: row for row in check_result.judgement.groups}
     assert {group for group, row in rows.items() if row.verdict is ExponentTest.OFF} == {Group.WE, Group.PE}
     assert [rows[group].off_by for group in (Group.WE, Group.PE)] == pytest.approx([-1.0, -1.0], abs=0.15)
 
@@ -128,13 +128,13 @@ def test_a_wrong_exponent_of_a_factor_is_found(
     monkeypatch: pytest.MonkeyPatch, model: str, trained_by: str, wrong: Group
 ) -> None:
     monkeypatch.setattr(parameter_scales, "lr_factor", times_width(parameter_scales.lr_factor, wrong, 0.5))
-    found = check(model=model, optimizer=trained_by)
-    assert found.verdict is ExponentTest.OFF
-    behaviour = off(found)
+    check_result = check(model=model, optimizer=trained_by)
+    assert check_result.verdict is ExponentTest.OFF
+    behaviour = off(check_result)
     assert behaviour["learning-rate factor"] == {wrong}
     assert behaviour["tangent contribution"] == behaviour["function change"] == {wrong}
-    assert found.findings[0].startswith(f"{wrong}: the learning-rate factor scales as width^")
-    assert "off by +0.50" in found.findings[0]
+    assert check_result.findings[0].startswith(f"{wrong}: the learning-rate factor scales as width^")
+    assert "off by +0.50" in check_result.findings[0]
 
 
 @pytest.mark.usefixtures("statistics")
@@ -145,9 +145,9 @@ def test_a_wrong_exponent_of_one_of_a_groups_tensors_is_found(monkeypatch: pytes
         return right | {"decoder_pe": (factor * math.sqrt(model.width), decay / math.sqrt(model.width))}
 
     monkeypatch.setattr(optimizer, "parameter_factors", planted)
-    found = check(model="encdec-tiny")
-    assert off(found)["learning-rate factor"] == {Group.PE}
-    assert found.findings[0].startswith("pe: the learning-rate factor scales as width^+0.00, not width^-0.50")
+    check_result = check(model="encdec-tiny")
+    assert off(check_result)["learning-rate factor"] == {Group.PE}
+    assert check_result.findings[0].startswith("pe: the learning-rate factor scales as width^+0.00, not width^-0.50")
 
 
 @pytest.mark.usefixtures("statistics")
@@ -157,48 +157,49 @@ def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) ->
             group["lr"] = lr
 
     monkeypatch.setattr(trainer, "set_lr", planted)
-    found = check(steps=1)
-    assert off(found)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD}
+    check_result = check(steps=1)
+    assert off(check_result)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [-0.5, 0.5])
 def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyPatch, power: float) -> None:
     monkeypatch.setattr(build, "init_std", times_width(build.init_std, Group.V, power))
-    found = check()
-    behaviour = off(found)
+    check_result = check()
+    behaviour = off(check_result)
     assert behaviour["initial std"] == {Group.V}
     assert Group.U in behaviour["tangent contribution"] & behaviour["function change"]  # which reads what v makes
-    assert found.findings[0].startswith("v: the std of initial values scales as width^")
-    assert f"off by {power:+.2f}" in found.findings[0]
+    assert check_result.findings[0].startswith("v: the std of initial values scales as width^")
+    assert f"off by {power:+.2f}" in check_result.findings[0]
 
 
 @pytest.mark.usefixtures("statistics")
 def test_a_head_that_starts_too_large_is_named_before_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "init_std", times_width(build.init_std, Group.HEAD, 0.5))
-    found = check("mup")
-    assert found.findings[0].startswith("head: the std of initial values scales as width^-0.5")
-    assert off(found)["tangent contribution"] == {*BULK, Group.PATCH, Group.PE}
-    assert found.findings[1].startswith("also off, possibly as a consequence: patch, pe, q, k, v, u, w, x, head")
+    check_result = check("mup")
+    assert check_result.findings[0].startswith("head: the std of initial values scales as width^-0.5")
+    assert off(check_result)["tangent contribution"] == {*BULK, Group.PATCH, Group.PE}
+    assert check_result.findings[1].startswith("also off, possibly as a consequence: patch, pe, q, k, v, u, w, x, head")
 
 
 def test_decay_that_the_factor_multiplies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parameter_scales, "wd_factor", lambda group, factor, decay_pe=True: 1.0)
-    found = check(seeds=2)
-    assert off(found)["decay"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD, Group.HEAD_BIAS}
+    check_result = check(seeds=2)
+    assert off(check_result)["decay"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD, Group.HEAD_BIAS}
     assert any(
-        line.startswith("u: the decay of a step, divided by lr wd, scales as width^-1.50") for line in found.findings
+        line.startswith("u: the decay of a step, divided by lr wd, scales as width^-1.50")
+        for line in check_result.findings
     )
-    assert "head_bias: the decay of a step, divided by lr wd, is 0.316 at the widest, not 0" in found.findings
+    assert "head_bias: the decay of a step, divided by lr wd, is 0.316 at the widest, not 0" in check_result.findings
 
 
 @pytest.mark.usefixtures("statistics")
 def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encdec, "output_rescale", lambda width, s: 1.0)
-    found = check(model="encdec-tiny")
-    assert found.verdict is ExponentTest.OFF
-    assert found.findings[0].startswith("we: the outputs' kernel (output rescale) scales as width^+1.0")
-    assert "hidden kernels are right" in found.findings[0]
+    check_result = check(model="encdec-tiny")
+    assert check_result.verdict is ExponentTest.OFF
+    assert check_result.findings[0].startswith("we: the outputs' kernel (output rescale) scales as width^+1.0")
+    assert "hidden kernels are right" in check_result.findings[0]
 
 
 # --- what can be asked for --------------------------------------------------------------------------------------------
@@ -236,15 +237,15 @@ def test_what_cannot_be_checked_is_refused_with_what_can(fields: dict[str, Any],
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(
         DeviceMemoryError, match=r"and 1.0 GiB are free; --widths up to (\d+) or a smaller --depth"
-    ) as told:
+    ) as raises_result:
         planned(CheckRequest("vit-b16", "ntk"), GIB)
-    fits = int(str(told.value).split("up to ")[1].split()[0])
+    fits = int(str(raises_result.value).split("up to ")[1].split()[0])
     assert planned(CheckRequest("vit-b16", "ntk", widths=(96, 192, fits)), GIB).widths[-1] == fits
     with pytest.raises(DeviceMemoryError):
         planned(CheckRequest("vit-b16", "ntk", widths=(96, 192, fits + 12)), GIB)
 
 
 def test_a_given_learning_rate_is_taken() -> None:
-    found = check(lr=0.01, seeds=2, widths=(32, 64, 128), depth=1)
-    assert [curves.lr for curves in found.curves] == [pytest.approx(0.01 * 128**-1.5), 0.01]
-    assert found.settings["lr"] == 0.01
+    check_result = check(lr=0.01, seeds=2, widths=(32, 64, 128), depth=1)
+    assert [curves.lr for curves in check_result.curves] == [pytest.approx(0.01 * 128**-1.5), 0.01]
+    assert check_result.settings["lr"] == 0.01

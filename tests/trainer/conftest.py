@@ -49,8 +49,8 @@ def trained(forks: Forks, tmp_path: Path) -> Trained:
         runs, ends = [], []
         for number, (spec, trial) in enumerate(trials):
             runs.append(RunDir.create(tmp_path / str(trial.get("folder", number)), spec))
-            told = {key: value for key, value in trial.items() if key != "folder"} | {"run": str(runs[-1].path)}
-            ends.append(forks.call("support.side_by_side:make", told))
+            by_key = {key: value for key, value in trial.items() if key != "folder"} | {"run": str(runs[-1].path)}
+            ends.append(forks.call("support.side_by_side:make", by_key))
         return runs, ends
 
     return make

@@ -55,13 +55,13 @@ def seen(app: "App[None]") -> str:
 @pytest.fixture
 def small(results: Path) -> list[Study]:
     """Two families: one is finished and optimal; of the other a run trains, one failed, one diverged, one waits."""
-    done, other = ask(results, strategies=["standard", "ntk"])
-    finish_all(results, done)
+    result, other = ask(results, strategies=["standard", "ntk"])
+    finish_all(results, result)
     claim(results, at(other, 0, 0), step=60, loss=1.25)
     claim(results, at(other, 0, 1)).record_failure("error", "RuntimeError: out of luck\nsecond line")
     finish(results, at(other, 1, 0), 0.5, diverged=True)
     RunDir.create(results, at(other, -1, 0))
-    return [done, other]
+    return [result, other]
 
 
 @pytest.mark.usefixtures("small")
@@ -111,16 +111,16 @@ def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Stu
         await pilot.press("tab", "down")
         chosen = app.run_in_view
         assert chosen
-        titles, orders = set(), set()
+        titles, jobs = set(), set()
         for _ in range(5):
             titles.add(re.search(r"unfinished runs: 1?\d, by ([\w ]+) ─*", seen(app).replace("━", "─"))[1].strip())  # type: ignore[index]
-            orders.add(tuple(re.findall(r"^([0-9a-f]{8}) ", seen(app), re.MULTILINE)))
+            jobs.add(tuple(re.findall(r"^([0-9a-f]{8}) ", seen(app), re.MULTILINE)))
             await pilot.press("s")
             await pilot.pause()
             assert app.run_in_view
             assert app.run_in_view.id == chosen.id
         assert titles == {"state", "time left", "loss", "speed", "point"}
-        assert len(orders) > 1
+        assert len(jobs) > 1
 
     show(results, act)
 
@@ -166,7 +166,7 @@ def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small:
 def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, small: list[Study]) -> None:
     ask(results, "other", strategies=["ntk"], centre={"ntk": {"lr": small[1].base.lr, "wd": small[1].base.wd}},
         lr={"range": [0, 0]}, wd={"range": [0, 0]})  # fmt: skip
-    shared, own = (RunDir.create(results, at(small[1], *steps)) for steps in ((0, 0), (-1, 0)))
+    shared, own_part = (RunDir.create(results, at(small[1], *steps)) for steps in ((0, 0), (-1, 0)))
 
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         while app.family and app.family.study.sweep != "small":
@@ -177,7 +177,7 @@ def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, smal
         assert isinstance(app.screen, ConfirmDialog)
         assert app.screen.question == "cancel 1 run of sweep small; 1 run is kept: sweep other needs it too?"
         await pilot.press("y")
-        await until(pilot, own.cancel_path.exists)
+        await until(pilot, own_part.cancel_path.exists)
         assert not shared.cancel_path.exists()
 
     show(results, act)
@@ -188,11 +188,11 @@ def test_a_cancelled_run_is_counted_but_not_as_stuck(results: Path, small: list[
         RunDir.create(results, at(small[1], 1, 1, seed)).cancel()
 
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        (head, done, other) = re.findall(r"^(?:sweep|small) .*(?:runs|/18).*", seen(app), re.MULTILINE)
+        (head, result, other) = re.findall(r"^(?:sweep|small) .*(?:runs|/18).*", seen(app), re.MULTILINE)
         for name, number in (("running", "1"), ("cancelled", "2"), ("stuck", "1")):
             end = head.index(name) + len(name)
             assert other[head.index(name) : end].split() == [number], name
-            assert not done[head.index(name) : end].strip(), name
+            assert not result[head.index(name) : end].strip(), name
         await pilot.press("n")
         await until(pilot, lambda: "⊘" in seen(app))
 
@@ -204,8 +204,8 @@ def test_a_run_that_is_over_cannot_be_cancelled(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         await pilot.press("tab", "down", "c")
         await until(pilot, lambda: app._notifications)
-        (said,) = app._notifications
-        assert said.message.endswith(" is failed: nothing to cancel")
+        (notification,) = app._notifications
+        assert notification.message.endswith(" is failed: nothing to cancel")
         assert len(app.screen_stack) == 1
 
     show(results, act)

@@ -83,8 +83,8 @@ GRADIENT: Json = {"kind": "grad", "step": 90, "last_step": 90, "sigmas": 12.0}
 def test_spikes_of_a_finished_run_are_told_with_the_highest(results: Path, events: object, expected: str) -> None:
     (study,) = ask(results)
     assert describe_spikes(spiky(results, at(study, 0, 0), events)) == expected
-    found = told(watcher(results).poll().events)
-    assert found == ([("spikes", expected, "")] if expected else [])
+    result = told(watcher(results).poll().events)
+    assert result == ([("spikes", expected, "")] if expected else [])
 
 
 def test_a_verdict_is_told_once_it_is_reached_and_once_it_is_lost(results: Path) -> None:

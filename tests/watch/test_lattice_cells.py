@@ -37,10 +37,10 @@ def test_it_fills_in_as_runs_finish(results: Path) -> None:
 def test_candidate_and_neighbours_are_marked_also_beyond_what_was_asked_for(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)
-    found = cells(family(judged(watcher(results))).lattice)
-    assert found[0, 0].mark is Mark.CANDIDATE
+    cells_result = cells(family(judged(watcher(results))).lattice)
+    assert cells_result[0, 0].mark is Mark.CANDIDATE
     around = {(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)}
-    assert {place for place, cell in found.items() if cell.mark is Mark.NEIGHBOUR} == around
+    assert {location for location, cell in cells_result.items() if cell.mark is Mark.NEIGHBOUR} == around
     for i, j in MIDDLE:  # now the best is a corner, some of whose neighbours nobody has asked for
         finish(results, at(study, i, j, 2), 1.0)
     corner = at(study, 1, 1, 1)
@@ -49,9 +49,13 @@ def test_candidate_and_neighbours_are_marked_also_beyond_what_was_asked_for(resu
         finish(results, at(shifted, i, j, 5), 2.0 - i - j)
     assert corner.lr == at(shifted, 1, 1, 5).lr
     view = judged(watcher(results))
-    found = cells(next(one for one in view.families if one.study.sweep == "shifted").lattice)
-    assert found[1, 1].mark is Mark.CANDIDATE
-    assert (found[2, 1].mark, found[2, 1].state, found[2, 1].runs) == (Mark.NEIGHBOUR, State.MISSING, 1)
+    cells_result = cells(next(item for item in view.families if item.study.sweep == "shifted").lattice)
+    assert cells_result[1, 1].mark is Mark.CANDIDATE
+    assert (cells_result[2, 1].mark, cells_result[2, 1].state, cells_result[2, 1].runs) == (
+        Mark.NEIGHBOUR,
+        State.MISSING,
+        1,
+    )
 
 
 def test_what_needs_a_person_is_seen_before_what_trains(results: Path) -> None:
@@ -67,17 +71,17 @@ def test_what_was_cancelled_is_seen_once_nothing_else_is_to_come(results: Path) 
         RunDir.create(results, at(study, i, 0, 0)).cancel()
     claim(results, at(study, 0, 0, 1))
     finish(results, at(study, 1, 0, 1), 0.5)
-    found = cells(family(watcher(results).poll()).lattice)
-    assert found[0, 0].state is State.RUNNING
-    assert found[1, 0].state is State.CANCELLED
+    cells_result = cells(family(watcher(results).poll()).lattice)
+    assert cells_result[0, 0].state is State.RUNNING
+    assert cells_result[1, 0].state is State.CANCELLED
 
 
 @pytest.mark.parametrize(("measure", "best"), [(LOWEST_LOSS, 0), (BEST_ACCURACY, 2)])
 def test_the_best_is_lightest_and_one_awful_point_leaves_shades_to_the_others(measure: object, best: int) -> None:
     scores = [0.1, 0.2, 0.3, -90.0 if measure is BEST_ACCURACY else 90.0, None]
-    made = [Cell(k, 0, Point(2.0**k, 0.5), State.DONE, score, 1, 1) for k, score in enumerate(scores)]
-    points = shades(LatticeCells(tuple(made), measure))  # type: ignore[arg-type]
-    shade = [points.get(cell.point) for cell in made]
+    created = [Cell(k, 0, Point(2.0**k, 0.5), State.DONE, score, 1, 1) for k, score in enumerate(scores)]
+    points = shades(LatticeCells(tuple(created), measure))  # type: ignore[arg-type]
+    shade = [points.get(cell.point) for cell in created]
     assert shade[best] == 1.0
     assert shade[4] is None
     assert shade[3] == 0.0

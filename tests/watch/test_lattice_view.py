@@ -41,22 +41,22 @@ def test_the_six_neighbours_are_those_that_touch_the_candidate(room: tuple[int, 
     (row,) = (k for k, line in enumerate(lines) if "[" in line)
     each = fit_window(made(2), *room).density.height  # type: ignore[union-attr]
     at = lines[row].index("[")
-    found = {(k, place) for k in range(len(lines)) for place, sign in enumerate(lines[k]) if sign == "("}
+    values = {(k, location) for k in range(len(lines)) for location, sign in enumerate(lines[k]) if sign == "("}
     beside, half = {(row, at - width), (row, at + width)}, width // 2
     above = {(k, at + by) for k in (row - each, row + each) for by in (-half, half)}
-    assert found == beside | above
+    assert values == beside | above
 
 
 @pytest.mark.parametrize("reach", [0, 1, 2, 4, 12])
 @pytest.mark.parametrize("room", [(50, 12), (24, 6), (170, 40), (12, 3)])
 def test_it_keeps_within_its_room_and_the_candidate_is_in_it(reach: int, room: tuple[int, int]) -> None:
-    found = made(reach)
-    lines = [line.plain for line in draw_lattice(found, *room)]
+    result = made(reach)
+    lines = [line.plain for line in draw_lattice(result, *room)]
     assert len(lines) <= room[1]
     assert max(map(len, lines)) <= room[0]
     assert sum("[" in line for line in lines) == 1
     cells = re.findall(rf"\.\d\d\d?|\d\.\d\d|{STATE_SIGNS[State.DONE]}", "\n".join(lines))
-    assert (len(cells) == len(found.cells)) == shows_all_cells(found, *room)
+    assert (len(cells) == len(result.cells)) == shows_all_cells(result, *room)
 
 
 @pytest.mark.parametrize("state", State)

@@ -26,18 +26,18 @@ def test_a_family_is_not_judged_before_it_is(results: Path) -> None:
     assert (first.finished, first.runs) == (18, 18)
     assert watch.judge_next()
     assert not watch.judge_next()
-    found = family(watch.view())
-    assert found.verdict == judge([found.study], load_run_index(results))[0]
-    assert not found.stale
+    family_result = family(watch.view())
+    assert family_result.verdict == judge([family_result.study], load_run_index(results))[0]
+    assert not family_result.stale
 
 
 def test_runs_that_nobody_has_made_yet_are_among_those_of_a_family(results: Path) -> None:
     (study,) = ask(results)
     finish(results, at(study, 0, 0), 0.5)
     claim(results, at(study, 0, 0, 1))
-    found = family(watcher(results).poll())
-    assert found.states == {State.DONE: 1, State.RUNNING: 1, State.MISSING: 16}
-    assert (found.finished, found.runs) == (1, 18)
+    family_result = family(watcher(results).poll())
+    assert family_result.states == {State.DONE: 1, State.RUNNING: 1, State.MISSING: 16}
+    assert (family_result.finished, family_result.runs) == (1, 18)
 
 
 def test_a_run_in_training_is_seen_with_step_loss_and_speed(results: Path) -> None:
@@ -69,20 +69,20 @@ def test_finished_runs_are_read_once(results: Path) -> None:
 
 def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest(results: Path) -> None:
     (first, other) = ask(results, strategies=["standard", "ntk"])
-    for one in (first, other):
-        finish_all(results, one, MIDDLE[:8])
-        claim(results, at(one, 1, 1, 0))
+    for item in (first, other):
+        finish_all(results, item, MIDDLE[:8])
+        claim(results, at(item, 1, 1, 0))
     watch, before_s = watcher(results), time.monotonic()
     judged(watch)
-    assert all(known.throttle.ready_at_s > before_s for known in watch._families.values())
+    assert all(reference.throttle.ready_at_s > before_s for reference in watch._families.values())
     claim(results, at(first, 1, 1, 1))
     watch.poll()
-    assert not any(one.stale for one in watch.view().families), "that a run trains changes no verdict"
+    assert not any(item.stale for item in watch.view().families), "that a run trains changes no verdict"
     finish(results, at(first, 1, 1, 0), 0.5)
     watch.poll()
-    assert [one.stale for one in watch.view().families] == [True, False]
-    for known in watch._families.values():
-        known.throttle.start(60, 0)  # the real one may be over by now
+    assert [item.stale for item in watch.view().families] == [True, False]
+    for reference in watch._families.values():
+        reference.throttle.start(60, 0)  # the real one may be over by now
     assert not watch.judge_next()
     assert rested(watch).judge_next()
     assert not watch.judge_next()
@@ -96,7 +96,7 @@ def test_runs_and_sweeps_that_come_later_appear(results: Path) -> None:
     (other,) = ask(results, "other", seeds=[7])
     claim(results, at(other, 0, 0, 7))
     view = rested(watch).poll()
-    assert [one.title for one in view.families] == ["other standard", "small standard"]
+    assert [item.title for item in view.families] == ["other standard", "small standard"]
     assert [run.sweep for run in view.runs] == ["other"]
     assert len(view.sweep_status.statuses) == 2
 
@@ -183,9 +183,9 @@ def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:
     for steps in MIDDLE:
         for seed in range(12):
             RunDir.create(results, at(studies[0], *steps, seed))
-    said: list[str] = []
-    watcher(results).poll(said.append)
-    assert said == ["reading runs: 0 of 108", "reading runs: 100 of 108"]
+    collected: list[str] = []
+    watcher(results).poll(collected.append)
+    assert collected == ["reading runs: 0 of 108", "reading runs: 100 of 108"]
 
 
 def test_the_runs_of_a_sweep_are_those_that_it_asks_for(results: Path) -> None:

@@ -72,7 +72,7 @@ def assert_as_if_calm(run: RunDir, calm: Path) -> None:
 
 def followers(leader: int) -> list[int]:
     """Return the processes that a worker has started, by their command line."""
-    found = []
+    collected = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -80,8 +80,8 @@ def followers(leader: int) -> list[int]:
         except OSError:
             continue
         if parent == leader and follows:
-            found.append(int(folder.name))
-    return found
+            collected.append(int(folder.name))
+    return collected
 
 
 def at_work(attempt: Attempt) -> tuple[int, int]:
@@ -204,13 +204,13 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
 
 @pytest.mark.slow
 def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results: Path, calm: Path) -> None:
-    for number, which in enumerate((0, 1), 1):
-        told = ettsweep(*command).stderr
-        assert number == 1 or "1 resumed" in told
+    for number, choice in enumerate((0, 1), 1):
+        stderr = ettsweep(*command).stderr
+        assert number == 1 or "1 resumed" in stderr
         (run,) = runs_in(results)
         wait_for(run.attempt(number).path.exists, f"attempt {number}")
         processes = at_work(run.attempt(number))
-        tell(processes[which], signal.SIGTERM, processes[0])
+        tell(processes[choice], signal.SIGTERM, processes[0])
         wait_until_gone(*processes)
         assert run.attempt_numbers() == list(range(1, number + 1)), "it is not taken on by who was told to end"
         assert run.attempt(number).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
@@ -325,16 +325,16 @@ def listening(pid: int) -> set[tuple[str, int]]:
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             mine.add(str(path.readlink()).removeprefix("socket:[").removesuffix("]"))
-    found = set()
+    set_result = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if state == "0A" and inode in mine:
                 address, port = local.split(":")
-                words = [bytes.fromhex(address[k : k + 8])[::-1] for k in range(0, len(address), 8)]
+                values = [bytes.fromhex(address[k : k + 8])[::-1] for k in range(0, len(address), 8)]
                 family = socket.AF_INET if table == "tcp" else socket.AF_INET6
-                found.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
-    return found
+                set_result.add((socket.inet_ntop(family, b"".join(values)), int(port, 16)))
+    return set_result
 
 
 @contextlib.contextmanager
@@ -344,15 +344,15 @@ def meeting(
     """Start both processes of job 7 of a cluster, in a submission of that name, and end them."""
     job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": named}
     job |= {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_LOCALID": "0", "SLURM_NODEID": "0"} | also
-    with contextlib.ExitStack() as started:
+    with contextlib.ExitStack() as exit_stack:
         peers = []
         for rank in range(2):
             env = os.environ | job | {"SLURM_PROCID": str(rank)}
             env.pop("SLURM_LAUNCH_NODE_IPADDR", None)
             command = [sys.executable, "-c", MEET, name]
             peer = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            started.enter_context(peer)
-            started.callback(peer.kill)
+            exit_stack.enter_context(peer)
+            exit_stack.callback(peer.kill)
             peers.append(peer)
         yield peers
 
@@ -375,17 +375,20 @@ def test_processes_of_a_job_listen_where_the_others_reach_them_and_nowhere_else(
         assert [peer.stdout and peer.stdout.readline() for peer in peers] == ["1\n", "1\n"], "they have met"
         leader, follower = (listening(peer.pid) for peer in peers)
     assert (address, port) in leader
-    assert not {"0.0.0.0", "::"} & {where for where, _ in leader | follower}
+    assert not {"0.0.0.0", "::"} & {folder for folder, _ in leader | follower}
 
 
 def test_jobs_of_one_number_meet_side_by_side() -> None:
     """Two clusters on a machine count their jobs from 1; nor may a port be one that the system gives to anybody."""
-    with meeting("vit.1a2b3c4d") as here, meeting("vit.5e6f7a8b") as there:
-        for peer in (here[0], there[0], here[1], there[1]):
+    with meeting("vit.1a2b3c4d") as meeting_result, meeting("vit.5e6f7a8b") as meeting_value:
+        for peer in (meeting_result[0], meeting_value[0], meeting_result[1], meeting_value[1]):
             assert peer.stdout
             assert peer.stdout.readline() == "1\n", "they have met"
-        ports = [{port for _, port in listening(peers[0].pid)} & {*devices.PORTS} for peers in (here, there)]
-    assert [len(own) for own in ports] == [1, 1]
+        ports = [
+            {port for _, port in listening(peers[0].pid)} & {*devices.PORTS}
+            for peers in (meeting_result, meeting_value)
+        ]
+    assert [len(own_part) for own_part in ports] == [1, 1]
     assert ports[0] != ports[1]
     assert devices.PORTS.stop <= int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 

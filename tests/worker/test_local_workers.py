@@ -90,10 +90,10 @@ def test_runs_train_on_after_the_process_that_submitted_them(
         "assert 'torch' not in sys.modules\n"
     )
     with held("cpu-0"):
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", code, str(path), str(results)], capture_output=True, text=True, check=True
         )
-        assert [str(folder) for folder in submission_folders(results)] == [done.stdout.strip()]
+        assert [str(folder) for folder in submission_folders(results)] == [completed.stdout.strip()]
         assert not any(run.attempt_numbers() for run in runs_in(results))
     runs = wait_for_results(results, 3)
     assert {run.id for run in runs} == {spec.run_id for spec in load_sweep_spec(path).specs()}
@@ -105,16 +105,16 @@ def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, resul
     with held("cpu-0"):
         ettsweep(*grid(runs=2), *ONE_SLOT)
         assert [row["state"] for row in status(results).values()] == ["queued", "queued"]
-        again = ettsweep(*grid(runs=2), *ONE_SLOT)
-        assert "2 under way" in again.stderr
+        result = ettsweep(*grid(runs=2), *ONE_SLOT)
+        assert "2 under way" in result.stderr
         assert len(submission_folders(results)) == 1
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
         assert not has_torch(worker)
     first = stopped_at_checkpoint(results)
-    seen = status(results)
-    assert {row["state"] for run, row in seen.items() if run == first.run.name} == {"running"}
-    assert {row["state"] for run, row in seen.items() if run != first.run.name} == {"queued"}
-    assert 0 < seen[first.run.name]["progress"] < 1
+    status_result = status(results)
+    assert {row["state"] for run, row in status_result.items() if run == first.run.name} == {"running"}
+    assert {row["state"] for run, row in status_result.items() if run != first.run.name} == {"queued"}
+    assert 0 < status_result[first.run.name]["progress"] < 1
     os.kill(worker, signal.SIGCONT)
     wait_for_results(results, 2)
 
@@ -145,17 +145,17 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
     waiting_results = tmp_path / "waiting"
     ettsweep(*grid(), *ONE_SLOT)
     holder = owner(stopped_at_checkpoint(results))
-    asked = (*grid(runs=2, recipe=GRID["recipe"])[:-1], waiting_results)
-    ettsweep(*asked, *ONE_SLOT)
-    who = f"slot cpu-0, held by process {holder} of {results}"
-    wait_for(lambda: {r["reason"] for r in status(waiting_results).values()} == {f"waits for {who}"}, "the reason")
+    values = (*grid(runs=2, recipe=GRID["recipe"])[:-1], waiting_results)
+    ettsweep(*values, *ONE_SLOT)
+    text = f"slot cpu-0, held by process {holder} of {results}"
+    wait_for(lambda: {r["reason"] for r in status(waiting_results).values()} == {f"waits for {text}"}, "the reason")
     assert {row["state"] for row in status(waiting_results).values()} == {"queued"}
     (run, _) = runs_in(waiting_results)
-    assert f"waits for {who}" in ettsweep("show", run.id, "--results", waiting_results).stdout
-    for command in (("watch", "--results", waiting_results), (*asked, "--follow")):
+    assert f"waits for {text}" in ettsweep("show", run.id, "--results", waiting_results).stdout
+    for command in (("watch", "--results", waiting_results), (*values, "--follow")):
         onlooker = start(*command)
         assert onlooker.stderr
-        assert f"0/2 runs finished (2 queued); waits for {who}\n" in onlooker.stderr.readline()
+        assert f"0/2 runs finished (2 queued); waits for {text}\n" in onlooker.stderr.readline()
         onlooker.send_signal(signal.SIGINT)
         ended(onlooker, code=int(command[0] == "grid"))
 
@@ -167,19 +167,27 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
 
 def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_name(tmp_path: Path) -> None:
     lock = make_lock_dir() / "cpu-0.lock"
-    absent = lock.with_name("cpu-1.lock")
-    gone = replace(process_identity(), start_time="1")
+    with_name_result = lock.with_name("cpu-1.lock")
+    process_identity_result = replace(process_identity(), start_time="1")
     assert held_locks([lock]) == []
-    for text in ("", "{", "[1]", '{"process": 3}', json.dumps({"process": gone.to_json(), "results": "/gone"})):
+    for text in (
+        "",
+        "{",
+        "[1]",
+        '{"process": 3}',
+        json.dumps({"process": process_identity_result.to_json(), "results": "/gone"}),
+    ):
         lock.write_text(text)
         assert held_locks([lock]) == []
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            assert [str(one) for one in held_locks([lock, absent])] == ["slot cpu-0, held by another process"]
+            assert [str(held_lock) for held_lock in held_locks([lock, with_name_result])] == [
+                "slot cpu-0, held by another process"
+            ]
     lock.write_text(json.dumps({"process": process_identity().to_json(), "results": "/here"}))
     assert held_locks([lock]) == []
-    os.mkfifo(absent)
-    assert held_locks([absent]) == [], "whatever lies there, nobody waits for it"
+    os.mkfifo(with_name_result)
+    assert held_locks([with_name_result]) == [], "whatever lies there, nobody waits for it"
 
 
 # --- killed and stopped ---------------------------------------------------------------------------------------------
@@ -278,11 +286,11 @@ def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Pat
     lost, other = half_dead
     assert Counter(row["state"] for row in status(results).values()) == {"queued": 3, "running": 1}
     assert re.search(r"^no worker in cpu-\d: it died; a command", ettsweep("status", "--results", results).stderr, re.M)
-    again = (*grid(runs=4), *TWO_SLOTS)
-    assert "1 idle slot would get a new worker\n" in ettsweep(*again, "--dry-run").stderr
+    values = (*grid(runs=4), *TWO_SLOTS)
+    assert "1 idle slot would get a new worker\n" in ettsweep(*values, "--dry-run").stderr
     assert logs_of_workers(results) == 2
-    assert "1 idle slot has a new worker\n" in ettsweep(*again).stderr
-    assert "has a new worker" not in ettsweep(*again).stderr, "it lives"
+    assert "1 idle slot has a new worker\n" in ettsweep(*values).stderr
+    assert "has a new worker" not in ettsweep(*values).stderr, "it lives"
     wait_for_results(results, 3)
     os.kill(other, signal.SIGCONT)
     runs = wait_for_results(results, 4)
@@ -295,18 +303,18 @@ def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Pat
 @pytest.mark.usefixtures("warm")
 def test_of_two_commands_that_follow_one_replaces_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
     _, other = half_dead
-    found = vacancies(results)
-    assert [(v.slot, v.died) for v in found] == [(found[0].slot, True)]
-    now_s, told = [0.0], list[str]()
-    one, two = (WorkerRespawner(20.0, told.append, clock=lambda: now_s[0]) for _ in range(2))
+    vacancies_result = vacancies(results)
+    assert [(v.slot, v.died) for v in vacancies_result] == [(vacancies_result[0].slot, True)]
+    now_s, messages = [0.0], list[str]()
+    item, two = (WorkerRespawner(20.0, messages.append, clock=lambda: now_s[0]) for _ in range(2))
     for now_s[0] in (0.0, 19.0):
-        one.poll(found)
-        two.poll(found)
-    assert (set(told), logs_of_workers(results)) == ({""}, 2), "it is not yet dead for long"
+        item.poll(vacancies_result)
+        two.poll(vacancies_result)
+    assert (set(messages), logs_of_workers(results)) == ({""}, 2), "it is not yet dead for long"
     now_s[0] = 21.0
-    one.poll(found)
-    two.poll(found)
-    assert (list(filter(None, told)), logs_of_workers(results)) == (["1 idle slot has a new worker"], 3)
+    item.poll(vacancies_result)
+    two.poll(vacancies_result)
+    assert (list(filter(None, messages)), logs_of_workers(results)) == (["1 idle slot has a new worker"], 3)
     assert vacancies(results) == []
     wait_for_results(results, 3)
     os.kill(other, signal.SIGCONT)
@@ -333,20 +341,20 @@ def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any,
     _, other = kill_one_of_two(results)
     wait_for_results(results, 3)
     os.kill(other, signal.SIGCONT)
-    said = ended(command).stderr
-    assert "no worker in cpu-" in said
-    assert said.count("1 idle slot has a new worker\n") == 1
-    assert "4 of 4 runs finished" in said
+    stderr = ended(command).stderr
+    assert "no worker in cpu-" in stderr
+    assert stderr.count("1 idle slot has a new worker\n") == 1
+    assert "4 of 4 runs finished" in stderr
     assert len(submission_folders(results)) == 1
 
 
 def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any, results: Path) -> None:
     ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1")
-    told = owner(stopped_at_checkpoint(results))
+    owner_result = owner(stopped_at_checkpoint(results))
     wait_for(lambda: len([run for run in runs_in(results) if run.attempt_numbers()]) > 1, "the other worker")
-    (other,) = {pid for pid in worker_pids(results) if pid != told}
+    (other,) = {pid for pid in worker_pids(results) if pid != owner_result}
     os.kill(other, signal.SIGSTOP)
-    end_stopped(told, signal.SIGTERM)
+    end_stopped(owner_result, signal.SIGTERM)
     assert [v.died for v in vacancies(results)] == [False]
     os.kill(other, signal.SIGKILL)
     wait_for(lambda: not alive(other), "the other to end")
@@ -368,11 +376,11 @@ def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: P
     assert running.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
     (queued,) = (run for run in runs_in(results) if run.id != running.run.name)
     assert queued.attempt_numbers() == []
-    again = ettsweep(*grid(runs=2), *ONE_SLOT)
-    assert "2 need a decision" in again.stderr
-    both = " ".join(re.findall(r"[0-9a-f]{12}", again.stderr.splitlines()[1]))
-    assert set(both.split()) == {queued.id, running.run.name}
-    assert f"`ettsweep retry {both} --results {results}` trains them again" in again.stderr
+    result = ettsweep(*grid(runs=2), *ONE_SLOT)
+    assert "2 need a decision" in result.stderr
+    text = " ".join(re.findall(r"[0-9a-f]{12}", result.stderr.splitlines()[1]))
+    assert set(text.split()) == {queued.id, running.run.name}
+    assert f"`ettsweep retry {text} --results {results}` trains them again" in result.stderr
     ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
     wait_for_results(results, 2)
     assert (RunDir(running.run).attempt_numbers(), queued.attempt_numbers()) == ([1, 2], [1])
@@ -391,24 +399,28 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
 
     def clean() -> set[Path]:
         before = set(results.rglob("*"))
-        listed = json.loads(ettsweep("clean", "--dry-run", "--results", results, "--format", "json").stdout)
+        data = json.loads(ettsweep("clean", "--dry-run", "--results", results, "--format", "json").stdout)
         assert set(results.rglob("*")) == before
         ettsweep("clean", "--results", results)
-        gone = before - set(results.rglob("*"))
-        assert {Path(row["path"]) for row in listed} <= gone
-        return gone
+        removed = before - set(results.rglob("*"))
+        assert {Path(row["path"]) for row in data} <= removed
+        return removed
 
     with held("cpu-0"):
         ettsweep(*grid(), *ONE_SLOT)
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
         (queued,) = runs_in(results)
-        done = finished_twice(queued.spec().with_point(1.0, 0.0, 7))
+        finished_twice_result = finished_twice(queued.spec().with_point(1.0, 0.0, 7))
         broken = results / "runs" / ("0" * 12)
         broken.mkdir()
         temporary = queued.path / ".spec.json.0.tmp"
         temporary.touch()
-        kept = done.attempt(2).checkpoint_path
-        assert clean() == {kept, done.attempt(1).path, *(done.attempt(1).path / n for n in ("claim.json", kept.name))}
+        checkpoint_path = finished_twice_result.attempt(2).checkpoint_path
+        assert clean() == {
+            checkpoint_path,
+            finished_twice_result.attempt(1).path,
+            *(finished_twice_result.attempt(1).path / n for n in ("claim.json", checkpoint_path.name)),
+        }
         assert temporary.exists()
         assert broken.exists()
         assert status(results)[queued.id]["state"] == "queued"
@@ -416,8 +428,13 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
         wait_for(lambda: status(results)[queued.id]["state"] == "missing", "the submission to end")
         (submission,) = submission_folders(results)
         assert clean() >= {temporary, broken, submission}
-    assert (done.result(), queued.spec_path.exists(), results.joinpath("sweeps").is_dir()) == (
-        {"run": done.id, "status": "done", "score": 1.0, "metrics_sha256": done.result()["metrics_sha256"]},  # type: ignore[index]
+    assert (finished_twice_result.result(), queued.spec_path.exists(), results.joinpath("sweeps").is_dir()) == (
+        {
+            "run": finished_twice_result.id,
+            "status": "done",
+            "score": 1.0,
+            "metrics_sha256": finished_twice_result.result()["metrics_sha256"],
+        },  # type: ignore[index]
         True,
         True,
     )

@@ -53,8 +53,8 @@ def grid(tmp_path: Path, results: Path) -> Ask:
     def ask(*launch: str, runs: int = 3, **grid: Any) -> Any:
         path = write_grid(tmp_path / "grid.yaml", **{"recipe": LONG, "lr": {"range": [0, runs - 1]}} | grid)
         options = ["threads=1", "checkpoint_every_steps=25", *(launch or ("slots=1", "pack=3"))]
-        said = [part for option in options for part in ("--launch-set", option)]
-        return ettsweep("grid", "--grid", path, "--results", results, *said)
+        options_kept = [section for option in options for section in ("--launch-set", option)]
+        return ettsweep("grid", "--grid", path, "--results", results, *options_kept)
 
     return ask
 
@@ -89,17 +89,17 @@ class TestWorkers:
             assert_as_if_undisturbed(run)
             assert run.attempt(1).read_heartbeat()
             assert run.attempt(1).provenance()
-        shown = ettsweep("show", runs[0].id, "--results", results).stdout
-        assert "pack" in shown
+        stdout = ettsweep("show", runs[0].id, "--results", results).stdout
+        assert "pack" in stdout
 
     def test_runs_that_train_together_are_shown_so(self, grid: Ask, results: Path) -> None:
         grid("slots=1", "pack=3", runs=4)
         all_trained(results, 3)
         worker = owner(runs_in(results)[0].attempt(1))
         os.kill(worker, signal.SIGSTOP)
-        told = ettsweep("status", "--results", results)
-        assert re.search(r"1 queued, 3 running in 1 pack$", told.stderr, re.MULTILINE)
-        assert told.stdout.count("pack of 3 on cpu-0") == 3
+        result = ettsweep("status", "--results", results)
+        assert re.search(r"1 queued, 3 running in 1 pack$", result.stderr, re.MULTILINE)
+        assert result.stdout.count("pack of 3 on cpu-0") == 3
         os.kill(worker, signal.SIGCONT)
         wait_for_results(results, 4)
         assert "4 done" in ettsweep("status", "--results", results).stderr
@@ -196,9 +196,9 @@ def test_a_pack_is_as_large_as_asked_for_but_leaves_others_their_part(make_spec:
 @pytest.fixture
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> dict[Any, StackDecision]:
     """Return what trials of this process have said, as yet nothing."""
-    said = dict[Any, StackDecision]()
-    monkeypatch.setattr(stack, "_DECISIONS", said)
-    return said
+    messages = dict[Any, StackDecision]()
+    monkeypatch.setattr(stack, "_DECISIONS", messages)
+    return messages
 
 
 def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(
@@ -207,13 +207,13 @@ def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(
     long, profile = make_spec(schedule={"total_steps": 1000}), LocalProfile()
     assert pack_size(profile, long, CPU, 60, 2) == (8, 8, "")
     assert pack_size(profile, long, CPU, 10, 2) == (5, 5, ""), "of what is left for each"
-    few = "trains alone, without a stack: {} runs of {} steps are too few to pay for a trial; pack=K requests one"
-    assert pack_size(profile, long, CPU, 8, 2) == (1, 0, few.format(4, 1000))
-    assert pack_size(profile, make_spec(schedule={"total_steps": 240}), CPU, 18, 1) == (1, 0, few.format(18, 240))
+    text = "trains alone, without a stack: {} runs of {} steps are too few to pay for a trial; pack=K requests one"
+    assert pack_size(profile, long, CPU, 8, 2) == (1, 0, text.format(4, 1000))
+    assert pack_size(profile, make_spec(schedule={"total_steps": 240}), CPU, 18, 1) == (1, 0, text.format(18, 240))
     assert pack_size(LocalProfile(pack=8), make_spec(), CPU, 18, 1) == (8, None, ""), "who asks for it gets one"
     loaded = make_spec().model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
-    why = "no stack: 18 runs of 24 steps are too few to pay for a trial; pack=K requests one"
-    assert pack_size(profile, loaded, CPU, 18, 1) == (8, 0, why), "a loader is shared all the same"
+    message = "no stack: 18 runs of 24 steps are too few to pay for a trial; pack=K requests one"
+    assert pack_size(profile, loaded, CPU, 18, 1) == (8, 0, message), "a loader is shared all the same"
     unlike = "trains alone, without a stack: the profile compiles blocks or checkpoints activations"
     assert pack_size(LocalProfile(compile=True), long, CPU, 60, 2) == (1, 0, unlike)
 
@@ -242,8 +242,8 @@ def test_auto_stacks_on_a_gpu_where_bits_may_differ(
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2**36)
     spec, gpu = make_spec(schedule={"total_steps": 1000}), torch.device("cuda")
     assert pack_size(LocalProfile(pack_mode="fast"), spec, gpu, 70, 2) == (32, 32, "")
-    why = "trains alone, without a stack: a GPU rounds differently in a stack; pack_mode=fast allows that"
-    assert pack_size(LocalProfile(), spec, gpu, 70, 2) == (1, 0, why)
+    text = "trains alone, without a stack: a GPU rounds differently in a stack; pack_mode=fast allows that"
+    assert pack_size(LocalProfile(), spec, gpu, 70, 2) == (1, 0, text)
 
 
 def test_a_worker_makes_one_trial_for_all_of_its_packs(
@@ -255,21 +255,21 @@ def test_a_worker_makes_one_trial_for_all_of_its_packs(
 ) -> None:
     """What it says holds for the runs after those that it was made with."""
     monkeypatch.setattr("ettsweep.worker.packing.MIN_TRIAL_STEPS", 24 * 16)
-    tried, trial = list[int](), stack.run_trial
+    attempted, trial = list[int](), stack.run_trial
     for pays, packs in ((0.0, [8] * 16 + [1] * 3), (9.0, [8] * 8 + [1] * 11)):
         monkeypatch.setattr(stack, "MIN_SPEEDUP", pays)
         monkeypatch.setattr(
-            stack, "run_trial", lambda made, given: (tried.append(len(made.trainers)), trial(made, given))[1]
+            stack, "run_trial", lambda made, given: (attempted.append(len(made.trainers)), trial(made, given))[1]
         )
         runs = [RunDir.create(results / str(pays), make_spec(lr=0.1 * k)) for k in range(1, 20)]
         worker = make_worker(runs, 1)
         worker.stop_source.make_poll = lambda *_: lambda: None
         worker._train_in_group(SINGLE_PROCESS, CPU, environment(CPU), {})
-        assert tried == [8]
+        assert attempted == [8]
         assert list(map(pack_of, runs)) == packs
         assert ("trains without a stack" in runs[0].attempt(1).log_text()) == (pays > 1)
         assert ("a stack of 8 computes gradients" in runs[8].attempt(1).log_text()) == (pays > 1)
-        tried.clear()
+        attempted.clear()
         verdicts.clear()
 
 
@@ -395,12 +395,12 @@ def test_why_a_run_trains_alone_comes_first_only_where_somebody_asked_for_a_pack
     worker = make_worker(runs, 1, **profile)
     worker.stop_source.make_poll = lambda *_: lambda: None
     worker._train_in_group(SINGLE_PROCESS, CPU, environment(CPU), {})
-    said = [line.partition("  ")[2] for line in runs[0].attempt(1).log_text().splitlines()]
-    told = [line.partition(",")[0].partition(":")[0] for line in said]
-    assert told[1 : 1 + len(opening)] == opening
-    assert told.count("trains alone") == (profile != {"pack": 1})
-    assert (told[-2] == "trains alone") == (profile == {})
-    assert told[-1] == "finished"
+    values = [line.partition("  ")[2] for line in runs[0].attempt(1).log_text().splitlines()]
+    items = [line.partition(",")[0].partition(":")[0] for line in values]
+    assert items[1 : 1 + len(opening)] == opening
+    assert items.count("trains alone") == (profile != {"pack": 1})
+    assert (items[-2] == "trains alone") == (profile == {})
+    assert items[-1] == "finished"
 
 
 def test_a_refill_leaves_other_workers_their_part(
@@ -412,9 +412,9 @@ def test_a_refill_leaves_other_workers_their_part(
         make_worker(runs, 2),
         PackQueue(PackSize(9), RemainingRuns(runs, LocalLiveness()).companions(make_spec())),
     )
-    taken = [[attempt.run.name for attempt in worker._refill(pack_places, {}, 4)] for _ in range(4)]
+    values = [[attempt.run.name for attempt in worker._refill(pack_places, {}, 4)] for _ in range(4)]
     ids = [run.id for run in runs]
-    assert taken == [ids[1:4], ids[4:6], ids[6:], []]
+    assert values == [ids[1:4], ids[4:6], ids[6:], []]
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,13 @@ def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
 
     attempt = run.claim(environment(torch.device("cpu")), after=0)
     assert attempt is not None
-    asked = iter(range(step + 1))
+    iter_result = iter(range(step + 1))
     stop = train_run(
-        run, attempt, torch.device("cpu"), RuntimeSettings(), lambda: StopReason.PRUNED if next(asked) == step else None
+        run,
+        attempt,
+        torch.device("cpu"),
+        RuntimeSettings(),
+        lambda: StopReason.PRUNED if next(iter_result) == step else None,
     )
     assert stop is StopReason.PRUNED
     assert run.prune(step, WHY)
@@ -154,8 +158,10 @@ def test_a_verdict_has_a_pruned_neighbour_go_on_and_leaves_others(tmp_path: Path
     ettsweep("grid", "--grid", path, "--results", results, "--follow")
     (centre,) = runs_in(results)
     spec = centre.spec()
-    near, far = (RunDir.create(results, spec.with_point(lr, spec.wd, spec.seed)) for lr in (2 * spec.lr, 4 * spec.lr))
-    attempts = {run.id: trained_until_pruned(results, run, 12) for run in (near, far)}
+    near, distant = (
+        RunDir.create(results, spec.with_point(lr, spec.wd, spec.seed)) for lr in (2 * spec.lr, 4 * spec.lr)
+    )
+    attempts = {run.id: trained_until_pruned(results, run, 12) for run in (near, distant)}
 
     (verdict,) = json.loads(
         ettsweep("verify-optimum", "--dry-run", "--results", results, "--format", "json", code=1).stdout
@@ -170,14 +176,14 @@ def test_a_verdict_has_a_pruned_neighbour_go_on_and_leaves_others(tmp_path: Path
     expected = undisturbed(near.spec()).result()
     assert expected is not None
     assert {n["lr"]: n["score"] for n in verdict["neighbours"]}[2 * spec.lr] == expected["score"]
-    assert (far.status().state, far.attempt_numbers()) == ("pruned", [1])
+    assert (distant.status().state, distant.attempt_numbers()) == ("pruned", [1])
 
-    assert attempts[far.id].has_checkpoint()
+    assert attempts[distant.id].has_checkpoint()
     rows = json.loads(ettsweep("clean", "--results", results, "--format", "json").stdout)
     pruned = [row["path"] for row in rows if row["reason"] == "checkpoint of a pruned run"]
-    assert pruned == [str(attempts[far.id].checkpoint_path)]
-    assert not attempts[far.id].has_checkpoint()
-    ettsweep("retry", far.id, *ONE_SLOT, "--results", results)
+    assert pruned == [str(attempts[distant.id].checkpoint_path)]
+    assert not attempts[distant.id].has_checkpoint()
+    ettsweep("retry", distant.id, *ONE_SLOT, "--results", results)
     wait_for_results(results, 4)
-    assert far.attempt(2).resumed_from() == (0, 0)
-    assert_as_if_undisturbed(far)
+    assert distant.attempt(2).resumed_from() == (0, 0)
+    assert_as_if_undisturbed(distant)

@@ -112,8 +112,8 @@ class Hold:
             deaf: the worker that goes on only when all are let go.
         """
         path = os.pathsep.join(filter(None, [str(self._folder), os.environ.get("PYTHONPATH")]))
-        held = {"PYTHONPATH": path, "HOLD_PLACES": " ".join(places), "HOLD_LIVES": lives}
-        return {"environment": PROFILE["environment"] | held | ({} if deaf is None else {"HOLD_DEAF": deaf})}
+        mapping = {"PYTHONPATH": path, "HOLD_PLACES": " ".join(places), "HOLD_LIVES": lives}
+        return {"environment": PROFILE["environment"] | mapping | ({} if deaf is None else {"HOLD_DEAF": deaf})}
 
     def is_at(self, task: int = 0, rank: int = 0, life: int = 0, place: str = "*") -> bool:
         """Say whether a worker is there, or has been."""
@@ -139,7 +139,7 @@ def hold(tmp_path: Path) -> Hold:
 
 
 @pytest.fixture
-def seen(results: Path) -> Iterator[Onlooker]:
+def statuses(results: Path) -> Iterator[Onlooker]:
     """Ask for the status again and again, as another process, while the test runs; give all rows that it ever had."""
     onlooker = Onlooker(results)
     yield onlooker
@@ -190,8 +190,8 @@ def assert_all_as_if_undisturbed(results: Path) -> None:
 
 def assert_resumed(run: RunDir, *steps: int) -> None:
     """Each attempt after the first went on where the one before had stopped."""
-    found = [run.attempt(number).resumed_from() for number in run.attempt_numbers()]
-    assert found == [(0, 0), *enumerate(steps, 1)]
+    resumed_froms = [run.attempt(number).resumed_from() for number in run.attempt_numbers()]
+    assert resumed_froms == [(0, 0), *enumerate(steps, 1)]
 
 
 def packs(run: RunDir) -> list[int]:
@@ -259,7 +259,7 @@ def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: P
 
 @pytest.mark.slow
 def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
     ettsweep(*asks(tmp_path, 6, STEPS, runs_per_job=4, pack=4, **hold.at("step")))
     for task in (0, 1):
@@ -275,7 +275,7 @@ def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
     wait_for(lambda: restarts(cluster, warned) == 1, "the warned job to come back")
     hold.let_go()
     wait_until_done(results)
-    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
+    assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
     assert_came_back_as_a_pack(runs[:4], warned)
     for run in runs[4:]:
         assert (lives(run), packs(run)) == ([(calm, 0)], [2])
@@ -319,7 +319,7 @@ def test_the_workers_of_a_job_on_two_nodes_share_its_runs(
 
 
 def test_all_workers_of_a_job_save_when_its_time_is_up(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
     ettsweep(*asks(tmp_path, 2, STEPS, nodes=2, runs_per_job=2, **hold.at("step")))
     for rank in (0, 1):
@@ -327,7 +327,7 @@ def test_all_workers_of_a_job_save_when_its_time_is_up(
     job = f"{array(results)}_0"
     cluster.run("scancel", "--signal=USR2", job)
     wait_until_done(results)
-    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
+    assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
     for run in runs_in(results):
         assert lives(run) == [(job, 0), (job, 1)]
         assert_resumed(run, HELD_STEP)
@@ -392,7 +392,7 @@ def trained_together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunD
     def train(run: RunDir) -> RunDir:
         expected = RunDir(folder / "runs" / run.id)
         if not expected.result_path.exists():
-            options = [word for setting in sets for word in ("--launch-set", setting)]
+            options = [token for setting in sets for token in ("--launch-set", setting)]
             typed("train", "--spec", run.spec_path, "--results", folder, *options)
         return expected
 
@@ -410,7 +410,7 @@ def assert_all_as_if_together(results: Path, trained_together: Callable[[RunDir]
 
 
 def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_was_up(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker, trained_together: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker, trained_together: Any
 ) -> None:
     ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, **TOGETHER, **hold.at("step")))
     for rank in (0, 1):
@@ -426,7 +426,7 @@ def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_w
     wait_until_done(results)
     assert (lives(first), lives(second)) == ([(job, 0), (job, 1)], [(job, 1)])
     assert_resumed(first, HELD_STEP)
-    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
+    assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
     cluster.wait_state(job, "COMPLETED")
     output = "".join(path.read_text() for path in only_submission(results).path.glob("*_log.out"))
     assert "Warning" not in output
@@ -496,9 +496,9 @@ def test_a_run_whose_job_is_cancelled_in_slurm_waits_for_a_decision(
     wait_for_state(results, "done", "cancelled")
     assert [status(results)[run.id]["state"] for run in runs] == ["done", "cancelled", "done"]
 
-    again = ettsweep(*command).stderr
-    assert "2 finished, 0 under way, 1 need a decision" in again
-    assert f"run {runs[1].id} is cancelled: job {job} was cancelled in SLURM\n`ettsweep retry {runs[1].id}" in again
+    stderr = ettsweep(*command).stderr
+    assert "2 finished, 0 under way, 1 need a decision" in stderr
+    assert f"run {runs[1].id} is cancelled: job {job} was cancelled in SLURM\n`ettsweep retry {runs[1].id}" in stderr
     assert len(submissions(results)) == 1
 
     ettsweep("retry", runs[1].id, "--launch", tmp_path / "slurm.yaml", "--results", results)
@@ -556,7 +556,7 @@ def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_deci
 
 @pytest.mark.slow
 def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
     """Held after it has saved and before it ends: SLURM itself says only that the job is completing."""
     command = asks(tmp_path, 1, STEPS, **hold.at("step+saved"))
@@ -570,7 +570,7 @@ def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
     hold.let_go()
     rows = wait_for_state(results, "cancelled")
     assert [row["reason"] for row in rows.values()] == [f"job {job} was cancelled in SLURM"]
-    assert {row["state"] for row in seen()} <= {"queued", "running", "cancelled"}
+    assert {row["state"] for row in statuses()} <= {"queued", "running", "cancelled"}
     ettsweep("retry", only_run(results).id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     wait_until_done(results)
     assert_resumed(only_run(results), HELD_STEP)
@@ -605,7 +605,7 @@ def preempt_signal(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch
 )
 @pytest.mark.usefixtures("preempt_signal")
 def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker, partition: str
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker, partition: str
 ) -> None:
     command = asks(tmp_path, 1, STEPS, partition=partition, **hold.at("step"))
     ettsweep(*command)
@@ -614,7 +614,7 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
     node = cluster.node_of(job)
     cluster.sbatch("sleep 600", "--partition=high", "--exclusive", f"--nodelist={node}")
     wait_until_done(results)
-    rows = seen()
+    rows = statuses()
     assert {row["state"] for row in rows} <= {"queued", "running", "done"}
     assert {row["job"] for row in rows if row["state"] in ("queued", "running")} <= {job, None}
     run = only_run(results)
@@ -659,7 +659,7 @@ def test_a_run_whose_job_comes_back_goes_on_where_it_was(
     hold: Hold,
     tmp_path: Path,
     results: Path,
-    seen: Onlooker,
+    statuses: Onlooker,
     told: tuple[str, ...],
     place: str,
     hears: bool,
@@ -674,8 +674,8 @@ def test_a_run_whose_job_comes_back_goes_on_where_it_was(
     if place == "start":
         hold.let_go()
     wait_until_done(results)
-    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
-    assert {row["job"] for row in seen()} <= {job, None}
+    assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
+    assert {row["job"] for row in statuses()} <= {job, None}
     run = only_run(results)
     if resumed is None:
         assert lives(run) == [(job, 1)]
@@ -688,14 +688,14 @@ def test_a_run_whose_job_comes_back_goes_on_where_it_was(
 
 
 def test_runs_longer_than_the_time_limit_go_through_several_jobs_in_a_pack_and_alone(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
     """The limit is SLURM's own: a job trains to a step, and waits there for the warning, which comes after 25 to 55 s."""
     profile = {"partition": "short", "time_min": 1, "warn_s": 5, "runs_per_job": 3, "pack": 3}
     ettsweep(*asks(tmp_path, 4, STEPS, **profile, **hold.at("step", lives=99)))
     wait_for(lambda: all(run.attempt_numbers() for run in runs_in(results)), "the claims")
     wait_until_done(results)
-    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
+    assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
     runs, jobs = by_task(results), [f"{array(results)}_{task}" for task in (0, 1)]
     for pack, job in zip((runs[:3], runs[3:]), jobs, strict=True):
         assert_came_back_as_a_pack(pack, job)
@@ -750,7 +750,7 @@ def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
 
 @pytest.mark.slow
 def test_a_job_that_asks_to_be_started_again_is_not_replaced(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
     """Held between the checkpoint and `scontrol requeue`, which may take seconds on a busy controller."""
     command = asks(tmp_path, 1, STEPS, **hold.at("step+saved"))
@@ -762,7 +762,7 @@ def test_a_job_that_asks_to_be_started_again_is_not_replaced(
     assert "1 under way" in ettsweep(*command).stderr
     hold.let_go()
     wait_until_done(results)
-    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
+    assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
     assert len(submissions(results)) == 1
     assert lives(only_run(results)) == [(job, 0), (job, 1)]
     assert_resumed(only_run(results), HELD_STEP)
@@ -861,17 +861,17 @@ def pending(cluster: Cluster) -> set[str]:
 
 
 def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
     command = asks(tmp_path, 2, STEPS, runs_per_job=2, **hold.at("step"))
     ettsweep(*command)
     hold.wait()
     first, second = by_task(results)
     job = f"{array(results)}_0"
-    told = ettsweep("cancel", first.id, "--results", results).stderr
-    assert "1 run cancelled" in told
-    assert "1 of them stops at its next step, with a checkpoint" in told
-    assert "withdrawn" not in told
+    stderr = ettsweep("cancel", first.id, "--results", results).stderr
+    assert "1 run cancelled" in stderr
+    assert "1 of them stops at its next step, with a checkpoint" in stderr
+    assert "withdrawn" not in stderr
     row = status(results)[first.id]
     assert (row["state"], row["reason"], row["job"]) == ("running", "cancelling", job)
     too_early = ettsweep("retry", first.id, "--launch", tmp_path / "slurm.yaml", "--results", results).stderr
@@ -883,8 +883,8 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     assert first.attempt(1).failure()["reason"] == "cancelled"  # type: ignore[index]
     assert lives(second) == [(job, 0)]
     cluster.wait_state(job, "COMPLETED")
-    assert {row["state"] for row in seen() if row["run"] == second.id} <= {"queued", "running", "done"}
-    assert {row["state"] for row in seen() if row["run"] == first.id} <= {"queued", "running", "cancelled"}
+    assert {row["state"] for row in statuses() if row["run"] == second.id} <= {"queued", "running", "done"}
+    assert {row["state"] for row in statuses() if row["run"] == first.id} <= {"queued", "running", "cancelled"}
 
     stopped = last_step(first, 1)
     assert HELD_STEP <= stopped < STEPS
@@ -938,8 +938,8 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     cancel = ("cancel", "--state", "queued", "--results", results)
 
     with answer(tmp_path, "n\n") as no:
-        asked = ettsweep(*cancel, code=1, stdin=no)
-        assert "cancel 3 runs?" in asked.stdout + asked.stderr
+        result = ettsweep(*cancel, code=1, stdin=no)
+        assert "cancel 3 runs?" in result.stdout + result.stderr
     with answer(tmp_path, "") as nothing:
         assert "--yes skips this question" in ettsweep(*cancel, code=2, stdin=nothing).stderr
     assert pending(cluster) == ours | others
@@ -956,8 +956,8 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
 
     retry = ("retry", "--state", "cancelled", "--launch", tmp_path / "slurm.yaml", "--results", results)
     with answer(tmp_path, "n\n") as no:
-        asked = ettsweep(*retry, code=1, stdin=no)
-        assert "retry 3 runs?" in asked.stdout + asked.stderr
+        result = ettsweep(*retry, code=1, stdin=no)
+        assert "retry 3 runs?" in result.stdout + result.stderr
     assert {row["state"] for row in status(results).values()} == {"cancelled"}
     ettsweep(*retry, "--yes")
     assert {row["state"] for row in status(results).values()} == {"queued"}
@@ -971,16 +971,16 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
 @pytest.mark.slow
 def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     (tmp_path / "other").mkdir()
-    one = asks(tmp_path, 2, STEPS, sbatch=LATER)
-    ettsweep(*one)
+    item = asks(tmp_path, 2, STEPS, sbatch=LATER)
+    ettsweep(*item)
     other = asks(tmp_path / "other", 2, STEPS + 1, sbatch=LATER)
     ettsweep(*other[:-1], results, "--name", "other")
     rows = status(results)
     families = {row["family"] for row in rows.values()}
     assert len(families) == 2
     mine = rows[submissions(results)[0].runs[0]]["family"]
-    told = ettsweep("cancel", "--family", mine, "--yes", "--results", results).stderr
-    assert "2 waiting jobs withdrawn" in told
+    stderr = ettsweep("cancel", "--family", mine, "--yes", "--results", results).stderr
+    assert "2 waiting jobs withdrawn" in stderr
     rows = status(results)
     assert {row["state"] for row in rows.values() if row["family"] == mine} == {"cancelled"}
     assert {row["state"] for row in rows.values() if row["family"] != mine} == {"queued"}
@@ -1024,9 +1024,9 @@ def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp
     ettsweep(*command)
     hold.wait()
     number = array(results)
-    told = ettsweep("cancel", "--all", "--yes", "--results", results).stderr
-    assert "2 waiting jobs withdrawn" in told
-    assert "1 of them stops at its next step, with a checkpoint" in told
+    stderr = ettsweep("cancel", "--all", "--yes", "--results", results).stderr
+    assert "2 waiting jobs withdrawn" in stderr
+    assert "1 of them stops at its next step, with a checkpoint" in stderr
     assert not pending(cluster)
     hold.let_go_to_look()
     wait_for_state(results, "cancelled")

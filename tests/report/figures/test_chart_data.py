@@ -13,10 +13,10 @@ def test_values_are_rounded_and_null_where_they_are_missing() -> None:
     data = Datasets()
     frame = pd.DataFrame({"a": [1.2345678, math.nan, math.inf], "b": ["x", None, "y"], "n": [1, 2, 3]})
     frame["k"] = pd.array([1, None, 3], dtype="Int64")
-    named = data.add(frame)
-    chart = data.attach_to(layer_charts(alt.Chart(named).mark_point()))
+    add_result = data.add(frame)
+    chart = data.attach_to(layer_charts(alt.Chart(add_result).mark_point()))
     assert chart.datasets == {
-        named.name: [
+        add_result.name: [
             {"a": 1.2346, "b": "x", "n": 1, "k": 1},
             {"a": None, "b": None, "n": 2, "k": None},
             {"a": None, "b": "y", "n": 3, "k": 3},
@@ -27,20 +27,20 @@ def test_values_are_rounded_and_null_where_they_are_missing() -> None:
 @pytest.mark.parametrize(("value", "written"), [(2.0, 2), (123456.7, 123460), (1e-12, 1e-12), (0.0, 0)])
 def test_five_digits_are_kept_at_every_size(value: float, written: float) -> None:
     data = Datasets()
-    named = data.add(pd.DataFrame({"a": [value]}))
-    (row,) = data.attach_to(layer_charts(alt.Chart(named).mark_point())).datasets[named.name]
+    add_result = data.add(pd.DataFrame({"a": [value]}))
+    (row,) = data.attach_to(layer_charts(alt.Chart(add_result).mark_point())).datasets[add_result.name]
     assert row["a"] == written
 
 
 def test_equal_frames_have_one_name_in_all_figures() -> None:
-    one, other = pd.DataFrame({"a": [1.0]}), pd.DataFrame({"a": [2.0]})
-    assert Datasets().add(one).name == Datasets().add(one.copy()).name != Datasets().add(other).name
+    item, other = pd.DataFrame({"a": [1.0]}), pd.DataFrame({"a": [2.0]})
+    assert Datasets().add(item).name == Datasets().add(item.copy()).name != Datasets().add(other).name
 
 
 @pytest.mark.parametrize(("apart", "digits"), [(1.0, 5), (1e-3, 7), (1e-9, 13), (1e-15, 15), (0.0, 5)])
 def test_as_many_digits_are_kept_as_tell_values_apart(apart: float, digits: int) -> None:
     assert significant_digits(pd.Series([0.1, 0.1 + apart, math.nan])) == digits
     data = Datasets()
-    named = data.add(pd.DataFrame({"a": [0.1, 0.1 + apart]}))
-    low, high = data.attach_to(layer_charts(alt.Chart(named).mark_point())).datasets[named.name]
+    add_result = data.add(pd.DataFrame({"a": [0.1, 0.1 + apart]}))
+    low, high = data.attach_to(layer_charts(alt.Chart(add_result).mark_point())).datasets[add_result.name]
     assert high["a"] - low["a"] == pytest.approx(apart, rel=0.12)

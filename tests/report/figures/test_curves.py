@@ -61,62 +61,67 @@ def triangles(found: Scene) -> list[tuple[float, float]]:
 
 def single(values: Sequence[float], quantity: str = "val_loss") -> Json:
     """Return the figure of one run."""
-    one = points_of({(0, 0): 0.1})
-    return spec_of(curves(curves_of(one, {(0, 0): {0: values}}, quantity), NO_SPIKES, one))
+    points_of_result = points_of({(0, 0): 0.1})
+    return spec_of(curves(curves_of(points_of_result, {(0, 0): {0: values}}, quantity), NO_SPIKES, points_of_result))
 
 
 def test_the_legend_names_the_candidate_first_and_its_neighbours_by_score(spec: Json) -> None:
     expected = {(0, 0): "0.100 ± 0.010", (-1, 0): "0.200 ± 0.010", (1, 0): "0.300 ± 0.010", (0, 1): "diverged"}
-    assert scene(spec).legend == [*(f"{named(steps)} [{told}]" for steps, told in expected.items()), "other points"]
+    assert scene(spec).legend == [
+        *(f"{named(steps)} [{messages}]" for steps, messages in expected.items()),
+        "other points",
+    ]
 
 
 def test_a_mean_for_each_of_candidate_neighbours_and_the_best_others_in_grey(spec: Json) -> None:
-    found = lines(scene(spec))
+    lines_result = lines(scene(spec))
     others = [steps for steps in SCORES if steps != (0, 0) and steps not in SIX]
-    assert set(found) == {named(s) for s in SCORES} - {named(s) for s in others[MAX_OTHER_POINTS:]}
-    assert {name for name, line in found.items() if line.stroke == GREY} == {
+    assert set(lines_result) == {named(s) for s in SCORES} - {named(s) for s in others[MAX_OTHER_POINTS:]}
+    assert {name for name, line in lines_result.items() if line.stroke == GREY} == {
         named(s) for s in others[:MAX_OTHER_POINTS]
     }
-    best = found.pop(named((0, 0)))
+    best = lines_result.pop(named((0, 0)))
     assert best.stroke == strategy_colour("ntk")
-    assert best.strokeWidth == 2 * found[named((1, 0))].strokeWidth
-    assert len({best.stroke, *(line.stroke for line in found.values())}) == 5, "no neighbour looks like the optimum"
+    assert best.strokeWidth == 2 * lines_result[named((1, 0))].strokeWidth
+    assert len({best.stroke, *(line.stroke for line in lines_result.values())}) == 5, (
+        "no neighbour looks like the optimum"
+    )
 
 
 def test_means_are_over_the_seeds_that_count_as_far_as_all_of_them_go(points: pd.DataFrame, spec: Json) -> None:
-    found = scene(spec)
-    assert found.at(lines(found)[named((0, 0))]) == [
+    drawing = scene(spec)
+    assert drawing.at(lines(drawing)[named((0, 0))]) == [
         (pytest.approx(k), pytest.approx(y)) for k, y in ((1, 0.1), (2, 0.6), (3, 0.1))
     ]
     shorter = curves_of(points, {(0, 0): {0: [1.0, 2.0, 3.0], 1: [3.0, 4.0]}})
-    one = scene(curves(shorter, NO_SPIKES, points))
-    assert one.at(lines(one)[named((0, 0))]) == [
+    picture = scene(curves(shorter, NO_SPIKES, points))
+    assert picture.at(lines(picture)[named((0, 0))]) == [
         (pytest.approx(1), pytest.approx(2)),
         (pytest.approx(2), pytest.approx(3)),
     ]
 
 
 def test_quantities_are_offered_where_there_are_values_and_what_scores_are_of_comes_first(spec: Json) -> None:
-    params = {one["name"]: one for one in spec["params"]}
+    params = {item["name"]: item for item in spec["params"]}
     assert params["quantity"]["value"] == "val_loss"
     assert params["quantity"]["bind"]["options"] == ["loss", "grad_norm", "val_loss"]
     assert params["quantity"]["bind"]["labels"] == ["training loss", "gradient norm", "validation loss"]
-    training = {one["name"]: one for one in single([1.0, 2.0], "loss")["params"]}
+    training = {item["name"]: item for item in single([1.0, 2.0], "loss")["params"]}
     assert (training["quantity"]["value"], training["quantity"]["bind"]["options"]) == ("loss", ["loss"])
 
 
 def test_the_quantity_that_is_asked_for_is_drawn(spec: Json) -> None:
-    found = scene(spec, quantity="grad_norm")
-    assert (found.title, found.names["x"]) == ("gradient norm", "epoch")
-    (line,) = lines(found).values()
-    assert [y for _, y in found.at(line)] == pytest.approx([1, 4, 2])
+    drawing = scene(spec, quantity="grad_norm")
+    assert (drawing.title, drawing.names["x"]) == ("gradient norm", "epoch")
+    (line,) = lines(drawing).values()
+    assert [y for _, y in drawing.at(line)] == pytest.approx([1, 4, 2])
     assert scene(spec).title == "validation loss (nats)"
 
 
 def test_accuracies_are_in_percent() -> None:
-    found = scene(single([0.5, 0.75], "val_accuracy"))
-    assert found.title == "validation accuracy (%)"
-    assert [y for _, y in found.at(found.of("line")[0])] == pytest.approx([50, 75])
+    drawing = scene(single([0.5, 0.75], "val_accuracy"))
+    assert drawing.title == "validation accuracy (%)"
+    assert [y for _, y in drawing.at(drawing.of("line")[0])] == pytest.approx([50, 75])
 
 
 def test_spikes_are_marked_where_they_are_and_only_of_what_is_shown(spec: Json) -> None:
@@ -124,8 +129,12 @@ def test_spikes_are_marked_where_they_are_and_only_of_what_is_shown(spec: Json) 
     assert triangles(scene(spec, quantity="grad_norm")) == [(2, 4.0)]
     assert triangles(scene(spec)) == [], "the run of a fresh seed is in no mean"
     assert triangles(scene(spec, chosen=named((0, 0)))) == [(1, 9.0)]
-    told = scene(spec, quantity="loss").of("symbol", shape=TRIANGLE)[0].told
-    assert (told["spike"], told["(lr, wd)"], told["run"]) == ("loss went up at 2", named((0, 0)), run_of((0, 0), 1))
+    messages = scene(spec, quantity="loss").of("symbol", shape=TRIANGLE)[0].told
+    assert (messages["spike"], messages["(lr, wd)"], messages["run"]) == (
+        "loss went up at 2",
+        named((0, 0)),
+        run_of((0, 0), 1),
+    )
 
 
 def test_axes_can_be_logarithmic_and_spikes_stay_with_their_curves(spec: Json) -> None:
@@ -136,30 +145,30 @@ def test_axes_can_be_logarithmic_and_spikes_stay_with_their_curves(spec: Json) -
 
 
 def test_what_has_no_logarithm_is_left_out() -> None:
-    found = scene(single([1.0, 0.0, -1.0, 10.0]), logy=True)
-    (line,) = found.of("line")
-    assert [(round(x), round(y)) for x, y in found.at(line)] == [(1, 1), (4, 10)]
+    drawing = scene(single([1.0, 0.0, -1.0, 10.0]), logy=True)
+    (line,) = drawing.of("line")
+    assert [(round(x), round(y)) for x, y in drawing.at(line)] == [(1, 1), (4, 10)]
 
 
 @pytest.mark.parametrize("width", [1.5, 4])
 def test_smoothing_is_the_mean_of_bins_at_their_middle(width: float) -> None:
     values = np.random.default_rng(0).normal(10, 1, 23)
-    found = scene(single(values.tolist()), smoothing=width)
+    drawing = scene(single(values.tolist()), smoothing=width)
     series = pd.Series(values, index=np.arange(1, 24))
     expected = series.groupby((series.index // width + 0.5) * width).mean()
-    (line,) = found.of("line")
-    np.testing.assert_allclose(found.at(line), list(expected.items()), rtol=1e-3)
+    (line,) = drawing.of("line")
+    np.testing.assert_allclose(drawing.at(line), list(expected.items()), rtol=1e-3)
 
 
 def test_a_chosen_point_shows_its_runs_named_by_seed_and_fades_the_means(spec: Json) -> None:
-    found = scene(spec, chosen=named((0, 0)))
-    runs = {line.told["run"]: [y for _, y in found.at(line)] for line in found.of("line", stroke=INK)}
+    drawing = scene(spec, chosen=named((0, 0)))
+    runs = {line.told["run"]: [y for _, y in drawing.at(line)] for line in drawing.of("line", stroke=INK)}
     assert runs == {
         run_of((0, 0), seed): pytest.approx(along)
         for seed, along in {**LOSSES[0, 0], 10: [9.0, 9.0, 9.0]}.items()
     }  # fmt: skip
-    assert sorted(found.texts()) == ["seed 0", "seed 1", "seed 10"]
-    assert {line.opacity for line in lines(found).values()} == {0.3}
+    assert sorted(drawing.texts()) == ["seed 0", "seed 1", "seed 10"]
+    assert {line.opacity for line in lines(drawing).values()} == {0.3}
     other = scene(spec, chosen=named((5, 0)), quantity="loss")
     assert triangles(other) == [(2, 0.5)], "spikes are those of the chosen point"
     assert scene(spec, chosen="").of("line", stroke=INK) == []
@@ -167,7 +176,7 @@ def test_a_chosen_point_shows_its_runs_named_by_seed_and_fades_the_means(spec: J
 
 def test_without_a_candidate_the_best_points_are_drawn() -> None:
     frame = points_of(SCORES, role="other")
-    found = scene(curves(curves_of(frame, LOSSES), NO_SPIKES, frame))
-    assert found.legend == ["other points"]
-    assert {line.stroke for line in lines(found).values()} == {GREY}
-    assert len(lines(found)) == len(SCORES)
+    drawing = scene(curves(curves_of(frame, LOSSES), NO_SPIKES, frame))
+    assert drawing.legend == ["other points"]
+    assert {line.stroke for line in lines(drawing).values()} == {GREY}
+    assert len(lines(drawing)) == len(SCORES)

@@ -46,12 +46,12 @@ def place(scene: Scene, mark: Mark) -> tuple[float, float]:
 
 def hexagons(scene: Scene, **look: object) -> dict[Steps, Mark]:
     """Return hexagons by the lattice position that they stand for."""
-    found = {}
+    collected = {}
     for mark in scene.of("symbol", shape=HEXAGON, **look):
         x, y = place(scene, mark)
         wd = y / (math.sqrt(3) / 2)
-        found[round(x - wd / 2), round(wd)] = mark
-    return found
+        collected[round(x - wd / 2), round(wd)] = mark
+    return collected
 
 
 # --- what lies beside what --------------------------------------------------------------------------------------------
@@ -59,11 +59,11 @@ def hexagons(scene: Scene, **look: object) -> dict[Steps, Mark]:
 
 @pytest.mark.parametrize("centre", [(0, 0), (3, -2)])
 def test_six_neighbours_touch_and_the_diagonals_do_not(centre: Steps) -> None:
-    here = hexagon_xy(*centre)
+    hexagon_xy_result = hexagon_xy(*centre)
     for i, j in SIX:
-        assert math.dist(hexagon_xy(centre[0] + i, centre[1] + j), here) == pytest.approx(1.0)
+        assert math.dist(hexagon_xy(centre[0] + i, centre[1] + j), hexagon_xy_result) == pytest.approx(1.0)
     for i, j in ((1, 1), (-1, -1)):
-        assert math.dist(hexagon_xy(centre[0] + i, centre[1] + j), here) == pytest.approx(math.sqrt(3))
+        assert math.dist(hexagon_xy(centre[0] + i, centre[1] + j), hexagon_xy_result) == pytest.approx(math.sqrt(3))
     others = [(i, j) for i in range(-3, 4) for j in range(-3, 4) if (i, j) not in [*SIX, (0, 0)]]
     assert min(math.dist(hexagon_xy(*o), (0, 0)) for o in others) > 1.5
 
@@ -100,34 +100,34 @@ def test_axes_are_labelled_along_rows_and_columns(bowl_map: Scene) -> None:
 def test_steps_may_differ_between_axes() -> None:
     halved = points(wd={(i, j): 3 * 2.0 ** (j / 2) for i, j in bowl()})
     halved["log2_wd"] = [math.log2(wd) for wd in halved["wd"]]
-    found = drawn(halved)
-    assert {"1.5", "2.12", "3", "4.24", "6"} <= set(found.texts(align="right"))
-    assert found.texts().count(".200") == 6
+    result = drawn(halved)
+    assert {"1.5", "2.12", "3", "4.24", "6"} <= set(result.texts(align="right"))
+    assert result.texts().count(".200") == 6
 
 
 def test_points_off_the_lattice_are_left_out(bowl_map: Scene) -> None:
     odd = points_of({(0, 0): 0.05}, role="other", point="(1.3, 3)", lr_steps=None, wd_steps=None)
-    found = drawn(pd.concat([points(), odd], ignore_index=True))
-    assert [mark.xy for mark in found.marks] == [mark.xy for mark in bowl_map.marks]
+    result = drawn(pd.concat([points(), odd], ignore_index=True))
+    assert [mark.xy for mark in result.marks] == [mark.xy for mark in bowl_map.marks]
 
 
 # --- what is written ----------------------------------------------------------------------------------------------
 
 
 def test_a_map_names_values_and_states(bowl_map: Scene) -> None:
-    found = bowl_map.texts()
-    assert found.count(".200") == 6, "six neighbours of the candidate, all with i^2 + ij + j^2 = 1"
-    assert found.count(".100") == 1
-    assert found.count("±.010") == found.count("n=3") == 23
-    assert {"diverged", "failed"} <= set(found)
+    texts_result = bowl_map.texts()
+    assert texts_result.count(".200") == 6, "six neighbours of the candidate, all with i^2 + ij + j^2 = 1"
+    assert texts_result.count(".100") == 1
+    assert texts_result.count("±.010") == texts_result.count("n=3") == 23
+    assert {"diverged", "failed"} <= set(texts_result)
 
 
 def test_accuracies_are_in_percent_and_the_better_are_as_bright_as_better_losses(bowl_map: Scene) -> None:
-    better = {steps: None if score is None else 0.9 - score / 10 for steps, score in bowl().items()}
-    found = drawn(points_of(better, metric="best_accuracy", error=0.001))
-    assert {"89.00", "±0.10"} <= set(found.texts())
+    by_steps = {steps: None if score is None else 0.9 - score / 10 for steps, score in bowl().items()}
+    result = drawn(points_of(by_steps, metric="best_accuracy", error=0.001))
+    assert {"89.00", "±0.10"} <= set(result.texts())
     coloured = {steps: mark.fill for steps, mark in hexagons(bowl_map, stroke=None).items()}
-    assert {steps: mark.fill for steps, mark in hexagons(found, stroke=None).items()} == coloured
+    assert {steps: mark.fill for steps, mark in hexagons(result, stroke=None).items()} == coloured
 
 
 def test_what_is_written_can_be_read_on_every_colour() -> None:
@@ -139,9 +139,9 @@ def test_what_is_written_can_be_read_on_every_colour() -> None:
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
     across = list(product(range(9), repeat=2))
-    found = drawn(points_of({steps: 1 + k for k, steps in enumerate(across)}, role="other"))
-    texts = [(mark.xy, mark.fill) for mark in found.of("text") if mark.fill in ("#000", "#fff")]
-    colours = {mark.xy: mark.fill for mark in hexagons(found, stroke=None).values()}
+    result = drawn(points_of({steps: 1 + k for k, steps in enumerate(across)}, role="other"))
+    texts = [(mark.xy, mark.fill) for mark in result.of("text") if mark.fill in ("#000", "#fff")]
+    colours = {mark.xy: mark.fill for mark in hexagons(result, stroke=None).values()}
     assert (len(texts), len(set(colours.values()))) == (81, 81)
     for at, ink in texts:
         low, high = sorted((luminance(ink), luminance(colours[at])))
@@ -154,17 +154,17 @@ def test_numbers_of_proposals_cover_no_other_text(columns: int, rows: int) -> No
     everywhere = list(product(range(columns), range(rows)))
     scores = {steps: None if sum(steps) % 3 else 0.1234 for steps in everywhere}
     frame = points_of(scores, state="interrupted", proposal={steps: k for k, steps in enumerate(everywhere, 1)})
-    found = drawn(frame)
-    discs = found.of("symbol", fill="#fff", shape="circle")
+    result = drawn(frame)
+    discs = result.of("symbol", fill="#fff", shape="circle")
     radius = math.sqrt(discs[0].size / math.pi)
     assert len(discs) == columns * rows
-    for mark in found.of("text", align="center"):
+    for mark in result.of("text", align="center"):
         if mark.fill == "#1c1c1e" or mark.text in ("lr", "wd"):
             continue
         half, high = mark.fontSize * len(mark.text) * (0.45 if mark.text.isalpha() else 0.56) / 2, 0.36 * mark.fontSize
         x, y = mark.x, mark.y + (mark.dy or 0)
-        away = (math.hypot(max(abs(d.x - x) - half, 0), max(abs(d.y - y) - high, 0)) for d in discs)
-        assert min(away) > radius - 0.5, mark.text
+        hypots = (math.hypot(max(abs(d.x - x) - half, 0), max(abs(d.y - y) - high, 0)) for d in discs)
+        assert min(hypots) > radius - 0.5, mark.text
 
 
 # --- what colours and signs say ---------------------------------------------------------------------------------------
@@ -181,14 +181,14 @@ def test_a_state_without_a_score_has_a_sign_of_its_own_and_a_word_in_the_legend(
     """They are told apart without any colour: all are ink."""
     states = {(i, 0): state for i, state in enumerate(STATE_SIGNS)}
     frame = points_of(dict.fromkeys(states) | {(0, 1): 0.1, (1, 1): 0.2}, state=states, role="other")
-    found = drawn(frame)
-    shapes = {mark.shape for mark in found.of("symbol", strokeWidth=1.8)}
-    assert {name: mark.shape for name, mark in found.entries.items()} == STATE_SIGNS
+    result = drawn(frame)
+    shapes = {mark.shape for mark in result.of("symbol", strokeWidth=1.8)}
+    assert {name: mark.shape for name, mark in result.entries.items()} == STATE_SIGNS
     assert len(set(STATE_SIGNS.values())) == len(STATE_SIGNS) - 1 == len(shapes), (
         "a circle for `missing`, and for a mean of none"
     )
-    assert {mark.stroke for mark in found.of("symbol", strokeWidth=1.8)} == {INK}
-    assert {"diverged", "failed", "pruned", "running", "queued", "missing"} <= set(found.legend)
+    assert {mark.stroke for mark in result.of("symbol", strokeWidth=1.8)} == {INK}
+    assert {"diverged", "failed", "pruned", "running", "queued", "missing"} <= set(result.legend)
 
 
 def test_awful_points_do_not_wash_out_the_rest() -> None:
@@ -202,17 +202,17 @@ def test_awful_points_do_not_wash_out_the_rest() -> None:
 
 
 def test_nothing_finished_is_still_a_map() -> None:
-    found = drawn(points_of(dict.fromkeys(bowl()), state="queued", role="other"))
-    assert found.texts().count("queued") == 25
-    assert hexagons(found, stroke=None) == {}
+    result = drawn(points_of(dict.fromkeys(bowl()), state="queued", role="other"))
+    assert result.texts().count("queued") == 25
+    assert hexagons(result, stroke=None) == {}
 
 
 def test_small_hexagons_have_no_text_but_all_colours() -> None:
     """Forty across: what would not be read is not written; every point can still be hovered."""
     frame = points_of({steps: 1.0 + sum(steps) for steps in product(range(40), range(3))}, role="other")
-    found = drawn(frame)
-    assert not [text for text in found.texts() if text.startswith(("±", "n="))]
-    assert len(hexagons(found, stroke=None)) == len(hexagons(found, fillOpacity=0)) == 120
+    result = drawn(frame)
+    assert not [text for text in result.texts() if text.startswith(("±", "n="))]
+    assert len(hexagons(result, stroke=None)) == len(hexagons(result, fillOpacity=0)) == 120
 
 
 # --- what hovering says -----------------------------------------------------------------------------------------------
@@ -220,21 +220,24 @@ def test_small_hexagons_have_no_text_but_all_colours() -> None:
 
 def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
     ids = " ".join(f"id{k}" for k in range(9))
-    found = drawn(points(as_good={(0, 0): True}, runs={(1, 0): ids, (2, 2): ""}, seeds={(2, 2): None}))
-    told = {mark.told["(lr, wd)"]: mark.told for mark in found.of("symbol", fillOpacity=0)}
-    assert len(told) == 25
-    here = told[named((0, 0))]
-    assert (here["mean ± standard error"], here["seeds"], here["state"], here["runs"]) == (
+    result = drawn(points(as_good={(0, 0): True}, runs={(1, 0): ids, (2, 2): ""}, seeds={(2, 2): None}))
+    mapping = {mark.told["(lr, wd)"]: mark.told for mark in result.of("symbol", fillOpacity=0)}
+    assert len(mapping) == 25
+    local = mapping[named((0, 0))]
+    assert (local["mean ± standard error"], local["seeds"], local["state"], local["runs"]) == (
         "0.100 ± 0.010",
         "3",
         "done, as good within the margin",
         "run00",
     )
-    assert here["score"] == "lowest validation loss"
-    assert (told[named((1, 0))]["runs"], told[named((1, 0))]["state"]) == ("id0 id1 id2 id3 id4 id5 and 3 more", "done")
-    failed = told[named((2, 2))]
+    assert local["score"] == "lowest validation loss"
+    assert (mapping[named((1, 0))]["runs"], mapping[named((1, 0))]["state"]) == (
+        "id0 id1 id2 id3 id4 id5 and 3 more",
+        "done",
+    )
+    failed = mapping[named((2, 2))]
     assert (failed["state"], failed["mean ± standard error"], failed["seeds"]) == ("failed", "none", "0")
-    assert found.marks[-1].fillOpacity == 0, "nothing lies above what is hovered"
+    assert result.marks[-1].fillOpacity == 0, "nothing lies above what is hovered"
 
 
 # --- what was searched --------------------------------------------------------------------------------------------
@@ -258,33 +261,33 @@ def width(scene: Scene) -> float:
 
 
 def test_proposals_are_numbered_in_order_on_their_hexagons() -> None:
-    found = numbers(drawn(points(proposal=PROPOSED), searched((-2, -2), (2, 2))))
-    assert set(found) == {"1", "2", "3"}
+    numbers_result = numbers(drawn(points(proposal=PROPOSED), searched((-2, -2), (2, 2))))
+    assert set(numbers_result) == {"1", "2", "3"}
     for steps, number in PROPOSED.items():
         x, y = hexagon_xy(*steps)
-        assert found[str(number)][0] == pytest.approx(x, abs=1e-4)
-        assert 0.3 < found[str(number)][1] - y < 1 / math.sqrt(3), "above the score, and within the hexagon"
+        assert numbers_result[str(number)][0] == pytest.approx(x, abs=1e-4)
+        assert 0.3 < numbers_result[str(number)][1] - y < 1 / math.sqrt(3), "above the score, and within the hexagon"
 
 
 @pytest.mark.parametrize("reach", [1, 2])
 def test_the_ranges_are_outlined_along_hexagons(reach: int) -> None:
-    found = sides(drawn(points(proposal=PROPOSED), searched((-reach, -reach), (reach, reach))))
+    sides_result = sides(drawn(points(proposal=PROPOSED), searched((-reach, -reach), (reach, reach))))
     across = 2 * reach + 1
-    assert len(found) == 4 * (across + across) - 2, "of a rhombus of hexagons"
-    assert all(math.dist(*side) == pytest.approx(1 / math.sqrt(3), abs=1e-4) for side in found)
-    ends = [end for side in found for end in side]
-    meeting = Counter(sum(math.dist(one, other) < 1e-3 for other in ends) for one in ends)
+    assert len(sides_result) == 4 * (across + across) - 2, "of a rhombus of hexagons"
+    assert all(math.dist(*side) == pytest.approx(1 / math.sqrt(3), abs=1e-4) for side in sides_result)
+    ends = [end for side in sides_result for end in side]
+    meeting = Counter(sum(math.dist(item, other) < 1e-3 for other in ends) for item in ends)
     assert set(meeting) == {2}, "it is closed"
 
 
 def test_ranges_beyond_the_points_are_shown_as_far_as_numbers_can_be_read() -> None:
-    alone, near = drawn(points()), drawn(points(proposal=PROPOSED), searched((-4, -4), (4, 4)))
-    labels = width(alone) - 4 - 2  # of wd: as wide on smaller hexagons, and so more of them
+    single, near = drawn(points()), drawn(points(proposal=PROPOSED), searched((-4, -4), (4, 4)))
+    labels = width(single) - 4 - 2  # of wd: as wide on smaller hexagons, and so more of them
     assert width(near) - 8 - 4 >= labels
     assert len(sides(near)) == 4 * 18 - 2
-    far = drawn(points(proposal=PROPOSED), searched((-64, -64), (64, 64)))
-    assert width(far) == width(alone)
-    assert sides(far) == [], "none of it is within what is shown"
+    distant = drawn(points(proposal=PROPOSED), searched((-64, -64), (64, 64)))
+    assert width(distant) == width(single)
+    assert sides(distant) == [], "none of it is within what is shown"
     half = sides(drawn(points(proposal=PROPOSED), searched((-1, -64), (64, 64))))
     assert len(half) == 2 * 5, "the end that is shown is outlined"
 

@@ -23,23 +23,23 @@ def dots(found: Scene, **look: Any) -> list[tuple[float, float]]:
 
 
 def test_one_free_axis_is_a_line_through_scores_with_their_errors() -> None:
-    found = drawn(points_of(SCORES, error={(1, 0): None}))
-    assert found.names == {"x": "log2 lr, wd 3", "y": "lowest validation loss"}
+    result = drawn(points_of(SCORES, error={(1, 0): None}))
+    assert result.names == {"x": "log2 lr, wd 3", "y": "lowest validation loss"}
     expected = [(pytest.approx(i), pytest.approx(score)) for (i, _), score in SCORES.items()]
-    (line,) = found.of("line")
-    assert found.at(line) == expected
-    assert dots(found, size=45) == expected
-    assert dots(found, stroke=CANDIDATE) == [expected[2]]
-    rules = {round(found.at(rule)[0][0]): (found.at(rule), found.at(rule, y="y2")) for rule in found.of("rule")}
+    (line,) = result.of("line")
+    assert result.at(line) == expected
+    assert dots(result, size=45) == expected
+    assert dots(result, stroke=CANDIDATE) == [expected[2]]
+    rules = {round(result.at(rule)[0][0]): (result.at(rule), result.at(rule, y="y2")) for rule in result.of("rule")}
     ((_, low),), ((_, high),) = rules[-1]
     assert (low, high) == (pytest.approx(0.19), pytest.approx(0.21))
 
 
 def test_accuracies_are_in_percent() -> None:
-    better = {steps: 1 - score for steps, score in SCORES.items() if score}
-    found = drawn(points_of(better, metric="best_accuracy", error=0.001))
-    assert found.names["y"] == "best validation accuracy (%)"
-    assert [round(y, 6) for _, y in dots(found, size=45)] == [50, 80, 90, 80, 50]
+    by_steps = {steps: 1 - score for steps, score in SCORES.items() if score}
+    result = drawn(points_of(by_steps, metric="best_accuracy", error=0.001))
+    assert result.names["y"] == "best validation accuracy (%)"
+    assert [round(y, 6) for _, y in dots(result, size=45)] == [50, 80, 90, 80, 50]
 
 
 def test_wd_may_be_what_is_searched_and_zero_what_is_fixed() -> None:
@@ -54,12 +54,12 @@ def test_wd_may_be_what_is_searched_and_zero_what_is_fixed() -> None:
 @pytest.mark.parametrize(("metric", "edge"), [("best_loss", max), ("best_accuracy", min)])
 def test_what_has_no_score_is_a_sign_at_the_worse_edge(metric: str, edge: Any) -> None:
     scores = SCORES | {(2, 0): None, (-2, 0): None}
-    found = drawn(points_of(scores, metric=metric, state={(-2, 0): "running"}))
-    assert {name: mark.shape for name, mark in found.entries.items()} == {
+    result = drawn(points_of(scores, metric=metric, state={(-2, 0): "running"}))
+    assert {name: mark.shape for name, mark in result.entries.items()} == {
         name: STATE_SIGNS[name] for name in ("diverged", "running")
     }
-    (_, low), (_, high), _ = found.scales["y"]
-    signs = [(found.at(mark)[0], mark.shape) for mark in found.of("symbol", size=90)]
+    (_, low), (_, high), _ = result.scales["y"]
+    signs = [(result.at(mark)[0], mark.shape) for mark in result.of("symbol", size=90)]
     assert signs == [
         ((pytest.approx(-2), pytest.approx(edge(low, high))), STATE_SIGNS["running"]),
         ((pytest.approx(2), pytest.approx(edge(low, high))), STATE_SIGNS["diverged"]),
@@ -69,35 +69,35 @@ def test_what_has_no_score_is_a_sign_at_the_worse_edge(metric: str, edge: Any) -
 @pytest.mark.parametrize(("metric", "edge"), [("best_loss", min), ("best_accuracy", max)])
 def test_numbers_stand_at_the_better_edge_and_rules_end_the_range(metric: str, edge: Any) -> None:
     frame = points_of(SCORES, metric=metric, error=None, proposal={(0, 0): 1, (2, 0): 2, (-1, 0): 3})
-    found = drawn(frame, searched((-3, 0), (3, 0)))
-    numbers = {str(mark.text): found.at(mark)[0] for mark in found.of("text", fill="#1c1c1e")}
-    (_, low), (_, high), _ = found.scales["y"]
+    result = drawn(frame, searched((-3, 0), (3, 0)))
+    numbers = {str(mark.text): result.at(mark)[0] for mark in result.of("text", fill="#1c1c1e")}
+    (_, low), (_, high), _ = result.scales["y"]
     at = pytest.approx(edge(low, high))
     assert numbers == {"1": (pytest.approx(0), at), "2": (pytest.approx(2), at), "3": (pytest.approx(-1), at)}
-    ends = sorted(found.at(mark)[0][0] for mark in found.of("rule", stroke=INK, strokeWidth=2))
+    ends = sorted(result.at(mark)[0][0] for mark in result.of("rule", stroke=INK, strokeWidth=2))
     assert ends == [pytest.approx(-3.5), pytest.approx(3.5)]
 
 
 def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
-    found = drawn(points_of(SCORES | {(2, 0): None}))
-    told = {mark.told["(lr, wd)"]: mark.told for mark in found.of("symbol", fillOpacity=0)}
-    here, worst = told[named((0, 0))], told[named((2, 0))]
-    assert (here["mean ± standard error"], here["seeds"], here["runs"]) == ("0.100 ± 0.010", "3", "run00")
+    result = drawn(points_of(SCORES | {(2, 0): None}))
+    mapping = {mark.told["(lr, wd)"]: mark.told for mark in result.of("symbol", fillOpacity=0)}
+    local, worst = mapping[named((0, 0))], mapping[named((2, 0))]
+    assert (local["mean ± standard error"], local["seeds"], local["runs"]) == ("0.100 ± 0.010", "3", "run00")
     assert (worst["mean ± standard error"], worst["state"]) == ("none", "diverged")
 
 
 @pytest.mark.parametrize("scores", [{(0, 0): None}, {(0, 0): 0.1}])
 def test_a_search_that_has_only_begun_is_drawn(scores: dict[Steps, float | None]) -> None:
     """Its one proposal lies on no line with others: nothing tells yet how long a step is."""
-    found = drawn(points_of(scores, proposal=1, state="running"), searched((-3, -3), (3, 3)))
-    assert "1" in found.texts()
+    result = drawn(points_of(scores, proposal=1, state="running"), searched((-3, -3), (3, 3)))
+    assert "1" in result.texts()
 
 
 def test_awful_points_do_not_press_the_rest_together() -> None:
-    found = drawn(points_of(SCORES | {(3, 0): 1e4}))
-    (_, _), (_, high), _ = found.scales["y"]
+    result = drawn(points_of(SCORES | {(3, 0): 1e4}))
+    (_, _), (_, high), _ = result.scales["y"]
     assert high < 3
-    assert (pytest.approx(3), pytest.approx(high)) in dots(found, size=45), "at the edge"
+    assert (pytest.approx(3), pytest.approx(high)) in dots(result, size=45), "at the edge"
 
 
 def test_ranges_tell_the_axis_of_a_single_point() -> None:

@@ -14,13 +14,13 @@ from ettsweep.report.run_histories import RunHistories
 
 
 @pytest.fixture(scope="module")
-def optima(made: Made) -> pd.DataFrame:
-    return optima_frame(judged_families(made.runs, made.verdicts))
+def optima(sample: Made) -> pd.DataFrame:
+    return optima_frame(judged_families(sample.runs, sample.verdicts))
 
 
 @pytest.fixture(scope="module")
-def curves(made: Made) -> pd.DataFrame:
-    return curves_frame(judged_families(made.runs, made.verdicts), RunHistories(), 100)
+def curves(sample: Made) -> pd.DataFrame:
+    return curves_frame(judged_families(sample.runs, sample.verdicts), RunHistories(), 100)
 
 
 def legend_colours(found: Scene) -> dict[str, str]:
@@ -30,17 +30,17 @@ def legend_colours(found: Scene) -> dict[str, str]:
 def test_a_line_for_each_fresh_seed_and_for_each_of_the_searchs_where_there_are_none(
     curves: pd.DataFrame, optima: pd.DataFrame
 ) -> None:
-    found = scene(seeds(curves, optima))
-    drawn = [(line.told["strategy"], int(line.told["seed"])) for line in found.of("line")]
-    assert sorted(drawn) == sorted(
+    drawing = scene(seeds(curves, optima))
+    values = [(line.told["strategy"], int(line.told["seed"])) for line in drawing.of("line")]
+    assert sorted(values) == sorted(
         [("standard", s) for s in FRESH] + [(n, s) for n in ("ntk", "hybrid") for s in SEEDS]
     )
-    assert all(line.stroke == strategy_colour(line.told["strategy"]) for line in found.of("line"))
-    assert legend_colours(found) == {name: strategy_colour(name) for name in ("standard", "ntk", "hybrid")}
-    best = next(line for line in found.of("line") if line.told["seed"] == "11")
-    expected = [loss_at(0, 0, 11) + 0.01 + more for more in (1, 0.5, 0.25, 0.125, 0.0625, 0)]
-    np.testing.assert_allclose([y for _, y in found.at(best)], expected, rtol=1e-3)
-    assert [x for x, _ in found.at(best)] == pytest.approx([40 * k / 12 for k in range(1, 7)], abs=1e-3)
+    assert all(line.stroke == strategy_colour(line.told["strategy"]) for line in drawing.of("line"))
+    assert legend_colours(drawing) == {name: strategy_colour(name) for name in ("standard", "ntk", "hybrid")}
+    best = next(line for line in drawing.of("line") if line.told["seed"] == "11")
+    expected = [loss_at(0, 0, 11) + 0.01 + extra for extra in (1, 0.5, 0.25, 0.125, 0.0625, 0)]
+    np.testing.assert_allclose([y for _, y in drawing.at(best)], expected, rtol=1e-3)
+    assert [x for x, _ in drawing.at(best)] == pytest.approx([40 * k / 12 for k in range(1, 7)], abs=1e-3)
 
 
 def test_the_legend_has_the_mean_of_the_scores_with_their_deviation_in_the_usual_order(
@@ -61,41 +61,45 @@ def test_a_strategy_whose_seeds_diverged_says_how_many(curves: pd.DataFrame, opt
 
 
 def test_scores_are_open_circles_for_the_searchs_seeds_and_filled_ones_for_fresh(optima: pd.DataFrame) -> None:
-    found = scene(scores(optima))
-    assert found.names["x"] == "lowest validation loss"
-    dots = [(mark.told["strategy"], mark.fill != "transparent", found.at(mark)[0][0]) for mark in found.of("symbol")]
+    drawing = scene(scores(optima))
+    assert drawing.names["x"] == "lowest validation loss"
+    dots = [
+        (mark.told["strategy"], mark.fill != "transparent", drawing.at(mark)[0][0]) for mark in drawing.of("symbol")
+    ]
     search = [(name, False, loss_at(0, 0, seed)) for name in ("standard", "ntk", "hybrid") for seed in SEEDS]
     fresh = [("standard", True, loss_at(0, 0, seed) + 0.01) for seed in FRESH]
     assert sorted(dots) == [(name, kind, pytest.approx(at, rel=1e-3)) for name, kind, at in sorted(search + fresh)]
-    heights = {(mark.told["strategy"], mark.told["kind"]): mark.y for mark in found.of("symbol")}
+    heights = {(mark.told["strategy"], mark.told["kind"]): mark.y for mark in drawing.of("symbol")}
     assert heights["standard", "search's seeds"] < heights["standard", "fresh seeds"] < heights["ntk", "search's seeds"]
 
 
 def test_means_have_their_deviation_to_both_sides(optima: pd.DataFrame) -> None:
-    found = scene(scores(optima))
-    given = [loss_at(0, 0, seed) for seed in SEEDS]
-    mean, std = np.mean(given), np.std(given, ddof=1)
+    drawing = scene(scores(optima))
+    loss_ats = [loss_at(0, 0, seed) for seed in SEEDS]
+    mean, std = np.mean(loss_ats), np.std(loss_ats, ddof=1)
     ((low, _),), ((high, _),) = next(
-        (found.at(rule), found.at(rule, x="x2")) for rule in found.of("rule") if rule.told["strategy"] == "ntk"
+        (drawing.at(rule), drawing.at(rule, x="x2")) for rule in drawing.of("rule") if rule.told["strategy"] == "ntk"
     )
     assert (low, high) == (pytest.approx(mean - std, rel=1e-3), pytest.approx(mean + std, rel=1e-3))
-    tick = next(mark for mark in found.of("rect") if mark.told["strategy"] == "ntk")
-    assert found.value("x", tick.x + tick.width / 2) == pytest.approx(mean, rel=1e-3)
+    tick = next(mark for mark in drawing.of("rect") if mark.told["strategy"] == "ntk")
+    assert drawing.value("x", tick.x + tick.width / 2) == pytest.approx(mean, rel=1e-3)
 
 
 def test_accuracies_are_in_percent(curves: pd.DataFrame, optima: pd.DataFrame) -> None:
-    better = optima.assign(metric="best_accuracy", score=1 - optima["score"] / 4)
-    found = scene(scores(better))
-    assert found.names["x"] == "best validation accuracy (%)"
-    places = [found.at(mark)[0][0] for mark in found.of("symbol")]
-    assert sorted(places) == pytest.approx(sorted(100 * better["score"]), rel=1e-4)
-    assert "97.49 ± 0.01%" in scene(seeds(curves, better)).legend[1]
+    assign_result = optima.assign(metric="best_accuracy", score=1 - optima["score"] / 4)
+    drawing = scene(scores(assign_result))
+    assert drawing.names["x"] == "best validation accuracy (%)"
+    values = [drawing.at(mark)[0][0] for mark in drawing.of("symbol")]
+    assert sorted(values) == pytest.approx(sorted(100 * assign_result["score"]), rel=1e-4)
+    assert "97.49 ± 0.01%" in scene(seeds(curves, assign_result)).legend[1]
 
 
 def test_where_a_seed_diverged_there_is_no_mean_and_it_is_said(curves: pd.DataFrame, optima: pd.DataFrame) -> None:
-    gone = optima.assign(score=optima["score"].where((optima["strategy"] != "standard") | (optima["seed"] != FRESH[0])))
-    found = scene(scores(gone))
-    assert found.texts() == ["1 of 2 diverged"]
-    means = [mark.told["strategy"] for mark in found.of("rect")]
+    assign_result = optima.assign(
+        score=optima["score"].where((optima["strategy"] != "standard") | (optima["seed"] != FRESH[0]))
+    )
+    drawing = scene(scores(assign_result))
+    assert drawing.texts() == ["1 of 2 diverged"]
+    means = [mark.told["strategy"] for mark in drawing.of("rect")]
     assert sorted(means) == ["hybrid", "ntk", "standard"], "of standard's search alone"
-    assert scene(seeds(curves, gone)).legend[0] == "standard (2^-6, 2^-1) [1 diverged, 2 fresh]"
+    assert scene(seeds(curves, assign_result)).legend[0] == "standard (2^-6, 2^-1) [1 diverged, 2 fresh]"

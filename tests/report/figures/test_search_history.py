@@ -24,8 +24,8 @@ def frames(results: Path, base: RunSpec, diverged: tuple[int, int] | None = None
     study = searched(base, [*LOSSES][:3])
     for ended_s, (steps, loss) in enumerate(LOSSES.items()):
         finish_at(results, study, steps, loss, ended_s=ended_s, diverged=steps == diverged)
-    made = read(results, [study])
-    (family,) = judged_families(made.runs, made.verdicts)
+    text = read(results, [study])
+    (family,) = judged_families(text.runs, text.verdicts)
     return search_history_frame(family), points_frame([family])
 
 
@@ -48,68 +48,68 @@ def told(found: Scene) -> dict[str, Mark]:
 
 
 def test_steps_are_the_best_loss_so_far_and_dots_the_runs(results: Path) -> None:
-    found = panel(results, digits_spec(None))
-    assert best(found) == [(1, 2.0), (2, 1.0), (3, 1.0), (4, 1.0)]
-    assert dots(found) == list(enumerate(LOSSES.values(), 1))
-    assert found.names == {"x": "runs finished", "y": "lowest validation loss"}
-    filled = {number: mark.fill != "transparent" for number, mark in told(found).items()}
+    panel_result = panel(results, digits_spec(None))
+    assert best(panel_result) == [(1, 2.0), (2, 1.0), (3, 1.0), (4, 1.0)]
+    assert dots(panel_result) == list(enumerate(LOSSES.values(), 1))
+    assert panel_result.names == {"x": "runs finished", "y": "lowest validation loss"}
+    filled = {number: mark.fill != "transparent" for number, mark in told(panel_result).items()}
     assert filled == {"1": True, "2": True, "3": True, "4": False}
-    assert told(found)["2"].told["score"] == "1"
-    assert [told(found)[number].told["kind"] for number in "34"] == ["suggestion", "other run"]
+    assert told(panel_result)["2"].told["score"] == "1"
+    assert [told(panel_result)[number].told["kind"] for number in "34"] == ["suggestion", "other run"]
 
 
 def test_accuracies_rise_and_are_in_percent(results: Path) -> None:
-    found = panel(results, imagenet_spec(None))
-    assert best(found) == [(1, 50), (2, 75), (3, 75), (4, 75)]
-    assert "%" in found.names["y"]
+    panel_result = panel(results, imagenet_spec(None))
+    assert best(panel_result) == [(1, 50), (2, 75), (3, 75), (4, 75)]
+    assert "%" in panel_result.names["y"]
 
 
 @pytest.mark.parametrize(("base", "edge"), [(digits_spec(None), max), (imagenet_spec(None), min)])
 def test_what_diverged_is_a_cross_at_the_worse_edge(results: Path, base: RunSpec, edge: Any) -> None:
-    found = panel(results, base, diverged=(0, 0))
-    (_, low), (_, high), _ = found.scales["y"]
-    assert dots(found, STATE_SIGNS["diverged"]) == [(1, pytest.approx(edge(low, high)))]
-    assert len(dots(found)) == 3
-    assert told(found)["1"].told["score"] == "diverged"
-    line = found.of("line")[0]
+    panel_result = panel(results, base, diverged=(0, 0))
+    (_, low), (_, high), _ = panel_result.scales["y"]
+    assert dots(panel_result, STATE_SIGNS["diverged"]) == [(1, pytest.approx(edge(low, high)))]
+    assert len(dots(panel_result)) == 3
+    assert told(panel_result)["1"].told["score"] == "diverged"
+    line = panel_result.of("line")[0]
     assert [item["defined"] for item in line.items if "defined" in item].count(True) == 3, "nothing is best at first"
 
 
 def test_a_run_far_worse_stands_at_the_edge_and_leaves_the_rest_room(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
-    found = scene(
+    drawing = scene(
         course(spent.assign(score=spent["score"].replace(2.0, 1e6), best=spent["best"].replace(2.0, 1e6)), points)
     )
-    (_, _), (_, high), _ = found.scales["y"]
+    (_, _), (_, high), _ = drawing.scales["y"]
     assert high < 10
-    assert dots(found, STATE_SIGNS["diverged"]) == [(1, pytest.approx(high))]
+    assert dots(drawing, STATE_SIGNS["diverged"]) == [(1, pytest.approx(high))]
 
 
 def test_a_line_parts_proposals_from_what_came_for_the_verdict(results: Path) -> None:
-    found = panel(results, digits_spec(None))
-    (at,) = {round(found.at(rule)[0][0], 6) for rule in found.of("rule") if rule.strokeDash == [4, 3]}
+    panel_result = panel(results, digits_spec(None))
+    (at,) = {round(panel_result.at(rule)[0][0], 6) for rule in panel_result.of("rule") if rule.strokeDash == [4, 3]}
     assert at == 3.5
-    sides = {str(mark.text): (mark.align, round(found.at(mark)[0][0], 6)) for mark in found.of("text")}
+    sides = {str(mark.text): (mark.align, round(panel_result.at(mark)[0][0], 6)) for mark in panel_result.of("text")}
     assert sides == {"suggestions": ("right", 3.5), "for the verdict": ("left", 3.5)}
 
 
 def test_no_line_where_all_runs_are_proposals(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
-    found = scene(course(spent.iloc[:3], points))
-    assert (found.texts(), [rule for rule in found.of("rule") if rule.strokeDash == [4, 3]]) == ([], [])
+    drawing = scene(course(spent.iloc[:3], points))
+    assert (drawing.texts(), [rule for rule in drawing.of("rule") if rule.strokeDash == [4, 3]]) == ([], [])
 
 
 def test_the_mean_of_the_candidate_is_a_line_with_its_error(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
-    found = scene(course(spent, points.assign(error=0.1)))
-    (line,) = found.of("rule", stroke=CANDIDATE)
-    assert found.at(line)[0][1] == pytest.approx(1.0)
-    (band,) = found.of("rect", fill=CANDIDATE)
-    ends = found.value("y", band.y), found.value("y", band.y + band.height)
+    drawing = scene(course(spent, points.assign(error=0.1)))
+    (line,) = drawing.of("rule", stroke=CANDIDATE)
+    assert drawing.at(line)[0][1] == pytest.approx(1.0)
+    (band,) = drawing.of("rect", fill=CANDIDATE)
+    ends = drawing.value("y", band.y), drawing.value("y", band.y + band.height)
     assert sorted(ends) == [pytest.approx(0.9), pytest.approx(1.1)]
 
 
 def test_where_all_runs_diverged_there_is_still_a_figure(results: Path) -> None:
     spent, points = frames(results, digits_spec(None))
-    found = scene(course(spent.assign(score=float("nan"), best=float("nan")), points.assign(score=float("nan"))))
-    assert len(dots(found, STATE_SIGNS["diverged"])) == 4
+    drawing = scene(course(spent.assign(score=float("nan"), best=float("nan")), points.assign(score=float("nan"))))
+    assert len(dots(drawing, STATE_SIGNS["diverged"])) == 4

@@ -23,16 +23,16 @@ NAMES = {"standard": None, "ntk": 0.0, "hybrid": 0.5, "mup": 1.0}
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Json:
     """Four families with the same bulk step, and the same decay a step, at points that correspond."""
     results = tmp_path_factory.mktemp("mapped") / "results"
-    asked = []
+    collected = []
     for s in NAMES.values():
         factor = lr_factor(Group.Q, DIMS, s, "adamw", "ignore")
         base = digits_spec(s)
         base = base.with_point(base.lr / factor, base.wd * factor, 0)
         for i, j in ((0, 0), (1, 0), (0, 1), (-1, 1)):
             finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), 0), loss_at(i, j, 0))
-        asked.append(search(base, seeds=(0,)))
-    made = read(results, asked)
-    return spec_of(strategies(points_frame(judged_families(made.runs, made.verdicts)).dropna(subset="score")))
+        collected.append(search(base, seeds=(0,)))
+    text = read(results, collected)
+    return spec_of(strategies(points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score")))
 
 
 def candidates(found: Scene) -> dict[str, Mark]:
@@ -41,40 +41,44 @@ def candidates(found: Scene) -> dict[str, Mark]:
 
 
 def test_each_strategy_is_in_its_own_coordinates(spec: Json) -> None:
-    found = scene(spec)
-    assert found.names == {"x": "log2 lr", "y": "log2 wd"}
+    drawing = scene(spec)
+    assert drawing.names == {"x": "log2 lr", "y": "log2 wd"}
     for name, s in NAMES.items():
         shift = 0 if s is None else 5 * (3 - s) / 2  # 32 is 2^5, and the bulk's factor n^((s - 3) / 2)
-        ((x, y),) = found.at(candidates(found)[name])
+        ((x, y),) = drawing.at(candidates(drawing)[name])
         assert (x, y) == (pytest.approx(-6 + shift, abs=0.01), pytest.approx(-1 - shift, abs=0.01))
 
 
 def test_mapped_points_with_the_same_bulk_step_lie_on_each_other(spec: Json) -> None:
-    found = scene(spec, mapped=True)
-    assert [found.at(mark)[0] for mark in candidates(found).values()] == [(pytest.approx(-6), pytest.approx(-1))] * 4
-    assert sorted(mark.size for mark in candidates(found).values()) == [230, 560, 890, 1220], "rings around each other"
-    assert len({text.dy for text in found.of("text")}) == 4, "names above names"
-    places = {(round(x), round(y)) for mark in found.of("symbol") for x, y in found.at(mark)}
-    assert places == {(-6, -1), (-5, -1), (-6, 0), (-7, 0)}
+    drawing = scene(spec, mapped=True)
+    assert [drawing.at(mark)[0] for mark in candidates(drawing).values()] == [
+        (pytest.approx(-6), pytest.approx(-1))
+    ] * 4
+    assert sorted(mark.size for mark in candidates(drawing).values()) == [230, 560, 890, 1220], (
+        "rings around each other"
+    )
+    assert len({text.dy for text in drawing.of("text")}) == 4, "names above names"
+    values = {(round(x), round(y)) for mark in drawing.of("symbol") for x, y in drawing.at(mark)}
+    assert values == {(-6, -1), (-5, -1), (-6, 0), (-7, 0)}
 
 
 def test_strategies_differ_in_colour_and_in_shape_and_are_named(spec: Json) -> None:
-    found = scene(spec)
-    assert found.legend == list(NAMES)
-    assert {name: mark.stroke for name, mark in found.entries.items()} == {
+    drawing = scene(spec)
+    assert drawing.legend == list(NAMES)
+    assert {name: mark.stroke for name, mark in drawing.entries.items()} == {
         name: strategy_colour(name) for name in NAMES
     }
-    assert len({mark.shape for mark in found.entries.values()}) == 4
-    small = {(mark.told["strategy"], mark.shape, mark.fill) for mark in found.of("symbol", size=22)}
-    assert small == {(name, mark.shape, mark.stroke) for name, mark in found.entries.items()}
-    assert sorted(found.texts()) == sorted(NAMES)
+    assert len({mark.shape for mark in drawing.entries.values()}) == 4
+    small = {(mark.told["strategy"], mark.shape, mark.fill) for mark in drawing.of("symbol", size=22)}
+    assert small == {(name, mark.shape, mark.stroke) for name, mark in drawing.entries.items()}
+    assert sorted(drawing.texts()) == sorted(NAMES)
 
 
 def test_what_is_as_good_within_the_margin_has_a_ring(tmp_path: Path) -> None:
     base = digits_spec(None)
     finish(tmp_path, base, 0.1)
-    made = read(tmp_path, [search(base, seeds=(0,))])
-    frame = points_frame(judged_families(made.runs, made.verdicts)).dropna(subset="score")
+    text = read(tmp_path, [search(base, seeds=(0,))])
+    frame = points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score")
     assert scene(strategies(frame)).of("symbol", size=90) == []
     (ring,) = scene(strategies(frame.assign(as_good=True))).of("symbol", size=90)
     assert ring.fill == "transparent"
@@ -84,6 +88,6 @@ def test_the_factors_of_an_optimizer_decide_what_corresponds(tmp_path: Path) -> 
     """SGD's factor of the bulk is n^(s - 1): under mup, points stay where they are."""
     base = imagenet_spec(1.0).model_copy(update={"optimizer": SgdSpec()})
     finish(tmp_path, base, 0.1)
-    made = read(tmp_path, [search(base, seeds=(0,))])
-    (row,) = points_frame(judged_families(made.runs, made.verdicts)).dropna(subset="score").itertuples()
+    text = read(tmp_path, [search(base, seeds=(0,))])
+    (row,) = points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score").itertuples()
     assert (row.common_log2_lr, row.common_log2_wd) == (pytest.approx(row.log2_lr), pytest.approx(row.log2_wd))

@@ -31,19 +31,19 @@ def test_the_mean_is_that_of_all_seeds_as_far_as_the_shortest_goes() -> None:
 
 
 def test_the_legend_has_the_best_first_and_what_diverged_last() -> None:
-    found = drawn({(1, 0): 0.3, (2, 0): None, (0, 0): 0.1, (-1, 0): 0.2})
+    result = drawn({(1, 0): 0.3, (2, 0): None, (0, 0): 0.1, (-1, 0): 0.2})
     expected = {(0, 0): "0.1", (-1, 0): "0.2", (1, 0): "0.3", (2, 0): "diverged"}
-    assert found.legend == [f"{named(steps)} [{best}]" for steps, best in expected.items()]
-    assert len({mark.stroke for mark in found.entries.values()}) == 4
+    assert result.legend == [f"{named(steps)} [{best}]" for steps, best in expected.items()]
+    assert len({mark.stroke for mark in result.entries.values()}) == 4
 
 
 def test_the_best_accuracy_comes_first_and_in_percent() -> None:
-    found = drawn({(0, 0): 0.8, (1, 0): 0.7, (2, 0): 0.75}, "best_accuracy")
-    assert found.legend == [
+    result = drawn({(0, 0): 0.8, (1, 0): 0.7, (2, 0): 0.75}, "best_accuracy")
+    assert result.legend == [
         f"{named(s)} [{best}%]" for s, best in (((0, 0), "80.00"), ((2, 0), "75.00"), ((1, 0), "70.00"))
     ]
-    assert found.names == {"x": "epoch", "y": "validation accuracy (%)"}
-    ends = sorted(found.at(line)[-1][1] for line in found.of("line"))
+    assert result.names == {"x": "epoch", "y": "validation accuracy (%)"}
+    ends = sorted(result.at(line)[-1][1] for line in result.of("line"))
     assert ends == pytest.approx([70, 75, 80], abs=0.1)
 
 
@@ -55,38 +55,38 @@ def test_one_line_a_point_through_its_means_and_the_candidate_is_thick() -> None
         for steps, score in scores.items()
         if score
     }
-    found = scene(trajectories(curves_of(points, values), points))
-    assert found.names == {"x": "epoch", "y": "validation loss (nats)"}
-    lines = {line.told["point"]: line for line in found.of("line")}
+    drawing = scene(trajectories(curves_of(points, values), points))
+    assert drawing.names == {"x": "epoch", "y": "validation loss (nats)"}
+    lines = {line.told["point"]: line for line in drawing.of("line")}
     assert set(lines) == {named(steps) for steps in scores}
     for (k, _), score in scores.items():
         line = lines[named((k, 0))]
-        assert line.stroke == found.entries[f"{named((k, 0))} [{score:.4g}]"].stroke
+        assert line.stroke == drawing.entries[f"{named((k, 0))} [{score:.4g}]"].stroke
         expected = [(epoch, score + math.exp(-epoch)) for epoch in range(1, 7)]
-        np.testing.assert_allclose(found.at(line), expected, rtol=2e-3, err_msg="fresh seeds are left out")
+        np.testing.assert_allclose(drawing.at(line), expected, rtol=2e-3, err_msg="fresh seeds are left out")
     widths = {name: line.strokeWidth for name, line in lines.items()}
     assert widths.pop(named((0, 0))) > 2 * max(widths.values())
 
 
 def test_beyond_what_a_legend_has_room_for_points_are_grey() -> None:
     scores: dict[Steps, float | None] = {(k, 0): 0.1 + 0.01 * k for k in range(MAX_LEGEND_POINTS + 3)}
-    found = drawn(scores)
-    assert (len(found.legend), found.legend[-1]) == (MAX_LEGEND_POINTS + 1, "other points")
-    grey = [line.told["point"] for line in found.of("line", stroke=GREY)]
+    result = drawn(scores)
+    assert (len(result.legend), result.legend[-1]) == (MAX_LEGEND_POINTS + 1, "other points")
+    grey = [line.told["point"] for line in result.of("line", stroke=GREY)]
     assert sorted(grey) == sorted(named((k, 0)) for k in range(MAX_LEGEND_POINTS, MAX_LEGEND_POINTS + 3))
-    assert len(found.of("line")) == MAX_LEGEND_POINTS + 3
+    assert len(result.of("line")) == MAX_LEGEND_POINTS + 3
 
 
 def test_accuracies_are_shown_where_they_differ() -> None:
     """The first evaluations, at chance, would press the last ones together."""
     points = points_of({(0, 0): 0.9}, metric="best_accuracy")
     accuracies = [0.1, 0.5, 0.8, 0.85, 0.88, 0.89, 0.9, 0.9]
-    found = scene(trajectories(curves_of(points, {(0, 0): {0: accuracies}}, "val_accuracy"), points))
-    (line,) = found.of("line")
-    assert [round(y) for _, y in found.at(line)] == [80, 85, 88, 89, 90, 90]
+    drawing = scene(trajectories(curves_of(points, {(0, 0): {0: accuracies}}, "val_accuracy"), points))
+    (line,) = drawing.of("line")
+    assert [round(y) for _, y in drawing.at(line)] == [80, 85, 88, 89, 90, 90]
 
 
 def test_points_without_an_evaluation_have_no_entry() -> None:
     points = points_of({(0, 0): 0.1, (1, 0): None})
-    found = scene(trajectories(curves_of(points, {(0, 0): {0: falling(0.1)}}), points))
-    assert found.legend == [f"{named((0, 0))} [0.1]"]
+    drawing = scene(trajectories(curves_of(points, {(0, 0): {0: falling(0.1)}}), points))
+    assert drawing.legend == [f"{named((0, 0))} [0.1]"]

@@ -102,8 +102,8 @@ def test_members_with_other_seeds_schedules_and_batches_go_through_their_own(
 
 
 def test_micro_batches_are_those_of_single_runs(pack: TrainPack, specs: list[RunSpec], results: Path) -> None:
-    alone = [run for spec in specs for run in pack([spec], folder=results / "alone", micro_batch=12)]
-    assert list(map(numbers, pack(specs, micro_batch=12))) == list(map(numbers, alone))
+    specs_kept = [run for spec in specs for run in pack([spec], folder=results / "alone", micro_batch=12)]
+    assert list(map(numbers, pack(specs, micro_batch=12))) == list(map(numbers, specs_kept))
 
 
 def test_members_draw_their_own_dropout(pack: TrainPack, undisturbed: Undisturbed) -> None:
@@ -128,9 +128,9 @@ def test_a_member_that_diverges_leaves_the_others_as_they_are(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], make_spec: MakeSpec
 ) -> None:
     wild = make_spec(lr=1e30, strategy={"s": None})
-    first, gone, last = pack([specs[0], wild, specs[1]])
-    assert result_of(gone)["status"] == "diverged"
-    assert numbers(gone)[0] == undisturbed(wild)[0]
+    first, removed, last = pack([specs[0], wild, specs[1]])
+    assert result_of(removed)["status"] == "diverged"
+    assert numbers(removed)[0] == undisturbed(wild)[0]
     assert [numbers(first), numbers(last)] == [undisturbed(specs[0]), undisturbed(specs[1])]
 
 
@@ -177,8 +177,8 @@ def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], res
             )
         assert together.train(members) == [StopReason.OUT_OF_TIME] * 3
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for number, on_signal in handlers.items():
+            signal.signal(number, on_signal)
     assert all("stopped at step 7:" in logged(RunDir(attempt.run)) for attempt in attempts)
 
 
@@ -205,12 +205,12 @@ def test_a_member_that_raises_fails_alone(
     function: str,
 ) -> None:
     expected = [undisturbed(spec) for spec in specs]
-    whole = getattr(Trainer, function)
+    getattr_result = getattr(Trainer, function)
 
     def broken(trainer: Trainer, *rest: object) -> object:
         if trainer.spec == specs[1] and trainer.step >= 8:
             raise ZeroDivisionError("a bug of this run alone")
-        return whole(trainer, *rest)
+        return getattr_result(trainer, *rest)
 
     monkeypatch.setattr(Trainer, function, broken)
     first, failed, last = pack(specs)
@@ -229,9 +229,9 @@ def test_data_that_cannot_be_read_fail_all_who_need_them(
     def gone(task: Digits, *_: object) -> Any:
         if task._seed == specs[0].seed:
             raise DataMissingError("digits.csv.gz: cannot be read")
-        return whole(task, *_)
+        return getattr_result(task, *_)
 
-    whole = getattr(Digits, function)
+    getattr_result = getattr(Digits, function)
     monkeypatch.setattr(Digits, function, gone)
     *failed, other = pack([*specs, make_spec(seed=9)])
     assert {run.status().state for run in failed} == {State.FAILED}
@@ -295,8 +295,8 @@ def test_members_share_the_seconds_that_go_by(
 def photos(tmp_path: Path) -> RunSpec:
     """Return a run on JPEG files with Mixup, two of which are damaged; their folder is `tmp_path / "data"`."""
     write_images(tmp_path / "data", {"train": 60, "val": 30}, 40)
-    for part, label in (("train", 1), ("val", 2)):
-        path = tmp_path / "data" / part / f"n{label:02}" / "0.jpg"
+    for section, label in (("train", 1), ("val", 2)):
+        path = tmp_path / "data" / section / f"n{label:02}" / "0.jpg"
         path.write_bytes(path.read_bytes()[:300])
     return RunSpec(
         model=VitSpec(width=16, heads=2, depth=1, image_size=32, patch_size=8, classes=CLASSES),
@@ -319,15 +319,15 @@ def test_members_share_one_loader_and_each_names_damaged_images(
     workers: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    how = {"data": str(tmp_path / "data"), "loader_workers": workers}
+    mapping = {"data": str(tmp_path / "data"), "loader_workers": workers}
     points = [photos, photos.with_point(0.002, 0.0, 1), photos.with_point(0.004, 0.1, 1)]
     read = list[int]()
     decode = chunks.decode
     monkeypatch.setattr(chunks, "decode", lambda *given: (read.append(1), decode(*given))[1])
-    alone = [run for spec in points for run in pack([spec], folder=results / "alone", **how)]
+    points_kept = [run for spec in points for run in pack([spec], folder=results / "alone", **mapping)]
     for_all = len(read)
-    runs = pack(points, **how)
-    assert list(map(numbers, runs)) == list(map(numbers, alone))
+    runs = pack(points, **mapping)
+    assert list(map(numbers, runs)) == list(map(numbers, points_kept))
     if not workers:
         assert len(read) - for_all == for_all / 3 > 0, "each image is decoded once for all"
     names = ["n01/0.jpg", "n02/0.jpg"]
@@ -352,20 +352,20 @@ def test_a_loader_ends_with_the_last_who_needs_it(
 
     monkeypatch.setattr(Digits, "batches", watched)
     short = make_spec(seed=9, schedule={"stop_step": 10})
-    seen = list[dict[int, int]]()
+    observed = list[dict[int, int]]()
 
     def look(attempt: Attempt) -> None:
-        seen.append(dict(ended))
+        observed.append(dict(ended))
 
     pack([*specs, short], [look, never, never, never])
     assert ended == {specs[0].seed: 24, 9: 10}
-    assert seen[-1] == {9: 10}, "and not with the pack"
+    assert observed[-1] == {9: 10}, "and not with the pack"
 
 
 def test_metrics_and_timings_are_files_of_each(pack: TrainPack, specs: list[RunSpec]) -> None:
     for run in pack(specs):
-        told = json.loads((run.attempt(1).path / "execution.json").read_text())
-        assert told["pack"] == 3
+        data = json.loads((run.attempt(1).path / "execution.json").read_text())
+        assert data["pack"] == 3
         assert [line["step"] for line in read_lines(run.attempt(1).timings_path)][-1] == 24
 
 
@@ -471,12 +471,12 @@ def test_who_cannot_evaluate_fails_alone(
             raise ZeroDivisionError("a bug of stacks")
         return outputs(stack, batches)
 
-    alone = Trainer.outputs
+    single = Trainer.outputs
 
     def broken_too(trainer: Trainer, batch: Any) -> Any:
         if trainer.spec == specs[1] and trainer.step > 8:
             raise ZeroDivisionError("a bug of this run alone")
-        return alone(trainer, batch)
+        return single(trainer, batch)
 
     monkeypatch.setattr(stack, "EVALUATION_DEVICES", ("cpu",))
     monkeypatch.setattr(Stack, "outputs", broken)
@@ -499,8 +499,8 @@ def test_a_stacked_member_is_stopped_and_goes_on_alone_and_the_other_way_round(
     pack([specs[2]])
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
     checkpoint = runs[0].attempt(1).checkpoint_path.stat().st_size
-    alone = train(specs[0].with_point(0.5, 0.1, 5), poll=stop_at(7)).attempt(1).checkpoint_path.stat().st_size
-    assert checkpoint == alone, "not the whole stack"
+    st_size = train(specs[0].with_point(0.5, 0.1, 5), poll=stop_at(7)).attempt(1).checkpoint_path.stat().st_size
+    assert checkpoint == st_size, "not the whole stack"
 
 
 @pytest.mark.usefixtures("always")
@@ -535,19 +535,19 @@ def test_free_places_are_given_to_more_runs_while_there_are_any(
 ) -> None:
     short = make_spec(seed=4, schedule={"stop_step": 10})
     waiting = [specs[0], specs[1].with_point(0.3, 0.2, specs[1].seed)]
-    together, asked = Pack(CPU, 3), list[int]()
+    together, requested = Pack(CPU, 3), list[int]()
 
     def begin(spec: RunSpec) -> RunCoroutine:
         return begun(RunDir.create(results, spec), together)
 
     def more(free: int) -> list[RunCoroutine]:
-        asked.append(free)
+        requested.append(free)
         return [begin(waiting.pop()) for _ in range(min(free, len(waiting)))]
 
     together.train(list(map(begin, (short, specs[1], specs[2]))), more)
     everyone = [short, *specs, specs[1].with_point(0.3, 0.2, specs[1].seed)]
     assert [numbers(RunDir.create(results, spec)) for spec in everyone] == [undisturbed(s) for s in everyone]
-    assert asked[0] == 1
+    assert requested[0] == 1
     assert not waiting
 
 
@@ -580,19 +580,19 @@ def test_what_a_trial_says_holds_for_as_many_threads_and_micro_batches(
     pack: TrainPack, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
     """Kernels add in another order on others."""
-    tried = list[int]()
-    found = StackTrial(exact=True, speedup=0.5)
-    monkeypatch.setattr(stack, "run_trial", lambda made, given: (tried.append(len(made.trainers)), found)[1])
-    for number, (how, trials) in enumerate((({}, 1), ({}, 1), ({"micro_batch": 12}, 2), ({"threads": 2}, 3))):
-        pack(specs, folder=results / str(number), **how)
-        assert len(tried) == trials
+    attempted = list[int]()
+    stack_trial = StackTrial(exact=True, speedup=0.5)
+    monkeypatch.setattr(stack, "run_trial", lambda made, given: (attempted.append(len(made.trainers)), stack_trial)[1])
+    for number, (settings, trials) in enumerate((({}, 1), ({}, 1), ({"micro_batch": 12}, 2), ({"threads": 2}, 3))):
+        pack(specs, folder=results / str(number), **settings)
+        assert len(attempted) == trials
     torch.set_num_threads(1)
 
 
 def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_so(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
-    for found, why in (
+    for result, reason in (
         (StackTrial(exact=False, speedup=9.0), "in a stack of 3 the last bits of gradients differ"),
         (StackTrial(exact=True, speedup=0.5), "a stack of 3 computes gradients 0.50 times as fast"),
         (
@@ -600,10 +600,10 @@ def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_
             "in a stack of 3 gradients are off by 0.02 of their norm",
         ),
     ):
-        monkeypatch.setattr(stack, "run_trial", lambda *_: found)  # noqa: B023
+        monkeypatch.setattr(stack, "run_trial", lambda *_: result)  # noqa: B023
         monkeypatch.setattr(stack, "_DECISIONS", {})
-        runs = pack(specs, folder=results / why)
-        assert f"trains without a stack: {why}" in logged(runs[0])
+        runs = pack(specs, folder=results / reason)
+        assert f"trains without a stack: {reason}" in logged(runs[0])
         assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
 
 
@@ -630,10 +630,10 @@ def test_a_trial_that_fails_half_way_leaves_no_gradients_behind(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [undisturbed(spec) for spec in specs]
-    whole, calls = Trainer.add_gradients, list[int]()
+    complete, calls = Trainer.add_gradients, list[int]()
 
     def full(trainer: Trainer, batches: Any) -> torch.Tensor:
-        loss = whole(trainer, batches)
+        loss = complete(trainer, batches)
         calls.append(1)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB")
@@ -658,9 +658,9 @@ def test_a_fast_stack_is_recorded_and_mixing_it_is_told(
         assert isinstance(metrics, bytes)
         assert result["execution"] | {"pack": 2, "pack_mode": "fast"} == result["execution"]
         assert "trains in a stack of 2, which computes gradients" in logged(run)
-        alone = [json.loads(line) for line in metrics.splitlines()]
-        first = [line["loss"] for line in alone if "loss" in line][:8]
+        loads = [json.loads(line) for line in metrics.splitlines()]
+        first = [line["loss"] for line in loads if "loss" in line][:8]
         assert curve(run)[:8] == pytest.approx(first, rel=2e-2), "later rounding grows"
-        assert curve(run) != [line["loss"] for line in alone if "loss" in line]
+        assert curve(run) != [line["loss"] for line in loads if "loss" in line]
     assert "pack_mode was exact, is fast: metrics may differ in the last bits" in logged(runs[0])
     assert "pack_mode" not in logged(runs[1])

@@ -61,16 +61,16 @@ def next_lr(trainer: Trainer) -> float:
 def runs_of(make_spec: MakeSpec, micro_batch: int | None = None, **more: Any) -> list[Alone]:
     """Return three runs of one shape that differ in all else."""
     shared = {"model": DIGITS} | more
-    specs = [make_spec(**shared | own) for own in DIFFERENT]
+    specs = [make_spec(**shared | own_part) for own_part in DIFFERENT]
     trainers = [prepare(spec, CPU, RuntimeSettings(micro_batch=micro_batch)) for spec in specs]
     return [Alone(trainer, trainer.task.batches(1), []) for trainer in trainers]
 
 
 def train_together(stacked: Stack, runs: Sequence[Alone], steps: int) -> None:
     for _ in range(steps):
-        taken = step(stacked, [next_lr(run.trainer) for run in runs], [run.batches for run in runs])
-        for run, told in zip(runs, taken, strict=True):
-            run.tell(told)
+        step_result = step(stacked, [next_lr(run.trainer) for run in runs], [run.batches for run in runs])
+        for run, messages in zip(runs, step_result, strict=True):
+            run.tell(messages)
 
 
 def stack_of(runs: Sequence[Alone]) -> Stack:
@@ -94,9 +94,9 @@ def assert_alike(together: Sequence[Alone], alone: Sequence[Alone]) -> None:
     """Weights, optimizers and loss scales are the same bits, and so are gradient norms; losses are within rounding."""
     for run, single in zip(together, alone, strict=True):
         assert_same_bits(run.trainer, single.trainer)
-        for told, expected in zip(run.told, single.told, strict=True):
-            assert told[0] == pytest.approx(expected[0], rel=1e-6, nan_ok=True)
-            assert repr(told[1:]) == repr(expected[1:])
+        for messages, expected in zip(run.told, single.told, strict=True):
+            assert messages[0] == pytest.approx(expected[0], rel=1e-6, nan_ok=True)
+            assert repr(messages[1:]) == repr(expected[1:])
         assert run.trainer.evaluate() == single.trainer.evaluate()
 
 
@@ -118,32 +118,32 @@ def test_each_run_trains_as_it_would_alone(
     make_spec: MakeSpec, optimizer: dict[str, Any], precision: str, micro_batch: int | None
 ) -> None:
     """Of 32 samples, micro-batches have 20 and 12, or all."""
-    ways = {"optimizer": optimizer, "precision": precision, "micro_batch": micro_batch}
-    together, alone = (runs_of(make_spec, **ways) for _ in range(2))
+    mapping = {"optimizer": optimizer, "precision": precision, "micro_batch": micro_batch}
+    together, single = (runs_of(make_spec, **mapping) for _ in range(2))
     train_together(stack_of(together), together, STEPS)
-    for run in alone:
+    for run in single:
         run.train(STEPS)
     assert len({checkpoint.weights_sha256(run.trainer.model) for run in together}) == 3
-    assert_alike(together, alone)
+    assert_alike(together, single)
 
 
 def test_label_smoothing_changes_nothing_of_that(make_spec: MakeSpec) -> None:
     """Nor does a width of 12, with which parameters of a stack do not all begin at a multiple of 64 bytes."""
     other = {"model": {"width": 12, "depth": 1}, "task": {"label_smoothing": 0.1}}
-    together, alone = (runs_of(make_spec, **other) for _ in range(2))
+    together, single = (runs_of(make_spec, **other) for _ in range(2))
     train_together(stack_of(together), together, STEPS)
-    for run in alone:
+    for run in single:
         run.train(STEPS)
-    assert_alike(together, alone)
+    assert_alike(together, single)
 
 
 def test_what_was_traced_of_one_task_is_not_taken_for_another(make_spec: MakeSpec) -> None:
     for smoothing in (0.0, 0.1):
-        together, alone = (runs_of(make_spec, task={"label_smoothing": smoothing}) for _ in range(2))
+        together, single = (runs_of(make_spec, task={"label_smoothing": smoothing}) for _ in range(2))
         train_together(stack_of(together), together, 2)
-        for run in alone:
+        for run in single:
             run.train(2)
-        assert_alike(together, alone)
+        assert_alike(together, single)
 
 
 @pytest.mark.parametrize(
@@ -153,20 +153,24 @@ def test_mixed_precision_trains_within_its_rounding_and_the_trial_says_so(
     make_spec: MakeSpec, precision: str, clip_norm: float | None, micro_batch: int | None, rel: float
 ) -> None:
     """vmap rounds the logits before it adds the bias of the head, which is zero in the first step."""
-    ways = {"precision": precision, "micro_batch": micro_batch, "optimizer": {"clip_norm": clip_norm}}
-    together, alone = (runs_of(make_spec, **ways) for _ in range(2))
+    mapping = {"precision": precision, "micro_batch": micro_batch, "optimizer": {"clip_norm": clip_norm}}
+    together, separate = (runs_of(make_spec, **mapping) for _ in range(2))
     stacked = stack_of(together)
     batches = [[next(run.trainer.task.batches(1)) for _ in run.trainer.share.slices] for run in together]
     sure = run_trial(stacked, batches).exact
     train_together(stacked, together, STEPS)
-    for run in alone:
+    for run in separate:
         run.train(STEPS)
     if sure:
-        assert_alike(together, alone)
-    for run, single in zip(together, alone, strict=True):
+        assert_alike(together, separate)
+    for run, single in zip(together, separate, strict=True):
         assert run.told[0] == pytest.approx(single.told[0], rel=1e-6), "it is the same precision"
-        assert [told[0] for told in run.told] == pytest.approx([told[0] for told in single.told], rel=rel)
-        assert [told[1] for told in run.told] == pytest.approx([told[1] for told in single.told], rel=10 * rel)
+        assert [messages[0] for messages in run.told] == pytest.approx(
+            [messages[0] for messages in single.told], rel=rel
+        )
+        assert [messages[1] for messages in run.told] == pytest.approx(
+            [messages[1] for messages in single.told], rel=10 * rel
+        )
         assert run.trainer.evaluate()["val_loss"] == pytest.approx(single.trainer.evaluate()["val_loss"], rel=rel)
 
 
@@ -174,7 +178,7 @@ def test_mixed_precision_trains_within_its_rounding_and_the_trial_says_so(
 
 
 def test_a_run_leaves_and_another_joins_and_nobody_notices(make_spec: MakeSpec) -> None:
-    together, alone = (runs_of(make_spec) for _ in range(2))
+    together, single = (runs_of(make_spec) for _ in range(2))
     first, second, third = together
     train_together(stack_of([first, second]), [first, second], 4)
     joined = stack_of(together)
@@ -185,9 +189,9 @@ def test_a_run_leaves_and_another_joins_and_nobody_notices(make_spec: MakeSpec) 
     assert all(own_storage(parameter) for parameter in second.trainer.model.parameters())
     second.train(5)
     train_together(stack_of([third, first]), [third, first], 5)
-    for run, steps in zip(alone, (12, 12, 8), strict=True):
+    for run, steps in zip(single, (12, 12, 8), strict=True):
         run.train(steps)
-    assert_alike(together, alone)
+    assert_alike(together, single)
     with pytest.raises(AssertionError, match="has left"):
         train_together(joined, together, 1)
 
@@ -197,12 +201,12 @@ def own_storage(tensor: Tensor) -> bool:
 
 
 def test_a_checkpoint_of_a_member_is_that_of_a_run_alone(make_spec: MakeSpec, results: Path, tmp_path: Path) -> None:
-    together, alone = (runs_of(make_spec) for _ in range(2))
+    together, single = (runs_of(make_spec) for _ in range(2))
     train_together(stack_of(together), together, 2)
-    for run in alone:
+    for run in single:
         run.train(2)
     paths = []
-    for folder, run in ((results, together[1]), (tmp_path / "alone", alone[1])):
+    for folder, run in ((results, together[1]), (tmp_path / "alone", single[1])):
         attempt = RunDir.create(folder, run.trainer.spec).claim({}, after=0)
         assert attempt is not None
         AsyncCheckpointWriter().save(attempt, run.trainer, [])
@@ -217,7 +221,7 @@ def test_a_checkpoint_of_a_member_is_that_of_a_run_alone(make_spec: MakeSpec, re
 
 
 def test_a_checkpoint_is_restored_into_a_member(make_spec: MakeSpec, results: Path) -> None:
-    together, alone = (runs_of(make_spec) for _ in range(2))
+    together, separate = (runs_of(make_spec) for _ in range(2))
     stacked = stack_of(together)
     train_together(stacked, together, 3)
     attempt = RunDir.create(results, together[1].trainer.spec).claim({}, after=0)
@@ -228,15 +232,15 @@ def test_a_checkpoint_is_restored_into_a_member(make_spec: MakeSpec, results: Pa
     assert together[1].trainer.step == 3
     together[1].batches = together[1].trainer.task.batches(4)
     train_together(stacked, together, 4)
-    for run, steps in zip(alone, (9, 7, 9), strict=True):
+    for run, steps in zip(separate, (9, 7, 9), strict=True):
         run.train(steps)
-    for run, single in zip(together, alone, strict=True):
+    for run, single in zip(together, separate, strict=True):
         assert_same_bits(run.trainer, single.trainer)
 
 
 def test_an_overflow_skips_the_step_of_its_run_alone(make_spec: MakeSpec) -> None:
-    together, alone = (runs_of(make_spec, precision="fp16") for _ in range(2))
-    for runs in (together, alone):
+    together, single = (runs_of(make_spec, precision="fp16") for _ in range(2))
+    for runs in (together, single):
         scaler = runs[1].trainer.scaler
         scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0**40})
     before = state_of(together[1].trainer)
@@ -244,9 +248,9 @@ def test_an_overflow_skips_the_step_of_its_run_alone(make_spec: MakeSpec) -> Non
     after = state_of(together[1].trainer)
     assert [name for name in after if not torch.equal(after[name], before[name])] == ["scaler/scale"]
     assert [run.trainer.optimizer.state_dict()["state"][0]["step"] for run in together] == [1, 0, 1]
-    for run in alone:
+    for run in single:
         run.train(1)
-    assert_alike(together, alone)
+    assert_alike(together, single)
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -258,9 +262,9 @@ def changed_gradients(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor]
     monkeypatch.setattr(vmapped, "_GRAPHS", {})
 
     def gradients(*arguments: Any) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        losses_K, found, outputs_K = original(*arguments)
-        found = {name: change(value) if value.dim() == 3 else value for name, value in found.items()}
-        return losses_K, found, outputs_K
+        losses_K, by_name, outputs_K = original(*arguments)
+        by_name = {name: change(value) if value.dim() == 3 else value for name, value in by_name.items()}
+        return losses_K, by_name, outputs_K
 
     monkeypatch.setattr(vmapped, "gradients", gradients)
 
@@ -271,11 +275,11 @@ def test_gradients_in_another_layout_are_laid_out_as_parameters_are(
 ) -> None:
     """torch's fused optimizers go through memory, whatever the strides of a gradient are, and say nothing."""
     changed_gradients(monkeypatch, lambda value: value.mT.contiguous().mT)
-    together, alone = (runs_of(make_spec, optimizer=optimizer) for _ in range(2))
+    together, single = (runs_of(make_spec, optimizer=optimizer) for _ in range(2))
     train_together(stack_of(together), together, 2)
-    for run in alone:
+    for run in single:
         run.train(2)
-    assert_alike(together, alone)
+    assert_alike(together, single)
 
 
 def some_batches(runs: Sequence[Alone]) -> list[list[Batch]]:
@@ -334,21 +338,21 @@ def test_what_cannot_be_stacked_says_why(make_spec: MakeSpec) -> None:
         return prepare(make_spec(), CPU)
 
     assert stack_obstacle(trainer()) == ""
-    again, compiled, shared, draws = (trainer() for _ in range(4))
-    again.model.recompute = compiled.model.compiled = True
+    repeated, compiled, shared, draws = (trainer() for _ in range(4))
+    repeated.model.recompute = compiled.model.compiled = True
     shared.group = ProcessGroup(world_size=2)
     draws.model.draws_randomly = True
     spec = make_spec()
     text = RunSpec.model_validate(spec.model_dump() | {"model": TEXT})
     other = copy.copy(trainer())
     other.spec = text
-    assert "computed again" in stack_obstacle(again)
+    assert "computed again" in stack_obstacle(repeated)
     assert "compiled" in stack_obstacle(compiled)
     assert "processes" in stack_obstacle(shared)
     assert "dropout" in stack_obstacle(draws)
     assert "encdec" in stack_obstacle(other)
     with pytest.raises(AssertionError, match="can train in a stack"):
-        Stack([again])
+        Stack([repeated])
 
 
 def test_runs_of_one_shape_may_differ_in_all_that_leaves_the_computation_alike(make_spec: MakeSpec) -> None:

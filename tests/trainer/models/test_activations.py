@@ -22,12 +22,12 @@ def kept_bytes(spec: ModelSpec, samples: int, *, recompute: bool) -> int:
         torch.nn.init.normal_(parameter, std=0.02)
     model.recompute = recompute
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
+    collected: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+            collected[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     inputs: list[weakref.ref[Tensor]] = []
@@ -39,7 +39,7 @@ def kept_bytes(spec: ModelSpec, samples: int, *, recompute: bool) -> int:
         if (tensor := reference()) is not None:  # recomputation may keep it where no hook sees it
             keep(tensor)
     assert outputs.requires_grad
-    return sum(kept.values())
+    return sum(collected.values())
 
 
 def per_sample(spec: ModelSpec, *, recompute: bool = False) -> float:
@@ -62,8 +62,8 @@ def test_activations_are_reckoned_as_autograd_keeps_them(spec: ModelSpec) -> Non
 
 @pytest.mark.parametrize("spec", SMALL.values(), ids=SMALL)
 def test_with_recomputation_one_block_at_a_time_keeps_more_than_its_input(spec: ModelSpec) -> None:
-    kept = per_sample(spec, recompute=True)
-    one, two = (per_sample(spec.model_copy(update={"depth": depth})) for depth in (1, 2))
-    blocks = two - one  # a block, or one of the encoder and one of the decoder
+    per_sample_result = per_sample(spec, recompute=True)
+    item, two = (per_sample(spec.model_copy(update={"depth": depth})) for depth in (1, 2))
+    blocks = two - item  # a block, or one of the encoder and one of the decoder
     reckoned = activation_bytes(spec, recompute=True)
-    assert kept + 0.5 * blocks < reckoned < kept + 1.05 * blocks
+    assert per_sample_result + 0.5 * blocks < reckoned < per_sample_result + 1.05 * blocks

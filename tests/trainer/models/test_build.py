@@ -93,9 +93,9 @@ def test_draws_depend_on_the_name_and_not_on_the_order() -> None:
 
 
 def test_seed_changes_every_draw_and_repeats_exactly() -> None:
-    again, other = (dict(initialised(seed=seed).named_parameters()) for seed in (0, 1))
+    repeated, other = (dict(initialised(seed=seed).named_parameters()) for seed in (0, 1))
     for name, tensor in initialised(seed=0).named_parameters():
-        assert torch.equal(tensor, again[name]), name
+        assert torch.equal(tensor, repeated[name]), name
         assert name == "head_bias" or not torch.equal(tensor, other[name]), name
 
 

@@ -73,14 +73,14 @@ def train(model: nn.Module, samples: int) -> Tensor:
 
 
 def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[object]) -> None:
-    told = list[str]()
-    model = network(told=told, depth=3)
+    messages = list[str]()
+    model = network(told=messages, depth=3)
     for _ in range(2):
         for samples in (8, 8, 5):  # as micro-batches of which the last is smaller
             train(model, samples)
     assert len(compiled) == 2
     assert model.compiled
-    assert not told
+    assert not messages
 
 
 def test_more_shapes_than_torch_would_keep_are_all_compiled(compiled: list[object]) -> None:
@@ -101,19 +101,19 @@ def test_runs_of_another_kind_begin_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_model_goes_on_without_the_compiler_and_says_so() -> None:
-    told = list[str]()
-    model, plain = network(told=told), network("a")
+    messages = list[str]()
+    model, plain = network(told=messages), network("a")
     for block in plain.residual_blocks():
         del block.forward
     with torch._dynamo.config.patch(recompile_limit=1):
         train(model, 4)
-        assert not told
+        assert not messages
         assert torch.equal(train(model, 5), train(plain, 5))
     assert not model.compiled
-    (line,) = told
+    (line,) = messages
     assert line.startswith("some blocks of the model run uncompiled: FailOnRecompileLimitHit")
     train(model, 6)
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 @pytest.mark.skipif(
@@ -126,23 +126,23 @@ def test_a_backward_pass_that_cannot_be_compiled_is_met_before_it_is_needed(monk
     def as_it_is(graph: Any, _: object) -> Any:
         return make_boxed_func(graph.forward)
 
-    told = list[str]()
+    messages = list[str]()
     backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=fails)
     monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend=backend))  # type: ignore[attr-defined]
-    model, plain = network(told=told), network("a")
+    model, plain = network(told=messages), network("a")
     for block in plain.residual_blocks():
         del block.forward
     assert torch.equal(train(model, 5), train(plain, 5))
     for mine, its in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(mine.grad, its.grad)
     assert not model.compiled
-    (line,) = told
+    (line,) = messages
     assert "some blocks of the model run uncompiled" in line
     assert "no registers left" in line
 
 
 def test_attention_that_is_held_to_kernels_is_compiled_whole(compiled: list[object]) -> None:
-    spec, told = model_spec("encdec-tiny"), list[str]()
+    spec, messages = model_spec("encdec-tiny"), list[str]()
 
     def model_with(kernels: Any) -> Network:
         model = build_model(spec, NTK)
@@ -155,21 +155,21 @@ def test_attention_that_is_held_to_kernels_is_compiled_whole(compiled: list[obje
     outputs = []
     for model in (model_with((SDPBackend.MATH,)), model_with((SDPBackend.MATH,)), model_with(None)):
         if not outputs:
-            compile_blocks(model, "encdec", told.append)
+            compile_blocks(model, "encdec", messages.append)
         model.eval()
         outputs.append(model(*example_inputs(spec, 3, CPU)))
     assert len(compiled) == 2, "a block of the encoder, one of the decoder"
-    assert not told
+    assert not messages
     assert torch.equal(outputs[0], outputs[1])
     assert outputs[2].item() == pytest.approx(outputs[0].item(), rel=1e-5)
 
 
 def test_what_a_block_raises_itself_is_no_fault_of_the_compiler() -> None:
-    told = list[str]()
-    model = network(told=told)
+    messages = list[str]()
+    model = network(told=messages)
     with pytest.raises(Exception, match=r"shape|size|match"):
         next(iter(model.residual_blocks()))(torch.ones(2, 4, 7))
-    assert model.compiled or told
+    assert model.compiled or messages
 
 
 # --- of a run -----------------------------------------------------------------------------------------------------
@@ -209,10 +209,10 @@ def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
     assert run.status().state is State.FAILED
     assert "compile=true: torch.compile does not work here, no g++; compile=auto runs without it" in logged(run)
     warned = list[str]()
-    found = runtime_settings.resolve(
+    resolve_result = runtime_settings.resolve(
         spec, CPU, RuntimeSettings(micro_batch=4), SINGLE_PROCESS, {"compile": True}, warned.append
     )
-    assert found.compile is False
+    assert resolve_result.compile is False
     assert warned == ["the model is not compiled, since torch.compile does not work here: no g++"]
 
 
@@ -234,8 +234,10 @@ def test_auto_compiles_for_all_runs_of_a_worker_and_stays_with_what_a_run_began_
     monkeypatch.setattr(runtime_settings, "COMPILE_FLOPS", flops)
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
     settings = RuntimeSettings(micro_batch=4, alike=alike)
-    found = runtime_settings.resolve(spec, torch.device(device), settings, SINGLE_PROCESS, before, lambda text: None)
-    assert found.compile is expected
+    resolve_result = runtime_settings.resolve(
+        spec, torch.device(device), settings, SINGLE_PROCESS, before, lambda text: None
+    )
+    assert resolve_result.compile is expected
 
 
 NO_COMPILER = """
@@ -248,5 +250,5 @@ assert "C++ compiler" in obstacle(torch.device("cpu")), obstacle(torch.device("c
 @pytest.mark.slow
 def test_a_machine_without_a_compiler_is_known(tmp_path: Any) -> None:
     environment = {"PATH": "/nowhere", "CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", NO_COMPILER], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-c", NO_COMPILER], env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr

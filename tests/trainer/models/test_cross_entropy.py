@@ -70,11 +70,11 @@ def test_value_and_gradients_equal_those_of_whole_logits(
 ) -> None:
     monkeypatch.setitem(cross_entropy.COLUMN_MULTIPLE, "cpu", multiple)
     h, weight, targets = data(dtype)
-    loss, whole = linear_cross_entropy(h, weight, targets, IGNORED, chunk), expected(h, weight, targets)
+    loss, complete = linear_cross_entropy(h, weight, targets, IGNORED, chunk), expected(h, weight, targets)
     assert loss.dtype == dtype
-    torch.testing.assert_close(loss, whole)
+    torch.testing.assert_close(loss, complete)
     gradients = torch.autograd.grad(0.3 * loss, [h, weight])
-    torch.testing.assert_close(gradients, torch.autograd.grad(0.3 * whole, [h, weight]))
+    torch.testing.assert_close(gradients, torch.autograd.grad(0.3 * complete, [h, weight]))
     assert not gradients[0][targets == IGNORED].any()
 
 
@@ -93,9 +93,11 @@ def test_ignored_tokens_count_nothing_where_they_are_not_dropped_beforehand() ->
     h, weight, targets = data()
     settings = (IGNORED, 4, torch.float64, True)
     loss = cross_entropy._LinearCrossEntropy.apply(h, weight, targets, *settings)
-    whole = expected(h, weight, targets)
-    torch.testing.assert_close(loss, whole)
-    torch.testing.assert_close(torch.autograd.grad(loss, [h, weight]), torch.autograd.grad(whole, [h, weight]))
+    expected_result = expected(h, weight, targets)
+    torch.testing.assert_close(loss, expected_result)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, [h, weight]), torch.autograd.grad(expected_result, [h, weight])
+    )
 
 
 def test_no_token_that_counts_gives_zero() -> None:
@@ -117,10 +119,10 @@ def test_the_logits_of_all_tokens_are_never_held() -> None:
     with torch.no_grad(), Watch() as evaluation:
         linear_cross_entropy(h, weight, targets, IGNORED, chunk)
     assert evaluation.peak < 4 * (2.2 * chunk * vocabulary + vocabulary * width + tokens * width)
-    with Watch() as whole:
+    with Watch() as complete:
         expected(h, weight, targets).backward()
-    assert whole.largest == tokens * vocabulary
-    assert whole.peak > 4 * watch.peak
+    assert complete.largest == tokens * vocabulary
+    assert complete.peak > 4 * watch.peak
 
 
 def test_a_chunk_of_a_large_vocabulary_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,11 +162,11 @@ def test_autocast_computes_products_in_its_dtype_and_sums_in_fp32(dtype: torch.d
     assert loss.dtype == torch.float32
     assert watch.calls["mm"] > 4
     rounding = 2.0 ** {torch.bfloat16: -8, torch.float16: -11}[dtype]
-    whole = expected(h, weight, targets)
-    assert loss.item() != whole.item()
-    torch.testing.assert_close(loss, whole, rtol=rounding, atol=0)
-    ours, wanted = (torch.autograd.grad(x, [h, weight]) for x in (loss, whole))
-    for gradient, exact in zip(ours, wanted, strict=True):
+    expected_result = expected(h, weight, targets)
+    assert loss.item() != expected_result.item()
+    torch.testing.assert_close(loss, expected_result, rtol=rounding, atol=0)
+    ours, requested = (torch.autograd.grad(x, [h, weight]) for x in (loss, expected_result))
+    for gradient, exact in zip(ours, requested, strict=True):
         assert gradient.dtype == torch.float32
         assert ((gradient - exact).norm() / exact.norm()).item() < 3 * rounding
 
@@ -173,8 +175,8 @@ def test_fp16_gradients_underflow_for_no_loss_scale() -> None:
     h, weight, targets = data(torch.float32)
     with torch.autocast("cpu", dtype=torch.float16):
         loss = linear_cross_entropy(h, weight, targets, IGNORED)
-    wanted = torch.autograd.grad(expected(h, weight, targets), [h, weight])
-    for gradient, exact in zip(torch.autograd.grad(loss * 1e-12, [h, weight]), wanted, strict=True):
+    grad_result = torch.autograd.grad(expected(h, weight, targets), [h, weight])
+    for gradient, exact in zip(torch.autograd.grad(loss * 1e-12, [h, weight]), grad_result, strict=True):
         assert ((gradient * 1e12 - exact).norm() / exact.norm()).item() < 2e-3
 
 
@@ -187,7 +189,7 @@ def test_low_precision_weights_get_gradients_of_their_dtype() -> None:
 
 def test_repeats_bit_by_bit() -> None:
     h, weight, targets = data(torch.float32)
-    first, again = (
+    first, repeated = (
         torch.autograd.grad(linear_cross_entropy(h, weight, targets, IGNORED, 4), [h, weight]) for _ in range(2)
     )
-    assert all(map(torch.equal, first, again))
+    assert all(map(torch.equal, first, repeated))

@@ -61,9 +61,9 @@ def test_hidden_states_logits_loss_and_gradients_equal_mbarts(s: float | None) -
     expected.backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     for name, parameter in model.named_parameters():
-        wanted = torch.cat([mbart.as_ours(other, gradients[other]) for other in mbart.names(SPEC)[name]])
+        cat_result = torch.cat([mbart.as_ours(other, gradients[other]) for other in mbart.names(SPEC)[name]])
         assert parameter.grad is not None
-        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-8, atol=1e-10, msg=f"gradient of {name}")
+        torch.testing.assert_close(parameter.grad, cat_result, rtol=1e-8, atol=1e-10, msg=f"gradient of {name}")
 
 
 def test_dropout_is_where_mbarts_is() -> None:
@@ -83,8 +83,8 @@ def test_dropout_is_where_mbarts_is() -> None:
 def test_more_padding_changes_nothing() -> None:
     model = built()
     source, previous, target = (x[2:] for x in padded())  # 4 tokens of source, 6 of target
-    whole = model(source, previous, target)
-    torch.testing.assert_close(model(source[:, :4], previous[:, :6], target[:, :6]), whole, rtol=1e-12, atol=0)
+    model_result = model(source, previous, target)
+    torch.testing.assert_close(model(source[:, :4], previous[:, :6], target[:, :6]), model_result, rtol=1e-12, atol=0)
     encoded, decoded = model.hidden(source, previous)
     shorter = model.hidden(source[:, :4], previous[:, :6])
     torch.testing.assert_close((encoded[:, :4], decoded[:, :6]), shorter, rtol=1e-12, atol=1e-12)
@@ -130,8 +130,8 @@ def test_dropout_draws_anew_in_training_and_not_at_all_in_evaluation(where: str)
     assert len({model(*inputs).item() for _ in range(3)}) == 3
     model.eval()
     assert len({model(*inputs).item() for _ in range(3)}) == 1
-    without = built(SPEC.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0}), training=True)
-    assert without(*inputs).item() == model(*inputs).item()
+    built_result = built(SPEC.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0}), training=True)
+    assert built_result(*inputs).item() == model(*inputs).item()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -145,8 +145,8 @@ def test_recomputation_gives_the_same_loss_gradients_and_next_draws(dropout: flo
         loss = model(*padded())
         loss.backward()
         results.append((loss.detach(), [p.grad for p in model.parameters()], torch.rand(2)))
-    for kept, recomputed in zip(*results, strict=True):
-        torch.testing.assert_close(recomputed, kept, rtol=0, atol=0)
+    for remaining, recomputed in zip(*results, strict=True):
+        torch.testing.assert_close(recomputed, remaining, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("s", "rescale"), [(None, 1.0), (0.0, 1 / 8), (0.5, 64**-0.75), (1.0, 1 / 64)])
@@ -195,9 +195,9 @@ def test_model_runs_without_memory_on_the_meta_device() -> None:
 def test_example_inputs_are_whole_and_always_the_same() -> None:
     before = torch.get_rng_state()
     spec = model_spec("encdec-tiny")
-    first, again = example_inputs(spec, 3, CPU), example_inputs(spec, 3, CPU)
+    first, repeated = example_inputs(spec, 3, CPU), example_inputs(spec, 3, CPU)
     assert torch.equal(torch.get_rng_state(), before)
-    for tokens, others in zip(first, again, strict=True):
+    for tokens, others in zip(first, repeated, strict=True):
         assert tokens.shape == (3, 64)
         assert torch.equal(tokens, others)
         assert tokens.min() > PAD

@@ -118,17 +118,17 @@ def test_layer_norm_has_eps_under_the_root() -> None:
 
 
 def test_ln_eps_of_the_spec_reaches_every_layer_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[float] = []
+    collected: list[float] = []
     original = F.layer_norm
 
     def spy(x: Tensor, shape: Any, eps: float) -> Tensor:
-        seen.append(eps)
+        collected.append(eps)
         return original(x, shape, eps=eps)
 
     monkeypatch.setattr(F, "layer_norm", spy)
     spec = SPEC.model_copy(update={"ln_eps": 0.25})
     double(spec)(images(spec))
-    assert seen == [0.25] * (2 * spec.depth + 1)
+    assert collected == [0.25] * (2 * spec.depth + 1)
 
 
 def test_bf16_autocast_runs_close_to_fp32() -> None:

@@ -35,8 +35,8 @@ def test_vocabulary_must_have_room_for_all_bytes() -> None:
 
 def test_a_batch_has_no_more_texts_than_are_used() -> None:
     check_compatible(PydocTask(samples=16), model_spec("encdec-tiny"), 16)
-    told = "batch_size: 16 is more than the 15 training texts"
-    assert refusal(PydocTask(samples=15), model_spec("encdec-tiny"), 16) == told
+    text = "batch_size: 16 is more than the 15 training texts"
+    assert refusal(PydocTask(samples=15), model_spec("encdec-tiny"), 16) == text
 
 
 def test_text_is_judged_by_its_lowest_loss() -> None:
@@ -50,13 +50,15 @@ def test_epochs_of_text_are_not_known_beforehand() -> None:
 
 
 def test_documentation_of_another_python_is_another_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    here = pydoc_digest(PydocTask(), None)
-    check_data(PydocTask(corpus=here))
+    pydoc_digest_result = pydoc_digest(PydocTask(), None)
+    check_data(PydocTask(corpus=pydoc_digest_result))
     other = tmp_path / "topics.py"
     other.write_text("topics = {}")
     monkeypatch.setattr(text_data, "pydoc_file", lambda: other)
-    with pytest.raises(DataMissingError, match=f"needs the text {here}, but the documentation of this Python is"):
-        check_data(PydocTask(corpus=here))
+    with pytest.raises(
+        DataMissingError, match=f"needs the text {pydoc_digest_result}, but the documentation of this Python is"
+    ):
+        check_data(PydocTask(corpus=pydoc_digest_result))
 
 
 def test_nobody_has_said_where_the_text_is(monkeypatch: pytest.MonkeyPatch) -> None:

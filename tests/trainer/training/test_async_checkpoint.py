@@ -75,23 +75,23 @@ def on_disk(attempt: Attempt) -> tuple[int, dict[str, torch.Tensor]]:
 
 
 def assert_holds(attempt: Attempt, step: int, expected: dict[str, torch.Tensor]) -> None:
-    there, found = on_disk(attempt)
-    assert there == step
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    existing, result = on_disk(attempt)
+    assert existing == step
+    assert result.keys() == expected.keys()
+    assert all(torch.equal(result[name], expected[name]) for name in result)
 
 
 def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
     trainer = prepare(spec, CPU)
-    then = stepped(trainer, 2)
+    stepped_result = stepped(trainer, 2)
     on_disk_now = AsyncCheckpointWriter().save(attempt, trainer, [])
     assert disk.begun.acquire(timeout=PATIENCE_S)
-    later = stepped(trainer, 3)
-    assert not torch.equal(then["model/head"], later["model/head"])
+    stepped_value = stepped(trainer, 3)
+    assert not torch.equal(stepped_result["model/head"], stepped_value["model/head"])
     assert not attempt.has_checkpoint()
     disk.may.release()
     on_disk_now()
-    assert_holds(attempt, 2, then)
+    assert_holds(attempt, 2, stepped_result)
 
 
 def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
@@ -116,15 +116,15 @@ def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, 
 
 
 def test_runs_of_unlike_shapes_share_a_saver(results: Path, make_spec: MakeSpec) -> None:
-    saves, told = AsyncCheckpointWriter(), []
+    saves, messages = AsyncCheckpointWriter(), []
     for changes in ({}, {"model": {"width": 24, "heads": 2}}, {"optimizer": {"kind": "sgd"}}):
         spec = make_spec(**changes)
         attempt = RunDir.create(results, spec).claim({}, after=0)
         assert attempt is not None
         trainer = prepare(spec, CPU)
-        told.append((attempt, stepped(trainer), saves.save(attempt, trainer, [])))
-    for attempt, expected, written in told:
-        written()
+        messages.append((attempt, stepped(trainer), saves.save(attempt, trainer, [])))
+    for attempt, expected, content in messages:
+        content()
         assert_holds(attempt, 1, expected)
 
 
@@ -172,9 +172,9 @@ def test_what_goes_wrong_is_told_and_the_checkpoint_before_stays(
     with monkeypatch.context() as patched:
         patched.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
         stepped(trainer)
-        written = saves.save(attempt, trainer, [])
+        save_result = saves.save(attempt, trainer, [])
         with pytest.raises(StorageError, match=r"checkpoint\.pt: cannot be written \(Permission denied\)"):
-            written()
+            save_result()
     assert_holds(attempt, 1, expected)
     expected = stepped(trainer)
     saves.save(attempt, trainer, [])()

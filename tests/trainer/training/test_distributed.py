@@ -35,25 +35,31 @@ def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
 ) -> None:
     """33 samples are 16 and 17 on two processes, 11 each on three; micro-batches of 16 are one and two."""
     spec = make_spec(batch_size=ODD, lr=0.25)
-    ways = [{"world": 2}, {"world": 2}, {"world": 2, "micro_batch": 16}, {"world": 3}, {"world": 1, "micro_batch": 16}]
-    (two, again, cut, three, one_cut), ends = trained(*((spec, way) for way in ways))
+    values = [
+        {"world": 2},
+        {"world": 2},
+        {"world": 2, "micro_batch": 16},
+        {"world": 3},
+        {"world": 1, "micro_batch": 16},
+    ]
+    (two, again, cut, three, one_cut), ends = trained(*((spec, method) for method in values))
     assert {end for trial in ends for end in trial} == {"ended"}
-    one = train(spec)
+    train_result = train(spec)
     for run in (two, cut, three, one_cut):
         for key in ("loss", "grad_norm", "val_loss"):
-            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
-        assert [line["step"] for line in run.history()] == [line["step"] for line in one.history()]
-    assert curve(two) != curve(one), "two processes trained it"
+            assert curve(run, key) == pytest.approx(curve(train_result, key), rel=REL), key
+        assert [line["step"] for line in run.history()] == [line["step"] for line in train_result.history()]
+    assert curve(two) != curve(train_result), "two processes trained it"
     assert numbers(two) == numbers(again), "and they repeat themselves bit for bit"
-    assert {run.id for run in (one, two, cut, three, one_cut)} == {spec.run_id}
+    assert {run.id for run in (train_result, two, cut, three, one_cut)} == {spec.run_id}
 
-    ran = [result_of(run)["execution"] for run in (one, two, cut, three, one_cut)]
-    assert [how["processes"] for how in ran] == [1, 2, 2, 3, 1]
-    assert [how["micro_batch"] for how in ran] == [33, 17, 16, 11, 16]
-    for run, how in zip((two, cut, three), ran[1:], strict=False):
+    items = [result_of(run)["execution"] for run in (train_result, two, cut, three, one_cut)]
+    assert [settings["processes"] for settings in items] == [1, 2, 2, 3, 1]
+    assert [settings["micro_batch"] for settings in items] == [33, 17, 16, 11, 16]
+    for run, settings in zip((two, cut, three), items[1:], strict=False):
         result, attempt = result_of(run), run.attempt(1)
-        assert attempt.execution() == how
-        assert result["device_s"] == pytest.approx(how["processes"] * result["wall_s"], rel=1e-3)
+        assert attempt.execution() == settings
+        assert result["device_s"] == pytest.approx(settings["processes"] * result["wall_s"], rel=1e-3)
         assert len(read_lines(attempt.metrics_path)) == 24 + 3, "one process writes"
         timed = [line["step"] for line in read_lines(attempt.timings_path)]
         assert timed == sorted({8, 16, 24, *timed}), "at each evaluation, and on a busy machine after some seconds too"
@@ -66,10 +72,10 @@ def test_weights_that_do_not_move_are_evaluated_alike_and_each_image_counts_once
     changes = {"lr": 1e-30, "wd": 0.0, "optimizer": {"kind": "sgd"}, "strategy": {"s": None}}
     spec = make_spec(**changes, task={"train_size": 796})  # 1,001 images are left
     (two, three), _ = trained((spec, {"world": 2}), (spec, {"world": 3}))
-    one = train(spec)
+    train_result = train(spec)
     for run in (two, three):
-        assert curve(run, "val_accuracy") == curve(one, "val_accuracy")
-        assert curve(run, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
+        assert curve(run, "val_accuracy") == curve(train_result, "val_accuracy")
+        assert curve(run, "val_loss") == pytest.approx(curve(train_result, "val_loss"), rel=1e-6)
         assert all(round(1001 * a) == pytest.approx(1001 * a, abs=1e-9) for a in curve(run, "val_accuracy"))
 
 
@@ -78,10 +84,10 @@ def test_the_processes_share_out_the_validation_set(make_spec: MakeSpec) -> None
 
     def images(world: int) -> list[list[float]]:
         trainers = [prepare(spec, CPU, RuntimeSettings(), ProcessGroup(rank, world)) for rank in range(world)]
-        parts = [[batch.inputs[0].flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
-        sizes = [sum(len(images) for images in part) for part in parts]
+        values = [[batch.inputs[0].flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
+        sizes = [sum(len(images) for images in section) for section in values]
         assert max(sizes) - min(sizes) <= 1
-        return sorted(torch.cat([images for part in parts for images in part]).tolist())
+        return sorted(torch.cat([images for section in values for images in section]).tolist())
 
     assert len(images(1)) == 1001
     assert images(2) == images(3) == images(1)
@@ -154,8 +160,8 @@ def test_a_run_stopped_and_killed_on_several_processes_goes_on_bit_for_bit(
     trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None
 ) -> None:
     spec = make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 40, "eval_every": 7})
-    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4}
-    trained_through_stops_and_kills(trained, spec, way)
+    mapping = {"world": world, "micro_batch": micro_batch, "every_steps": 4}
+    trained_through_stops_and_kills(trained, spec, mapping)
 
 
 def test_what_one_process_alone_cannot_do_is_the_runs_failure(trained: Trained, spec: RunSpec) -> None:

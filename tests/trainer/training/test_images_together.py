@@ -32,8 +32,8 @@ def train(data: Path, results: Path, *launch: str) -> tuple[list[float], dict[st
     """Return the losses of a run on the images of a folder, its result, and what it logged."""
     options = [f"--set={key}={value}" for key, value in SMALL.items()]
     options += [f"--launch-set={option}" for option in launch]
-    where = ("--data", data, "--results", results)
-    ettsweep("train", "--model", "vit-b16", "--strategy", "standard", *options, *where)
+    values = ("--data", data, "--results", results)
+    ettsweep("train", "--model", "vit-b16", "--strategy", "standard", *options, *values)
     (run,) = (results / "runs").iterdir()
     losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
     return (
@@ -50,13 +50,13 @@ def test_two_processes_with_loaders_train_as_one_and_name_every_damaged_image(tm
     for name in damaged:
         path = tmp_path / "data" / "train" / name
         path.write_bytes(path.read_bytes()[:300])
-    one, alone, log = train(tmp_path / "data", tmp_path / "one", "slots=1")
+    item, single, log = train(tmp_path / "data", tmp_path / "one", "slots=1")
     together = ("slots=2", "devices_per_run=2", "loader_workers=1")
     two, shared, logs = train(tmp_path / "data", tmp_path / "two", *together)
-    assert two == pytest.approx(one, rel=1e-4)
-    assert alone["run"] == shared["run"]
-    assert alone["execution"]["data"] == shared["execution"]["data"] != ""
-    assert alone["corrupt_images"] == shared["corrupt_images"] == len(damaged)
+    assert two == pytest.approx(item, rel=1e-4)
+    assert single["run"] == shared["run"]
+    assert single["execution"]["data"] == shared["execution"]["data"] != ""
+    assert single["corrupt_images"] == shared["corrupt_images"] == len(damaged)
     for name in damaged:
         assert log.count(f"{name}: cannot be decoded") == 1
         assert logs.count(f"{name}: cannot be decoded") == 1
@@ -79,5 +79,5 @@ def test_a_run_that_goes_on_with_other_images_says_so(
         assert attempt is not None
         settings = RuntimeSettings(data=str(tmp_path / name), loader_workers=0)
         train_run(run, attempt, torch.device("cpu"), settings, partial(stop_at(3), attempt))
-        told = "from here on the run sees other images, or the same images in another order"
-        assert (told in attempt.log_text()) == (name == "other")
+        text = "from here on the run sees other images, or the same images in another order"
+        assert (text in attempt.log_text()) == (name == "other")

@@ -90,17 +90,17 @@ def test_steps_that_a_resumed_run_takes_again_replace_the_earlier_ones(tmp_path:
 def test_a_value_that_is_not_finite_is_shown_as_such(tmp_path: Path) -> None:
     (sink,) = opened(["tensorboard"], tmp_path)
     write(sink, step_line(1, None) | {"nonfinite": True})
-    shown = scalars(tmp_path)
-    assert math.isnan(shown["loss"][1])
-    assert "nonfinite" not in shown
+    scalars_result = scalars(tmp_path)
+    assert math.isnan(scalars_result["loss"][1])
+    assert "nonfinite" not in scalars_result
 
 
 def test_a_folder_that_cannot_be_written_costs_the_sink_alone(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("a file")
-    said: list[str] = []
-    assert opened(["tensorboard"], tmp_path, said=said) == []
-    assert len(said) == 1
-    assert said[0].startswith("tensorboard: not written: ")
+    collected: list[str] = []
+    assert opened(["tensorboard"], tmp_path, said=collected) == []
+    assert len(collected) == 1
+    assert collected[0].startswith("tensorboard: not written: ")
 
 
 FULL_DISK = """
@@ -120,11 +120,11 @@ print(said)
 
 @pytest.mark.slow
 def test_a_full_disk_is_said_once_and_costs_the_sink_alone(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (said,) = eval(done.stdout)
-    assert said.startswith("tensorboard: no longer written: "), said
-    assert "File too large" in said
+    completed = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    (messages,) = eval(completed.stdout)
+    assert messages.startswith("tensorboard: no longer written: "), messages
+    assert "File too large" in messages
 
 
 class Stuck:
@@ -144,12 +144,12 @@ class Stuck:
 
 def test_a_sink_that_hangs_holds_up_neither_steps_nor_for_long_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loggers, "SERVER_TIMEOUT_S", 0.05)
-    stuck, said = Stuck(), list[str]()
-    background = MetricLogger("stuck", stuck.write, stuck.close, said.append)
+    stuck, messages = Stuck(), list[str]()
+    background = MetricLogger("stuck", stuck.write, stuck.close, messages.append)
     for step in range(1, 1001):
         background.write(step_line(step, 1.0))
     background.close()
-    assert said == ["stuck: still not written after 0 s; giving up on the remaining lines"]
+    assert messages == ["stuck: still not written after 0 s; giving up on the remaining lines"]
     stuck.released.set()
     background._thread.join()
     assert [line["step"] for line in stuck.lines] == list(range(1, 1001)), "in order, and none was lost"
@@ -158,9 +158,9 @@ def test_a_sink_that_hangs_holds_up_neither_steps_nor_for_long_the_end(monkeypat
 def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no_such_sink is not installed: pip install 'ettsweep\[no_such_sink\]'"):
         check_loggers(["tensorboard", "no_such_sink"])
-    said: list[str] = []
-    assert opened(["no_such_sink"], tmp_path, said=said) == []
-    assert said == [
+    collected: list[str] = []
+    assert opened(["no_such_sink"], tmp_path, said=collected) == []
+    assert collected == [
         "no_such_sink: not written: log: no_such_sink is not installed: pip install 'ettsweep[no_such_sink]'"
     ]
 
@@ -170,8 +170,8 @@ def test_loggers_are_checked_without_importing_torch_or_them() -> None:
         "import sys; from ettsweep.trainer.training.loggers import check_loggers; check_loggers(['tensorboard', 'wandb']); "
         "print({'torch', 'tensorboard', 'wandb'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout == "set()\n"
 
 
 WANDB = """
@@ -192,36 +192,36 @@ os._exit(0)  # a worker that is killed later
 
 def run_wandb(results: Path, from_step: int, *lines: dict[str, Any], **environment: str) -> str:
     """Write lines in a process of its own, where nobody is logged in; return what was said."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}
-    done = subprocess.run(
+    by_key = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}
+    completed = subprocess.run(
         [sys.executable, "-W", "error", "-c", WANDB, str(results), str(from_step), json.dumps(lines), str(PATIENCE_S)],
-        env=kept | {"HOME": str(results), "NETRC": str(results / "netrc")} | environment,
+        env=by_key | {"HOME": str(results), "NETRC": str(results / "netrc")} | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=True,
         timeout=2 * PATIENCE_S,
     )
-    assert done.stderr == ""
-    return done.stdout
+    assert completed.stderr == ""
+    return completed.stdout
 
 
 def records(path: Path) -> Iterator[Any]:
     """Yield the records of a .wandb file: LevelDB's log format after seven bytes, with a protobuf in each."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, at, parts = path.read_bytes(), 7, b""
+    data, at, sections = path.read_bytes(), 7, b""
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:  # no header fits into the rest of a block
             at += 32768 - at % 32768
             continue
         length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
-        parts += data[at + 7 : at + 7 + length]
+        sections += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # whole, or the last part
             record = Record()
-            record.ParseFromString(parts)
-            parts = b""
+            record.ParseFromString(sections)
+            sections = b""
             yield record
 
 
@@ -239,9 +239,9 @@ def history(path: Path) -> list[dict[str, Any]]:
 
 def test_wandb_writes_offline_where_nobody_is_logged_in(tmp_path: Path) -> None:
     evaluation = {"step": 2, "val_loss": 2.0, "val_accuracy": 0.25}
-    said = run_wandb(tmp_path, 0, step_line(1, 2.5), step_line(2, None) | {"nonfinite": True}, evaluation)
-    assert "nobody is logged in, so it writes offline" in said
-    assert said.count("\n") == 1
+    wandb = run_wandb(tmp_path, 0, step_line(1, 2.5), step_line(2, None) | {"nonfinite": True}, evaluation)
+    assert "nobody is logged in, so it writes offline" in wandb
+    assert wandb.count("\n") == 1
     (path,) = tmp_path.glob(f"wandb/offline-run-*-{RUN}/run-{RUN}.wandb")
     first, second, third = history(path)
     assert (first, third) == (step_line(1, 2.5), evaluation)
@@ -256,8 +256,8 @@ def test_wandb_writes_offline_where_nobody_is_logged_in(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_wandb_goes_back_to_steps_that_are_taken_again(tmp_path: Path) -> None:
     run_wandb(tmp_path, 0, *(step_line(step, 1.0) for step in (1, 2, 3)), WANDB_MODE="offline")
-    said = run_wandb(tmp_path, 1, *(step_line(step, 0.5) for step in (2, 3)), WANDB_MODE="offline")
-    assert said == "", "the mode was given"
+    wandb = run_wandb(tmp_path, 1, *(step_line(step, 0.5) for step in (2, 3)), WANDB_MODE="offline")
+    assert wandb == "", "the mode was given"
     paths = sorted(
         tmp_path.glob(f"wandb/offline-run-*-{RUN}/run-{RUN}.wandb"), key=lambda path: path.stat().st_mtime_ns
     )

@@ -58,8 +58,10 @@ def test_a_batch_is_cut_into_parts_of_one_size_or_into_as_few_and_as_alike_as_fi
     for samples, at_most in itertools.product(range(1, 40), range(1, 40)):
         size = even_micro_batch(samples, at_most)
         assert size <= at_most
-        needed = math.ceil(samples / at_most)
-        assert math.ceil(samples / size) == needed or (samples % size == 0 and samples / size < 2 * needed + 1)
+        ceil_result = math.ceil(samples / at_most)
+        assert math.ceil(samples / size) == ceil_result or (
+            samples % size == 0 and samples / size < 2 * ceil_result + 1
+        )
 
 
 def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
@@ -183,11 +185,11 @@ def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_s
 ) -> None:
     spec = make_spec(batch_size=33)
     calm = attempt_with(spec, tmp_path / "calm", RuntimeSettings(micro_batch=5))
-    kept = attempt_with(spec, tmp_path / "kept", RuntimeSettings(micro_batch=5), stop_after=10)
+    attempt_with_result = attempt_with(spec, tmp_path / "kept", RuntimeSettings(micro_batch=5), stop_after=10)
     attempt_with(spec, tmp_path / "kept", RuntimeSettings())
-    assert numbers(kept) == numbers(calm)
-    assert kept.attempt(2).execution() == kept.attempt(1).execution()
-    assert "warning" not in kept.attempt(2).log_text()
+    assert numbers(attempt_with_result) == numbers(calm)
+    assert attempt_with_result.attempt(2).execution() == attempt_with_result.attempt(1).execution()
+    assert "warning" not in attempt_with_result.attempt(2).log_text()
 
     changed = attempt_with(spec, tmp_path / "changed", RuntimeSettings(micro_batch=5), stop_after=10)
     attempt_with(spec, tmp_path / "changed", RuntimeSettings(micro_batch=7, activation_checkpointing=True))
@@ -227,7 +229,7 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cu
     )
 
     def train(*sets: str, results: str = "results") -> "subprocess.CompletedProcess[str]":
-        options = [word for setting in ("slots=1", "threads=1", *sets) for word in ("--launch-set", setting)]
+        options = [token for setting in ("slots=1", "threads=1", *sets) for token in ("--launch-set", setting)]
         command = [
             "train",
             "--grid",
@@ -249,8 +251,8 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cu
     assert "try --launch-set micro_batch=256, or --launch-set activation_checkpointing=true" in failed.stderr
     assert "`ettsweep doctor --grid FILE --fit` finds the largest that fits" in failed.stderr
     assert "Traceback" not in failed.stdout + failed.stderr
-    done = train("activation_checkpointing=true")
-    assert done.returncode == 0, done.stderr
+    train_result = train("activation_checkpointing=true")
+    assert train_result.returncode == 0, train_result.stderr
     (run,) = runs_in(tmp_path / "results")
     assert (result_of(run)["steps"], result_of(run)["execution"]["micro_batch"], run.attempt_numbers()) == (
         1,
@@ -287,10 +289,10 @@ def test_one_process_alone_tries_the_part_that_it_would_have_of_a_sharded_model(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `doctor --fit` does, whose process never meets others."""
-    held = []
+    collected = []
 
     def trainer(spec: RunSpec, model: torch.nn.Module, *more: Any) -> Trainer:
-        held.append(sum(parameter.to_local().numel() for parameter in model.parameters()))
+        collected.append(sum(parameter.to_local().numel() for parameter in model.parameters()))
         return Trainer(spec, model, *more)
 
     monkeypatch.setattr(memory, "Trainer", trainer)
@@ -299,7 +301,7 @@ def test_one_process_alone_tries_the_part_that_it_would_have_of_a_sharded_model(
         step = memory.largest_step(spec, CPU, ProcessGroup(world_size=world), recompute=False, sharded=True)
         assert step is not None
         assert step.size <= spec.batch_size // world
-        assert held.pop() == pytest.approx(parameter_count(spec.model) / world, rel=0.02)
+        assert collected.pop() == pytest.approx(parameter_count(spec.model) / world, rel=0.02)
     assert not torch.distributed.is_initialized()
 
 

@@ -174,10 +174,10 @@ def test_few_groups_hold_every_parameter_once(make_spec: MakeSpec) -> None:
     def groups(**changes: object) -> list[dict[str, Any]]:
         spec = make_spec(model={"width": 12, "depth": 3}, **changes)
         model = built(spec)
-        found = build_optimizer(model, spec).param_groups
-        held = [id(p) for group in found for p in group["params"]]
-        assert sorted(held) == sorted(id(p) for p in model.parameters())
-        return found
+        param_groups = build_optimizer(model, spec).param_groups
+        ids = [id(p) for group in param_groups for p in group["params"]]
+        assert sorted(ids) == sorted(id(p) for p in model.parameters())
+        return param_groups
 
     assert len(groups(strategy={"s": None})) == 2, "all, and the head bias"
     assert len(groups(strategy={"s": 0.0})) == 5, "patch, pe, bulk, head, head bias"
@@ -203,9 +203,9 @@ def test_adamw_starts_from_what_torch_would_make_at_its_first_step(make_spec: Ma
     mine = build_optimizer(model, spec)
     groups = [{**group, "params": []} for group in mine.param_groups]
     theirs_of = dict(zip(model.parameters(), other.parameters(), strict=True))
-    for group, own in zip(groups, mine.param_groups, strict=True):
-        group["params"] = [theirs_of[parameter] for parameter in own["params"]]
-        group["fused"] = own["fused"] = fused
+    for group, own_part in zip(groups, mine.param_groups, strict=True):
+        group["params"] = [theirs_of[parameter] for parameter in own_part["params"]]
+        group["fused"] = own_part["fused"] = fused
     theirs = torch.optim.AdamW(groups)
     assert not theirs.state
     for _ in range(2):
@@ -241,5 +241,5 @@ def test_momentum_starts_from_zeros_where_the_loss_scaler_skips_the_first_step(m
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             value = old[id(parameter)]
-            wanted = value - group["lr"] * (0.5 + group["weight_decay"] * value)
-            torch.testing.assert_close(parameter.detach(), wanted)
+            expected = value - group["lr"] * (0.5 + group["weight_decay"] * value)
+            torch.testing.assert_close(parameter.detach(), expected)

@@ -35,8 +35,8 @@ def test_the_same_small_run_ends_alike_in_every_precision(
     train: Train, make_spec: MakeSpec, precision: str, tolerance: float
 ) -> None:
     """72 steps at a learning rate that learns: 2^-11, 2^-9 and 2^-12 of rounding do not grow; tf32 may not be there."""
-    more = {"lr": 0.5, "schedule": {"total_steps": 72, "eval_every": 24}}
-    exact, other = train(make_spec(**more)), train(make_spec(precision=precision, **more))
+    mapping = {"lr": 0.5, "schedule": {"total_steps": 72, "eval_every": 24}}
+    exact, other = train(make_spec(**mapping)), train(make_spec(precision=precision, **mapping))
     assert exact.id != other.id, "precision is part of a run"
     assert result_of(exact)["final_accuracy"] > 0.5
     assert result_of(other)["final_loss"] == pytest.approx(result_of(exact)["final_loss"], rel=tolerance)
@@ -49,9 +49,9 @@ def test_a_precision_holds_for_its_run_alone(train: Train, make_spec: MakeSpec, 
         train(make_spec(precision=other))
         assert torch.get_float32_matmul_precision() == ("high" if other == "tf32" else "highest")
         torch.set_float32_matmul_precision("medium")
-        again = train(make_spec(), folder=tmp_path / f"after-{other}")
+        train_result = train(make_spec(), folder=tmp_path / f"after-{other}")
         assert torch.get_float32_matmul_precision() == "highest"
-        assert numbers(again) == numbers(first)
+        assert numbers(train_result) == numbers(first)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the host can only wait for a device where there is one")
@@ -93,9 +93,9 @@ def test_weights_gradients_and_optimizer_state_stay_fp32(make_spec: MakeSpec, pr
 
 
 def test_only_fp16_scales_the_loss() -> None:
-    one = torch.ones(())
-    assert loss_scaler("fp32", CPU).scale(one) == loss_scaler("bf16", CPU).scale(one) == 1.0
-    assert loss_scaler("fp16", CPU).scale(one) == 65536.0
+    values = torch.ones(())
+    assert loss_scaler("fp32", CPU).scale(values) == loss_scaler("bf16", CPU).scale(values) == 1.0
+    assert loss_scaler("fp16", CPU).scale(values) == 65536.0
     with autocast("fp32", CPU):
         assert not torch.is_autocast_enabled("cpu")
 
@@ -145,9 +145,13 @@ def test_overflow_skips_the_step_is_counted_and_the_run_goes_on(
     assert lines[6]["grad_norm"] is None
     assert lines[6]["nonfinite"] is True
     assert [line["loss_scale"] for line in lines] == [65536.0] * 7 + [32768.0] * 17
-    found = result_of(run)
-    assert (found["status"], found["steps"], found["overflow_steps"]) == ("done", 24, 1)
-    assert found["score"] is not None
+    result_of_result = result_of(run)
+    assert (result_of_result["status"], result_of_result["steps"], result_of_result["overflow_steps"]) == (
+        "done",
+        24,
+        1,
+    )
+    assert result_of_result["score"] is not None
     schedule = run.spec().schedule
     assert [line["lr"] for line in lines] == [lr_at(step, run.spec().lr, schedule) for step in range(1, 25)], (
         "a skipped step uses up its step of the schedule"

@@ -104,10 +104,10 @@ def test_first_losses_are_those_of_plain_torch(train: Train, make_spec: MakeSpec
 
 
 def test_run_that_stops_early_follows_the_whole_one(train: Train, make_spec: MakeSpec) -> None:
-    whole = train(make_spec()).history()
+    history_result = train(make_spec()).history()
     stopped = train(make_spec(schedule={"stop_step": 13}))
     assert result_of(stopped)["steps"] == 13
-    until = [line for line in whole if line["step"] <= 13]
+    until = [line for line in history_result if line["step"] <= 13]
     assert stopped.history()[:-1] == until
     assert stopped.history()[-1]["step"] == 13
     assert "val_loss" in stopped.history()[-1]
@@ -169,14 +169,14 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
     schedule = {"total_steps": 100, "warmup_steps": 10, "eval_every": 7}
     spec = make_spec(seed=seed, lr=0.5, optimizer=OPTIMIZERS[optimizer], schedule=schedule)
     run = RunDir.create(results, spec)
-    told = forks.call("support.killed_run:train_and_kill", str(run.path), seed, beside)
-    assert len([attempt for attempt in told if attempt["how"]]) >= 4, told
-    assert len({attempt["resumed"] for attempt in told}) >= 3, "it got further between kills"
-    assert {"checkpoint", "metrics"} <= {attempt["how"] for attempt in told}, told
-    for attempt, following in itertools.pairwise(told):
+    result = forks.call("support.killed_run:train_and_kill", str(run.path), seed, beside)
+    assert len([attempt for attempt in result if attempt["how"]]) >= 4, result
+    assert len({attempt["resumed"] for attempt in result}) >= 3, "it got further between kills"
+    assert {"checkpoint", "metrics"} <= {attempt["how"] for attempt in result}, result
+    for attempt, following in itertools.pairwise(result):
         if attempt["how"] == "checkpoint":  # the last whole one, of the very attempt that was killed, is good
-            assert following["resumed"] == attempt["resumed"] + EVERY_STEPS * (attempt["count"] - 1), told
-    assert numbers(run) == undisturbed(spec), told
+            assert following["resumed"] == attempt["resumed"] + EVERY_STEPS * (attempt["count"] - 1), result
+    assert numbers(run) == undisturbed(spec), result
 
 
 # --- stops --------------------------------------------------------------------------------------------------
@@ -189,9 +189,9 @@ def test_stopped_run_equals_an_undisturbed_one(
 ) -> None:
     spec = make_spec(precision=precision)
     at = 0
-    for number, more in enumerate([0, 1, 7, 0, 3, 12], start=1):
-        run = train(spec, poll=stop_at(more, stop))
-        at += more
+    for number, extra in enumerate([0, 1, 7, 0, 3, 12], start=1):
+        run = train(spec, poll=stop_at(extra, stop))
+        at += extra
         attempt = run.attempt(number)
         assert attempt.failure() == {"kind": "interrupted", "reason": str(stop), "details": ""}
         assert checkpoint.load(attempt).step == at
@@ -265,8 +265,8 @@ def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: 
 
 def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
     run = train(spec, poll=stop_at(3))
-    told = run.attempt(1).execution_path
-    told.write_text(told.read_text().replace('"threads": 1', '"threads": 64'))
+    execution_path = run.attempt(1).execution_path
+    execution_path.write_text(execution_path.read_text().replace('"threads": 1', '"threads": 64'))
     train(spec)
     assert "warning: threads was 64, is 1: metrics may differ in the last bits" in run.attempt(2).log_text()
     assert run.attempt(2).log_text().count("warning") == 1
@@ -319,14 +319,14 @@ def test_same_diverged_run_has_the_same_files_whatever_the_drains_and_checkpoint
     train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(lr=1e3, precision="bf16", schedule={"total_steps": 60, "eval_every": 60})
-    seen = set()
+    set_result = set()
     for number, (drain_steps, every_steps) in enumerate([(1, None), (7, None), (50, None), (50, 1), (50, 4)]):
         monkeypatch.setattr(loop, "DRAIN_STEPS", drain_steps)
         run = train(spec, every_steps, folder=tmp_path / f"results-{number}")
         varying = ("wall_s", "device_s", "steps_per_s", "samples_per_s", "step_s", "data_wait")
         result = {k: v for k, v in result_of(run).items() if k not in varying}
-        seen.add((run.metrics_path.read_bytes(), json.dumps(result)))
-    assert len(seen) == 1
+        set_result.add((run.metrics_path.read_bytes(), json.dumps(result)))
+    assert len(set_result) == 1
 
 
 @pytest.mark.parametrize("more", [0, 3])
@@ -354,8 +354,8 @@ class NanGradients(Digits):
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         loss = super().loss(outputs, batch)
-        bad = self.first_step + next(self.count) >= 5
-        return loss + (outputs.float().sum() * 0).sqrt() if bad else loss
+        holds = self.first_step + next(self.count) >= 5
+        return loss + (outputs.float().sum() * 0).sqrt() if holds else loss
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         self.first_step, self.count = first_step, itertools.count()
@@ -438,11 +438,11 @@ def test_weights_that_break_in_the_last_step_diverge(
     take_step = Trainer.train_step
 
     def break_at_the_end(trainer: Trainer, lr: float, *rest: object) -> object:
-        done = take_step(trainer, lr, *rest)  # type: ignore[arg-type]
+        step = take_step(trainer, lr, *rest)  # type: ignore[arg-type]
         if trainer.step == spec.schedule.last_step - 1:
             with torch.no_grad():
                 next(trainer.model.parameters()).fill_(math.nan)
-        return done
+        return step
 
     monkeypatch.setattr(Trainer, "train_step", break_at_the_end)
     result = result_of(train(spec))
@@ -468,8 +468,8 @@ def test_checkpoint_whose_metrics_were_edited_is_not_used(
 def fill(disk: Path, free_kib: int) -> Path:
     """Leave so much space on a disk."""
     filler = disk / "filler"
-    info = os.statvfs(disk)
-    filler.write_bytes(bytes(info.f_bavail * info.f_frsize - free_kib * 1024))
+    statvfs_result = os.statvfs(disk)
+    filler.write_bytes(bytes(statvfs_result.f_bavail * statvfs_result.f_frsize - free_kib * 1024))
     return filler
 
 

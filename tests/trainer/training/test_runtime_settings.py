@@ -118,17 +118,17 @@ def test_threads_that_this_machine_has_not_are_not_taken_over(
 ) -> None:
     monkeypatch.setattr(module, "cores", lambda: 4)
     settings = RuntimeSettings(most_threads=1)
-    found = [resolve(make_spec(), CPU, settings, SINGLE_PROCESS, {"threads": had}, print).threads for had in (4, 5)]
-    assert found == [4, 1]
+    threads = [resolve(make_spec(), CPU, settings, SINGLE_PROCESS, {"threads": had}, print).threads for had in (4, 5)]
+    assert threads == [4, 1]
 
 
 @pytest.mark.usefixtures("one_thread_afterwards")
 def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Path) -> None:
     run = RunDir.create(results, make_spec())
-    attempt, seen = run.claim({}, after=0), set[int]()
+    attempt, observed = run.claim({}, after=0), set[int]()
     assert attempt is not None
-    train_run(run, attempt, CPU, RuntimeSettings(threads=2), lambda: seen.add(torch.get_num_threads()))
-    assert seen == {2}
+    train_run(run, attempt, CPU, RuntimeSettings(threads=2), lambda: observed.add(torch.get_num_threads()))
+    assert observed == {2}
     assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
 
 
@@ -145,8 +145,8 @@ def test_a_pack_of_what_stacks_has_those_of_a_step_as_large_as_all_of_theirs(
 
 def test_all_of_a_pack_have_those_of_the_first(make_spec: MakeSpec) -> None:
     pack, spec = Pack(CPU, 2), make_spec()
-    how = [
+    threads = [
         pack.resolve_settings(spec, RuntimeSettings(most_threads=1), SINGLE_PROCESS, {"threads": had}, print).threads
         for had in (2, 1)
     ]
-    assert how == [2, 2]
+    assert threads == [2, 2]

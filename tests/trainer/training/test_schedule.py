@@ -45,11 +45,11 @@ def test_without_warmup_the_first_step_is_on_the_decay() -> None:
 
 
 def test_stopping_early_does_not_bend_the_curve() -> None:
-    whole = schedule()
-    stopped = whole.model_copy(update={"stop_step": 7})
+    schedule_result = schedule()
+    stopped = schedule_result.model_copy(update={"stop_step": 7})
     assert stopped.last_step == 7
-    assert whole.last_step == 12
-    assert [lr_at(t, 8.0, stopped) for t in range(1, 8)] == [lr_at(t, 8.0, whole) for t in range(1, 8)]
+    assert schedule_result.last_step == 12
+    assert [lr_at(t, 8.0, stopped) for t in range(1, 8)] == [lr_at(t, 8.0, schedule_result) for t in range(1, 8)]
 
 
 @pytest.mark.parametrize("lr", [1e-3, 20.0])

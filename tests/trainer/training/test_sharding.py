@@ -98,16 +98,16 @@ def test_each_parameter_keeps_its_rate_and_decay_however_the_model_is_wrapped(
 def test_curves_equal_those_of_one_process(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
     """Micro-batches of 16 are one on the first process and two on the second, and 11 on each of three are one."""
     spec = make_spec(batch_size=ODD, lr=0.25, model={"depth": 2}, optimizer={"clip_norm": 0.5})
-    ways = [SHARDED, SHARDED | {"micro_batch": 16}, SHARDED | {"world": 3}, SHARDED | {"recompute": True}]
-    (two, cut, three, recomputed), ends = trained(*((spec, way) for way in ways))
+    values = [SHARDED, SHARDED | {"micro_batch": 16}, SHARDED | {"world": 3}, SHARDED | {"recompute": True}]
+    (two, cut, three, recomputed), ends = trained(*((spec, method) for method in values))
     assert {end for trial in ends for end in trial} == {"ended"}
-    one = train(spec)
-    assert max(curve(one, "grad_norm")) > 0.5, "gradients are clipped"
+    train_result = train(spec)
+    assert max(curve(train_result, "grad_norm")) > 0.5, "gradients are clipped"
     for run in (two, cut, three, recomputed):
         for key in ("loss", "grad_norm", "val_loss"):
-            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+            assert curve(run, key) == pytest.approx(curve(train_result, key), rel=REL), key
         assert result_of(run)["execution"]["sharded"] is True
-    assert curve(two) != curve(one), "two processes trained it"
+    assert curve(two) != curve(train_result), "two processes trained it"
     assert numbers(recomputed) == numbers(two)
 
 
@@ -116,8 +116,10 @@ def test_curves_equal_those_of_one_process(train: Train, trained: Trained, make_
 def test_blocks_are_compiled_however_the_model_is_wrapped(trained: Trained, make_spec: MakeSpec) -> None:
     """With micro-batches of two sizes, which differ between the processes, and activations computed again."""
     spec = make_spec(batch_size=ODD, lr=0.25, model={"depth": 2})
-    ways = [way | {"micro_batch": 9, "recompute": recompute} for way in (DDP, SHARDED) for recompute in (False, True)]
-    (plain, *runs), ends = trained((spec, ways[0]), *((spec, way | {"compile": True}) for way in ways))
+    values = [
+        method | {"micro_batch": 9, "recompute": recompute} for method in (DDP, SHARDED) for recompute in (False, True)
+    ]
+    (plain, *runs), ends = trained((spec, values[0]), *((spec, method | {"compile": True}) for method in values))
     assert {end for trial in ends for end in trial} == {"ended"}
     for run in runs:
         assert curve(run) == pytest.approx(curve(plain), rel=REL)
@@ -137,10 +139,10 @@ def test_sgd_too(train: Train, trained: Trained, make_spec: MakeSpec, momentum: 
 def test_text_too(train: Train, trained: Trained) -> None:
     (ddp, sharded), ends = trained((TEXT, DDP), (TEXT, SHARDED | {"micro_batch": 2}))
     assert {end for trial in ends for end in trial} == {"ended"}
-    one = train(TEXT)
+    train_result = train(TEXT)
     for run in (ddp, sharded):
         for key in ("loss", "grad_norm", "val_loss"):
-            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+            assert curve(run, key) == pytest.approx(curve(train_result, key), rel=REL), key
 
 
 @pytest.mark.slow
@@ -178,7 +180,7 @@ def test_an_overflow_on_one_process_is_everyones(trained: Trained, make_spec: Ma
     assert {end for trial in ends for end in trial} == {"ended"}
     assert numbers(run) == numbers(again)
     scales = curve(run, "loss_scale")
-    assert any(later < scale for scale, later in itertools.pairwise(scales)), scales
+    assert any(afterwards_value < scale for scale, afterwards_value in itertools.pairwise(scales)), scales
 
 
 # --- no whole copy --------------------------------------------------------------------------------------------------
@@ -216,17 +218,19 @@ def test_a_model_without_values_takes_no_memory() -> None:
 def test_no_process_ever_holds_more_than_its_part(trained: Trained, make_spec: MakeSpec) -> None:
     """Weights and two moments while it is built, gradients too until the end, and on the way a parameter or some blocks."""
     spec = make_spec(model={"width": 512, "depth": 12, "heads": 8}, batch_size=4)
-    whole = 4 * parameter_count(spec.model)
+    complete = 4 * parameter_count(spec.model)
     trial = {"ask": "memory", "micro_batch": 2}
     (_, _), ends = trained((spec, SHARDED | trial), (spec, DDP | {"world": 1} | trial))
-    for answers, parts in zip(said(ends), (2, 1), strict=True):
+    for answers, sections in zip(said(ends), (2, 1), strict=True):
         for answer in answers:
-            assert 1 / parts < answer["weights"] / whole < 1 / parts + 0.1
-            assert 3 / parts < answer["built"] / whole < 3 / parts + 0.1
-            assert 4 / parts < answer["most"] / whole < 4 / parts + 0.7, "whole weights or gradients: half more"
+            assert 1 / sections < answer["weights"] / complete < 1 / sections + 0.1
+            assert 3 / sections < answer["built"] / complete < 3 / sections + 0.1
+            assert 4 / sections < answer["most"] / complete < 4 / sections + 0.7, (
+                "whole weights or gradients: half more"
+            )
         leader, *followers = answers
-        assert all(answer["saved"] / whole < 4 / parts + 0.7 for answer in followers)
-        assert leader["saved"] / whole < 4 / parts + 0.7 + 3, "it gathers weights and moments"
+        assert all(answer["saved"] / complete < 4 / sections + 0.7 for answer in followers)
+        assert leader["saved"] / complete < 4 / sections + 0.7 + 3, "it gathers weights and moments"
 
 
 # --- stopped and killed ---------------------------------------------------------------------------------------------
@@ -242,8 +246,8 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None, beside: bool
 ) -> None:
     spec = long_spec(make_spec)
-    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True, "beside": beside}
-    run = trained_through_stops_and_kills(trained, spec, way)
+    mapping = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True, "beside": beside}
+    run = trained_through_stops_and_kills(trained, spec, mapping)
     for number in run.attempt_numbers():
         assert [path.name for path in run.attempt(number).path.glob("*checkpoint*")] == ["checkpoint.pt"]
 
@@ -289,8 +293,8 @@ def test_a_process_killed_while_it_saves_costs_no_bit(
     trained: Trained, undisturbed: Callable[[RunSpec], Any], make_spec: MakeSpec, how: str, rank: int, beside: bool
 ) -> None:
     spec = long_spec(make_spec)
-    way = SAVED_OFTEN | {"folder": "same", "beside": beside}
-    (run, _), ends = trained((spec, way | {"rank": rank, "after": 3, "how": how}), (spec, way))
+    method = SAVED_OFTEN | {"folder": "same", "beside": beside}
+    (run, _), ends = trained((spec, method | {"rank": rank, "after": 3, "how": how}), (spec, method))
     assert ends[0][rank] == "killed"
     assert "another process of this run is gone" in ends[0][1 - rank]
     if rank == 1:
@@ -320,11 +324,11 @@ def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
     assert "killed" in ends[0]
     assert set(ends[1]) == {"ended"}
     assert run.attempt(2).resumed_from() == (1, 10)
-    one = train(spec)
+    train_result = train(spec)
     for key in ("loss", "grad_norm", "val_loss"):
-        assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+        assert curve(run, key) == pytest.approx(curve(train_result, key), rel=REL), key
     log = run.attempt(2).log_text()
-    was, now = (bool(way.get("sharded")) for way in (before, after))
+    was, now = (bool(method.get("sharded")) for method in (before, after))
     assert (f"warning: sharded was {was}, is {now}" in log) == (was != now)
     assert (f"warning: processes was {before['world']}, is {after['world']}" in log) == (
         before["world"] != after["world"]
@@ -334,8 +338,8 @@ def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
 @pytest.mark.slow
 def test_fp16_goes_on_with_its_loss_scale(trained: Trained, make_spec: MakeSpec) -> None:
     spec = make_spec(precision="fp16", lr=64.0, wd=0.0, strategy={"s": None}, batch_size=ODD)
-    way = SHARDED | {"folder": "same"}
-    (calm, run, _), _ = trained((spec, SHARDED), (spec, way | {"after": 11, "how": "stop"}), (spec, way))
+    method = SHARDED | {"folder": "same"}
+    (calm, run, _), _ = trained((spec, SHARDED), (spec, method | {"after": 11, "how": "stop"}), (spec, method))
     assert run.attempt(2).resumed_from() == (1, 11)
     assert numbers(run) == numbers(calm)
 
@@ -346,10 +350,10 @@ def test_a_full_disk_is_every_processs_failure_and_costs_no_bit(
 ) -> None:
     """Room for one checkpoint, not for the next beside it."""
     spec = make_spec(model={"width": 64, "depth": 2}, batch_size=ODD, lr=0.25)
-    room = f"{int(1.5 * 12 * parameter_count(spec.model) / 1024)}k"
-    folder = small_disk(room)
-    way = SHARDED | {"every_steps": 8, "folder": folder}
-    (run,), (end,) = trained((spec, way))
+    message = f"{int(1.5 * 12 * parameter_count(spec.model) / 1024)}k"
+    folder = small_disk(message)
+    method = SHARDED | {"every_steps": 8, "folder": folder}
+    (run,), (end,) = trained((spec, method))
     reason = run.status().reason
     assert run.status().state is State.FAILED
     assert "the disk is full; free some space" in reason
@@ -359,10 +363,10 @@ def test_a_full_disk_is_every_processs_failure_and_costs_no_bit(
     for other in folder.rglob("ballast"):
         other.unlink()
     shutil.copytree(run.path.parent, calm_folder := folder.parent / "more" / "runs")
-    again = RunDir(calm_folder / run.id)
-    again.retry()
+    run_dir = RunDir(calm_folder / run.id)
+    run_dir.retry()
     (calm, gone_on), _ = trained((spec, SHARDED), (spec, SHARDED | {"folder": folder.parent / "more"}))
-    assert gone_on.path == again.path
+    assert gone_on.path == run_dir.path
     assert gone_on.attempt(2).resumed_from() == (1, 8)
     assert numbers(gone_on) == numbers(calm)
 
@@ -415,12 +419,12 @@ def test_a_damaged_checkpoint_costs_time_but_no_bit(
 ) -> None:
     spec = make_spec(batch_size=ODD, lr=0.25)
     if not (sound / "stopped").exists():  # once for all damages
-        way = SHARDED | {"folder": sound / "stopped"}
+        method = SHARDED | {"folder": sound / "stopped"}
         trained((spec, SHARDED | {"folder": sound / "calm"}))
-        trained((spec, way | {"after": 6, "how": "stop"}), (spec, way | {"after": 5, "how": "stop"}))
+        trained((spec, method | {"after": 6, "how": "stop"}), (spec, method | {"after": 5, "how": "stop"}))
     shutil.copytree(sound / "stopped", tmp_path / "0")
     broken = RunDir(tmp_path / "0" / "runs" / spec.run_id).attempt(2)
-    hurt, says = DAMAGE[damage]
+    hurt, prints = DAMAGE[damage]
     hurt(broken.checkpoint_path, tmp_path / "pwned")
     (run,), (end,) = trained((spec, SHARDED | {"world": world, "folder": "0"}))
     assert set(end) == {"ended"}
@@ -428,7 +432,7 @@ def test_a_damaged_checkpoint_costs_time_but_no_bit(
     assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
     log = run.attempt(3).log_text()
     assert log.count("not used") == 1
-    assert says in log
+    assert prints in log
     calm = RunDir(sound / "calm" / "runs" / spec.run_id)
     if world == 2:
         assert numbers(run) == numbers(calm)
@@ -442,9 +446,9 @@ def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_tak
 ) -> None:
     """Three processes have 4, 4 and 2 of the ten classes."""
     spec = make_spec(batch_size=ODD, lr=0.25)
-    way = SHARDED | {"folder": "same"}
+    method = SHARDED | {"folder": "same"}
     (run, _), ends = trained(
-        (spec, way | {"after": 6, "how": "stop"}), (spec, after | {"folder": "same", "ask": "restored"})
+        (spec, method | {"after": 6, "how": "stop"}), (spec, after | {"folder": "same", "ask": "restored"})
     )
     saved = torch.load(run.attempt(1).checkpoint_path, weights_only=True)
     trainer = prepare(spec, CPU)
@@ -468,7 +472,7 @@ def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_tak
 def test_large_models_are_sharded_wherever_several_processes_train_them(
     make_spec: MakeSpec, model: str, world: int, asked: bool | None, sharded: bool
 ) -> None:
-    made = resolve_by_size(model_spec(model), RuntimeSettings(sharded=asked), ProcessGroup(0, world))
-    assert made.sharded is sharded
-    assert made.activation_checkpointing is (model == "r2c2"), "on one device too"
+    resolve_by_size_result = resolve_by_size(model_spec(model), RuntimeSettings(sharded=asked), ProcessGroup(0, world))
+    assert resolve_by_size_result.sharded is sharded
+    assert resolve_by_size_result.activation_checkpointing is (model == "r2c2"), "on one device too"
     assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

@@ -39,8 +39,8 @@ def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
     train: Train, undisturbed: Undisturbed, precision: str
 ) -> None:
     spec = text_run(precision=precision)
-    for more in (1, 6, 0, 9):
-        run = train(spec, poll=stop_at(more))
+    for extra in (1, 6, 0, 9):
+        run = train(spec, poll=stop_at(extra))
     train(spec)
     assert result_of(run)["attempts"] == 5
     assert numbers(run) == undisturbed(spec)
@@ -52,8 +52,8 @@ def test_killed_run_with_dropout_equals_an_undisturbed_one(
 ) -> None:
     spec = text_run(schedule=ScheduleSpec(total_steps=60, warmup_steps=4, decay="linear", eval_every=9))
     run = RunDir.create(results, spec)
-    told = forks.call("support.killed_run:train_and_kill", str(run.path), 5)
-    assert len({attempt["resumed"] for attempt in told}) >= 3, told
+    result = forks.call("support.killed_run:train_and_kill", str(run.path), 5)
+    assert len({attempt["resumed"] for attempt in result}) >= 3, result
     assert numbers(run) == undisturbed(spec)
 
 
@@ -80,15 +80,15 @@ def test_dropout_draws_from_seed_step_and_process_alone() -> None:
 def test_micro_batches_change_rounding_alone(tmp_path: Path, micro_batch: int) -> None:
     """Texts differ in length: a mean of means would not be the mean over all target tokens."""
     spec = text_run(model=STILL)
-    whole = train_with(tmp_path / "whole", spec, micro_batch=9)
+    with_result = train_with(tmp_path / "whole", spec, micro_batch=9)
     cut = train_with(tmp_path / "cut", spec, micro_batch=micro_batch)
-    assert curve(cut) == pytest.approx(curve(whole), rel=REL)
-    assert curve(cut, "grad_norm") == pytest.approx(curve(whole, "grad_norm"), rel=10 * REL)
+    assert curve(cut) == pytest.approx(curve(with_result), rel=REL)
+    assert curve(cut, "grad_norm") == pytest.approx(curve(with_result, "grad_norm"), rel=10 * REL)
 
 
 @pytest.mark.slow
 def test_recomputing_activations_draws_the_same_dropout(tmp_path: Path) -> None:
     spec = text_run()
-    kept = train_with(tmp_path / "kept", spec)
-    again = train_with(tmp_path / "again", spec, activation_checkpointing=True)
-    assert curve(again) == pytest.approx(curve(kept), rel=REL)
+    with_result = train_with(tmp_path / "kept", spec)
+    withs = train_with(tmp_path / "again", spec, activation_checkpointing=True)
+    assert curve(withs) == pytest.approx(curve(with_result), rel=REL)

@@ -117,7 +117,7 @@ print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
 def start(tmp_path: Path) -> Iterator[Start]:
     """Give a function that starts a process which loads with two workers, and returns it and their ids."""
     write_folders(tmp_path / "data")
-    started: list[subprocess.Popen[str]] = []
+    collected: list[subprocess.Popen[str]] = []
 
     def go(then: str) -> tuple["subprocess.Popen[str]", list[int]]:
         process = subprocess.Popen(
@@ -128,14 +128,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
             text=True,
             start_new_session=True,
         )
-        started.append(process)
+        collected.append(process)
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate()[1]
         return process, [int(pid) for pid in line.split()]
 
     yield go
-    for process in started:
+    for process in collected:
         process.kill()
         process.communicate()
 

@@ -51,16 +51,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def task(share: BatchShare | int = 8, loading: LoaderSettings = HERE, seed: int = 0, **changes: object) -> Images:
     spec = ImageNetTask.model_validate({**SIZES, **changes})
-    here = replace(loading, data=configured_data("imagenet", None))
-    return Images(spec, TINY, seed, CPU, BatchShare(share) if isinstance(share, int) else share, here)
+    changed = replace(loading, data=configured_data("imagenet", None))
+    return Images(spec, TINY, seed, CPU, BatchShare(share) if isinstance(share, int) else share, changed)
 
 
 def take(images: Images, count: int, first: int = 1) -> list[Batch]:
     """Return micro-batches, and end the workers."""
     batches = images.batches(first)
-    taken = list(itertools.islice(batches, count))
+    islice_result = list(itertools.islice(batches, count))
     batches.close()  # type: ignore[attr-defined]
-    return taken
+    return islice_result
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -96,25 +96,27 @@ def expected_steps(
             images = []
             chosen = order[k * batch_size : (k + 1) * batch_size]
             for index in chosen.tolist():
-                drawn = derive_seed(seed, "augment", epoch, index)
-                random.seed(drawn)
-                np.random.seed(drawn % 2**32)
-                torch.manual_seed(drawn)
+                derive_seed_result = derive_seed(seed, "augment", epoch, index)
+                random.seed(derive_seed_result)
+                np.random.seed(derive_seed_result % 2**32)
+                torch.manual_seed(derive_seed_result)
                 with Image.open(files[index]) as image:
                     images.append(transform(image.convert("RGB")))
             mixed = []
             for number, start in enumerate(range(0, batch_size, chunk)):
                 np.random.seed(derive_seed(seed, "mixup", step, number) % 2**32)
-                part = chosen[start : start + chunk].tolist()
-                mixed.append(mixup(torch.stack(images[start : start + chunk]), torch.tensor([labels[i] for i in part])))
+                tolist_result = chosen[start : start + chunk].tolist()
+                mixed.append(
+                    mixup(torch.stack(images[start : start + chunk]), torch.tensor([labels[i] for i in tolist_result]))
+                )
             yield torch.cat([x for x, _ in mixed]), torch.cat([y for _, y in mixed])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_what_timm_makes_of_the_files(folder: Path, workers: int) -> None:
     expected = list(itertools.islice(expected_steps(folder, 14, 6, seed=3), 5))  # two steps an epoch
-    made = take(task(14, LoaderSettings(workers), seed=3, mixup_chunk=6), 5)
-    for (inputs, targets), batch in zip(expected, made, strict=True):
+    take_result = take(task(14, LoaderSettings(workers), seed=3, mixup_chunk=6), 5)
+    for (inputs, targets), batch in zip(expected, take_result, strict=True):
         assert torch.equal(batch.inputs[0], inputs)
         assert torch.equal(batch.targets, targets)
 
@@ -132,14 +134,14 @@ def test_randaugment_fills_with_the_mean_of_the_task(folder: Path) -> None:
     normalise = augmentation.Normalisation(spec, CPU)
     for seed, path in enumerate(sorted((folder / "train").glob("*/*.jpg"))):
         with Image.open(path) as image:
-            made = []
+            collected = []
             for transform in (ours, theirs):
                 augmentation.seed_generators(seed)
-                made.append(transform(image.convert("RGB")))
-        sample = made[0]
+                collected.append(transform(image.convert("RGB")))
+        sample = collected[0]
         rectangles = [[0, each.top, each.left, *each.noise.shape[1:]] for each in sample.erased]
         noise = torch.cat([torch.empty(0), *(each.noise.flatten() for each in sample.erased)])
-        assert torch.equal(normalise(sample.pixels[None], rectangles, noise)[0], made[1])
+        assert torch.equal(normalise(sample.pixels[None], rectangles, noise)[0], collected[1])
 
 
 def numbers(images: Images, number: int = 0) -> list[int]:
@@ -153,8 +155,8 @@ def test_batches_of_some_images_are_what_timm_makes_of_their_files(folder: Path,
     used = sorted(numbers(task(14, samples=14)))
     assert len(used) == 14
     expected = list(itertools.islice(expected_steps(folder, 14, 6, 3, used), 3))  # one step an epoch
-    made = take(task(14, LoaderSettings(workers), seed=3, mixup_chunk=6, samples=14), 3)
-    for (inputs, targets), batch in zip(expected, made, strict=True):
+    take_result = take(task(14, LoaderSettings(workers), seed=3, mixup_chunk=6, samples=14), 3)
+    for (inputs, targets), batch in zip(expected, take_result, strict=True):
         assert torch.equal(batch.inputs[0], inputs)
         assert torch.equal(batch.targets, targets)
 
@@ -167,11 +169,11 @@ def test_every_run_trains_on_the_same_images_and_on_no_other() -> None:
     assert len(set(chosen)) == 12
     assert set(chosen) < set(range(36))
     for seed, number in ((0, 1), (1, 0), (5, 2)):
-        seen = numbers(task(4, seed=seed, samples=12), number)
-        assert set(seen) == set(chosen)
-        assert seen != chosen, "in another order"
-    parts = [numbers(task(BatchShare(4, rank, 2), samples=12, **PLAIN)) for rank in (0, 1)]
-    assert sorted(parts[0] + parts[1]) == sorted(chosen)
+        numbers_result = numbers(task(4, seed=seed, samples=12), number)
+        assert set(numbers_result) == set(chosen)
+        assert numbers_result != chosen, "in another order"
+    sections = [numbers(task(BatchShare(4, rank, 2), samples=12, **PLAIN)) for rank in (0, 1)]
+    assert sorted(sections[0] + sections[1]) == sorted(chosen)
 
 
 @pytest.mark.usefixtures("folder")
@@ -195,17 +197,17 @@ def test_a_batch_depends_on_seed_and_step_only(workers: int) -> None:
 @pytest.mark.parametrize(("world", "micro_batch"), [(1, 3), (2, None), (3, 4), (3, 1), (5, 2), (20, None)])
 def test_processes_share_a_batch_without_changing_it(world: int, micro_batch: int | None, mixes: bool) -> None:
     mixing = {} if mixes else {"mixup": 0.0, "cutmix": 0.0}
-    whole = take(task(20, mixup_chunk=8, **mixing), 2)
-    parts: list[list[Batch]] = [[], []]
+    take_result = take(task(20, mixup_chunk=8, **mixing), 2)
+    values: list[list[Batch]] = [[], []]
     for rank in range(world):
         share = BatchShare(20, rank, world, micro_batch)
         count = len(share.slices)
-        made = take(task(share, mixup_chunk=8, **mixing), 2 * count)
-        assert [len(batch.targets) for batch in made] == 2 * [len(positions) for positions in share.slices]
+        take_value = take(task(share, mixup_chunk=8, **mixing), 2 * count)
+        assert [len(batch.targets) for batch in take_value] == 2 * [len(positions) for positions in share.slices]
         for step in (0, 1):
-            parts[step] += made[step * count : (step + 1) * count]
+            values[step] += take_value[step * count : (step + 1) * count]
     for step in (0, 1):
-        assert_equal(joined(parts[step]), whole[step])
+        assert_equal(joined(values[step]), take_result[step])
 
 
 @pytest.mark.usefixtures("folder")
@@ -240,10 +242,10 @@ def test_drawing_a_batch_leaves_the_global_generators_alone() -> None:
         torch.manual_seed(5)
 
     seed()
-    wanted = draw()
+    draw_result = draw()
     seed()
     take(task(), 1)
-    assert draw() == wanted
+    assert draw() == draw_result
 
 
 # --- every field of the spec ------------------------------------------------------------------------------------------
@@ -297,10 +299,10 @@ def test_each_field_of_the_augmentation_counts(change: dict[str, object]) -> Non
 
 @pytest.mark.usefixtures("folder")
 def test_mixup_switch_and_chunk_count() -> None:
-    both = {**PLAIN, "mixup": 0.8, "cutmix": 1.0}
-    assert torch.equal(one_batch(**both, mixup_switch=1.0), one_batch(**both, mixup_switch=1.0))
-    assert not torch.equal(one_batch(**both, mixup_switch=0.0), one_batch(**both, mixup_switch=1.0))
-    assert not torch.equal(one_batch(**both, mixup_chunk=4), one_batch(**both, mixup_chunk=6))
+    mapping = {**PLAIN, "mixup": 0.8, "cutmix": 1.0}
+    assert torch.equal(one_batch(**mapping, mixup_switch=1.0), one_batch(**mapping, mixup_switch=1.0))
+    assert not torch.equal(one_batch(**mapping, mixup_switch=0.0), one_batch(**mapping, mixup_switch=1.0))
+    assert not torch.equal(one_batch(**mapping, mixup_chunk=4), one_batch(**mapping, mixup_chunk=6))
 
 
 @pytest.mark.usefixtures("folder")
@@ -325,9 +327,9 @@ def test_words_that_timm_would_stumble_over_are_refused(words: str) -> None:
 @pytest.mark.usefixtures("folder")
 def test_what_workers_get_can_be_sent_to_new_processes() -> None:
     images = task(36)
-    again = pickle.loads(pickle.dumps(images._train))
+    data = pickle.loads(pickle.dumps(images._train))
     problems: list[chunks.Problem] = []
-    assert torch.equal(again.load((1, 5), problems)[0].pixels, images._train.load((1, 5), problems)[0].pixels)
+    assert torch.equal(data.load((1, 5), problems)[0].pixels, images._train.load((1, 5), problems)[0].pixels)
 
 
 def test_a_flip_for_certain_mirrors_an_image(folder: Path) -> None:
@@ -336,8 +338,8 @@ def test_a_flip_for_certain_mirrors_an_image(folder: Path) -> None:
         half = Image.new("RGB", (32, 32))
         half.paste((255, 255, 255), (0, 0, 16, 32))
         half.save(path, quality=100)
-    whole = {"crop_scale_min": 1.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    plain, mirrored = (one_batch(**whole, flip=flip) for flip in (0.0, 1.0))
+    mapping = {"crop_scale_min": 1.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    plain, mirrored = (one_batch(**mapping, flip=flip) for flip in (0.0, 1.0))
     torch.testing.assert_close(mirrored, plain.flip(3))
     assert float(plain[:, :, :, :12].mean()) > 0.95 > 0.05 > float(mirrored[:, :, :, :12].mean())
 
@@ -350,25 +352,25 @@ def test_a_padded_crop_is_the_image_shifted_by_an_eighth_at_most(
     images = Images(
         spec, TINY.model_copy(update={"classes": 10}), 0, CPU, BatchShare(100), LoaderSettings(data=str(root))
     )
-    made = (take(images, 1)[0].inputs[0] * 255).round().to(torch.uint8)
+    to_result = (take(images, 1)[0].inputs[0] * 255).round().to(torch.uint8)
     order = [index for items in itertools.islice(images.order(1), 1) for _, index in items]
     import torchvision
 
     pixels = torch.from_numpy(torchvision.datasets.CIFAR10(root).data).permute(0, 3, 1, 2)
     padded = torch.nn.functional.pad(pixels, (4, 4, 4, 4))
-    seen = set()
-    for image, index in zip(made, order, strict=True):
-        found = [
+    set_result = set()
+    for image, index in zip(to_result, order, strict=True):
+        values = [
             (top, left, flipped)
             for top in range(9)
             for left in range(9)
             for flipped in (False, True)
             if torch.equal(image.flip(2) if flipped else image, padded[index, :, top : top + 32, left : left + 32])
         ]
-        assert len(found) == 1
-        seen.add(found[0])
-    assert len({top for top, _, _ in seen}) == len({left for _, left, _ in seen}) == 9
-    assert {flipped for _, _, flipped in seen} == {False, True}
+        assert len(values) == 1
+        set_result.add(values[0])
+    assert len({top for top, _, _ in set_result}) == len({left for _, left, _ in set_result}) == 9
+    assert {flipped for _, _, flipped in set_result} == {False, True}
 
 
 # --- validation -------------------------------------------------------------------------------------------------------
@@ -378,15 +380,15 @@ def test_a_padded_crop_is_the_image_shifted_by_an_eighth_at_most(
 def test_validation_resizes_the_short_side_crops_the_centre_and_normalises(folder: Path, resize: int) -> None:
     from torchvision.transforms import functional
 
-    made = joined(list(task(resize=resize).validation()))
+    joined_result = joined(list(task(resize=resize).validation()))
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    for path, image in zip(sorted(folder.glob("val/*/*.jpg")), made.inputs[0], strict=True):
+    for path, image in zip(sorted(folder.glob("val/*/*.jpg")), joined_result.inputs[0], strict=True):
         with Image.open(path) as file:
             short = functional.resize(file, resize, functional.InterpolationMode.BICUBIC)
         assert min(short.size) == resize
         pixels = functional.to_tensor(functional.center_crop(short, 32))
         torch.testing.assert_close(image, (pixels - mean[:, None, None]) / std[:, None, None])
-    assert made.targets.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert joined_result.targets.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.usefixtures("folder")
@@ -395,14 +397,14 @@ def test_processes_validate_each_image_once(workers: int, monkeypatch: pytest.Mo
     from ettsweep.trainer.tasks.images import classification as images
 
     monkeypatch.setattr(images, "VALIDATION_SLICE", 2)
-    whole = joined(list(task().validation()))
+    joined_result = joined(list(task().validation()))
     for world in (2, 4):
         shares = [
             joined(list(task(BatchShare(8, rank, world), LoaderSettings(workers)).validation()))
             for rank in range(world)
         ]
-        for rank, part in enumerate(shares):
-            assert_equal(part, Batch((whole.inputs[0][rank::world],), whole.targets[rank::world]))
+        for rank, section in enumerate(shares):
+            assert_equal(section, Batch((joined_result.inputs[0][rank::world],), joined_result.targets[rank::world]))
 
 
 # --- images that cannot be used ---------------------------------------------------------------------------------------
@@ -418,39 +420,39 @@ def test_a_corrupt_image_is_named_once_and_the_next_one_takes_its_place(
     folder: Path, workers: int, content: bytes | str
 ) -> None:
     victim = folder / "train" / "n02" / "03.jpg"
-    whole = victim.read_bytes()
-    victim.write_bytes(whole[: len(whole) // 2] if isinstance(content, str) else content)
-    told: list[str] = []
-    images = task(36, LoaderSettings(workers, "skip", told.append), **PLAIN)
-    made = take(images, 2)
-    assert len(told) == 1
-    assert told[0].startswith(f"{victim}: cannot be decoded (")
+    bytes_result = victim.read_bytes()
+    victim.write_bytes(bytes_result[: len(bytes_result) // 2] if isinstance(content, str) else content)
+    collected: list[str] = []
+    images = task(36, LoaderSettings(workers, "skip", collected.append), **PLAIN)
+    take_result = take(images, 2)
+    assert len(collected) == 1
+    assert collected[0].startswith(f"{victim}: cannot be decoded (")
     victim.write_bytes((folder / "train" / "n02" / "04.jpg").read_bytes())
     expected = take(task(36, **PLAIN), 2)
-    for a, b in zip(made, expected, strict=True):
+    for a, b in zip(take_result, expected, strict=True):
         assert_equal(a, b)
 
 
 def test_the_last_image_is_replaced_by_the_first(folder: Path) -> None:
     (folder / "train" / "n10" / "11.jpg").write_bytes(b"")
-    made = take(task(36, **PLAIN), 1)[0]
+    take_result = take(task(36, **PLAIN), 1)[0]
     (folder / "train" / "n10" / "11.jpg").write_bytes((folder / "train" / "n01" / "00.jpg").read_bytes())
     expected = take(task(36, **PLAIN), 1)[0]
-    assert torch.equal(made.inputs[0], expected.inputs[0])
-    assert sorted(made.targets.tolist()) == [0] * 13 + [1] * 12 + [2] * 11, "with its own label"
+    assert torch.equal(take_result.inputs[0], expected.inputs[0])
+    assert sorted(take_result.targets.tolist()) == [0] * 13 + [1] * 12 + [2] * 11, "with its own label"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_corrupt_validation_image_is_left_out(folder: Path, workers: int) -> None:
-    whole = joined(list(task().validation()))
+    joined_result = joined(list(task().validation()))
     (folder / "val" / "n02" / "01.jpg").write_bytes(b"GIF89a")
-    told: list[str] = []
-    images = task(loading=LoaderSettings(workers, "skip", told.append))
+    collected: list[str] = []
+    images = task(loading=LoaderSettings(workers, "skip", collected.append))
     for _ in range(2):
-        made = joined(list(images.validation()))
-        kept = [k for k in range(9) if k != 4]
-        assert_equal(made, Batch((whole.inputs[0][kept],), whole.targets[kept]))
-    assert len(told) == 1
+        joined_value = joined(list(images.validation()))
+        values = [k for k in range(9) if k != 4]
+        assert_equal(joined_value, Batch((joined_result.inputs[0][values],), joined_result.targets[values]))
+    assert len(collected) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -471,10 +473,10 @@ def test_too_many_corrupt_images_end_a_run_in_any_case(folder: Path, workers: in
     victims = sorted(folder.glob("train/*/*.jpg"))[::3]
     for path in victims:
         path.write_bytes(b"")
-    told: list[str] = []
+    collected: list[str] = []
     with pytest.raises(DataMissingError, match=r"with 10 others, these are too many to skip"):
-        take(task(36, LoaderSettings(workers, "skip", told.append), **PLAIN), 1)
-    assert len(told) == 11
+        take(task(36, LoaderSettings(workers, "skip", collected.append), **PLAIN), 1)
+    assert len(collected) == 11
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -567,13 +569,13 @@ def photograph(width: int, height: int, quality: int = 95) -> Image.Image:
 def cropped(spec: ImageNetTask, image: Image.Image, size: int) -> list[Tensor]:
     """Return bytes of ten random crops of an image, [H, W, C]."""
     transform, crop = augmentation.training_transform(spec, size), augmentation.training_crop(spec, size)
-    made = []
+    collected = []
     for seed in range(10):
         augmentation.seed_generators(seed)
         file = io.BytesIO()
         image.save(file, "jpeg", quality=95)
-        made.append(transform(sources.decode(file.getvalue(), crop)).pixels.to(torch.int16))
-    return made
+        collected.append(transform(sources.decode(file.getvalue(), crop)).pixels.to(torch.int16))
+    return collected
 
 
 @pytest.mark.parametrize(
@@ -600,9 +602,9 @@ def test_what_follows_a_crop_is_drawn_alike(folder: Path) -> None:
     for number, path in enumerate(folder.glob("train/*/*.jpg")):
         rng = np.random.default_rng(number)
         Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
-    whole = {"crop_scale_min": 1.0}
-    made = [take(task(14, pixels=pixels, **whole), 2) for pixels in PIXELS]
-    same = [float((a.inputs[0] == b.inputs[0]).float().mean()) for a, b in zip(*made, strict=True)]
+    mapping = {"crop_scale_min": 1.0}
+    takes = [take(task(14, pixels=pixels, **mapping), 2) for pixels in PIXELS]
+    same = [float((a.inputs[0] == b.inputs[0]).float().mean()) for a, b in zip(*takes, strict=True)]
     assert min(same) > 0.9
 
 

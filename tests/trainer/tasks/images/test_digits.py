@@ -61,14 +61,14 @@ def test_split_covers_the_whole_data_set_once() -> None:
 
 def test_labels_stay_with_their_images() -> None:
     source = known_digits()
-    known = dict(zip(map(bytes, source.images.astype(np.uint8)), source.target, strict=True))
+    zip_result = dict(zip(map(bytes, source.images.astype(np.uint8)), source.target, strict=True))
     task = digits(batch_size=1)
     val, labels = validation(task)
     train = epoch(task)
     for x, y in [(val, labels), (torch.cat([b.inputs[0] for b in train]), torch.cat([b.targets for b in train]))]:
         low, high = float(val.min()), float(val.max())
         pixels = np.rint((x.double().numpy()[:, 0] - low) / (high - low) * 16).astype(np.uint8)
-        assert [known[bytes(image)] for image in pixels] == y.tolist()
+        assert [zip_result[bytes(image)] for image in pixels] == y.tolist()
 
 
 def test_training_images_have_mean_0_and_variance_1() -> None:
@@ -91,21 +91,21 @@ def test_a_training_image_comes_at_most_once_an_epoch() -> None:
     for number in range(3):
         batches = epoch(task, number)
         assert [len(batch.targets) for batch in batches] == [64] * 12
-        seen = images(torch.cat([batch.inputs[0] for batch in batches]))
-        assert len(set(seen)) == len(seen) == 768
+        images_result = images(torch.cat([batch.inputs[0] for batch in batches]))
+        assert len(set(images_result)) == len(images_result) == 768
 
 
 def test_batches_depend_on_seed_and_step_only() -> None:
-    whole = list(itertools.islice(digits().batches(1), 60))
+    islice_result = list(itertools.islice(digits().batches(1), 60))
     assert digits().steps_per_epoch == 24
     for first in (2, 24, 25, 26, 48, 49, 59):
         torch.manual_seed(first)
         for step, batch in enumerate(itertools.islice(digits().batches(first), 60 - first), start=first):
-            assert torch.equal(batch.inputs[0], whole[step - 1].inputs[0]), step
-            assert torch.equal(batch.targets, whole[step - 1].targets), step
+            assert torch.equal(batch.inputs[0], islice_result[step - 1].inputs[0]), step
+            assert torch.equal(batch.targets, islice_result[step - 1].targets), step
     other = next(digits(seed=1).batches(1))
-    assert not torch.equal(other.inputs[0], whole[0].inputs[0])
-    assert not torch.equal(whole[0].inputs[0], whole[24].inputs[0]), "epochs differ"
+    assert not torch.equal(other.inputs[0], islice_result[0].inputs[0])
+    assert not torch.equal(islice_result[0].inputs[0], islice_result[24].inputs[0]), "epochs differ"
 
 
 def test_one_batch_can_be_the_whole_training_set() -> None:
@@ -125,10 +125,10 @@ def epoch_images(task: Digits, number: int = 0) -> list[int]:
 
 def test_all_images_come_in_the_order_that_seed_and_epoch_say() -> None:
     """An epoch of one batch tells which image has which number."""
-    there = dict(zip(permutation(0, 0, 797).tolist(), epoch_images(digits(797)), strict=True))
+    zip_result = dict(zip(permutation(0, 0, 797).tolist(), epoch_images(digits(797)), strict=True))
     for seed, number in ((0, 0), (3, 0), (3, 2)):
         order = permutation(seed, number, 797)[: 24 * 32]
-        assert epoch_images(digits(seed=seed), number) == [there[k] for k in order.tolist()]
+        assert epoch_images(digits(seed=seed), number) == [zip_result[k] for k in order.tolist()]
 
 
 def permutation(seed: int, number: int, samples: int) -> Any:
@@ -142,18 +142,18 @@ def test_every_run_trains_on_the_same_samples_and_on_no_other() -> None:
     assert len(chosen) == 100
     assert chosen < set(epoch_images(digits(797)))
     for seed, number in ((0, 1), (1, 0), (7, 3)):
-        seen = epoch_images(digits(25, seed, samples=100), number)
-        assert set(seen) == chosen
-        assert seen != epoch_images(task), "in another order"
+        epoch_images_result = epoch_images(digits(25, seed, samples=100), number)
+        assert set(epoch_images_result) == chosen
+        assert epoch_images_result != epoch_images(task), "in another order"
     assert set(epoch_images(digits(100, samples=100))) == chosen, "whatever the batch"
 
 
 def test_processes_share_the_samples_of_a_batch() -> None:
-    whole = epoch(digits(25, samples=100))
-    parts = [epoch(digits(share=BatchShare(25, rank, 2), samples=100)) for rank in (0, 1)]
-    for both, batch in zip(zip(*parts, strict=True), whole, strict=True):
-        assert torch.equal(torch.cat([part.inputs[0] for part in both]), batch.inputs[0])
-        assert torch.equal(torch.cat([part.targets for part in both]), batch.targets)
+    epoch_result = epoch(digits(25, samples=100))
+    epochs = [epoch(digits(share=BatchShare(25, rank, 2), samples=100)) for rank in (0, 1)]
+    for pair, batch in zip(zip(*epochs, strict=True), epoch_result, strict=True):
+        assert torch.equal(torch.cat([section.inputs[0] for section in pair]), batch.inputs[0])
+        assert torch.equal(torch.cat([section.targets for section in pair]), batch.targets)
 
 
 def test_fewer_samples_leave_the_validation_images_as_they_are() -> None:

@@ -35,26 +35,26 @@ def let_rest(root: Path) -> None:
 
 
 @pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def listings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return what grows whenever a list is made."""
-    made, build = list[int](), image_index._list_folders
-    monkeypatch.setattr(image_index, "_list_folders", lambda root: (made.append(1), build(root))[1])
-    return made
+    created, build = list[int](), image_index._list_folders
+    monkeypatch.setattr(image_index, "_list_folders", lambda root: (created.append(1), build(root))[1])
+    return created
 
 
 def content(listing: ImageIndex) -> tuple[list[str], list[int], list[bytes]]:
     return listing.classes, listing.labels.tolist(), listing.names.tolist()
 
 
-def test_it_is_made_once_for_all_processes_and_is_that_of_timm(root: Path, listed: list[int]) -> None:
+def test_it_is_made_once_for_all_processes_and_is_that_of_timm(root: Path, listings: list[int]) -> None:
     from timm.data.dataset_factory import create_dataset
 
-    first, again = folder_index(str(root)), folder_index(f"{root}/")
-    assert content(first) == content(again)
-    assert len(listed) == 1
+    first, repeated = folder_index(str(root)), folder_index(f"{root}/")
+    assert content(first) == content(repeated)
+    assert len(listings) == 1
     reader = create_dataset("", root=str(root), search_split=False).reader
-    assert again.classes == list(reader.class_to_idx)
-    assert [(os.fsdecode(p), k) for p, k in zip(again.names.tolist(), again.labels.tolist(), strict=True)] == [
+    assert repeated.classes == list(reader.class_to_idx)
+    assert [(os.fsdecode(p), k) for p, k in zip(repeated.names.tolist(), repeated.labels.tolist(), strict=True)] == [
         (os.path.relpath(path, root), label) for path, label in reader.samples
     ]
 
@@ -73,34 +73,34 @@ def fill_an_empty_folder(root: Path) -> None:
 
 @pytest.mark.parametrize("change", [remove_an_image, add_a_class, fill_an_empty_folder])
 def test_it_is_made_anew_when_a_folder_has_changed(
-    root: Path, listed: list[int], change: Callable[[Path], None]
+    root: Path, listings: list[int], change: Callable[[Path], None]
 ) -> None:
     (root / "empty").mkdir()
     let_rest(root)
     before = content(folder_index(str(root)))
     change(root)
     after = content(folder_index(str(root)))
-    assert len(listed) == 2
+    assert len(listings) == 2
     assert after != before
     assert sorted(after[2]) == sorted(os.fsencode(path.relative_to(root)) for path in root.glob("*/*.jpg"))
 
 
-def test_a_list_of_folders_that_have_just_changed_is_not_relied_on(root: Path, listed: list[int]) -> None:
+def test_a_list_of_folders_that_have_just_changed_is_not_relied_on(root: Path, listings: list[int]) -> None:
     os.utime(root)
     folder_index(str(root))
     folder_index(str(root))
-    assert len(listed) == 2
+    assert len(listings) == 2
 
 
 @pytest.mark.parametrize("damage", ["empty", "halved", "other rows"])
-def test_a_damaged_list_is_made_again(root: Path, listed: list[int], damage: str) -> None:
+def test_a_damaged_list_is_made_again(root: Path, listings: list[int], damage: str) -> None:
     expected = content(folder_index(str(root)))
     (path,) = cache_folder().glob("images-*.npz")
-    whole = path.read_bytes()
+    bytes_result = path.read_bytes()
     if damage == "other rows":
         with np.load(path) as file:
             np.savez(path, **{key: file[key] for key in file} | {"labels": file["labels"][:-1]})
     else:
-        path.write_bytes(whole[: len(whole) // 2 if damage == "halved" else 0])
+        path.write_bytes(bytes_result[: len(bytes_result) // 2 if damage == "halved" else 0])
     assert content(folder_index(str(root))) == content(folder_index(str(root))) == expected
-    assert len(listed) == 2
+    assert len(listings) == 2

@@ -57,12 +57,12 @@ Open = Callable[..., tuple[ImageSource, ImageSource]]
 
 def content(source: ImageSource) -> set[tuple[bytes, int]]:
     """Return all images with their labels, in no order."""
-    found = set()
+    set_result = set()
     for index in range(len(source)):
         stored = source.read(index)
         assert isinstance(stored, bytes)
-        found.add((stored, int(source.labels[index])))
-    return found
+        set_result.add((stored, int(source.labels[index])))
+    return set_result
 
 
 def expected(part: str) -> set[tuple[bytes, int]]:
@@ -162,13 +162,13 @@ def test_a_damaged_index_is_made_again(damage: bytes | str, tmp_path: Path, at: 
     root = write_split_tars(tmp_path / "data")
     at(root)
     for path in cache_folder().glob("*.npz"):
-        whole = path.read_bytes()
+        bytes_result = path.read_bytes()
         if damage == "other rows":
             with np.load(path) as file:
                 arrays = {key: file[key] for key in file}
             np.savez(path, **arrays | {"labels": arrays["labels"][:-1]})
         else:
-            path.write_bytes(whole[: len(whole) // 2] if isinstance(damage, str) else damage)
+            path.write_bytes(bytes_result[: len(bytes_result) // 2] if isinstance(damage, str) else damage)
     train, _ = at(root)
     assert content(train) == expected("train")
     assert opened(at, root) == [], "and kept again"
@@ -196,12 +196,12 @@ class Trap:
 
 
 def test_a_shards_number_of_a_class_counts_more_than_what_its_json_says(tmp_path: Path, at: Open) -> None:
-    for part, count in (("train", 36), ("val", 9)):
+    for section, count in (("train", 36), ("val", 9)):
         files = {}
         for i, image in enumerate(list(pictures().values())[:count]):
             text = json.dumps({"label": f"species {i}", "caption": None}).encode() if i else b"[" * 100_000
             files |= {f"{i:02}.json": text, f"{i:02}.cls": b"%d" % (i % 3), f"{i:02}.jpg": image}
-        write_tar(tmp_path / f"{part}-00.tar", files)
+        write_tar(tmp_path / f"{section}-00.tar", files)
     train, _ = at(tmp_path)
     assert train.classes == ["0", "1", "2"]
     assert train.labels.tolist() == [i % 3 for i in range(36)]
@@ -254,9 +254,11 @@ def test_local_parquet_files_never_ask_the_network(tmp_path: Path) -> None:
         "print(len(train), len(train.read(35)), asked)\n"
     )
     env = {**os.environ, "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run([sys.executable, "-c", code, str(root)], env=env, capture_output=True, text=True, check=True)
+    completed = subprocess.run(
+        [sys.executable, "-c", code, str(root)], env=env, capture_output=True, text=True, check=True
+    )
     length = len(list(pictures().values())[35])
-    assert done.stdout.strip() == f"36 {length} []"
+    assert completed.stdout.strip() == f"36 {length} []"
 
 
 def test_rows_come_in_the_order_of_the_files_wherever_these_lie(
@@ -266,19 +268,19 @@ def test_rows_come_in_the_order_of_the_files_wherever_these_lie(
     import pyarrow.parquet as pq
 
     root = write_parquet(tmp_path / "data")
-    (whole,) = (root / "data").glob("train-*")
-    table = pq.read_table(whole)
-    whole.unlink()
+    (complete,) = (root / "data").glob("train-*")
+    table = pq.read_table(complete)
+    complete.unlink()
     for number in (2, 3, 0, 1):  # as they may lie on a disk
         pq.write_table(table.slice(9 * number, 9), root / "data" / f"train-{number:05}-of-00004.parquet")
     files = sorted(path.name for path in (root / "data").glob("train-*"))
     rows = [row for name in files for row in pq.read_table(root / "data" / name).to_pylist()]
-    orders = []
+    collected = []
     for copy in ("a", "b"):
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / f"cache-{copy}")
         train, _ = at(shutil.copytree(root, tmp_path / copy))
-        orders.append([(train.read(i), int(train.labels[i])) for i in range(len(train))])
-    assert orders[0] == orders[1] == [(row["image"]["bytes"], row["label"]) for row in rows]
+        collected.append([(train.read(i), int(train.labels[i])) for i in range(len(train))])
+    assert collected[0] == collected[1] == [(row["image"]["bytes"], row["label"]) for row in rows]
 
 
 def test_a_damaged_row_is_met_where_it_is_decoded_and_others_are_not(tmp_path: Path, at: Open) -> None:
@@ -372,10 +374,10 @@ def test_cifar_is_read_as_it_is_distributed(
     write_cifar(tmp_path, monkeypatch)
     root = tmp_path / "cifar-10-batches-py" if pointing == "at" else tmp_path
     train, val = at(root, Cifar10Task(train_size=100, val_size=20), 10)
-    known = torchvision.datasets.CIFAR10(tmp_path)
+    cifar10 = torchvision.datasets.CIFAR10(tmp_path)
     assert train.classes == [f"class{k}" for k in range(10)]
-    assert train.labels.tolist() == known.targets
-    assert np.array_equal(train.read(57), known.data[57])
+    assert train.labels.tolist() == cifar10.targets
+    assert np.array_equal(train.read(57), cifar10.data[57])
     assert train.name(57) == f"{tmp_path / 'cifar-10-batches-py'} (train): image 57"
     assert len(val) == 20
 
@@ -397,8 +399,8 @@ def test_files_of_cifar_that_are_not_the_published_ones_are_not_opened(
     tmp_path: Path, at: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_cifar(tmp_path, monkeypatch)
-    bad = tmp_path / "cifar-10-batches-py" / "data_batch_3"
-    bad.write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path / "owned").encode() + b"'\ntR.")
+    invalid = tmp_path / "cifar-10-batches-py" / "data_batch_3"
+    invalid.write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path / "owned").encode() + b"'\ntR.")
     with pytest.raises(DataMissingError, match=r"differ from the published ones"):
         at(tmp_path, Cifar10Task(train_size=100, val_size=20), 10)
     assert not (tmp_path / "owned").exists()
@@ -423,8 +425,10 @@ def test_missing_data_say_how_to_point_at_them(tmp_path: Path) -> None:
 
 def test_a_glance_does_not_walk_the_images(tmp_path: Path) -> None:
     write_folders(tmp_path)
-    seen = audited("os.scandir", lambda: check_data(ImageNetTask(), data=str(tmp_path)))
-    assert sorted(path for path in seen if str(tmp_path) in path) == [str(tmp_path / p) for p in ("", "train", "val")]
+    audited_result = audited("os.scandir", lambda: check_data(ImageNetTask(), data=str(tmp_path)))
+    assert sorted(path for path in audited_result if str(tmp_path) in path) == [
+        str(tmp_path / p) for p in ("", "train", "val")
+    ]
     classes = [tmp_path / "mistaken" / f"n{i:04}" for i in range(100)]
     for folder in classes:
         folder.mkdir(parents=True)

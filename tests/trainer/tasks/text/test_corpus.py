@@ -29,7 +29,7 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def made(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus_folder(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus on disk, in several shards."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "tokenizer").mkdir()
@@ -43,10 +43,10 @@ def made(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it, and an empty cache of what was verified."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Path(shutil.copytree(made, tmp_path / "corpus"))
+    return Path(shutil.copytree(corpus_folder, tmp_path / "corpus"))
 
 
 def text_of(corpus: Corpus, part: str, block_tokens: int) -> str:
@@ -74,7 +74,7 @@ def test_a_folder_made_before_is_read_with_its_digest(tmp_path: Path, monkeypatc
         "val": "5e93d336a61e219ffd6f5496a98ba743d2bb9acc6673a7939113959a7d4ec770",
     }
     texts = {text_of_block(corpus, side, k) for side, n in (("train", 11), ("val", 6)) for k in range(n)}
-    assert {part.strip() for part in (FROZEN / "corpus.txt").read_text().split("\n\n")} <= texts
+    assert {section.strip() for section in (FROZEN / "corpus.txt").read_text().split("\n\n")} <= texts
 
 
 def text_of_block(corpus: Corpus, side: str, k: int) -> str:
@@ -86,7 +86,7 @@ def test_a_folder_made_before_is_replaced_by_another_corpus_whole(tmp_path: Path
     order = CorpusRequest((str(FROZEN / "corpus.txt"),), out, bpe_tokens=300, val_fraction=0.3)
     assert tokenise(order).replaced == "b5203c1addf1"
     tokenise(order._replace(out=tmp_path / "new"))
-    names = [sorted(str(path.relative_to(one)) for path in one.rglob("*")) for one in (out, tmp_path / "new")]
+    names = [sorted(str(path.relative_to(item)) for path in item.rglob("*")) for item in (out, tmp_path / "new")]
     assert names[0] == names[1]
     assert open_corpus(out).digest == read_manifest(tmp_path / "new").digest != "b5203c1addf1"
 
@@ -95,50 +95,52 @@ def test_a_folder_made_before_is_replaced_by_another_corpus_whole(tmp_path: Path
 def test_blocks_are_the_documents_in_order(tokenizer: Tokenizer, block_tokens: int) -> None:
     is_val = [k % 4 == 1 for k in range(20)]
     corpus = corpus_from_texts(TOPICS[:20], tokenizer, is_val)
-    for part, wanted in (("train", False), ("val", True)):
-        documents = [text.strip() for text, val in zip(TOPICS, is_val, strict=False) if val is wanted]
-        assert text_of(corpus, part, block_tokens) == "".join(documents)
-        blocks = corpus.blocks(part, block_tokens)  # type: ignore[arg-type]
+    for section, expected in (("train", False), ("val", True)):
+        documents = [text.strip() for text, val in zip(TOPICS, is_val, strict=False) if val is expected]
+        assert text_of(corpus, section, block_tokens) == "".join(documents)
+        blocks = corpus.blocks(section, block_tokens)  # type: ignore[arg-type]
         sizes = [len(blocks.block(k).tokens_T) for k in range(len(blocks))]
         assert blocks.sizes(np.arange(len(blocks))).tolist() == sizes
         assert max(sizes) <= block_tokens
-        lengths = [len(tokenizer.encode([one])[0]) for text in documents for one in split_sentences(text)]
-        found = [int(n) for k in range(len(blocks)) for n in blocks.block(k).lengths_S]
+        lengths = [
+            len(tokenizer.encode([split_sentence])[0]) for text in documents for split_sentence in split_sentences(text)
+        ]
+        ints = [int(n) for k in range(len(blocks)) for n in blocks.block(k).lengths_S]
         assert (max(lengths) > block_tokens) == (block_tokens < 512), "some have to be cut"
-        assert sum(found) == sum(lengths)
-        ends = set(np.cumsum(found).tolist())
+        assert sum(ints) == sum(lengths)
+        ends = set(np.cumsum(ints).tolist())
         assert set(np.cumsum(lengths).tolist()) <= ends, "no sentence end is lost"
         long = sum(-(-n // block_tokens) - 1 for n in lengths if n > block_tokens)
-        assert len(found) == len(lengths) + long
+        assert len(ints) == len(lengths) + long
 
 
 @pytest.mark.slow
-def test_a_corpus_on_disk_is_that_in_memory(made: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    disk = open_corpus(made)
-    assert len(read_manifest(made).shards) > 3
-    for part in ("train", "val"):
-        blocks = disk.blocks(part, 64)  # type: ignore[arg-type]
-        manifest = read_manifest(made)
-        assert sum(len(blocks.block(k).tokens_T) for k in range(len(blocks))) == manifest.counts(part).tokens  # type: ignore[arg-type]
-        assert len(disk.blocks(part, 512)) == manifest.counts(part).blocks  # type: ignore[arg-type]
+def test_a_corpus_on_disk_is_that_in_memory(corpus_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    disk = open_corpus(corpus_folder)
+    assert len(read_manifest(corpus_folder).shards) > 3
+    for section in ("train", "val"):
+        blocks = disk.blocks(section, 64)  # type: ignore[arg-type]
+        manifest = read_manifest(corpus_folder)
+        assert sum(len(blocks.block(k).tokens_T) for k in range(len(blocks))) == manifest.counts(section).tokens  # type: ignore[arg-type]
+        assert len(disk.blocks(section, 512)) == manifest.counts(section).blocks  # type: ignore[arg-type]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
-    one = tokenise(CorpusRequest((str(tmp_path / "a.jsonl"),), tmp_path / "out", made)).manifest
+    item = tokenise(CorpusRequest((str(tmp_path / "a.jsonl"),), tmp_path / "out", corpus_folder)).manifest
     in_val = open_corpus(tmp_path / "out")
     validation = text_of(in_val, "val", 512)
     memory = corpus_from_texts(TOPICS, tokenizer, [text.strip() in validation for text in TOPICS])
-    assert memory.digest == one.digest
+    assert memory.digest == item.digest
     assert text_of(memory, "train", 512) == text_of(in_val, "train", 512)
     assert (memory.n_vocab, memory.leads_with_space.sum()) == (in_val.n_vocab, in_val.leads_with_space.sum())
 
 
-def test_more_shards_than_may_be_open(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = text_of(open_corpus(made), "train", 100)
+def test_more_shards_than_may_be_open(corpus_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text_of_result = text_of(open_corpus(corpus_folder), "train", 100)
     monkeypatch.setattr(corpus_module, "OPEN_SHARDS", 1)
-    corpus = open_corpus(made)
+    corpus = open_corpus(corpus_folder)
     blocks = corpus.blocks("train", 100)
     order = np.random.default_rng(0).permutation(len(blocks))
-    found = {int(k): blocks.block(int(k)).tokens_T for k in order}
-    assert corpus.tokenizer.decode([token for k in range(len(blocks)) for token in found[k]]) == whole
+    mapping = {int(k): blocks.block(int(k)).tokens_T for k in order}
+    assert corpus.tokenizer.decode([token for k in range(len(blocks)) for token in mapping[k]]) == text_of_result
     for wrong in (-1, len(blocks)):
         with pytest.raises(IndexError):
             blocks.block(wrong)
@@ -225,7 +227,7 @@ def test_a_corpus_without_validation_text_is_refused(folder: Path) -> None:
     data = json.loads(path.read_text())
     nothing = dict.fromkeys(data["val"], 0)
     data["val"] = nothing
-    data["shards"] = [one | {"val": nothing} for one in data["shards"]]
+    data["shards"] = [item | {"val": nothing} for item in data["shards"]]
     path.write_text(json.dumps(data))
     with pytest.raises(DataMissingError, match=f"{folder}: has no validation document; create it again"):
         read_manifest(folder)
@@ -240,7 +242,7 @@ def test_checksums_of_the_same_files_are_compared_once(folder: Path) -> None:
     manifest = read_manifest(folder)
     read = list[int]()
     verify_shards(folder, manifest, on_bytes_read=read.append)
-    assert read == [one.size for one in manifest.shards]
+    assert read == [item.size for item in manifest.shards]
     verify_shards(folder, manifest, on_bytes_read=read.append)
     assert len(read) == len(manifest.shards), "not read again"
     verify_shards(folder, manifest, force=True, on_bytes_read=read.append)
@@ -250,6 +252,6 @@ def test_checksums_of_the_same_files_are_compared_once(folder: Path) -> None:
     assert len(read) == 3 * len(manifest.shards), "another file of the same content is another file"
 
 
-def test_blocks_of_no_tokens_are_refused(made: Path) -> None:
+def test_blocks_of_no_tokens_are_refused(corpus_folder: Path) -> None:
     with pytest.raises(InputError, match="blocks of 0 tokens"):
-        open_corpus(made).blocks("train", 0)
+        open_corpus(corpus_folder).blocks("train", 0)

@@ -47,10 +47,10 @@ def pieces(*lengths: int) -> WordMarkedText:
 
 def slow_infill(tokens: list[int], starts: list[bool], chosen: list[int], lengths: list[int]) -> list[int]:
     """Walk through the text span by span, as BART's released code does."""
-    where = [k for k, start in enumerate(starts) if start]
+    values = [k for k, start in enumerate(starts) if start]
     keep, out = [True] * len(tokens), list(tokens)
-    for word, length in zip(chosen, lengths, strict=True):
-        k, left = where[word], length - 1
+    for text, length in zip(chosen, lengths, strict=True):
+        k, left = values[text], length - 1
         out[k] = MASK
         while k + 1 < len(tokens):
             left -= starts[k + 1]
@@ -58,7 +58,7 @@ def slow_infill(tokens: list[int], starts: list[bool], chosen: list[int], length
                 break
             k += 1
             keep[k] = False
-    return [token for token, kept in zip(out, keep, strict=True) if kept]
+    return [token for token, remaining in zip(out, keep, strict=True) if remaining]
 
 
 # --- spans ------------------------------------------------------------------------------------------------------------
@@ -78,8 +78,8 @@ def test_span_lengths_are_poisson() -> None:
     from scipy import stats
 
     # All but the last of each draw: the last is cut, and the one that crosses is longer than most.
-    drawn = np.concatenate([draw_span_lengths(3000, 3.0, rng(seed))[:800] for seed in range(50)])
-    counts = np.bincount(drawn, minlength=13)[:13]
+    concatenate_result = np.concatenate([draw_span_lengths(3000, 3.0, rng(seed))[:800] for seed in range(50)])
+    counts = np.bincount(concatenate_result, minlength=13)[:13]
     expected = stats.poisson(3).pmf(np.arange(13))
     assert stats.chisquare(counts, expected / expected.sum() * counts.sum()).pvalue > 1e-3
 
@@ -107,12 +107,12 @@ def test_a_span_takes_whole_words_and_stops_at_the_end() -> None:
 def test_inserted_masks_leave_the_text_in_order_and_fall_anywhere() -> None:
     from scipy import stats
 
-    places = np.zeros(6)
+    values = np.zeros(6)
     for seed in range(3000):
         out = insert_masks(np.arange(5), 1, MASK, rng(seed))
         assert out[out != MASK].tolist() == [0, 1, 2, 3, 4]
-        places[np.flatnonzero(out == MASK)] += 1
-    assert stats.chisquare(places).pvalue > 1e-3
+        values[np.flatnonzero(out == MASK)] += 1
+    assert stats.chisquare(values).pvalue > 1e-3
 
 
 # --- the whole corruption ---------------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def test_share_of_removed_tokens_masks_and_insertions_is_barts() -> None:
     removed, masks, inserted, spans = [], [], [], []
     for seed in range(samples):
         out = corrupt(block, TEXT, MASK, 512, rng(seed))
-        kept = out[out != MASK]
-        removed.append(1 - len(kept) / count)
+        remaining = out[out != MASK]
+        removed.append(1 - len(remaining) / count)
         masks.append((out == MASK).sum())
         same = rng(seed)
         same.permutation(1)  # of the sentences
@@ -144,9 +144,9 @@ def test_share_of_removed_tokens_masks_and_insertions_is_barts() -> None:
 
 def test_sentences_change_places_and_stay_whole() -> None:
     block = WordMarkedText(np.arange(10), np.array([2, 3, 5]), np.ones(10, dtype=bool))
-    seen = {tuple(permute_sentences(block, rng(seed))[0].tolist()) for seed in range(200)}
-    parts = [(0, 1), (2, 3, 4), (5, 6, 7, 8, 9)]
-    assert seen == {a + b + c for a in parts for b in parts for c in parts if len({a, b, c}) == 3}
+    tuples = {tuple(permute_sentences(block, rng(seed))[0].tolist()) for seed in range(200)}
+    values = [(0, 1), (2, 3, 4), (5, 6, 7, 8, 9)]
+    assert tuples == {a + b + c for a in values for b in values for c in values if len({a, b, c}) == 3}
 
 
 def test_word_starts_move_with_their_sentence() -> None:
@@ -171,8 +171,8 @@ def test_insertions_never_overfill_a_source() -> None:
 
 def test_corruption_depends_on_its_generator_alone() -> None:
     block = words(100, sentences=5)
-    one, same, other = (corrupt(block, TEXT, MASK, 512, rng(seed)) for seed in (1, 1, 2))
-    assert one.tolist() == same.tolist() != other.tolist()
+    item, same, other = (corrupt(block, TEXT, MASK, 512, rng(seed)) for seed in (1, 1, 2))
+    assert item.tolist() == same.tolist() != other.tolist()
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ def take(made: Denoising, count: int, first_step: int = 1) -> list[tuple[torch.T
 
 
 def test_ends_stay_in_place_and_pads_are_never_predicted() -> None:
-    made = task()
-    for batch in [*(next(made.batches(step)) for step in (1, 2, 3)), *made.validation()]:
+    task_result = task()
+    for batch in [*(next(task_result.batches(step)) for step in (1, 2, 3)), *task_result.validation()]:
         source_BS, previous_BT, target_BT = batch.inputs
         for ids_BT in (source_BS, target_BT):
             length_B = (ids_BT != PAD).sum(1)
@@ -213,9 +213,9 @@ def test_ends_stay_in_place_and_pads_are_never_predicted() -> None:
 
 
 def test_a_resumed_run_sees_what_an_undisturbed_one_would() -> None:
-    made = task()
-    epoch = made.steps_per_epoch
-    undisturbed = take(made, epoch + 3)
+    task_result = task()
+    epoch = task_result.steps_per_epoch
+    undisturbed = take(task_result, epoch + 3)
     for step in (2, epoch, epoch + 1):
         for ours, theirs in zip(take(task(), 2, step), undisturbed[step - 1 :], strict=False):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
@@ -223,51 +223,51 @@ def test_a_resumed_run_sees_what_an_undisturbed_one_would() -> None:
 
 
 def test_texts_are_corrupted_anew_in_each_epoch() -> None:
-    made = task(share=BatchShare(1))
-    chosen = np.random.default_rng(derive_seed(0, "order", 0)).permutation(made.steps_per_epoch)[0]
-    again = np.random.default_rng(derive_seed(0, "order", 1)).permutation(made.steps_per_epoch)
-    step = made.steps_per_epoch + 1 + int(np.flatnonzero(again == chosen)[0])
-    (source, _, target), (source_2, _, target_2) = take(made, 1)[0], take(made, 1, step)[0]
+    task_result = task(share=BatchShare(1))
+    chosen = np.random.default_rng(derive_seed(0, "order", 0)).permutation(task_result.steps_per_epoch)[0]
+    permutation_result = np.random.default_rng(derive_seed(0, "order", 1)).permutation(task_result.steps_per_epoch)
+    step = task_result.steps_per_epoch + 1 + int(np.flatnonzero(permutation_result == chosen)[0])
+    (source, _, target), (source_2, _, target_2) = take(task_result, 1)[0], take(task_result, 1, step)[0]
     assert torch.equal(target, target_2)
     assert not torch.equal(source, source_2)
 
 
 @pytest.mark.parametrize(("world", "micro_batch"), [(1, 3), (2, None), (3, 2)])
 def test_any_number_of_processes_trains_on_the_same_texts_and_loss(world: int, micro_batch: int | None) -> None:
-    whole = next(task().batches(2))
-    parts = [
-        [next(made) for _ in share.slices]
+    first = next(task().batches(2))
+    values = [
+        [next(created) for _ in share.slices]
         for share in (BatchShare(16, rank, world, micro_batch) for rank in range(world))
-        for made in [task(share=share).batches(2)]
+        for created in [task(share=share).batches(2)]
     ]
     for k in range(3):
-        assert torch.equal(torch.cat([batch.inputs[k] for part in parts for batch in part]), whole.inputs[k])
+        assert torch.equal(torch.cat([batch.inputs[k] for section in values for batch in section]), first.inputs[k])
     # Means over the target tokens of each micro-batch, weighed by their shares, are the mean over all.
-    tokens = [(batch, int((batch.targets != PAD).sum())) for part in parts for batch in part]
+    tokens = [(batch, int((batch.targets != PAD).sum())) for section in values for batch in section]
     assert sum(batch.share for batch, _ in tokens) == pytest.approx(1)
     for batch, count in tokens:
-        assert batch.share == pytest.approx(count / int((whole.targets != PAD).sum()))
+        assert batch.share == pytest.approx(count / int((first.targets != PAD).sum()))
 
 
 def test_validation_is_the_same_for_all_runs_and_shared_out_whole() -> None:
-    whole = torch.cat([batch.inputs[0] for batch in task(seed=0).validation()])
-    assert torch.equal(whole, torch.cat([batch.inputs[0] for batch in task(seed=5).validation()]))
-    parts = [torch.cat([b.inputs[0] for b in task(share=BatchShare(16, rank, 3)).validation()]) for rank in range(3)]
-    for rank, part in enumerate(parts):
-        assert torch.equal(part, whole[rank::3])
-    few = torch.cat([batch.targets for batch in task(val_blocks=7).validation()])
-    assert len(few) == 7
+    cat_result = torch.cat([batch.inputs[0] for batch in task(seed=0).validation()])
+    assert torch.equal(cat_result, torch.cat([batch.inputs[0] for batch in task(seed=5).validation()]))
+    cats = [torch.cat([b.inputs[0] for b in task(share=BatchShare(16, rank, 3)).validation()]) for rank in range(3)]
+    for rank, section in enumerate(cats):
+        assert torch.equal(section, cat_result[rank::3])
+    cat_value = torch.cat([batch.targets for batch in task(val_blocks=7).validation()])
+    assert len(cat_value) == 7
     targets = torch.cat([batch.targets for batch in task().validation()])
-    assert all((targets == row).all(1).any() for row in few)
+    assert all((targets == row).all(1).any() for row in cat_value)
 
 
 def test_loss_is_in_nats_and_bits_per_target_token() -> None:
-    made = task()
-    batch = next(made.batches(1))
+    task_result = task()
+    batch = next(task_result.batches(1))
     count = int((batch.targets != PAD).sum())
-    assert made.loss(torch.tensor(3.0 * count), batch).item() == pytest.approx(3.0)
-    sums = made.measure(torch.tensor(2.0 * count), batch)
-    assert made.metrics(sums.tolist()) == pytest.approx({"val_loss": 2.0, "val_bits": 2.0 / math.log(2)})
+    assert task_result.loss(torch.tensor(3.0 * count), batch).item() == pytest.approx(3.0)
+    sums = task_result.measure(torch.tensor(2.0 * count), batch)
+    assert task_result.metrics(sums.tolist()) == pytest.approx({"val_loss": 2.0, "val_bits": 2.0 / math.log(2)})
 
 
 def texts(made: Denoising, number: int = 0) -> Counter[int]:
@@ -278,9 +278,9 @@ def texts(made: Denoising, number: int = 0) -> Counter[int]:
 
 
 def test_every_run_trains_on_the_same_texts_and_on_no_other() -> None:
-    made = task(share=BatchShare(8), samples=40)
-    chosen = texts(made)
-    assert (made.steps_per_epoch, chosen.total()) == (5, 40)
+    task_result = task(share=BatchShare(8), samples=40)
+    chosen = texts(task_result)
+    assert (task_result.steps_per_epoch, chosen.total()) == (5, 40)
     assert not chosen - texts(task(share=BatchShare(1)))
     assert chosen == texts(task(seed=5, share=BatchShare(20), samples=40), number=2)
     assert chosen == texts(task(share=BatchShare(8, 0, 2), samples=40)) + texts(

@@ -23,7 +23,11 @@ from ettsweep.trainer.tasks.text.preparation import find_unique_sources, group_i
 
 def read(*inputs: object, text_field: str = "text", documents: DocumentUnit = "blank-line") -> list[str]:
     """Return the documents of inputs."""
-    sources = [source for found in find_unique_sources([str(text) for text in inputs]) for source in found]
+    sources = [
+        source
+        for find_unique_source in find_unique_sources([str(text) for text in inputs])
+        for source in find_unique_source
+    ]
     return [text for source in sources for text in read_documents(source, text_field, documents)]
 
 
@@ -52,21 +56,21 @@ def test_each_document_of_a_text_file_comes_once(tmp_path: Path, mode: DocumentU
     path = tmp_path / "a.txt"
     for text in made_texts():
         path.write_bytes(text.encode())
-        whole = text.replace("\r\n", "\n")
-        parts = {
-            "blank-line": re.split(r"\n(?:[ \t]*\n)+", "\n" + whole + "\n"),
-            "line": whole.split("\n"),
-            "file": [whole],
+        message = text.replace("\r\n", "\n")
+        mapping = {
+            "blank-line": re.split(r"\n(?:[ \t]*\n)+", "\n" + message + "\n"),
+            "line": message.split("\n"),
+            "file": [message],
         }
-        expected = [part.strip() for part in parts[mode] if part.strip()]
-        assert [found for found in read(path, documents=mode) if found] == expected, text
+        expected = [section.strip() for section in mapping[mode] if section.strip()]
+        assert [result for result in read(path, documents=mode) if result] == expected, text
 
 
 def test_each_json_line_comes_once(tmp_path: Path) -> None:
     texts = [text.strip() for text in [*made_texts(), *TOPICS[:3]]]
     path = tmp_path / "a.jsonl"
     for blank in ("", "\n"):
-        path.write_text("".join(json.dumps({"id": k, "text": one}) + "\n" + blank for k, one in enumerate(texts)))
+        path.write_text("".join(json.dumps({"id": k, "text": item}) + "\n" + blank for k, item in enumerate(texts)))
         assert read(path) == texts
     packed = tmp_path / "b.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
@@ -80,11 +84,11 @@ def test_each_row_of_a_parquet_file_comes_once(tmp_path: Path) -> None:
         table = pa.table({"id": range(len(texts)), "body": pa.array(texts, kind)})
         pq.write_table(table, path, row_group_size=rows)
         assert read(path, text_field="body") == texts, rows
-    for name, words in (
+    for name, message in (
         ("text", r"no field 'text', it has body; --text-field body\?"),
         ("id", "'id' is not text but int64"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=message):
             read(path, text_field=name)
 
 
@@ -146,8 +150,8 @@ def test_a_data_set_says_what_reading_it_needs(tmp_path: Path, monkeypatch: pyte
     Dataset.from_dict({"text": ["a"]}).save_to_disk(str(tmp_path / "saved"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     for text in (f"{tmp_path}/saved", "hfds/owner/name"):
-        words = f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'"
-        with pytest.raises(DataMissingError, match=re.escape(words)):
+        message = f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'"
+        with pytest.raises(DataMissingError, match=re.escape(message)):
             read(text)
 
 
@@ -163,24 +167,31 @@ def test_inputs_are_files_folders_and_patterns_each_file_once(tmp_path: Path) ->
 @pytest.mark.parametrize("size", [1, 100, 1000, 10_000, 10**9])
 def test_parts_have_each_document_once_and_no_more_than_their_size(size: int) -> None:
     texts = [text[:length] for text in TOPICS for length in (5, 50, 900)]
-    parts = list(group_into_shards(texts, 2**60, size))
-    assert [data.decode() for part in parts for data, _ in part.documents] == texts
-    assert {side for part in parts for _, side in part.documents} == {"train", "val"}
-    for part in parts:
-        sizes = [len(data) for data, _ in part.documents]
-        assert part.size == sum(sizes)
-        assert part.size <= size or len(sizes) == 1
-    assert len({part.name for part in parts}) == len({tuple(part.documents) for part in parts})
+    group_into_shards_result = list(group_into_shards(texts, 2**60, size))
+    assert [data.decode() for section in group_into_shards_result for data, _ in section.documents] == texts
+    assert {side for section in group_into_shards_result for _, side in section.documents} == {"train", "val"}
+    for section in group_into_shards_result:
+        sizes = [len(data) for data, _ in section.documents]
+        assert section.size == sum(sizes)
+        assert section.size <= size or len(sizes) == 1
+    assert len({section.name for section in group_into_shards_result}) == len(
+        {tuple(section.documents) for section in group_into_shards_result}
+    )
 
 
 def test_a_new_document_changes_the_parts_around_it_not_those_that_follow() -> None:
     texts = [f"{k} " + "x" * (50 + k % 7) for k in range(3000)]
-    before = [part.name for part in group_into_shards(texts, 2**60, 2000)]
+    before = [group_into_shard.name for group_into_shard in group_into_shards(texts, 2**60, 2000)]
     assert 60 <= len(before) <= 250
     for at in (0, 100, 1500):
-        after = [part.name for part in group_into_shards([*texts[:at], "new" * 20, *texts[at:]], 2**60, 2000)]
+        after = [
+            group_into_shard.name
+            for group_into_shard in group_into_shards([*texts[:at], "new" * 20, *texts[at:]], 2**60, 2000)
+        ]
         assert len(set(after) - set(before)) <= 8
-    assert [part.name for part in group_into_shards([*texts, "new"], 2**60, 2000)][:-2] == before[:-2]
+    assert [group_into_shard.name for group_into_shard in group_into_shards([*texts, "new"], 2**60, 2000)][
+        :-2
+    ] == before[:-2]
 
 
 def test_the_name_of_a_part_is_that_of_its_documents_in_their_order() -> None:
@@ -266,13 +277,13 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "a.png").write_bytes(b"")
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
-    for text, words in [
+    for text, message in [
         (f"{tmp_path}/nothing.txt", "nothing.txt: does not exist"),
         (f"{tmp_path}/*.jsonl", "*.jsonl: no file matches"),
         (f"{tmp_path}/pictures", "pictures: no text in this folder, which holds a.png; supported are .txt"),
         (f"{tmp_path}/gone.txt", "gone.txt: does not exist"),
     ]:
-        with pytest.raises(DataMissingError, match=re.escape(words)):
+        with pytest.raises(DataMissingError, match=re.escape(message)):
             read(text)
 
 
@@ -293,8 +304,8 @@ def test_a_document_too_large_for_memory_is_an_error(
     text = "short\n\n" + "words " * 200_000 + "\n\nshort\n"
     path.write_text(text)
     start = 0 if mode == "file" else 7
-    words = f"{path}: the document at byte {start} has more than 1 MiB"
-    with pytest.raises(InputError, match=re.escape(words)):
+    message = f"{path}: the document at byte {start} has more than 1 MiB"
+    with pytest.raises(InputError, match=re.escape(message)):
         read(path, documents=mode)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
     with pytest.raises(InputError, match="more than 1 MiB"):

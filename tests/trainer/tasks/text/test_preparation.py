@@ -70,7 +70,7 @@ def documents(folder: Path, part: Side) -> list[str]:
 
 def write_paragraphs(path: Path, size: int = 120_000, seed: int = 0) -> list[str]:
     path.write_text(paragraphs(size, seed))
-    return [part.strip() for part in re.split(r"\n(?:[ \t]*\n)+", path.read_text()) if part.strip()]
+    return [section.strip() for section in re.split(r"\n(?:[ \t]*\n)+", path.read_text()) if section.strip()]
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -84,11 +84,11 @@ def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
     texts = write_paragraphs(tmp_path / "a.txt")
     manifest = make(tmp_path / "a.txt", val_fraction=0.1).manifest
     assert len(manifest.shards) > 3
-    for part, wanted in (("train", False), ("val", True)):
-        expected = [text for text in texts if (document_hash(text.encode()) < 0.1 * 2**64) is wanted]
-        assert documents(tmp_path / "out", part) == expected  # type: ignore[arg-type]
-        assert manifest.counts(part).documents == len(expected)  # type: ignore[arg-type]
-        assert manifest.counts(part).text_bytes == sum(len(text.encode()) for text in expected)  # type: ignore[arg-type]
+    for section, requested in (("train", False), ("val", True)):
+        expected = [text for text in texts if (document_hash(text.encode()) < 0.1 * 2**64) is requested]
+        assert documents(tmp_path / "out", section) == expected  # type: ignore[arg-type]
+        assert manifest.counts(section).documents == len(expected)  # type: ignore[arg-type]
+        assert manifest.counts(section).text_bytes == sum(len(text.encode()) for text in expected)  # type: ignore[arg-type]
     assert 0.05 < manifest.val.documents / len(texts) < 0.15
 
 
@@ -100,18 +100,18 @@ def test_forms_cuts_and_processes_do_not_change_the_documents(
     lines = "".join(json.dumps({"body": text}) + "\n" for text in texts)
     (tmp_path / "b.jsonl").write_text(lines)
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    found = []
-    for name, how in [
+    collected = []
+    for name, settings in [
         ("a.txt", {}),
         ("a.txt", {"shard_mib": 0.005}),
         ("a.txt", {"shard_mib": 64.0}),
         ("b.jsonl", {"text_field": "body"}),
         ("c.jsonl.gz", {"text_field": "body", "shard_mib": 0.005}),
     ]:
-        manifest = make(tmp_path / name, **how).manifest
-        found.append((documents(tmp_path / "out", "train"), documents(tmp_path / "out", "val")))
-    assert all(one == found[0] for one in found)
-    assert sorted(found[0][0] + found[0][1]) == sorted(texts)
+        manifest = make(tmp_path / name, **settings).manifest
+        collected.append((documents(tmp_path / "out", "train"), documents(tmp_path / "out", "val")))
+    assert all(item == collected[0] for item in collected)
+    assert sorted(collected[0][0] + collected[0][1]) == sorted(texts)
     assert len(manifest.shards) > 1, "a packed file, which is one unit, is written in several shards"
 
 
@@ -125,8 +125,8 @@ def test_the_digest_depends_on_the_text_not_on_processes_paths_or_times(
     digests = {make(tmp_path / "a.txt", workers=n, out=tmp_path / f"out{n}").manifest.digest for n in (1, 2, 4)}
     digests.add(make(tmp_path / "elsewhere").manifest.digest)
     assert len(digests) == 1
-    kept = everything(tmp_path / "out1")
-    assert kept == everything(tmp_path / "out4")
+    everything_result = everything(tmp_path / "out1")
+    assert everything_result == everything(tmp_path / "out4")
     (tmp_path / "a.txt").write_text((tmp_path / "a.txt").read_text().replace("the", "The", 1))
     assert make(tmp_path / "a.txt").manifest.digest not in digests
 
@@ -142,8 +142,8 @@ def test_an_encoding_is_trained_on_the_text_and_the_same_each_time(
     assert everything(tmp_path / "out") == everything(tmp_path / "other")
     assert (other.new_shards, other.reused_shards) == (first.new_shards, 0)
     assert make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=500).new_shards == 0
-    both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
-    assert sorted(both) == sorted(texts)
+    documents_result = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
+    assert sorted(documents_result) == sorted(texts)
     with pytest.raises(InputError, match="--bpe-tokens: the text is too short for 100000 byte-pair tokens: "):
         make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=100_000, out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
@@ -153,7 +153,7 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for k in range(40):
-        (tmp_path / f"{k:02}.txt").write_text("\n\n".join(f"file {k} {part:04}" for part in range(100)))
+        (tmp_path / f"{k:02}.txt").write_text("\n\n".join(f"file {k} {section:04}" for section in range(100)))
     monkeypatch.setattr(making, "BPE_SAMPLE_BYTES", 4000)
     order = CorpusRequest((str(tmp_path),), tmp_path, bpe_tokens=300)
     (sources,) = find_unique_sources(order.inputs)
@@ -171,9 +171,9 @@ def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[.
     texts = write_paragraphs(tmp_path / "a.txt", 20_000)
     manifest = make(tmp_path / "a.txt", tokenizer=write_gpt2(tmp_path / "gpt2")).manifest
     assert manifest.n_vocab == 50265
-    assert sum(one.size for one in manifest.shards) < 2.5 * (manifest.train.tokens + manifest.val.tokens)
-    both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
-    assert sorted(both) == sorted(texts)
+    assert sum(shard.size for shard in manifest.shards) < 2.5 * (manifest.train.tokens + manifest.val.tokens)
+    documents_result = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
+    assert sorted(documents_result) == sorted(texts)
 
 
 def test_the_same_text_twice_is_there_twice(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
@@ -181,8 +181,8 @@ def test_the_same_text_twice_is_there_twice(tmp_path: Path, make: Callable[..., 
     shutil.copyfile(tmp_path / "a.txt", tmp_path / "b.txt")
     once, twice = make(tmp_path / "a.txt"), make(tmp_path / "a.txt", tmp_path / "b.txt")
     assert twice.manifest.shards == 2 * once.manifest.shards
-    both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
-    assert sorted(both) == sorted(2 * texts)
+    documents_result = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
+    assert sorted(documents_result) == sorted(2 * texts)
     assert make(tmp_path / "a.txt", tmp_path / "b.txt").new_shards == 0
 
 
@@ -191,40 +191,40 @@ def test_the_same_text_twice_is_there_twice(tmp_path: Path, make: Callable[..., 
 
 def test_only_what_is_new_is_tokenised(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     first = write_paragraphs(tmp_path / "a.txt")
-    made = make(tmp_path / "a.txt")
+    make_result = make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
-    again = make(tmp_path / "a.txt")
-    assert (again.new_shards, again.reused_shards, again.tokens, again.manifest) == (
+    make_value = make(tmp_path / "a.txt")
+    assert (make_value.new_shards, make_value.reused_shards, make_value.tokens, make_value.manifest) == (
         0,
-        made.new_shards,
+        make_result.new_shards,
         0,
-        made.manifest,
+        make_result.manifest,
     )
     assert everything(tmp_path / "out") == before
     second = write_paragraphs(tmp_path / "b.txt", 30_000, seed=5000)
-    more = make(tmp_path / "a.txt", tmp_path / "b.txt")
-    assert more.reused_shards == made.new_shards
-    assert more.new_shards > 0
-    both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
-    assert sorted(both) == sorted(first + second)
-    assert make(tmp_path / "a.txt").manifest == made.manifest
+    extra = make(tmp_path / "a.txt", tmp_path / "b.txt")
+    assert extra.reused_shards == make_result.new_shards
+    assert extra.new_shards > 0
+    documents_result = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
+    assert sorted(documents_result) == sorted(first + second)
+    assert make(tmp_path / "a.txt").manifest == make_result.manifest
     assert everything(tmp_path / "out") == before, "shards that no corpus has are gone"
 
 
 def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt")
-    made = make(tmp_path / "a.txt")
+    make_result = make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
-    shards = [tmp_path / "out" / "shards" / one.name for one in made.manifest.shards]
+    shards = [tmp_path / "out" / "shards" / shard.name for shard in make_result.manifest.shards]
     data = bytearray(shards[1].read_bytes())
     data[7] ^= 255
     shards[1].write_bytes(data)
     shards[2].unlink()
     (tmp_path / "out" / "tokenizer.json").unlink()
-    left = f".{made.manifest.shards[0].name}.{'0' * 32}.tmp"
+    left = f".{make_result.manifest.shards[0].name}.{'0' * 32}.tmp"
     (tmp_path / "out" / "shards" / left).write_text("left by a kill")
-    again = make(tmp_path / "a.txt")
-    assert (again.new_shards, again.reused_shards) == (2, made.new_shards - 2)
+    make_value = make(tmp_path / "a.txt")
+    assert (make_value.new_shards, make_value.reused_shards) == (2, make_result.new_shards - 2)
     assert everything(tmp_path / "out") == before
 
 
@@ -232,10 +232,10 @@ def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callab
 def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     for options in ({"documents": "line"}, {"val_fraction": 0.3}, {"tokenizer": None, "bpe_tokens": 300}):
-        made = make(tmp_path / "a.txt")
+        make_result = make(tmp_path / "a.txt")
         other = make(tmp_path / "a.txt", **options)
         assert (other.reused_shards, other.new_shards) == (0, len(other.manifest.shards))
-        assert open_corpus(tmp_path / "out").digest == other.manifest.digest != made.manifest.digest
+        assert open_corpus(tmp_path / "out").digest == other.manifest.digest != make_result.manifest.digest
 
 
 def test_another_corpus_in_the_folder_is_said_to_be_replaced(
@@ -244,15 +244,15 @@ def test_another_corpus_in_the_folder_is_said_to_be_replaced(
     write_paragraphs(tmp_path / "a.txt", 30_000)
     write_paragraphs(tmp_path / "b.txt", 3000, seed=5000)
     first = make(tmp_path / "a.txt")
-    again = make(tmp_path / "a.txt")
-    more = make(tmp_path / "a.txt", tmp_path / "b.txt")
-    assert (first.replaced, again.replaced, more.replaced) == (None, None, first.manifest.digest)
+    make_result = make(tmp_path / "a.txt")
+    make_value = make(tmp_path / "a.txt", tmp_path / "b.txt")
+    assert (first.replaced, make_result.replaced, make_value.replaced) == (None, None, first.manifest.digest)
     other = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=300)
-    assert other.replaced == more.manifest.digest
-    told = f"\nreplaces corpus {more.manifest.digest}: runs that were trained on it cannot resume; another --out keeps both\n"
+    assert other.replaced == make_value.manifest.digest
+    text = f"\nreplaces corpus {make_value.manifest.digest}: runs that were trained on it cannot resume; another --out keeps both\n"
     order = CorpusRequest((), tmp_path / "out")
-    assert told in corpus_summary(order, other)
-    assert "replaces" not in corpus_summary(order, again)
+    assert text in corpus_summary(order, other)
+    assert "replaces" not in corpus_summary(order, make_result)
 
 
 def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
@@ -275,7 +275,7 @@ def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., Cor
     random.Random(0).shuffle(texts)
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     make(tmp_path / "a.txt", val_fraction=0.3, shard_mib=0.0002)
-    train, val = (documents(tmp_path / "out", part) for part in ("train", "val"))
+    train, val = (documents(tmp_path / "out", section) for section in ("train", "val"))
     assert not set(train) & set(val)
     assert sorted(train + val) == sorted(texts)
     assert len(set(val)) in range(8, 25)
@@ -373,8 +373,8 @@ def test_a_folder_that_holds_anything_else_too_is_left_alone(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
     before = everything(tmp_path / "out")
-    shown = "shards/more" if "more" in name else name
-    with pytest.raises(InputError, match=rf"out: is not empty and not tokenised text \(it holds .*{shown}"):
+    text = "shards/more" if "more" in name else name
+    with pytest.raises(InputError, match=rf"out: is not empty and not tokenised text \(it holds .*{text}"):
         make(tmp_path / "a.txt", val_fraction=0.3)
     assert everything(tmp_path / "out") == before
 
@@ -513,8 +513,8 @@ if __name__ == "__main__":
 
 def test_ctrl_c_is_told_even_while_work_is_on_its_way_to_a_process(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
-    done = subprocess.run([sys.executable, "busy.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted SIG_DFL\n", "")
+    completed = subprocess.run([sys.executable, "busy.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "interrupted SIG_DFL\n", "")
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -543,11 +543,11 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path, encoding: Path, pac
         path = tmp_path / f"{name}.txt{'.gz' * packed}"
         path.write_bytes(gzip.compress(data, 1) if packed else data)
         command = [sys.executable, tmp_path / "measure.py", path, tmp_path / name, encoding]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
-        found: list[float] = json.loads(done.stdout)
-        return found
+        content: list[float] = json.loads(completed.stdout)
+        return content
 
     small, large = peak_mib("small", 400_000), peak_mib("large", 4_800_000)
     for a, b in zip(small, large, strict=True):
@@ -561,6 +561,6 @@ def test_a_manifest_says_how_the_corpus_was_made(tmp_path: Path, make: Callable[
     assert manifest == read_manifest(tmp_path / "out")
     assert manifest.inputs == (str(tmp_path / "a.jsonl"),)
     assert (manifest.settings.text_field, manifest.settings.val_fraction, manifest.skipped) == ("body", 0.4, 2)
-    names = {"manifest.json", "tokenizer.json", *(f"shards/{one.name}" for one in manifest.shards)}
+    names = {"manifest.json", "tokenizer.json", *(f"shards/{shard.name}" for shard in manifest.shards)}
     assert names <= set(everything(tmp_path / "out"))
-    assert len(everything(tmp_path / "out")) == len(names) + len({one.name[:24] for one in manifest.shards}) + 1
+    assert len(everything(tmp_path / "out")) == len(names) + len({shard.name[:24] for shard in manifest.shards}) + 1

@@ -38,5 +38,5 @@ def test_vocabulary_beyond_the_text_is_refused_with_the_most_possible() -> None:
         InputError, match=r"more than Python's documentation has tokens for: --set model.vocabulary=(\d+)"
     ) as e:
         pydoc_corpus(50265)
-    most = int(str(e.value).rsplit("=", 1)[1].split()[0])
-    assert make_corpus(documents(), most).n_vocab == most
+    int_result = int(str(e.value).rsplit("=", 1)[1].split()[0])
+    assert make_corpus(documents(), int_result).n_vocab == int_result

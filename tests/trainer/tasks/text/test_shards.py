@@ -20,16 +20,16 @@ def plain_starts(documents: list[list[int]], block: int) -> list[int]:
     """Fill blocks sentence by sentence."""
     starts, at = list[int](), 0
     for document in documents:
-        room = 0
+        capacity = 0
         for length in document:
             left = length
-            if left > room:
+            if left > capacity:
                 starts.append(at)
-                room = block
+                capacity = block
             while left > block:  # a long sentence begins a block, and is cut
                 at, left = at + block, left - block
                 starts.append(at)
-            at, room = at + left, room - left
+            at, capacity = at + left, capacity - left
     return starts
 
 
@@ -37,8 +37,8 @@ def plain_starts(documents: list[list[int]], block: int) -> list[int]:
 def test_blocks_hold_as_many_whole_sentences_of_a_document_as_fit(block: int) -> None:
     rng = np.random.default_rng(block)
     for documents, sentences, mean in [(1, 400, 6), (300, 5, 9), (80, 40, 3), (1, 1, 1), (3, 2, 700), (70, 1, 20)]:
-        made = [(rng.geometric(1 / mean, sentences)).tolist() for _ in range(documents)]
-        assert block_starts(texts_of(made), block).tolist() == plain_starts(made, block)
+        tolists = [(rng.geometric(1 / mean, sentences)).tolist() for _ in range(documents)]
+        assert block_starts(texts_of(tolists), block).tolist() == plain_starts(tolists, block)
 
 
 def test_a_long_sentence_is_cut_and_its_rest_goes_on_with_the_next() -> None:
@@ -60,16 +60,16 @@ def test_a_shard_gives_back_what_was_put_in(n_vocab: int) -> None:
         documents.append(("val" if k % 5 == 2 else "train", lengths, tokens))
         writer.add(documents[-1][0], lengths, tokens, 10)  # type: ignore[arg-type]
     data = writer.pack()
-    counts = {part: writer.counts(part) for part in ("train", "val")}
+    counts = {section: writer.counts(section) for section in ("train", "val")}
     assert len(data) == shard_size(n_vocab, counts["train"], counts["val"])
     assert token_type(n_vocab).itemsize == (2 if n_vocab == 65_536 else 4)
-    for part in ("train", "val"):
-        mine = [(lengths, tokens) for where, lengths, tokens in documents if where == part]
-        texts = unpack(data, part, n_vocab, counts["train"], counts["val"])
+    for section in ("train", "val"):
+        mine = [(lengths, tokens) for folder, lengths, tokens in documents if folder == section]
+        texts = unpack(data, section, n_vocab, counts["train"], counts["val"])
         assert texts.tokens.tolist() == np.concatenate([tokens for _, tokens in mine]).tolist()
         lengths = np.concatenate([lengths for lengths, _ in mine])
         assert np.diff(texts.sentence_ends, prepend=0).tolist() == lengths.tolist()
         assert np.diff(texts.document_ends, prepend=0).tolist() == [len(lengths) for lengths, _ in mine]
-        assert (counts[part].documents, counts[part].text_bytes) == (len(mine), 10 * len(mine))
-        assert counts[part].long_sentences == int((lengths > 512).sum()) > 0
-        assert counts[part].blocks == len(plain_starts([lengths.tolist() for lengths, _ in mine], 512))
+        assert (counts[section].documents, counts[section].text_bytes) == (len(mine), 10 * len(mine))
+        assert counts[section].long_sentences == int((lengths > 512).sum()) > 0
+        assert counts[section].blocks == len(plain_starts([lengths.tolist() for lengths, _ in mine], 512))

@@ -118,8 +118,8 @@ def test_all_forms_of_the_files_are_the_same_tokenizer(gpt2: Path, tmp_path: Pat
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "tokenizer.json").write_text(first.to_json())
     others = [openai, read_tokenizer(tmp_path / "saved"), read_tokenizer(tmp_path / "own")]
-    assert {one.sha256 for one in [first, *others]} == {first.sha256}
-    assert {one.n_vocab for one in others} == {50265}
+    assert {other.sha256 for other in [first, *others]} == {first.sha256}
+    assert {other.n_vocab for other in others} == {50265}
     older = json.loads(first.to_json())
     older["model"]["merges"] = [" ".join(pair) for pair in older["model"]["merges"]]
     (tmp_path / "own" / "tokenizer.json").write_text(json.dumps(older))
@@ -223,9 +223,11 @@ def test_a_trained_encoding_has_the_size_asked_for_and_is_the_same_in_another_pr
 
 
 def test_a_text_too_short_for_an_encoding_says_how_many_tokens_it_gives() -> None:
-    with pytest.raises(TooFewPairsError, match=r"^the text is too short for 1000 byte-pair tokens: 258 are") as found:
+    with pytest.raises(
+        TooFewPairsError, match=r"^the text is too short for 1000 byte-pair tokens: 258 are"
+    ) as raises_result:
         train_bpe(["abc"], 1000)
-    assert found.value.most == pickle.loads(pickle.dumps(found.value)).most == 258
+    assert raises_result.value.most == pickle.loads(pickle.dumps(raises_result.value)).most == 258
     with pytest.raises(InputError, match="at least 256"):
         train_bpe(TOPICS, 255)
 
@@ -248,10 +250,10 @@ def words_of(tokenizer: Tokenizer, tables: Tables, sentence: str) -> list[str]:
 def test_words_are_what_stands_between_white_space(small: Tokenizer, tables: Tables) -> None:
     checked = 0
     for sentence in (sentence for text in TOPICS for sentence in split_sentences(text.strip())):
-        words = words_of(small, tables, sentence)
-        assert "".join(words) == sentence
-        assert [word.strip() for word in words] == sentence.split()
-        checked += len(words)
+        words_of_result = words_of(small, tables, sentence)
+        assert "".join(words_of_result) == sentence
+        assert [token.strip() for token in words_of_result] == sentence.split()
+        checked += len(words_of_result)
     assert checked > 50_000
 
 

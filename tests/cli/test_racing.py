@@ -48,7 +48,7 @@ def verify(call: Call, results: Path, *options: object, code: int | None = None)
 def bought(call: Call, results: Path) -> list[tuple[str, str]]:
     """Return lr and seed of the runs that would be submitted."""
     out = call("verify-optimum", "--dry-run", "--results", results, code=None).out
-    return re.findall(r"^\w+ +submit .* (2\^\S+) +2\^-2 +(\d+) +missing", out, re.MULTILINE)
+    return re.findall(r"^\w+ +submit .* (2\^\S+) \(\S+\) +2\^-2 \(0.25\) +(\d+) +missing", out, re.MULTILINE)
 
 
 def specs(results: Path) -> list[RunSpec]:

@@ -46,13 +46,13 @@ def made(results: Path, base: RunSpec, proposed: int = 4) -> Study:
 
 def test_runs_that_improved_are_listed_with_their_proposals(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = shown(results, made(results, digits_spec(None)), monkeypatch)
-    title, head, *rows = (line.split() for line in messages.splitlines() if line)
-    assert " ".join(title) == "vit-digits standard: best_loss 0.4 in the best of 5 runs, 4 of them suggested"
+    title, head, *rows = (re.split(r"\s{2,}", line.strip()) for line in messages.splitlines() if line)
+    assert title == ["vit-digits standard: best_loss 0.4 in the best of 5 runs, 4 of them suggested"]
     assert head == ["run", "proposal", "lr", "wd", "seed", "best_loss"]
     assert rows == [
-        ["1", "1", "2^-6", "2^-1", "0", "0.9"],
-        ["3", "3", "2^-7", "2^-1", "0", "0.5"],
-        ["5", "2^-6", "2^-2", "0", "0.4"],
+        ["1", "1", "2^-6 (0.015625)", "2^-1 (0.5)", "0", "0.9"],
+        ["3", "3", "2^-7 (0.0078125)", "2^-1 (0.5)", "0", "0.5"],
+        ["5", "2^-6 (0.015625)", "2^-2 (0.25)", "0", "0.4"],
     ]
 
 

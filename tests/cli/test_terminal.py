@@ -63,8 +63,8 @@ def test_lr_and_wd_are_powers_of_two_in_every_table(
             re.split(r"\s*\| | \|$|\s{2,}", line.strip()) for line in call(*cases, "--format", form).out.splitlines()
         )
         values = {row[head.index(name)] for row in rows if "---" not in row[1:2] for name in ("lr", "wd")}
-        assert "2^-2" in values
-        assert {value for value in values if not re.fullmatch(r"2\^-[1-4]", value)} == set(), form
+        assert "2^-2 (0.25)" in values
+        assert values <= {"2^-1 (0.5)", "2^-2 (0.25)", "2^-3 (0.125)", "2^-4 (0.0625)"}, form
     (first, *_) = csv.DictReader(io.StringIO(call(*cases, "--format", "csv").out))
     assert {first["lr"], first["wd"]} <= {"0.0625", "0.125", "0.25"}, "programs read numbers"
 
@@ -74,7 +74,7 @@ def test_lr_and_wd_are_powers_of_two_where_they_are_shown_otherwise(
 ) -> None:
     spec = request_sweep("w8")[1]
     out = call("show", spec.run_id, "--all", "--results", results).out
-    assert re.findall(r"^(?:spec\.)?[lw][rd] +(\S+)$", out, re.MULTILINE) == ["2^-2"] * 4
+    assert re.findall(r"^(?:spec\.)?[lw][rd] +(\S+ \S+)$", out, re.MULTILINE) == ["2^-2 (0.25)"] * 4
     attempt = RunDir.create(results, other := spec.with_point(0.125, 0.0, 3)).claim({}, after=0)
     assert attempt
     attempt.record_failure("error", "RuntimeError: out of luck")

@@ -241,30 +241,30 @@ def test_damaged_parts_of_a_submission_count_as_absent(on_slurm: Any, content: d
     (key,) = content
     assert not getattr(submission, key)
     assert submission.live_workers() == []
-    assert submission.task_of(RUNS[3]) == 3
+    assert submission.task_index(RUNS[3]) == 3
 
 
 @pytest.mark.parametrize("per_job", [1, 2, 3, 7, 10])
 def test_each_run_belongs_to_one_task_in_order(on_slurm: Any, per_job: int) -> None:
     submission = on_slurm(profile={"runs_per_job": per_job})
-    tasks = [submission.runs_of(index) for index in range(-(-7 // per_job))]
+    tasks = [submission.task_runs(index) for index in range(-(-7 // per_job))]
     assert [run for task in tasks for run in task] == RUNS
-    assert [submission.task_of(run) for run in RUNS] == [index for index, task in enumerate(tasks) for _ in task]
+    assert [submission.task_index(run) for run in RUNS] == [index for index, task in enumerate(tasks) for _ in task]
     assert all(len(task) == per_job for task in tasks[:-1])
-    assert submission.runs_of(len(tasks)) == ()
+    assert submission.task_runs(len(tasks)) == ()
 
 
 @pytest.mark.parametrize("per_job", [0, -1, None, "2", 1.5])
 def test_a_damaged_number_of_runs_per_job_counts_as_one(on_slurm: Any, per_job: object) -> None:
-    assert on_slurm(profile={"runs_per_job": per_job}).runs_of(2) == (RUNS[2],)
+    assert on_slurm(profile={"runs_per_job": per_job}).task_runs(2) == (RUNS[2],)
 
 
 def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(on_slurm: Any) -> None:
     submission = on_slurm()
-    assert submission.array() is None
-    submission.record("12")
-    submission.record("13")
-    assert submission.array() == read_submission(submission.path).array_id() == "12"
+    assert submission.array_id() is None
+    submission.record_array("12")
+    submission.record_array("13")
+    assert submission.array_id() == read_submission(submission.path).array_id() == "12"
     assert [path.name for path in submission.path.glob(".*")] == [], "nothing is left behind"
 
 
@@ -274,7 +274,7 @@ def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(on_s
 def test_a_damaged_number_of_the_array_is_none(on_slurm: Any, damage: str) -> None:
     submission = on_slurm()
     (submission.path / "job.json").write_text(damage)
-    assert submission.array() is None
+    assert submission.array_id() is None
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"workers": 3}', '{"workers": null}'])
@@ -295,11 +295,11 @@ def test_a_submission_is_being_made_until_its_number_is_known_or_its_command_giv
     on_slurm: Any, submitter: Process | None, life: Life
 ) -> None:
     submission = on_slurm(submitter=submitter)
-    assert submission.being_submitted() == life
-    submission.record_silence()
-    assert submission.being_submitted() == "dead"
+    assert submission.submitter_life() == life
+    submission.record_unanswered()
+    assert submission.submitter_life() == "dead"
     submission = on_slurm(submitter=submitter, array="12")
-    assert submission.being_submitted() == "dead"
+    assert submission.submitter_life() == "dead"
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,10 @@ def test_where_data_are_may_be_left_to_the_workers(on_slurm: Any) -> None:
 
 def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
     submission = on_slurm()
-    assert submission.last_words() == f"no output, as if killed (all output: {submission.path})"
+    assert submission.last_output() == f"no output, as if killed (all output: {submission.path})"
     log = submission.path / "12_0_0_log.out"
     log.write_text("starting\nno GPU here\nsrun: error: n1: task 0: Exited\nslurmstepd: error: x\n\n")
-    assert submission.last_words() == f"no GPU here (full output: {log})"
+    assert submission.last_output() == f"no GPU here (full output: {log})"
 
 
 # --- what is cleaned up ---------------------------------------------------------------------------------------------

@@ -455,7 +455,7 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
         assert evaluate(study, runs).resolve_point(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
         assert evaluate(study, runs).resolve_point(parse_point(str(point).strip("()"), "--at")) == point
     with pytest.raises(
-        InputError, match=r"--at: lr 0\.007891 is no point of vit-digits standard; the nearest is 2\^-7"
+        InputError, match=r"--at: lr 0\.007890625 is no point of vit-digits standard; the nearest is 2\^-7"
     ):
         evaluate(study, runs).resolve_point(Point(CENTRE.lr * 1.01, CENTRE.wd))
 

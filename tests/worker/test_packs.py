@@ -305,8 +305,8 @@ def make_worker(results: Path) -> Callable[..., Worker]:
         slots = [{"name": f"cpu-{number}"} for number in range(workers)]
         plain = LocalProfile(**profile).model_dump(mode="json")
         submission = Submission(results / "jobs" / "a", "local", (), plain, None, "", {}, slots, "", "", "")
-        control: Any = SimpleNamespace(told="", heed=lambda stop: None)
-        return Worker(submission, Slot("cpu-0", "cpu", None, 1), runs, control)
+        stop_source: Any = SimpleNamespace(stop_reason="", record_stop=lambda stop: None)
+        return Worker(submission, Slot("cpu-0", "cpu", None, 1), runs, stop_source)
 
     return make
 

@@ -82,7 +82,7 @@ def test_lr_and_wd_are_powers_of_two_where_they_are_shown_otherwise(
     (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
     assert re.search(r"2\^-3 +0 +3 ", console.file.getvalue())
     result = call("verify-optimum", "--at", "2^-1,2^-2", "--dry-run", "--results", results, code=1)
-    assert re.search(r"refuted .*means +2\^-1 +2\^-2", result.out)
+    assert re.search(r"refuted .*means +2\^-1 \(0.5\) +2\^-2 \(0.25\)", result.out)
     output = call("verify-optimum", "--at", "2^-1.5,2^-2", "--dry-run", "--results", results, code=2)
     assert "--at: lr 2^-1.5 is no point of w8 standard; the nearest is 2^-" in output.err
 

@@ -32,7 +32,7 @@ Build = Callable[[RunSpec, torch.device, bool], Trainer]
 def trainer(
     spec: RunSpec, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> Trainer:
-    model.draws = getattr(model, "draws", False)  # other libraries' models do not say
+    model.draws_randomly = getattr(model, "draws_randomly", False)  # other libraries' models do not say
     created = Trainer(spec, model, optimizer, device, BatchShare(spec.batch_size))
     created.task = task
     return created

@@ -124,8 +124,8 @@ ACTIONS: dict[str, Callable[..., Any]] = {
     "beat": _beat,
     "owner": lambda run, memory, hearts, number: run.attempt(number).host(),
     "liveness": lambda run, memory, hearts, number: run.attempt(number).liveness(),
-    "pulse": lambda run, memory, hearts, number: memory.pulse(run.attempt(number)),
-    "superseded": lambda run, memory, hearts, number: run.attempt(number).superseded(),
+    "pulse": lambda run, memory, hearts, number: memory.heartbeat_life(run.attempt(number)),
+    "superseded": lambda run, memory, hearts, number: run.attempt(number).is_superseded(),
     "state": lambda run, memory, hearts: run.status().state,
     "result": lambda run, memory, hearts: (run.result() or {}).get("score"),
 }

@@ -32,7 +32,7 @@ def test_each_strategy_has_its_own_next_step(sample: Made) -> None:
 
 
 def test_one_command_is_for_all_where_it_is_the_same(sample: Made) -> None:
-    steps_result = steps(sample, verdict="optimal", fresh={}, stuck=())
+    steps_result = steps(sample, verdict="optimal", fresh_scores={}, blocked_run_ids=())
     assert {step.command for step in steps_result.values()} == {"ettsweep seeds --sweep w --follow"}
 
 
@@ -78,4 +78,4 @@ def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Pat
     ],
 )
 def test_other_verdicts(sample: Made, verdict: str, command: str) -> None:
-    assert {step.command for step in steps(sample, verdict=verdict, stuck=()).values()} == {command}
+    assert {step.command for step in steps(sample, verdict=verdict, blocked_run_ids=()).values()} == {command}

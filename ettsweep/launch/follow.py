@@ -80,7 +80,7 @@ class SubmitResult:
         plan: what was submitted, or would be in a dry run; if it was followed, what is left of it.
         context: the context that it was carried out in.
         folders: the submissions, if it was not followed.
-        scripts: what a dry run would pass to sbatch.
+        batch_scripts: what a dry run would pass to sbatch.
     """
 
     plan: Plan

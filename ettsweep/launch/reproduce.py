@@ -31,7 +31,7 @@ class Reproduction:
     Attributes:
         command: shell command that trains the run.
         commit: git commit of the code that trained it; None if not recorded.
-        differs: a line for each fact that is different on this machine.
+        differences: a line for each fact that is different on this machine.
         notes: what else the user should know.
     """
 

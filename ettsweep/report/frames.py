@@ -114,7 +114,7 @@ def _lattice_steps(study: Study, origin: Point, point: Point) -> tuple[float | N
     if wd0 != wd and math.inf in (-wd0, -wd):  # wd 0 is infinitely many steps away
         return None, None
     i, j = round((lr - lr0) / lr_step), round((wd - wd0) / wd_step) if wd0 != wd else 0
-    # `snap` tolerates rounding in lr and wd; a point between two positions does not come back.
+    # `snap_point` tolerates rounding in lr and wd; a point between two positions does not come back.
     is_on_lattice = snap_point(origin.moved(i * lr_step, j * wd_step), [point]) == point
     return (i, j) if is_on_lattice else (None, None)
 

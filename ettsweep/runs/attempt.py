@@ -50,8 +50,8 @@ class AttemptProgress(NamedTuple):
 
     Attributes:
         progress: fraction of the steps done, 0 to 1.
-        left_s: wall-clock seconds until the run is finished.
-        slot_left_s: the run's share of these seconds; less than `left_s` where its worker trains several runs at once.
+        remaining_s: wall-clock seconds until the run is finished.
+        remaining_slot_s: the run's share of these seconds; less than `left_s` where its worker trains several runs at once.
     """
 
     progress: float
@@ -330,7 +330,7 @@ class Attempt:
         return self.retried_path.exists()
 
     def log_text(self) -> str:
-        """Return the log of the attempt, followed by `ending`."""
+        """Return the log of the attempt, followed by `log_footer`."""
         try:
             text = self.log_path.read_text(errors="replace")
         except OSError:

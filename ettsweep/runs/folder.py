@@ -361,7 +361,7 @@ class RunDir:
 def _lost_attempts(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
     """Yield the lost attempts since the last one that ended in another way; `attempts` are the latest first.
 
-    None if the latest saved a checkpoint: then the run makes progress however often its workers die.
+    Nothing is yielded if the latest saved a checkpoint: then the run makes progress however often its workers die.
     """
     if attempts and attempts[0].has_checkpoint():
         return

@@ -46,10 +46,10 @@ class Status:
     Attributes:
         reason: why it is in this state, for people.
         progress: fraction of the steps done, 0 to 1; 1 for all finished runs, diverged ones too.
-        where: node or host that trains it.
+        host: node or host that trains it.
         job: the scheduler's id of the job that trains it, or is going to.
-        left_s: seconds until it is finished, at the rate so far.
-        slot_left_s: the run's share of its worker's time until then; less than `left_s` in a pack.
+        remaining_s: seconds until it is finished, at the rate so far.
+        remaining_slot_s: the run's share of its worker's time until then; less than `left_s` in a pack.
         worker: the process that trains it; runs of one pack have the same.
         slot: name of the worker's slot.
     """
@@ -74,7 +74,7 @@ class Owner:
 
     Attributes:
         life: of its process: `alive`, `dead` or `unknown`.
-        where: node or host.
+        host: node or host.
         reason: why it is unknown.
     """
 
@@ -115,14 +115,14 @@ class RunFacts:
     """The files in the folder of an unfinished run, parsed; fields are those of the latest attempt.
 
     Attributes:
-        attempted: whether there is an attempt.
+        has_attempt: whether there is an attempt.
         failure: its failure.json.
-        retried: whether `retry` was called after it.
+        is_retried: whether `retry` was called after it.
         progress: fraction of the steps done, 0 to 1.
-        left_s, slot_left_s: as in `Status`.
-        cancelled: whether there is a cancel.json.
+        remaining_s, remaining_slot_s: as in `Status`.
+        is_cancelled: whether there is a cancel.json.
         job: the scheduler's id of the job that made the claim.
-        pruned: step and reason from prune.json; None if there is none.
+        prune_reason: step and reason from prune.json; None if there is none.
         worker, slot: the process that made the claim, and its slot.
     """
 

@@ -44,7 +44,7 @@ class Criterion(StrictModel):
         rule: `bound`: with the given confidence, no neighbour is better than the candidate by more than the margin.
             `paper`: the candidate's mean over the seeds is better than that of each neighbour.
         confidence: probability with which a bound holds.
-        margin: relative to the candidate's loss, or an absolute difference of accuracies; None takes `MARGINS`.
+        margin: relative to the candidate's loss, or an absolute difference of accuracies; None takes `DEFAULT_MARGINS`.
     """
 
     rule: Rule = "bound"

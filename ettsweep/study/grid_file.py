@@ -262,7 +262,7 @@ def load_sweep_spec(
 def make_sweep_spec(
     data: dict[str, Any], path: Path, overrides: Sequence[str] = (), start: Centre | None = None
 ) -> SweepSpec:
-    """Resolve the content of a grid file, which need not exist yet; arguments are those of `load_request`.
+    """Resolve the content of a grid file, which need not exist yet; arguments are those of `load_sweep_spec`.
 
     Raises:
         InputError: all problems of the content, or there is no centre for the optimizer.

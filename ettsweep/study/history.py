@@ -16,8 +16,8 @@ class HistoryEntry:
     Attributes:
         run: the run.
         point: its lattice point.
-        proposal: number of the suggestion that requested it, from 1; None if it was not suggested.
-        best: best score of all runs so far; None while all have diverged.
+        suggestion_number: number of the suggestion that requested it, from 1; None if it was not suggested.
+        best_score: best score of all runs so far; None while all have diverged.
     """
 
     run: Run

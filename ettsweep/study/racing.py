@@ -192,7 +192,7 @@ def next_runs(query: BoundQuery, limit: int) -> list[tuple[Position, int]]:
 
 
 def runs_needed(query: BoundQuery) -> int | None:
-    """Return the predicted number of further runs that would answer a query; None if more than `MOST`.
+    """Return the predicted number of further runs that would answer a query; None if more than `MAX_NEEDED_RUNS`.
 
     To be fast, runs are simulated in batches that grow with their number, up to a sixteenth of it.
     """

@@ -21,11 +21,11 @@ class Study:
         base: the run at the centre with the first seed.
         lr, wd: ranges and steps of the lattice.
         seeds: seeds of each grid point.
-        points: points of grids, each requested with all seeds.
+        grid_points: points of grids, each requested with all seeds.
         sweep: name of the sweep; empty before it has one.
         criterion: the rule by which its verdict is given.
         box: two opposite corners of the ranges in which samplers suggest points; empty without a sampler.
-        proposed: points that samplers suggested, in order.
+        suggested_points: points that samplers suggested, in order.
         start: point from which the sampler started; None before it did.
     """
 

@@ -118,7 +118,7 @@ def split_exclusive_runs(
     exclusive_runs = []
     for run in runs:
         users = [study for study in other_studies.get(run.family, ()) if study.requests(run.point, run.spec.seed)]
-        # A run that nobody requests belongs to all sweeps on whose lattice it lies, as in `holders`.
+        # A run that nobody requests belongs to all sweeps on whose lattice it lies, as in `run_sweeps`.
         if not users and not any(study.requests(run.point, run.spec.seed) for study in own_studies.get(run.family, ())):
             users = [study for study in other_studies.get(run.family, ()) if study.is_on_lattice(run.point)]
         shared_counts.update({study.sweep for study in users})

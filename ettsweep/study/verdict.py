@@ -55,14 +55,14 @@ class Bound:
     Attributes:
         value: with the given confidence, no neighbour is better by more than this; None if the noise is unknown.
         confidence, margin: of the sweep's criterion.
-        best: posterior probability that the candidate beats all its neighbours.
+        best_probability: posterior probability that the candidate beats all its neighbours.
         differences: by how much each neighbour is worse, in their order; None if it diverged.
         noise: estimate of the noise of one run.
         caveat: reason for comparing pairs of points without a surface; empty if a surface is used.
         plateau: other points that, with the given confidence, are worse than the candidate by at most the margin.
         recommended: the central one of the candidate and the plateau.
         paper: verdict of the paper's rule on the candidate; None if it lacks scores.
-        more: estimate of the further runs needed; None if none are, or more than `MOST`.
+        further_runs: estimate of the further runs needed; None if none are, or more than `MAX_NEEDED_RUNS`.
         posterior: the posterior behind all these numbers; None in examples made by hand.
     """
 
@@ -86,7 +86,7 @@ class Bound:
 
     @property
     def needed_runs(self) -> int:
-        """Estimate of the further runs needed; `MOST` means at least so many, and 0 also that there is no bound."""
+        """Estimate of the further runs needed; `MAX_NEEDED_RUNS` means at least so many, and 0 also that there is no bound."""
         return (self.further_runs or MAX_NEEDED_RUNS) if self.is_too_wide else 0
 
 
@@ -100,11 +100,11 @@ class Verdict:
         reason: what prevents a better verdict, and which command to run, for people.
         candidate: best point of the study; None while no point is finished.
         neighbours: points that it must beat.
-        fresh: scores of reruns of the candidate with other seeds, by seed; they never change the verdict.
+        fresh_scores: scores of reruns of the candidate with other seeds, by seed; they never change the verdict.
         outside: points beyond the requested ranges.
         path: earlier candidates that a climb passed through, in order.
         runs: the finished runs that were compared: of candidate and neighbours, with the seeds that count.
-        stuck: ids of runs that a person must decide about; the reason names the commands.
+        blocked_run_ids: ids of runs that a person must decide about; the reason names the commands.
         bound: bound by the `bound` rule; None until all neighbours have scores.
     """
 

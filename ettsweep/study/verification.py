@@ -132,7 +132,7 @@ class Verification:
     budget: Budget = NO_BUDGET
     notify: Callable[[str], None] | None = None
     confirm: Callable[[str], bool] | None = None
-    estimate_device_s: Callable[[RunIndex, Sequence[PlannedRun]], float | None] = lambda ledger, planned: None
+    estimate_device_s: Callable[[RunIndex, Sequence[PlannedRun]], float | None] = lambda run_index, planned: None
     capacity: int = 1
     follows: bool = False
     suggester: SuggestionSource | None = None
@@ -315,7 +315,7 @@ class Verification:
         return max(0, allowed - waiting)
 
     def _affordable_runs(self, each_s: float, run_index: RunIndex) -> int:
-        """Return how many runs of `each_s` seconds fit into the hours that are left; `MOST` if the time is unknown."""
+        """Return how many runs of `each_s` seconds fit into the hours that are left; `MAX_NEEDED_RUNS` if the time is unknown."""
         assert self.budget.hours is not None  # callers check
         left_s = 3600 * self.budget.hours - self._used_device_s(run_index)
         return 0 if left_s <= 0 else int(left_s / each_s) if each_s else MAX_NEEDED_RUNS

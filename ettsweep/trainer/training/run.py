@@ -237,8 +237,8 @@ def open_task(
         device: receives the batches.
         share: this process's share of each batch.
         settings: give the path of the data and the loader's processes.
-        skipped: called with a line for each sample that is skipped.
-        working: see `LoaderSettings`.
+        warn: called with a line for each sample that is skipped.
+        compute_context: see `LoaderSettings`.
 
     Raises:
         DataMissingError: the data are missing, or are not those of the spec.

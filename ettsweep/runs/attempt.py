@@ -51,7 +51,8 @@ class AttemptProgress(NamedTuple):
     Attributes:
         progress: fraction of the steps done, 0 to 1.
         remaining_s: wall-clock seconds until the run is finished.
-        remaining_slot_s: the run's share of these seconds; less than `left_s` where its worker trains several runs at once.
+        remaining_slot_s: the run's share of these seconds: less than `remaining_s` where its worker trains several runs
+            at once.
     """
 
     progress: float

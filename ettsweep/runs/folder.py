@@ -1,4 +1,4 @@
-"""Run folders: the files through which planner and workers communicate. Only this module and `attempt` write them.
+"""Run folders: the files through which planner and workers communicate. Only `runs/` writes them; log.txt alone is appended by whoever trains.
 
 A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/; code/<digest>/, code snapshots; and
 

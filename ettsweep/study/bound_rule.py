@@ -144,7 +144,7 @@ class BoundRule(StudyState):
                 scores[self.steps(point, candidate)] = scores_by_seed
         if self._origin not in scores:
             return None
-        return fit_posterior(scores, self._origin, loss=self.study.metric.mode == "min")
+        return fit_posterior(scores, self._origin, lower_is_better=self.study.metric.mode == "min")
 
     def _nearby_points(self, candidate: Point) -> list[Point]:
         """Return the points with runs within the fit radius of a candidate, the candidate included."""

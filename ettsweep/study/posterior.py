@@ -152,7 +152,7 @@ class Posterior:
         return [self.positions[i] for i in np.argsort(self.surface.mean, kind="stable")]
 
 
-def fit_posterior(scores: Scores, candidate: Position, *, loss: bool) -> Posterior | None:
+def fit_posterior(scores: Scores, candidate: Position, *, lower_is_better: bool) -> Posterior | None:
     """Fit the posterior to the scores around a candidate.
 
     Losses are fitted in log if that has the higher marginal likelihood. If no smooth surface fits, points are compared
@@ -161,20 +161,20 @@ def fit_posterior(scores: Scores, candidate: Position, *, loss: bool) -> Posteri
     Args:
         scores: finished scores by position and seed.
         candidate: position of the candidate, from which positions are counted.
-        loss: `True` if lower scores are better.
+        lower_is_better: `True` for losses.
 
     Returns:
         None if the candidate has no score or a loss of 0, or no two points share a seed.
     """
-    return _fit_table(_score_table(scores), candidate, loss)
+    return _fit_table(_score_table(scores), candidate, lower_is_better)
 
 
 # Cached: each round judges all studies anew, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
-def _fit_table(table: _Table, candidate: Position, loss: bool) -> Posterior | None:
+def _fit_table(table: _Table, candidate: Position, lower_is_better: bool) -> Posterior | None:
     candidate_scores = [score for position, seeds in table if position == candidate for _, score in seeds]
-    level = abs(float(np.mean(candidate_scores))) if loss and candidate_scores else 1.0
-    fitted = _fit_surface(table, loss)
+    level = abs(float(np.mean(candidate_scores))) if lower_is_better and candidate_scores else 1.0
+    fitted = _fit_surface(table, lower_is_better)
     if fitted is None or not candidate_scores or not level:
         return None
     surface, log = fitted
@@ -187,16 +187,16 @@ def _fit_table(table: _Table, candidate: Position, loss: bool) -> Posterior | No
     return Posterior(positions, seeds, surface, log, level, noise, caveat, misfit)
 
 
-def fit_scores(scores: Scores, *, loss: bool) -> tuple[Surface, float] | None:
+def fit_scores(scores: Scores, *, lower_is_better: bool) -> tuple[Surface, float] | None:
     """Fit a surface to scores of any positions, for a sampler: unlike a verdict's, it need not pass tests of its fit.
 
     Returns:
         The surface, and the size in its units of a share of 1 of the best score; None if no two points share a seed.
     """
-    if (fitted := _fit_surface(_score_table(scores), loss)) is None:
+    if (fitted := _fit_surface(_score_table(scores), lower_is_better)) is None:
         return None
     best = min(fmean(seeds.values()) for seeds in scores.values())
-    return fitted[0], 1.0 if fitted[1] or not loss else abs(best)
+    return fitted[0], 1.0 if fitted[1] or not lower_is_better else abs(best)
 
 
 def _score_table(scores: Scores) -> _Table:
@@ -204,7 +204,7 @@ def _score_table(scores: Scores) -> _Table:
     return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
 
 
-def _fit_surface(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
+def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] | None:
     """Return the surface fitted to scores, and whether to log losses; None if no two points share a seed."""
     values = [score for _, seeds in table for _, score in seeds]
     column = {seed: s for s, seed in enumerate(sorted({seed for _, seeds in table for seed, _ in seeds}))}
@@ -214,11 +214,11 @@ def _fit_surface(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
         for seed, score in seeds:
             y_PS[p, column[seed]], scored_PS[p, column[seed]] = score, 1.0
     # Lower is better within the model, so accuracies are negated.
-    raw = ScoreTable(x_PD, scored_PS, y_PS if loss else -y_PS)
+    raw = ScoreTable(x_PD, scored_PS, y_PS if lower_is_better else -y_PS)
     if raw.dof < 1:
         return None
     surface = fit(raw)
-    if loss and min(values) > 0:
+    if lower_is_better and min(values) > 0:
         logs = ScoreTable(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
         in_log = fit(logs)
         # Likelihoods of y and log y are comparable after the Jacobian of the logarithm: the product of all 1 / y.

@@ -113,7 +113,9 @@ def suggest_by_surface(observations: Observations, limit: int) -> list[LatticePo
         return list(islice((position for position in others if position[0] < lowest), limit))
     if not observations.free:
         return []
-    if (fit_result := fit_scores(_scores_with_diverged(observations), loss=observations.lower_is_better)) is None:
+    if (
+        fit_result := fit_scores(_scores_with_diverged(observations), lower_is_better=observations.lower_is_better)
+    ) is None:
         return list(islice(others, limit))
     fitted, level = fit_result
     shortlist = [

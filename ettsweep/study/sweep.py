@@ -66,7 +66,7 @@ class Sweep:
 
     Attributes:
         name: of the sweep.
-        entries: contents of its files, in order.
+        versions: contents of its files, in order.
     """
 
     name: str

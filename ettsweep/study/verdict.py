@@ -86,7 +86,7 @@ class Bound:
 
     @property
     def needed_runs(self) -> int:
-        """Estimate of the further runs needed; `MAX_NEEDED_RUNS` means at least so many, and 0 also that there is no bound."""
+        """Estimate of the further runs needed, at most `MAX_NEEDED_RUNS`; 0 also if there is no bound."""
         return (self.further_runs or MAX_NEEDED_RUNS) if self.is_too_wide else 0
 
 

@@ -135,7 +135,9 @@ class Judgement:
         return worst_verdict([row.verdict for row in (*self.stages, *self.groups, *self.layers)])
 
 
-def judge(expectations: Expectations, measurements: Sequence[Measurement], heads: int, samples: int) -> Judgement:
+def judge_measurements(
+    expectations: Expectations, measurements: Sequence[Measurement], heads: int, samples: int
+) -> Judgement:
     """Compare measurements with expectations.
 
     Args:

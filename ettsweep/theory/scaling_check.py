@@ -17,7 +17,7 @@ from ettsweep.strategies.strategy import map_point, strategy_name
 from ettsweep.theory.check_plan import CheckPlan
 from ettsweep.theory.expectations import HEAD, Expectations, Prediction
 from ettsweep.theory.exponents import ExponentTest
-from ettsweep.theory.judge import Judgement, judge
+from ettsweep.theory.judge import Judgement, judge_measurements
 from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.measure import activation_changes, measure
 from ettsweep.theory.measurement import Changes, Measurement
@@ -95,7 +95,7 @@ def check_scaling(plan: CheckPlan) -> CheckResult:
             lrs = _learning_rates(plan, probes[0])
             measurements, changes = _train_and_measure(plan, probes, lrs)
         expectations = compute_expectations(plan, probes[0])  # the batch is the same at all widths
-        judgement = judge(expectations, measurements, plan.model.heads, SAMPLES)
+        judgement = judge_measurements(expectations, measurements, plan.model.heads, SAMPLES)
         return CheckResult(
             settings=_settings(plan, lrs),
             about=_describe_check(plan, lrs),

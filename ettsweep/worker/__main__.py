@@ -21,7 +21,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.worker.devices import join_job_group, join_leader_group, prepare_device
 from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.slurm_job import SlurmJob
-from ettsweep.worker.worker import Worker, write_status
+from ettsweep.worker.worker import Worker, write_message
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     lock = lock_slot(slot, submission.results, wait=False)
     if lock is None:  # announce it, so that commands can tell what this worker waits for
-        write_status(submission, slot.name, leaving=False, waits=lock_paths(slot))
+        write_message(submission, slot.name, leaving=False, waits=lock_paths(slot))
         lock = lock_slot(slot, submission.results)  # waits in the kernel, without torch
     assert lock is not None
     try:
@@ -62,12 +62,12 @@ def follow_in_slot(meeting_json: str) -> int:
     """Train the runs that the leader broadcasts, on another device of its slot; return the exit code."""
     stop_source = StopSource()
     device, group = join_leader_group(meeting_json)
-    _follow(group, device, stop_source)
+    _train_for_leader(group, device, stop_source)
     group.leave()
     return 0
 
 
-def _follow(group: "ProcessGroup", device: "torch.device", stop_source: "StopSource") -> None:
+def _train_for_leader(group: "ProcessGroup", device: "torch.device", stop_source: "StopSource") -> None:
     """Train the runs that the leader of a group broadcasts, until it dismisses this process."""
     from ettsweep.trainer.training.run import train_run
     from ettsweep.trainer.training.runtime_settings import broadcast_jobs
@@ -118,9 +118,9 @@ def run_task(folder: Path) -> int:
         device, _ = prepare_device(slot)
         group = join_job_group(device, submission.name)
         if not group.is_leader:
-            write_status(submission, slot.name, job, leaving=False)
-            _follow(group, device, stop_source)
-            write_status(submission, slot.name, job, leaving=True)
+            write_message(submission, slot.name, job, leaving=False)
+            _train_for_leader(group, device, stop_source)
+            write_message(submission, slot.name, job, leaving=True)
             group.leave()
             return 0
     worker = Worker(submission, slot, submission.run_dirs(submission.task_runs(job.index)), stop_source, job, group)

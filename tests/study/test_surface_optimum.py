@@ -26,7 +26,7 @@ def fitted(
     }
     if accuracy:
         scores = {p: {s: 0.9 - y / 10 for s, y in row.items()} for p, row in scores.items()}
-    posterior = fit_posterior(scores, (0.0, 0.0), loss=not accuracy)
+    posterior = fit_posterior(scores, (0.0, 0.0), lower_is_better=not accuracy)
     assert posterior is not None
     return posterior
 

@@ -123,7 +123,7 @@ def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() 
     rng = np.random.default_rng(0)
     product_result = list(product(range(-2, 3), repeat=2))[::2]
     scores = {location: {0: bowl(location) * float(np.exp(rng.normal(0, 0.03)))} for location in product_result}
-    fitted, _ = fit_scores(scores, loss=True) or (None, 0)
+    fitted, _ = fit_scores(scores, lower_is_better=True) or (None, 0)
     assert fitted is not None
     free = [(1, -2), (2, -1), (2, 0), (1, 0), (4, -4)]
     design = _Design(fitted, free)

@@ -1,7 +1,7 @@
 """A finished check whose measurements follow the theory, but for those that a test spoils."""
 
 from ettsweep.runs.spec import ModelSpec
-from ettsweep.theory.judge import judge
+from ettsweep.theory.judge import judge_measurements
 from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.scaling_check import CheckResult, CoordinateCurves
 from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
@@ -32,7 +32,7 @@ def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int 
     """
     expected = expectations(0.0) if model is None else expectations(0.0, model=model)
     measured = [spoil(m) if callable(spoil) else m for m in perfect(expected)]
-    judgement = judge(expected, measured, HEADS, SAMPLES)
+    judgement = judge_measurements(expected, measured, HEADS, SAMPLES)
     return CheckResult(
         settings={"model": "small", "strategy": "ntk", "optimizer": "adamw", "widths": list(WIDTHS)},
         about="small under ntk: 4 heads",

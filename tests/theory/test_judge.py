@@ -11,7 +11,7 @@ from support.perfect import HEADS, SAMPLES, TEXT, expectations, perfect
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.theory.expectations import Expectations, mean_over_positions
 from ettsweep.theory.exponents import ExponentTest
-from ettsweep.theory.judge import Judgement, judge
+from ettsweep.theory.judge import Judgement, judge_measurements
 from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck, Measurement
 
@@ -19,7 +19,7 @@ Spoil = Callable[[Measurement], Measurement]
 
 
 def judged(expected: Expectations, spoil: Spoil = lambda m: m) -> Judgement:
-    return judge(expected, [spoil(m) for m in perfect(expected)], HEADS, SAMPLES)
+    return judge_measurements(expected, [spoil(m) for m in perfect(expected)], HEADS, SAMPLES)
 
 
 def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:

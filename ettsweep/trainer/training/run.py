@@ -227,8 +227,8 @@ def open_task(
     device: torch.device,
     share: BatchShare,
     settings: RuntimeSettings,
-    skipped: Callable[[str], None],
-    working: ComputeContext = contextlib.nullcontext,
+    warn: Callable[[str], None],
+    compute_context: ComputeContext = contextlib.nullcontext,
 ) -> Task:
     """Open the data of a run.
 
@@ -245,7 +245,7 @@ def open_task(
     """
     data = configured_data(spec.task.kind, settings.data)
     check_data(spec.task, spec.model, data)
-    loading = LoaderSettings(settings.loader_workers, settings.corrupt_images, skipped, data, working)
+    loading = LoaderSettings(settings.loader_workers, settings.corrupt_images, warn, data, compute_context)
     task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return task
 

@@ -1,4 +1,4 @@
-"""Run folders: the files through which planner and workers communicate. Only `runs/` writes them; log.txt alone is appended by whoever trains.
+"""Run folders: the files through which planner and workers communicate; only `runs/` writes them, except for log.txt.
 
 A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/; code/<digest>/, code snapshots; and
 

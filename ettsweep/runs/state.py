@@ -49,7 +49,7 @@ class Status:
         host: node or host that trains it.
         job: the scheduler's id of the job that trains it, or is going to.
         remaining_s: seconds until it is finished, at the rate so far.
-        remaining_slot_s: the run's share of its worker's time until then; less than `left_s` in a pack.
+        remaining_slot_s: the run's share of its worker's time until then; less than `remaining_s` in a pack.
         worker: the process that trains it; runs of one pack have the same.
         slot: name of the worker's slot.
     """

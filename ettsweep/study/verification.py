@@ -315,7 +315,7 @@ class Verification:
         return max(0, allowed - waiting)
 
     def _affordable_runs(self, each_s: float, run_index: RunIndex) -> int:
-        """Return how many runs of `each_s` seconds the remaining hours allow; `MAX_NEEDED_RUNS` if times are unknown."""
+        """Return how many runs of `each_s` seconds the remaining hours allow; `MAX_NEEDED_RUNS` if unknown."""
         assert self.budget.hours is not None  # callers check
         left_s = 3600 * self.budget.hours - self._used_device_s(run_index)
         return 0 if left_s <= 0 else int(left_s / each_s) if each_s else MAX_NEEDED_RUNS

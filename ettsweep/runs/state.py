@@ -190,9 +190,9 @@ def unfinished_status(
     return _waiting_status(facts, job_status() or Status(State.INTERRUPTED))
 
 
-def _waiting_status(facts: RunFacts, prospect: Status) -> Status:
+def _waiting_status(facts: RunFacts, job_status: Status) -> Status:
     """Return the status of a run that nobody trains and that may be trained, given the status of its job."""
-    state, reason = prospect.state, prospect.reason
+    state, reason = job_status.state, job_status.reason
     if state in (State.QUEUED, State.HELD):
         reason = "; ".join(filter(None, ["to be resumed" if facts.has_attempt else "", reason]))
     elif state in (State.INTERRUPTED, State.FAILED) and not facts.has_attempt:
@@ -200,7 +200,7 @@ def _waiting_status(facts: RunFacts, prospect: Status) -> Status:
     elif state is State.INTERRUPTED:
         recorded = str((facts.failure or {}).get("reason", ""))
         reason = reason or recorded or "its worker died"  # the scheduler knows best why it ended a job
-    return replace(prospect, state=state, reason=reason, progress=facts.progress)
+    return replace(job_status, state=state, reason=reason, progress=facts.progress)
 
 
 def count_consecutive_lost(lost: Iterable[LostAttempt]) -> int:

@@ -106,7 +106,7 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
 
 
 WAYS = ("climb", "factorial", *SAMPLERS)
-"""How a sweep may be searched before it is verified: by nothing but the climb, by all points, or by a proposer."""
+"""How a sweep may be searched before it is verified: by nothing but the climb, by all points, or by a sampler."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Way:
 
     Attributes:
         name: one of `WAYS`.
-        trials: points that a proposer may name; None for its default.
+        trials: points that a sampler may suggest; None for its default.
         off: steps from the best place at which it starts; None: at the centre of its world.
         start: the place at which it starts, whatever `off` says.
     """
@@ -163,7 +163,7 @@ def simulate(
 ) -> Outcome:
     """Run a sweep: what was asked for, then all rounds until its verdict stands, with some runs at a time.
 
-    Where it is searched, a proposer has named its points before.
+    Where it is searched, a sampler has suggested its points before.
     """
     rank = {seed: number for number, seed in enumerate(seed_order(study))}
     asking = Verification([study], budget=budget, capacity=slots, follows=True, suggester=searching)

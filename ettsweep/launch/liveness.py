@@ -104,7 +104,7 @@ class SchedulerLiveness:
         hidden = slurm.hides_jobs_of_others() or user not in slurm.known_users([str(user)])
         return f"SLURM does not show the jobs of user {user} here" if hidden else ""
 
-    # --- prospects --------------------------------------------------------------------------------------------------
+    # --- jobs of runs -----------------------------------------------------------------------------------------------
 
     def job_status(self, run_id: str) -> Status | None:
         """Return the status of a run that nobody trains, from the submissions that list it; None if none says anything.

@@ -28,7 +28,7 @@ class MetricLogger:
         self._name, self._put, self._finish, self._warn = name, put, finish, warn
         self._lines: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
         # A daemon: a server that hangs must not keep the process from exiting.
-        self._thread = threading.Thread(target=self._serve, name=f"sink {name}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"metric logger {name}", daemon=True)
         self._thread.start()
 
     def write(self, line: Json) -> None:

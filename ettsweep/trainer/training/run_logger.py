@@ -41,9 +41,9 @@ class RunLogger:
         self.history.extend(lines)
         if self._writes and lines:
             self._attempt.append(self._attempt.metrics_path, lines)
-            for sink in self.metric_loggers:
+            for logger in self.metric_loggers:
                 for line in lines:
-                    sink.write(line)
+                    logger.write(line)
 
     def timing(self, line: Json) -> None:
         """Append a line to timings.jsonl."""
@@ -93,5 +93,5 @@ class RunLogger:
 
     def close(self) -> None:
         """Close the metric loggers, which may wait for their servers."""
-        for sink in self.metric_loggers:
-            sink.close()
+        for logger in self.metric_loggers:
+            logger.close()

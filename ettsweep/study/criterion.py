@@ -29,11 +29,18 @@ def _parse_share(value: object) -> object:
     return share
 
 
+def _parse_confidence(value: object) -> object:
+    # 95 means 95%, but 1.2 does not mean 1.2%: no confidence is that low.
+    if isinstance(value, int | float) and 1 <= value <= 50:
+        raise ValueError(f"a confidence between 50% and 100% is expected, such as 0.95 or 95%, got {value:g}")
+    return _parse_share(value)
+
+
 def _format_percent(share: float) -> str:
     return f"{100 * share:.10g}%"
 
 
-Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(_parse_share)]
+Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(_parse_confidence)]
 Margin = Annotated[NonNegative, BeforeValidator(_parse_share)]
 
 

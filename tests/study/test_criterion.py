@@ -69,6 +69,10 @@ def test_a_grid_file_states_as_much_as_it_wants(
         ({"margin": "0.2 points"}, "criterion.margin: a share such as 0.02 or 2% is expected, got '0.2 points'"),
         ({"margin": True}, "criterion.margin: input should be a valid number, got True"),
         ({"confidence": 95}, "criterion.confidence: 95 is 9500%; for 95% write 95% or 0.95"),
+        (
+            {"confidence": 1.2},
+            "criterion.confidence: a confidence between 50% and 100% is expected, such as 0.95 or 95%, got 1.2",
+        ),
         ({"confidence": 0.5}, "criterion.confidence: input should be greater than 0.5, got 0.5"),
         ({"confidence": "100%"}, "criterion.confidence: input should be less than 1, got 1.0"),
         ({"rule": "papr"}, "criterion.rule: input should be 'bound' or 'paper', got 'papr'"),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
@@ -30,9 +31,12 @@ def _parse_share(value: object) -> object:
 
 
 def _parse_confidence(value: object) -> object:
-    # 95 means 95%, but 1.2 does not mean 1.2%: no confidence is that low.
-    if isinstance(value, int | float) and 1 <= value <= 50:
-        raise ValueError(f"a confidence between 50% and 100% is expected, such as 0.95 or 95%, got {value:g}")
+    number = math.nan if isinstance(value, bool) else value
+    with suppress(ValueError):
+        number = float(value) if isinstance(value, str) else number
+    # 95 probably means 95%, but 1.2 cannot mean 1.2%: no confidence is that low.
+    if isinstance(number, int | float) and 1 <= number <= 50:
+        raise ValueError(f"a confidence between 50% and 100% is expected, such as 0.95 or 95%, got {number:g}")
     return _parse_share(value)
 
 

@@ -255,7 +255,7 @@ def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             wait_for(lambda: not workers(results, cut_off), "the older copy to leave")
-            assert "superseded" in older.log()
+            assert "superseded" in older.log_text()
             assert older.failure() is not None
             rows = look(results, "queued", "running")
             assert rows[older.run.name]["where"] == node_of(newer)

@@ -88,7 +88,7 @@ if PLACES and TASK and RANK and LIFE < LIVES:
     if "saved" in places:
         from ettsweep.launch import slurm
         around(slurm, "requeue", before="saved")
-        around(slurm, "preempted", before="saved")
+        around(slurm, "is_being_preempted", before="saved")
 '''.replace("HELD_STEP", str(HELD_STEP))
 """sitecustomize.py of a held worker."""
 

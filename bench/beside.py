@@ -69,10 +69,10 @@ def lattice(runs: int) -> tuple[list[str], list[str]]:
     return specs, [*options, "--seeds", ",".join(map(str, range(seeds)))]
 
 
-def command(way: str, grid: Sequence[str], python: str) -> list[str]:
-    if way in OTHERS:
-        return [python, "-c", f"from bench.others import drive; drive({way!r})"]
-    settings = ("devices=cpu", f"slots={AT_ONCE}", "threads=1", *LAUNCH[way])
+def command(method: str, grid: Sequence[str], python: str) -> list[str]:
+    if method in OTHERS:
+        return [python, "-c", f"from bench.others import drive; drive({method!r})"]
+    settings = ("devices=cpu", f"slots={AT_ONCE}", "threads=1", *LAUNCH[method])
     launch = [section for setting in settings for section in ("--launch-set", setting)]
     model = ["--model", "vit-digits", "--strategy", "standard"]
     return [ETTSWEEP, "grid", *model, *grid, *launch, "--results", "results", "--follow"]
@@ -89,7 +89,7 @@ def environment(folder: Path) -> dict[str, str]:
 # --- what it takes --------------------------------------------------------------------------------------------------
 
 
-def measure(words: Sequence[str], folder: Path, timeout_s: float) -> Row:
+def measure(message: Sequence[str], folder: Path, timeout_s: float) -> Row:
     """Return the wall seconds of a command, and the CPU seconds of it and of all that it has started.
 
     Processes whose parents end become children of this one, which waits for them. Ray's raylet has the kernel forget
@@ -104,7 +104,7 @@ def measure(words: Sequence[str], folder: Path, timeout_s: float) -> Row:
         try:
             with (folder / "log.txt").open("wb") as log:  # a pipe would be open for as long as what is left behind
                 files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-                subprocess.run(words, check=True, timeout=timeout_s, cwd=folder, env=environment(folder), **files)
+                subprocess.run(message, check=True, timeout=timeout_s, cwd=folder, env=environment(folder), **files)
             wall_s = time.perf_counter() - began_s
         finally:
             reap()
@@ -118,7 +118,7 @@ def children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def watch(over: threading.Event, seen: dict[tuple[str, str], int]) -> None:
+def watch(over: threading.Event, observed: dict[tuple[str, str], int]) -> None:
     """Keep the CPU time of each process below this one, by number and start, as it was last seen."""
     me = str(os.getpid())
     while not over.wait(LOOK_S):
@@ -128,7 +128,7 @@ def watch(over: threading.Event, seen: dict[tuple[str, str], int]) -> None:
             while above in stats and above != me:
                 above = stats[above][1]
             if above == me != pid:
-                seen[pid, fields[19]] = int(fields[11]) + int(fields[12])
+                observed[pid, fields[19]] = int(fields[11]) + int(fields[12])
 
 
 def process_stats() -> Iterator[tuple[str, list[str]]]:
@@ -167,12 +167,12 @@ def found_in(folder: Path) -> tuple[Found, Row]:
     return {row["run"]: (row["best_accuracy"], row["best_loss"]) for row in rows}, packed
 
 
-def agreement(found: Found, first: Found) -> Row:
+def agreement(result: Found, first: Found) -> Row:
     """Return of how many runs the best metrics are those of the first way, and by how much a loss is off at most."""
-    if found.keys() != first.keys():
+    if result.keys() != first.keys():
         return {"same bits": "other runs"}
-    same = sum(found[run] == best for run, best in first.items())
-    losses = [(found[run][1], loss) for run, (_, loss) in first.items()]
+    same = sum(result[run] == best for run, best in first.items())
+    losses = [(result[run][1], loss) for run, (_, loss) in first.items()]
     off = max((abs(a / b - 1) for a, b in losses if a is not None and b is not None), default=math.nan)
     return {"same bits": f"{same} of {len(first)}", "loss off by": off}
 

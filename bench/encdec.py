@@ -129,19 +129,19 @@ def _measure(
     return {"model": name, **turns.measure(builds, spec, device, compiled, count, "tokens", spec.model.tokens)}
 
 
-def rows(asked: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+def rows(requested: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
     on_gpu = device.type == "cuda"
-    beside, single = ("encdec-tiny", "encdec-small") if asked.small else ("bart-large", "r2c2")
-    small_set, number = ([2], [2]) if asked.small else ([8, 16, 32, 64], [8, 16, 32])
+    beside, single = ("encdec-tiny", "encdec-small") if requested.small else ("bart-large", "r2c2")
+    small_set, number = ([2], [2]) if requested.small else ([8, 16, 32, 64], [8, 16, 32])
     for precision, compiled in settings(device):
         text = f"{precision}, {'compiled' if compiled else 'eager'}"
-        sizes = asked.batch_sizes or (small_set if on_gpu else [1])
-        count = asked.turns or (turns.TURNS if on_gpu else 4)
+        sizes = requested.batch_sizes or (small_set if on_gpu else [1])
+        count = requested.turns or (turns.TURNS if on_gpu else 4)
         yield from fitting(sizes, partial(measure, beside, device, precision, compiled, count), f"{beside}, {text}")
-        if on_gpu or asked.small:
+        if on_gpu or requested.small:
             partial_result = partial(measure_alone, single, device, precision, compiled)
-            yield from fitting(asked.batch_sizes or number, partial_result, f"{single}, {text}")
+            yield from fitting(requested.batch_sizes or number, partial_result, f"{single}, {text}")
 
 
 def main() -> None:

@@ -160,7 +160,7 @@ def children() -> list[int]:
     return collected
 
 
-def run(wanted: Sequence[Item], out: Path, deadline_s: float, small: bool) -> None:
+def run(expected: Sequence[Item], out: Path, deadline_s: float, small: bool) -> None:
     """Measure items until the time is up, and append a line for each.
 
     An item for which the time did not suffice leaves none: another call measures it.
@@ -170,10 +170,10 @@ def run(wanted: Sequence[Item], out: Path, deadline_s: float, small: bool) -> No
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     limit_spinning()  # as workers do, before torch is imported
     with tempfile.TemporaryDirectory(prefix="ettsweep-gpu-", ignore_cleanup_errors=True) as name:
-        for result, item in enumerate(wanted):
+        for result, item in enumerate(expected):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                print(f"the time is up: {len(wanted) - result} items are left for another call")
+                print(f"the time is up: {len(expected) - result} items are left for another call")
                 return
             print(f"{item.name} ...", end="", flush=True)
             began = datetime.now(UTC).isoformat(timespec="seconds")
@@ -271,15 +271,17 @@ def _beside(name: str, rows: list[tuple[str, Json]], speed: str, other: str) -> 
         yield target.format("bf16 and fp16"), "", None
 
 
-def _packed(model: str, rows: list[tuple[str, Json]], wanted: float, enough: Callable[..., bool]) -> Verdict:
+def _packed(model: str, rows: list[tuple[str, Json]], expected: float, enough: Callable[..., bool]) -> Verdict:
     """Hold the best way of each number of runs to the target: of all numbers, or of any."""
-    target = f"{model} packed: {wanted:g} times single runs, at 32 {'and' if enough is all else 'or'} 128 runs at once"
+    target = (
+        f"{model} packed: {expected:g} times single runs, at 32 {'and' if enough is all else 'or'} 128 runs at once"
+    )
     best: dict[int, Json] = {}
     for _, row in sorted(rows, key=lambda pair: float(pair[1].get("times as fast", 0.0))):
         if row["way"] != "alone" and "times as fast" in row:
             best[row["members"]] = row
     text = ", ".join(f"{k}: {row['times as fast']:.2f} ({row['way']})" for k, row in sorted(best.items()))
-    values = [best[k]["times as fast"] >= wanted for k in MANY if k in best]
+    values = [best[k]["times as fast"] >= expected for k in MANY if k in best]
     return target, text, enough(values) if len(values) >= (len(MANY) if enough is all else 1) else None
 
 

@@ -121,6 +121,6 @@ OTHERS: dict[str, Callable[[Sequence[str]], list[Row]]] = {
 }
 
 
-def drive(way: str) -> None:
+def drive(method: str) -> None:
     """Train the runs of specs.json through another tool, and write found.json: a fresh process does this."""
-    Path("found.json").write_text(json.dumps(OTHERS[way](json.loads(Path("specs.json").read_text()))))
+    Path("found.json").write_text(json.dumps(OTHERS[method](json.loads(Path("specs.json").read_text()))))

@@ -45,10 +45,10 @@ class Table:
         """Indices of the point in the middle."""
         return len(self.log2_lr) // 2, len(self.log2_wd) // 2
 
-    def seeds(self, most: int | None = None) -> int:
+    def seeds(self, limit: int | None = None) -> int:
         """Return how many seeds a point can get, or that many where that is less."""
         recorded = int(self.y_LWS.shape[2])
-        return recorded if most is None else min(recorded, most)
+        return recorded if limit is None else min(recorded, limit)
 
     @cached_property
     def truth(self) -> Array:

@@ -70,9 +70,9 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
                         }
 
 
-def other_best(name: str, known: dict[str, tuple[Made | Recorded, Table | None]]) -> Place:
+def other_best(name: str, reference: dict[str, tuple[Made | Recorded, Table | None]]) -> Place:
     """Return the best place of the other recorded lattice: the centre of each is the map of that of the other."""
-    (other,) = (world for item, (world, table) in known.items() if table and item != name)
+    (other,) = (world for item, (world, table) in reference.items() if table and item != name)
     return other.best
 
 
@@ -117,9 +117,11 @@ def main() -> None:
                 write(options.json, result, time.perf_counter() - start_s)
 
 
-def write(path: Path, found: list[Row], wall_s: float) -> None:
+def write(path: Path, result: list[Row], wall_s: float) -> None:
     """Write rows with those of a file that were not measured again, so that it may be made in parts."""
-    rows = {tuple(row[key] for key in ("world", "slots", "off", "way", "trials")): row for row in [*kept(path), *found]}
+    rows = {
+        tuple(row[key] for key in ("world", "slots", "off", "way", "trials")): row for row in [*kept(path), *result]
+    }
     versions = facts("numpy") | {"wall_s": math.ceil(wall_s)}
     path.write_text(json.dumps({"versions": versions, "rows": sorted(rows.values(), key=order)}, indent=1) + "\n")
 

@@ -236,26 +236,26 @@ def _ready() -> None:
     """Do nothing: what is needed is imported with the work."""
 
 
-def summary(found: Sequence[Outcome]) -> dict[str, float | None]:
+def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
     """Return what became of sweeps, as shares of all; right ones as a share of those that were declared optimal.
 
     A bound is counted wherever one was stated; runs, wall and regret are those of all sweeps. Global are those whose
     candidate is within the margin of the best place of the lattice.
     """
-    declared = [item for item in found if item.declared]
-    holds = [item.holds for item in found if item.holds is not None]
-    runs = np.array([item.runs for item in found])
-    near = [item.regret is not None and item.regret <= item.margin for item in found]
+    declared = [item for item in result if item.declared]
+    holds = [item.holds for item in result if item.holds is not None]
+    runs = np.array([item.runs for item in result])
+    near = [item.regret is not None and item.regret <= item.margin for item in result]
     return {
-        "declared": len(declared) / len(found),
+        "declared": len(declared) / len(result),
         "right": sum(item.right for item in declared) / len(declared) if declared else None,
         "bound holds": sum(holds) / len(holds) if holds else None,
         "runs": float(runs.mean()),
         "median": float(np.median(runs)),
         "90%": float(np.quantile(runs, 0.9)),
-        "wall": float(np.mean([item.wall for item in found])),
+        "wall": float(np.mean([item.wall for item in result])),
         "global": float(np.mean(near)),
-        "regret": float(np.mean([item.regret for item in found if item.regret is not None] or [math.nan])),
+        "regret": float(np.mean([item.regret for item in result if item.regret is not None] or [math.nan])),
     }
 
 
@@ -346,10 +346,10 @@ def main() -> int:
     return 0
 
 
-def _at_least(least: int) -> Callable[[str], int]:
+def _at_least(minimum: int) -> Callable[[str], int]:
     def whole(text: str) -> int:
-        if (number := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+        if (number := int(text)) < minimum:
+            raise argparse.ArgumentTypeError(f"{number} is less than {minimum}")
         return number
 
     return whole

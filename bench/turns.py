@@ -102,7 +102,7 @@ def measure(
     device: torch.device,
     compiled: bool,
     turns: int,
-    what: str,
+    subject: str,
     per_sample: int,
 ) -> Row:
     """Let trainers take turns; return speed, utilisation and memory of the first, and what the other has beside it.
@@ -126,13 +126,13 @@ def measure(
         "precision": spec.precision,
         "compiled": compiled,
         "batch_size": spec.batch_size,
-        f"{what}_per_s": number / ours.median_step_s,
+        f"{subject}_per_s": number / ours.median_step_s,
         "step_s": ours.median_step_s,
         "utilisation": ours.utilisation,
         "memory_gib": ours.memory_gib,
     }
     for name, other in zip([*builds][1:], others, strict=True):
-        row |= {f"{name}_{what}_per_s": number / other.median_step_s, f"{name}_memory_gib": other.memory_gib}
+        row |= {f"{name}_{subject}_per_s": number / other.median_step_s, f"{name}_memory_gib": other.memory_gib}
         row["ratio"] = statistics.median(b / a for a, b in zip(ours.step_s, other.step_s, strict=True))
     return row
 
@@ -145,7 +145,7 @@ def settings(device: torch.device) -> Iterator[tuple[Precision, bool]]:
         yield from (("fp32", False), ("bf16", False))
 
 
-def fitting(sizes: Sequence[int], measure: Callable[[int], Row], what: str) -> Iterator[Row]:
+def fitting(sizes: Sequence[int], measure: Callable[[int], Row], subject: str) -> Iterator[Row]:
     """Yield what is measured with larger and larger batches, until one is too large for the memory; say so."""
     for size in sizes:
         try:
@@ -153,7 +153,7 @@ def fitting(sizes: Sequence[int], measure: Callable[[int], Row], what: str) -> I
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            print(f"{what}, batch {size}: out of memory", flush=True)
+            print(f"{subject}, batch {size}: out of memory", flush=True)
             return
         finally:
             gc.collect()

@@ -57,23 +57,23 @@ def worlds() -> dict[str, tuple[Made | Recorded, Table | None]]:
     return by_name
 
 
-def row(name: str, rule: str, stated: float | None, margin: float, found: Sequence[Outcome]) -> Row:
+def row(name: str, rule: str, declared: float | None, margin: float, result: Sequence[Outcome]) -> Row:
     """Return what became of sweeps; `from` and `to` hold the share of bounds that hold, each with a doubt of 1%."""
-    holds = [item.holds for item in found if item.holds is not None]
+    holds = [item.holds for item in result if item.holds is not None]
     n, k = len(holds), sum(holds)
-    told = summary(found)
+    told = summary(result)
     return {
         "world": name,
         "rule": rule,
-        "stated": stated,
+        "stated": declared,
         "margin": margin,
-        "sweeps": len(found),
+        "sweeps": len(result),
         "declared": told["declared"],
         "right": told["right"],
         "holds": told["bound holds"],
         "from": (float(beta.ppf(DOUBT, k, n - k + 1)) if k else 0.0) if n else None,
         "to": (float(beta.ppf(1 - DOUBT, k + 1, n - k)) if k < n else 1.0) if n else None,
-        "caveat": float(np.mean([bool(item.caveat) for item in found])) if rule == "bound" else None,
+        "caveat": float(np.mean([bool(item.caveat) for item in result])) if rule == "bound" else None,
         **{key: told[key] for key in ("runs", "median", "90%", "regret")},
     }
 
@@ -105,15 +105,15 @@ def told(column: str, value: float | str | None) -> str:
     return f"{100 * value:.3g}%" if column in ("margin", "regret") else f"{value:.2f}"
 
 
-def short(found: Row) -> bool:
+def short(result: Row) -> bool:
     """Say whether bounds hold less often than stated, beyond what chance explains."""
-    return found["stated"] is not None and found["to"] is not None and float(found["to"]) < float(found["stated"])
+    return result["stated"] is not None and result["to"] is not None and float(result["to"]) < float(result["stated"])
 
 
-def beside(path: Path, found: Sequence[Row]) -> list[Row]:
+def beside(path: Path, result: Sequence[Row]) -> list[Row]:
     """Return rows with those of a file that were not measured again, so that it may be made in parts."""
     data = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = {tuple(row[key] for key in ("world", "rule", "stated", "margin")): row for row in [*data, *found]}
+    rows = {tuple(row[key] for key in ("world", "rule", "stated", "margin")): row for row in [*data, *result]}
     return [
         rows[key] for key in sorted(rows, key=lambda key: ([*worlds()].index(key[0]), key[1:2], key[3], key[2] or 0))
     ]

@@ -42,13 +42,13 @@ def recorded(name: str) -> dict[str, Json]:
     return record
 
 
-def assert_frozen(name: str, found: dict[str, Json]) -> None:
+def assert_frozen(name: str, result: dict[str, Json]) -> None:
     """Compare with what is recorded under these keys."""
     record = recorded(name)
     if os.environ.get("ETTSWEEP_FREEZE"):
-        (FROZEN / f"{name}.json").write_text(readable(record | found))
+        (FROZEN / f"{name}.json").write_text(readable(record | result))
         return
-    for key, value in found.items():
+    for key, value in result.items():
         assert value == record[key], f"{name}.json: {key}"
 
 

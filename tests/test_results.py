@@ -159,11 +159,13 @@ WRONG: list[tuple[Callable[[Results], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "told"), WRONG)
-def test_what_is_not_there_is_told_with_what_is(loaded: Results, asked: Callable[[Results], object], told: str) -> None:
+@pytest.mark.parametrize(("requested", "message"), WRONG)
+def test_what_is_not_there_is_told_with_what_is(
+    loaded: Results, requested: Callable[[Results], object], message: str
+) -> None:
     with pytest.raises(InputError) as error:
-        asked(loaded)
-    assert str(error.value) == told
+        requested(loaded)
+    assert str(error.value) == message
 
 
 def test_where_sweeps_are_several_figures_want_one(copied: Path) -> None:

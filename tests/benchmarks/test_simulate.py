@@ -35,7 +35,7 @@ def test_it_prints_a_row_for_each_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ("", "one of the arguments --table --surface is required"),
         ("--surface bowel", "unknown surface 'bowel'; did you mean 'bowl'?"),
@@ -47,7 +47,7 @@ def test_it_prints_a_row_for_each_rule() -> None:
     ],
 )
 def test_what_cannot_be_simulated_is_refused(
-    options: str, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["simulate", *options.split()])
     try:
@@ -55,7 +55,7 @@ def test_what_cannot_be_simulated_is_refused(
     except SystemExit as exit_:  # argparse's own
         code = exit_.code
     assert code == 2
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_an_interrupted_simulation_shows_what_it_has_found() -> None:
@@ -104,7 +104,7 @@ GOOD = [[lr, wd, seed, 0.1] for lr, wd, seed in product((0, 1), (0, 1), (7, 8))]
 
 
 @pytest.mark.parametrize(
-    ("columns", "rows", "told"),
+    ("columns", "rows", "message"),
     [
         (None, GOOD[:-1], "2 x 2 points with 2 seeds have 1 hole; the first is log2_lr 1, log2_wd 1, seed 8"),
         ("log2_lr log2_wd seed loss", GOOD, "columns lack best_loss"),
@@ -118,11 +118,11 @@ GOOD = [[lr, wd, seed, 0.1] for lr, wd, seed in product((0, 1), (0, 1), (7, 8))]
         (None, GOOD[:1], "it has a single point"),
     ],
 )
-def test_a_table_that_is_no_lattice_is_refused(tmp_path: Path, columns: str | None, rows: object, told: str) -> None:
+def test_a_table_that_is_no_lattice_is_refused(tmp_path: Path, columns: str | None, rows: object, message: str) -> None:
     path = tmp_path / "table.json.gz"
     names = (columns or "log2_lr log2_wd seed best_loss").split()
     path.write_bytes(gzip.compress(json.dumps({"columns": names, "rows": rows}).replace("Infinity", "1e999").encode()))
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read_table(path)
 
 

@@ -89,14 +89,14 @@ def test_each_shell_is_offered_commands_options_and_names(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "message",
     ["status --sweep", "watch -s", "grid --name", "sweeps rename", "sweeps note", "sweeps archive", "sweeps unarchive"],
 )
-def test_sweeps_are_offered(words: str, folder: Path, offered: Offer) -> None:
+def test_sweeps_are_offered(message: str, folder: Path, offered: Offer) -> None:
     make_sweep(folder, "wide.2")
     (folder / "results" / "sweeps" / "odd name").mkdir()
     (folder / "results" / "sweeps" / "notes.txt").touch()
-    assert offered(*words.split(), "") == ["wide.2"]
+    assert offered(*message.split(), "") == ["wide.2"]
 
 
 def test_archived_sweeps_are_offered_too(folder: Path, offered: Offer) -> None:
@@ -116,7 +116,7 @@ def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunS
 
 
 @pytest.mark.parametrize(
-    ("words", "names"),
+    ("message", "names"),
     [
         ("verify-optimum --strategy", STRATEGIES),
         ("train --strategy", STRATEGIES),
@@ -136,8 +136,8 @@ def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunS
         ("map --model", named_models()),
     ],
 )
-def test_what_a_table_has_is_offered(words: str, names: list[str], offered: Offer) -> None:
-    assert offered(*words.split(), "") == list(names)
+def test_what_a_table_has_is_offered(message: str, names: list[str], offered: Offer) -> None:
+    assert offered(*message.split(), "") == list(names)
 
 
 @pytest.mark.parametrize("command", ["grid", "train", "doctor"])
@@ -182,9 +182,9 @@ def test_names_are_those_of_the_results_folder_that_is_typed_or_set(shell: str, 
     assert ask(shell, folder, "status", "--results", "$HOME/other", "-s", "", HOME=str(folder)) == ["there"]
 
 
-@pytest.mark.parametrize("words", ["status -s", "status", "sweeps rename", "show", "grid --name"])
-def test_a_folder_that_is_not_there_offers_nothing(shell: str, words: str, folder: Path) -> None:
-    assert ask(shell, folder, *words.split(), "", ETTSWEEP_RESULTS="nowhere") == []
+@pytest.mark.parametrize("message", ["status -s", "status", "sweeps rename", "show", "grid --name"])
+def test_a_folder_that_is_not_there_offers_nothing(shell: str, message: str, folder: Path) -> None:
+    assert ask(shell, folder, *message.split(), "", ETTSWEEP_RESULTS="nowhere") == []
 
 
 def test_a_folder_that_cannot_be_read_offers_nothing(shell: str, folder: Path) -> None:
@@ -234,24 +234,24 @@ def test_fish_is_told_whether_to_offer_files(line: dict[str, str], code: int, fo
 
 
 @pytest.mark.parametrize(
-    ("words", "light"),
+    ("message", "light"),
     [
         *(
-            (words, True)
-            for words in ("status --", "status -s", "show", "grid --model", "status --state", "grid --log")
+            (message, True)
+            for message in ("status --", "status -s", "show", "grid --model", "status --state", "grid --log")
         ),
         ("status --model", False),
         ("init --task", False),
     ],
 )
-def test_no_heavy_package_is_loaded(words: str, light: bool, folder: Path, make_spec: Callable[..., RunSpec]) -> None:
+def test_no_heavy_package_is_loaded(message: str, light: bool, folder: Path, make_spec: Callable[..., RunSpec]) -> None:
     """Else it would take longer than a shell may wait; `make bench` says how long it takes."""
     make_sweep(folder, "first")
     RunDir.create(folder / "results", make_spec())
     heavy = {"torch", "pandas", "optuna", "numpy", "scipy", "submitit", "rich"} | (
         {"pydantic", "yaml"} if light else set()
     )
-    line = ["ettsweep", *words.split(), *([] if words.endswith("--") else [""])]
+    line = ["ettsweep", *message.split(), *([] if message.endswith("--") else [""])]
     mapping = {"_TYPER_COMPLETE_ARGS": " ".join(line), completion.COMPLETE_VARIABLE: "complete_zsh"}
     environment = {**os.environ, **mapping, "PYTHONPROFILEIMPORTTIME": "1"}
     completed = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)

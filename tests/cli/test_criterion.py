@@ -80,7 +80,7 @@ def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Pa
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--margin", "5"], "--margin: 5 is 500%; for 5% write 5% or 0.05"),
         (["--margin", "-1%"], "--margin: input should be greater than or equal to 0, got -0.01"),
@@ -90,11 +90,11 @@ def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Pa
     ],
 )
 def test_an_option_that_is_no_criterion_is_refused(
-    call: Call, results: Path, request_sweep: Ask, options: list[str], told: str
+    call: Call, results: Path, request_sweep: Ask, options: list[str], message: str
 ) -> None:
     request_sweep("w8")
     for command in (["grid", "--grid", "w8.yaml"], ["verify-optimum"]):
-        assert told in call(*command, *options, "--results", results, code=2).err
+        assert message in call(*command, *options, "--results", results, code=2).err
     assert len(load_sweep_store(results).sweeps["w8"].versions) == 1
 
 

@@ -101,7 +101,7 @@ def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "message"),
     [
         (["--input", "gone.txt", "--bpe-tokens", 300], 1, "ettsweep: --input gone.txt: does not exist"),
         (["--input", "tokenizer", "--bpe-tokens", 300], 2, "tokenizer.json:1: no field 'text', it has version"),
@@ -117,10 +117,12 @@ def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
         (["--input", "a.jsonl", "--bpe-tokens", 300, "--documents", "page"], 2, "'page' is not one of"),
     ],
 )
-def test_a_mistake_is_told_in_a_line_and_leaves_nothing(folder: Path, options: Options, code: int, words: str) -> None:
+def test_a_mistake_is_told_in_a_line_and_leaves_nothing(
+    folder: Path, options: Options, code: int, message: str
+) -> None:
     before = files(folder)
     result = ettsweep("data", "text", *([] if "--out" in options else ["--out", "out"]), *options, code=code)
-    assert words in result.stderr
+    assert message in result.stderr
     assert files(folder) == before
     assert not (folder / "out").exists()
 
@@ -129,7 +131,7 @@ def test_a_mistake_is_told_in_a_line_and_leaves_nothing(folder: Path, options: O
 
 
 @pytest.mark.parametrize(
-    ("options", "how"),
+    ("options", "mode"),
     [
         ([*SMALL, "--val-fraction", 0.2], "--val-fraction 0.005"),
         ([*SMALL[:6], "--bpe-tokens", 600], "a tokenizer of 400 tokens"),
@@ -137,13 +139,15 @@ def test_a_mistake_is_told_in_a_line_and_leaves_nothing(folder: Path, options: O
         ([*SMALL, "--documents", "line", "--shard-mib", 1], "--documents blank-line --shard-mib 16.0"),
     ],
 )
-def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, options: Options, how: str) -> None:
+def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, options: Options, mode: str) -> None:
     (folder / "more.jsonl").write_text(json.dumps({"text": TOPICS[0]}) + "\n")
     ettsweep(*SMALL)
     before = files(folder / "out")
     digest = read_manifest(folder / "out").digest
     stderr = ettsweep(*options, code=2).stderr
-    assert f"out holds corpus {digest}, made with {how.format(folder=folder)}; runs that use it cannot resume" in stderr
+    assert (
+        f"out holds corpus {digest}, made with {mode.format(folder=folder)}; runs that use it cannot resume" in stderr
+    )
     assert "ettsweep: no answer; --yes skips this question" in stderr
     assert files(folder / "out") == before
     ettsweep(*options, "--yes")

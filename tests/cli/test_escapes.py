@@ -28,10 +28,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return spec.run_id
 
 
-def assert_harmless(seen: str) -> None:
-    assert SPELLED in seen
+def assert_harmless(observed: str) -> None:
+    assert SPELLED in observed
     for obeyed in ("\x1b]0", "\x07", "\x1b[2Jgone", "\x1b[2J\r", "\u202e"):
-        assert obeyed not in seen
+        assert obeyed not in observed
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
 
 
 @pytest.mark.parametrize(
-    ("options", "told", "free"),
+    ("options", "message", "free"),
     [
         (["--set", "batch_size=64"], "batch_size is 32 there, 64 here", "w8-batch_size-64"),
         (["--wd-range", "-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
@@ -196,18 +196,18 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
     ],
 )
 def test_another_question_is_answered_with_a_command_that_asks_it(
-    call: Call, results: Path, request_sweep: Ask, options: list[str], told: str, free: str
+    call: Call, results: Path, request_sweep: Ask, options: list[str], message: str, free: str
 ) -> None:
     request_sweep("w8")
     result = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
-    assert f"sweep w8 is for another recipe or lattice: {told}" in result.err.replace("lr of standard is ", "")
+    assert f"sweep w8 is for another recipe or lattice: {message}" in result.err.replace("lr of standard is ", "")
     command = shlex.split(result.err.strip().splitlines()[-1])
     assert command[:1] + command[-2:] == ["ettsweep", "--name", free]
     assert call(*command[1:]).out.startswith("run")
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--launch", "nope"], "unknown launch profile 'nope'"),
         (["--launch-set", "slot=2"], "slot: unknown key; did you mean slots?"),
@@ -216,12 +216,12 @@ def test_another_question_is_answered_with_a_command_that_asks_it(
     ],
 )
 def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(
-    call: Call, results: Path, request_sweep: Ask, options: list[str], told: str
+    call: Call, results: Path, request_sweep: Ask, options: list[str], message: str
 ) -> None:
     request_sweep("w8")
     values = ("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
     result = call(*values, *options, code=2)
-    assert told in result.err
+    assert message in result.err
     assert "is for another recipe or lattice" not in result.err
 
 
@@ -248,7 +248,7 @@ def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, req
 
 
 @pytest.mark.parametrize(
-    ("written", "options", "told"),
+    ("content", "options", "message"),
     [
         (3, [], "only seed 3 is trained; for 3 seeds give 0,1,2\n"),
         ([0], ["--seeds", "12"], "only seed 12 is trained; for 12 seeds give 0,1,...,11\n"),
@@ -258,11 +258,11 @@ def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, req
     ],
 )
 def test_a_seed_that_could_be_meant_as_a_number_of_seeds_is_told(
-    call: Call, tmp_path: Path, written: object, options: list[str], told: str | None
+    call: Call, tmp_path: Path, content: object, options: list[str], message: str | None
 ) -> None:
-    write_grid(tmp_path / "w8.yaml", seeds=written)
+    write_grid(tmp_path / "w8.yaml", seeds=content)
     err = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
-    assert err.count(told or "only seed") == (told is not None)
+    assert err.count(message or "only seed") == (message is not None)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])

@@ -134,20 +134,20 @@ def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, reque
 
 
 @pytest.mark.parametrize(
-    ("budget", "told"),
+    ("budget", "message"),
     [
         (("--max-hours", 0), "than --max-hours 0 allows"),
         (("--max-runs", 0), ": stopped"),
     ],
 )
 def test_a_budget_that_is_spent_trains_nothing(
-    call: Call, results: Path, request_sweep: Ask, budget: tuple[str, int], told: str
+    call: Call, results: Path, request_sweep: Ask, budget: tuple[str, int], message: str
 ) -> None:
     request_sweep(slope=0.1, criterion={"margin": "0.1%"})
     before = len(runs_in(results))
     verify_result = verify(call, results, "--follow", *budget, code=1)
     assert verify_result.json[0]["verdict"] == "unresolved"
-    assert told in verify_result.err
+    assert message in verify_result.err
     assert len(runs_in(results)) == before
     assert not (results / "jobs").exists()
 

@@ -87,20 +87,20 @@ def test_spikes_are_counted_and_named(results: Path, make_spec: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "told"),
+    ("last", "message"),
     [
         (None, "1 at step 1, 2 at 2, lowest 1 at 1; 1 of 3 values not finite"),
         (2.0, "1 at step 1, 2 at 3, lowest 1 at 1"),  # where fp16 has skipped too many steps
     ],
 )
-def test_a_diverged_run_says_at_which_step(last: float | None, told: str, results: Path, spec: RunSpec) -> None:
+def test_a_diverged_run_says_at_which_step(last: float | None, message: str, results: Path, spec: RunSpec) -> None:
     attempt = started(results, spec)
     history = lines([1.0, 2.0, last])
     result = {"status": "diverged", "diverged_step": 3, "score": None, "steps": 3, "spike_events": []}
     assert RunDir(attempt.run).finish(result, history)
     observed = shown(results, spec)
     assert observed["state"] == ["diverged: at step 3"]
-    assert observed["loss"] == [told]
+    assert observed["loss"] == [message]
     assert observed["best"] == ["no score: it ranks below all runs that have one"]
 
 

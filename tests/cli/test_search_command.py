@@ -262,7 +262,7 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ("--grid w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
         ("--grid w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
@@ -279,11 +279,11 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
     ],
 )
 def test_what_cannot_be_searched_is_refused(
-    call: Call, results: Path, verified: Callable[..., list[RunSpec]], options: str, told: str
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]], options: str, message: str
 ) -> None:
     verified()
     result = call("search", *options.split(), "--dry-run", "--results", results, code=2)
-    assert told in result.err
+    assert message in result.err
 
 
 def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:

@@ -130,10 +130,10 @@ def test_report_suggests_out_where_it_cannot_write(
 # --- hints and names ------------------------------------------------------------------------------------------------
 
 
-def failed(results: Path, spec: RunSpec, why: str) -> None:
+def failed(results: Path, spec: RunSpec, reason: str) -> None:
     attempt = RunDir.create(results, spec).claim({}, after=0)
     assert attempt
-    attempt.record_failure("error", why)
+    attempt.record_failure("error", reason)
 
 
 @pytest.mark.parametrize("command", ["verify-optimum --dry-run", "grid --grid w8.yaml", "seeds --dry-run"])

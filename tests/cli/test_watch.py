@@ -27,9 +27,9 @@ def training(results: Path) -> Study:
 
 @pytest.mark.usefixtures("training")
 @pytest.mark.parametrize(
-    ("way", "code"), [("q", 0), ("C-c", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("method", "code"), [("q", 0), ("C-c", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_the_terminal_is_left_as_it_was(way: str | signal.Signals, code: int, results: Path) -> None:
+def test_the_terminal_is_left_as_it_was(method: str | signal.Signals, code: int, results: Path) -> None:
     with Terminal(80, 24) as terminal:
         terminal.type(f"echo here before; stty -a > {results}/stty")
         terminal.wait_for("^here before")
@@ -37,10 +37,10 @@ def test_the_terminal_is_left_as_it_was(way: str | signal.Signals, code: int, re
         terminal.type(WATCH.format(results))
         terminal.wait_for(r"optimal within")
         assert terminal.modes() != before
-        if isinstance(way, signal.Signals):
-            os.kill(terminal.pid(), way)
+        if isinstance(method, signal.Signals):
+            os.kill(terminal.pid(), method)
         else:
-            terminal.press(way)
+            terminal.press(method)
         for_result = terminal.wait_for(f"^ended with {code}")
         assert "here before" in for_result
         assert ("detached; the runs go on" in for_result) == (code == 0)

@@ -111,7 +111,7 @@ def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("changes", "row", "words"),
+    ("changes", "row", "message"),
     [
         ({"cpus": 8}, "cpus", "8: no node of main has more than 4"),
         ({"gpus": 2, "cpus": 3}, "cpus", "3 x 2 GPUs: no node of main has more than 4"),
@@ -121,10 +121,10 @@ def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster, tmp_path: Pa
     ],
 )
 def test_what_no_node_has_is_named(
-    cluster: Cluster, tmp_path: Path, changes: dict[str, object], row: str, words: str
+    cluster: Cluster, tmp_path: Path, changes: dict[str, object], row: str, message: str
 ) -> None:
     rows = examine(tmp_path, code=1, **changes)
-    assert rows[row] == ("failed", words)
+    assert rows[row] == ("failed", message)
     assert rows["sbatch --test-only"][0] == "failed"
 
 

@@ -63,7 +63,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "what", "words"),
+    ("harm", "subject", "message"),
     [
         (
             lambda out: flip(next(out.glob("shards/*.bin"))),
@@ -74,11 +74,11 @@ def flip(path: Path) -> None:
         (lambda out: (out / "manifest.json").unlink(), "form", "tokenisation is not finished"),
     ],
 )
-def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object], what: str, words: str) -> None:
+def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object], subject: str, message: str) -> None:
     open_corpus(corpus)  # the doctor compares all, whether they were compared before or not
     harm(corpus)
     model = model_spec("encdec-tiny").model_copy(update={"vocabulary": 408})
     rows: list[DoctorCheck] = examine_data(DataRequirement(TextTask(), model), str(corpus))
     failed = [row for row in rows if row.state == "failed"]
-    assert [row.name for row in failed] == [what]
-    assert words in failed[0].detail
+    assert [row.name for row in failed] == [subject]
+    assert message in failed[0].detail

@@ -30,11 +30,11 @@ CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
 Specs = Callable[..., RunSpec]
 
 
-def finish(results: Path, spec: RunSpec, device_s: float, share: float = 1.0, where: Any = CPU, **how: Any) -> None:
+def finish(results: Path, spec: RunSpec, device_s: float, share: float = 1.0, location: Any = CPU, **how: Any) -> None:
     """Write a finished run, diverged if it did not train all of its steps."""
     status = {"status": "done"} if share == 1 else {"status": "diverged", "diverged_step": 1}
     mapping = {"score": 1.0 if share == 1 else None, "steps": share * spec.schedule.last_step, "device_s": device_s}
-    result = status | mapping | {"environment": where, "execution": {"processes": 1} | how}
+    result = status | mapping | {"environment": location, "execution": {"processes": 1} | how}
     assert RunDir.create(results, spec).finish(result, [])
 
 
@@ -99,7 +99,7 @@ GPU = {"device": "cuda", "device_name": "NVIDIA H200", "threads": 4}
 
 
 @pytest.mark.parametrize(
-    ("where", "each", "profile", "fits"),
+    ("location", "each", "profile", "fits"),
     [
         (CPU, 1, HERE, True),
         (CPU | {"threads": 2}, 1, HERE, False),
@@ -119,7 +119,7 @@ GPU = {"device": "cuda", "device_name": "NVIDIA H200", "threads": 4}
 def test_only_such_devices_are_a_measure(
     results: Path,
     make_spec: Specs,
-    where: Any,
+    location: Any,
     each: int,
     profile: AnyProfile,
     fits: bool,
@@ -131,7 +131,7 @@ def test_only_such_devices_are_a_measure(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    finish(results, make_spec(), 3600, where=where, processes=each)
+    finish(results, make_spec(), 3600, location=location, processes=each)
     before_result = before(results, [make_spec(seed=1)], profile)
     assert before_result.startswith("1 run to train: about 1 device hour" if fits else "1 run to train")
     assert ("about" in before_result) == fits
@@ -152,7 +152,7 @@ def test_on_a_cluster_wall_time_is_told_where_jobs_are_bounded(
     results: Path, make_spec: Specs, changes: dict[str, Any], wall: str
 ) -> None:
     profile = SlurmProfile(kind="slurm", **changes)
-    finish(results, make_spec(seed=99), 3600, where=GPU, processes=profile.devices_per_run)
+    finish(results, make_spec(seed=99), 3600, location=GPU, processes=profile.devices_per_run)
     before_result = before(results, [make_spec(seed=seed) for seed in range(10)], profile)
     assert before_result == f"10 runs to train: about 10 device hours{wall} (measured on 1 run of the same kind)"
 
@@ -242,7 +242,7 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
 
 
 @pytest.mark.parametrize(
-    ("counted", "compared", "saved"),
+    ("counts", "compared", "saved"),
     [
         ([3, 3, 3, 3], [0, 1], 0),  # each point the same number of seeds
         ([2, 8, 8, 2, 2], [1, 2], 5 * 8 - 22),
@@ -252,9 +252,9 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
         ([], [], 0),
     ],
 )
-def test_racing_saves_the_seeds_that_decide_nothing(counted: list[int], compared: list[int], saved: int) -> None:
+def test_racing_saves_the_seeds_that_decide_nothing(counts: list[int], compared: list[int], saved: int) -> None:
     points = [Point(2.0**n, 1.0) for n in range(6)]
-    assert runs_saved_by_racing(dict(zip(points, counted, strict=False)), [points[n] for n in compared]) == saved
+    assert runs_saved_by_racing(dict(zip(points, counts, strict=False)), [points[n] for n in compared]) == saved
 
 
 def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:

@@ -421,7 +421,7 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
 
 
 @pytest.mark.parametrize(
-    ("profile", "told"),
+    ("profile", "message"),
     [
         ({}, {"imagenet": "/login/imagenet"}),
         ({"environment": {"ETTSWEEP_IMAGENET": "/node/imagenet"}}, {}),
@@ -434,12 +434,12 @@ def test_workers_are_told_where_the_data_are_unless_the_profile_says_it(
     make_spec: Callable[..., RunSpec],
     monkeypatch: pytest.MonkeyPatch,
     profile: dict[str, Any],
-    told: dict[str, str],
+    message: dict[str, str],
 ) -> None:
     spec = make_spec().model_copy(update={"task": task_spec("imagenet")})
     monkeypatch.setenv("ETTSWEEP_IMAGENET", "/login/imagenet")
     (folder,) = submit(results, plan_of(results, [spec]), SlurmProfile(kind="slurm", **profile))
-    assert read_submission(folder).data == told
+    assert read_submission(folder).data == message
 
 
 def test_each_submission_has_a_name_of_its_own_which_its_jobs_carry(

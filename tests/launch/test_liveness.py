@@ -184,10 +184,10 @@ def test_an_owner_whose_job_squeue_does_not_list_is_dead(toy_cluster: Cluster, r
     assert SchedulerLiveness(results).owner(claimed(results, job=by("7_0"))).life == "dead"
 
 
-@pytest.mark.parametrize("word", ["UNKNOWN", "EXPEDITING"])
-def test_nothing_is_concluded_from_a_word_of_a_later_slurm(toy_cluster: Cluster, results: Path, word: str) -> None:
+@pytest.mark.parametrize("token", ["UNKNOWN", "EXPEDITING"])
+def test_nothing_is_concluded_from_a_word_of_a_later_slurm(toy_cluster: Cluster, results: Path, token: str) -> None:
     submitted(results)
-    toy_cluster.has("7_0", word)
+    toy_cluster.has("7_0", token)
     assert SchedulerLiveness(results).owner(claimed(results, job=by())).life != "dead"
     assert look(results)[0] in (State.QUEUED, State.UNKNOWN)
 
@@ -470,7 +470,7 @@ def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
 
 
 @pytest.mark.parametrize(
-    ("said", "leaving"),
+    ("message", "leaving"),
     [
         ({}, False),
         ({"0-0": 1}, False),
@@ -480,11 +480,11 @@ def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
     ],
 )
 def test_a_job_whose_workers_all_leave_takes_no_more_runs(
-    toy_cluster: Cluster, results: Path, said: dict[str, int], leaving: bool
+    toy_cluster: Cluster, results: Path, message: dict[str, int], leaving: bool
 ) -> None:
     submission = submitted(results, gpus=2)
     toy_cluster.has("7_0", "RUNNING", node="n1", restarts=1)
-    for worker, restart in said.items():
+    for worker, restart in message.items():
         mapping = {"process": UNSEEN.to_json(), "leaving": True, "restart": restart}
         (submission.path / f"worker-{worker}.json").write_text(json.dumps(mapping))
     assert look(results)[0] is (State.INTERRUPTED if leaving else State.QUEUED)
@@ -904,7 +904,7 @@ def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("stderr", "told"),
+    ("stderr", "message"),
     [
         (
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
@@ -928,20 +928,20 @@ def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> N
         ("", ""),
     ],
 )
-def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, told: str) -> None:
-    assert slurm.clean_message(stderr) == told
+def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, message: str) -> None:
+    assert slurm.clean_message(stderr) == message
 
 
 @pytest.mark.parametrize(
-    ("name", "ask"), [("squeue", lambda: slurm.queue(["0"])), ("sacct", lambda: slurm.history(["7"]))]
+    ("name", "request"), [("squeue", lambda: slurm.queue(["0"])), ("sacct", lambda: slurm.history(["7"]))]
 )
-def test_a_command_that_fails_is_no_answer(answers: Any, name: str, ask: Callable[[], object]) -> None:
+def test_a_command_that_fails_is_no_answer(answers: Any, name: str, request: Callable[[], object]) -> None:
     answers(name, "7_0|A|COMPLETED|None|n1|N/A|0|\n", f"{name}: error: it is too late\n", 1)
     with pytest.raises(SlurmUnavailableError, match=f"^{name}: it is too late$"):
-        ask()
+        request()
     answers(name, code=3)
     with pytest.raises(SlurmUnavailableError, match=f"^{name}: exit code 3$"):
-        ask()
+        request()
 
 
 @pytest.mark.parametrize(
@@ -971,7 +971,7 @@ def test_a_command_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("program", "ask", "names"),
+    ("program", "request", "names"),
     [
         (
             "squeue",
@@ -987,7 +987,7 @@ def test_what_a_user_likes_commands_to_do_has_no_effect(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     program: str,
-    ask: Callable[[], object],
+    request: Callable[[], object],
     names: tuple[str, ...],
 ) -> None:
     names = (*names, "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
@@ -996,7 +996,7 @@ def test_what_a_user_likes_commands_to_do_has_no_effect(
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     observed = tmp_path / "seen"
     answers(program, first=f"env > {observed}")
-    ask()
+    request()
     environment = {line.partition("=")[0] for line in observed.read_text().splitlines()}
     assert environment & {*names, "SLURM_CONF"} == {"SLURM_CONF"}
 

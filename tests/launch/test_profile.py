@@ -609,12 +609,12 @@ def test_all_bad_values_are_told_at_once() -> None:
     "value", ["a\nb", "a\n#SBATCH --x", "a\rb", "a\tb", "a\x00b", "a\x1b[0m", "a\u2028b", "a\x85b"]
 )
 @pytest.mark.parametrize(
-    "place", ["partition", "account", "qos", "constraint", "python", "setup", "environment", "sbatch"]
+    "location", ["partition", "account", "qos", "constraint", "python", "setup", "environment", "sbatch"]
 )
-def test_what_would_end_a_line_of_the_script_is_refused(place: str, value: str) -> None:
+def test_what_would_end_a_line_of_the_script_is_refused(location: str, value: str) -> None:
     values: dict[str, Any] = {"setup": [value], "environment": {"A": value}, "sbatch": {"comment": value}}
-    with pytest.raises(ValueError, match=f"(?s){place}.* is expected"):
-        SlurmProfile(kind="slurm", **{place: values.get(place, value)})
+    with pytest.raises(ValueError, match=f"(?s){location}.* is expected"):
+        SlurmProfile(kind="slurm", **{location: values.get(location, value)})
 
 
 def test_such_a_value_in_a_file_is_told_with_its_place() -> None:
@@ -639,7 +639,7 @@ def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [
         ("TOKEN=hunter2", "names with their values are expected, such as {OMP_PLACES: cores}"),
         ("[TOKEN=hunter2]", "names with their values are expected, such as {OMP_PLACES: cores}"),
@@ -654,7 +654,7 @@ def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value
         ("{TOKEN: {hunter2", "expected ',' or '}'"),
     ],
 )
-def test_what_is_wrong_with_variables_is_said_without_their_values(value: str, words: str) -> None:
+def test_what_is_wrong_with_variables_is_said_without_their_values(value: str, text: str) -> None:
     values = refusal(f"environment={value}"), refusal(text=f"kind: slurm\nenvironment: {value}\n")
     if value.startswith("{TOKEN: "):
         values += (refusal(f"environment.TOKEN={value.removeprefix('{TOKEN: ').removesuffix('}')}"),)
@@ -662,7 +662,7 @@ def test_what_is_wrong_with_variables_is_said_without_their_values(value: str, w
         assert message.startswith(
             ("mine.yaml: ", "mine.yaml with --launch-set environment", "--launch-set environment")
         )
-        assert words in message
+        assert text in message
         assert not {"hunter2", "12.5", "2024"} & set(re.findall(r"[\w.]+", message))
 
 

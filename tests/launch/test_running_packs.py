@@ -29,7 +29,7 @@ def test_the_name_of_a_pack_tells_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "told"),
+    ("workers", "message"),
     [
         ([ONE], "1 running"),
         ([ONE, OTHER, None], "3 running"),
@@ -38,7 +38,7 @@ def test_the_name_of_a_pack_tells_where_it_is() -> None:
         ([ONE, ONE, OTHER, THIRD, THIRD, THIRD], "6 running (5 in 2 packs)"),
     ],
 )
-def test_packs_are_counted_beside_the_runs(workers: list[Process], told: str) -> None:
+def test_packs_are_counted_beside_the_runs(workers: list[Process], message: str) -> None:
     statuses = trained_by(*workers) | {"a": Status(State.QUEUED), "b": Status(State.DONE)}
-    assert describe_states(statuses) == ["1 queued", told, "1 done"]
+    assert describe_states(statuses) == ["1 queued", message, "1 done"]
     assert describe_states({}) == []

@@ -64,10 +64,10 @@ class Host:
         )
         return self._started[-1]
 
-    def send(self, what: str, *arguments: object) -> None:
+    def send(self, subject: str, *arguments: object) -> None:
         """Have the host do something, without waiting for it."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([what, *arguments]) + "\n")
+        self._process.stdin.write(json.dumps([subject, *arguments]) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> Any:
@@ -77,9 +77,9 @@ class Host:
         assert line, f"{self.name} died"
         return json.loads(line)
 
-    def ask(self, what: str, *arguments: object) -> Any:
+    def ask(self, subject: str, *arguments: object) -> Any:
         """Have the host do something, and return what it says."""
-        self.send(what, *arguments)
+        self.send(subject, *arguments)
         return self.answer()
 
     def kill(self) -> None:
@@ -197,19 +197,19 @@ def hosts(folders: list[Path], tmp_path: Path) -> Iterator[list[Host]]:
         host.kill()
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
+def wait_for(condition: Callable[[], Any], subject: str) -> Any:
     """Return the first true value of a condition; no test passes or fails by how long it takes."""
     give_up_s = time.monotonic() + 180
     while not (value := condition()):
-        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
+        assert time.monotonic() < give_up_s, f"waited in vain for {subject}"
         time.sleep(0.05)
     return value
 
 
-def together(hosts: list[Host], what: str, *arguments: list[object]) -> list[Any]:
+def together(hosts: list[Host], subject: str, *arguments: list[object]) -> list[Any]:
     """Have all hosts do something at the same time; each has a list of arguments of its own."""
     for host, own_part in zip(hosts, arguments, strict=True):
-        host.send(what, *own_part)
+        host.send(subject, *own_part)
     return [host.answer() for host in hosts]
 
 

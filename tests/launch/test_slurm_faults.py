@@ -108,19 +108,19 @@ def _no_onlooker_is_left() -> Iterator[None]:
 class Onlooker:
     """A command that stays and tells what it sees, in lines."""
 
-    def __init__(self, said: Path, *arguments: object) -> None:
-        self._said = said
-        with said.open("w") as file:
+    def __init__(self, message: Path, *arguments: object) -> None:
+        self._said = message
+        with message.open("w") as file:
             command = [ETTSWEEP, *map(str, arguments)]
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, text=True)
         onlookers.append(self.process)
 
-    def says(self, words: str) -> bool:
-        return words in self._said.read_text()
+    def says(self, message: str) -> bool:
+        return message in self._said.read_text()
 
-    def wait_for(self, words: str) -> None:
-        wait_for(lambda: self.says(words) or self.process.poll() is not None, f"a line with {words!r}")
-        assert self.says(words), self._said.read_text()
+    def wait_for(self, message: str) -> None:
+        wait_for(lambda: self.says(message) or self.process.poll() is not None, f"a line with {message!r}")
+        assert self.says(message), self._said.read_text()
 
     def ended(self, code: int = 0) -> None:
         assert self.process.wait(PATIENCE_S) == code, self._said.read_text()
@@ -191,9 +191,11 @@ def assert_said(command: "subprocess.CompletedProcess[str]", *words: str) -> Non
     assert [each for each in words if each not in command.stderr] == [], command.stderr
 
 
-def grid_submits_nothing(results: Path, asked: tuple[object, ...], said: str = "1 under way", code: int = 0) -> None:
+def grid_submits_nothing(
+    results: Path, requested: tuple[object, ...], message: str = "1 under way", code: int = 0
+) -> None:
     before = submission_folders(results)
-    assert said in ettsweep(*asked, code=code).stderr
+    assert message in ettsweep(*requested, code=code).stderr
     assert submission_folders(results) == before
 
 
@@ -315,10 +317,10 @@ def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
 NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
 
 
-def silent(row: dict[str, Any], words: str) -> bool:
+def silent(row: dict[str, Any], message: str) -> bool:
     """Say whether a row of `status` says that SLURM does not answer, with SLURM's own words."""
     reason = str(row["reason"])
-    return reason.startswith("SLURM does not answer: squeue: ") and reason.endswith(words)
+    return reason.startswith("SLURM does not answer: squeue: ") and reason.endswith(message)
 
 
 def nodes_are_up(cluster: Cluster) -> bool:
@@ -639,14 +641,14 @@ def no_accounting(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Pa
             yield "sacct is not on this machine"
 
 
-def without(program: str, place: str, folder: Path) -> str:
+def without(program: str, location: str, folder: Path) -> str:
     """Return a folder of programs, or one like it that lacks a program."""
-    if not (Path(place) / program).exists():
-        return place
-    copy = folder / place.strip("/").replace("/", "-")
+    if not (Path(location) / program).exists():
+        return location
+    copy = folder / location.strip("/").replace("/", "-")
     copy.mkdir()
-    for name in set(os.listdir(place)) - {program}:
-        (copy / name).symlink_to(Path(place) / name)
+    for name in set(os.listdir(location)) - {program}:
+        (copy / name).symlink_to(Path(location) / name)
     return str(copy)
 
 
@@ -802,7 +804,7 @@ def test_status_is_the_same_wherever_it_is_asked(
 
 
 @pytest.mark.parametrize(
-    ("profile", "words"),
+    ("profile", "message"),
     [
         ({"partition": "nowhere"}, "nvalid partition"),
         ({"gpus": 5}, "Requested node configuration is not available"),
@@ -814,11 +816,11 @@ def test_status_is_the_same_wherever_it_is_asked(
     ],
 )
 def test_what_slurm_refuses_is_said_in_its_words_and_leaves_nothing_behind(
-    cluster: Cluster, tmp_path: Path, results: Path, profile: dict[str, Any], words: str
+    cluster: Cluster, tmp_path: Path, results: Path, profile: dict[str, Any], message: str
 ) -> None:
     failed = ettsweep(*asks(tmp_path, runs=2, steps=100, **profile), code=1)
     assert failed.stderr.startswith("ettsweep: sbatch refuses: ")
-    assert any(each in failed.stderr for each in words.split("|"))
+    assert any(each in failed.stderr for each in message.split("|"))
     assert not submission_folders(results)
     assert not status(results)
     assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
@@ -843,11 +845,11 @@ class Terminal:
         self._screen = screen
         self._seen = ""
 
-    def says(self, words: str) -> bool:
+    def says(self, message: str) -> bool:
         if select.select([self._screen], [], [], 0)[0]:
             with contextlib.suppress(OSError):  # EIO: the command has ended
                 self._seen += os.read(self._screen, 65536).decode(errors="replace")
-        return words in self._seen
+        return message in self._seen
 
     def ctrl_c(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)

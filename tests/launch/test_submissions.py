@@ -414,16 +414,16 @@ def test_jobs_that_nobody_recorded_keep_their_submission(
 
 
 @pytest.mark.usefixtures("tasks")
-@pytest.mark.parametrize("why", ["silence", "another cluster"])
+@pytest.mark.parametrize("reason", ["silence", "another cluster"])
 def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
-    on_slurm: Any, results: Path, monkeypatch: pytest.MonkeyPatch, why: str
+    on_slurm: Any, results: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def no_answer(*asked: object) -> dict[str, ArrayTask]:
         raise SlurmUnavailableError("no controller")
 
-    submission = on_slurm(array="12", cluster="moon" if why == "another cluster" else "toy")
+    submission = on_slurm(array="12", cluster="moon" if reason == "another cluster" else "toy")
     finish(results, *RUNS)
-    if why == "silence":
+    if reason == "silence":
         monkeypatch.setattr(slurm, "queue", no_answer)
     assert cleaned(results) == set()
     assert submission.path.is_dir()

@@ -172,13 +172,13 @@ def test_a_map_says_what_its_frames_and_colours_mean(sample: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("off", "told"), [(1, "1 point off this lattice is not drawn."), (2, "2 points off this lattice are not drawn.")]
+    ("off", "message"), [(1, "1 point off this lattice is not drawn."), (2, "2 points off this lattice are not drawn.")]
 )
-def test_points_off_the_lattice_are_noted(tmp_path: Path, off: int, told: str) -> None:
+def test_points_off_the_lattice_are_noted(tmp_path: Path, off: int, message: str) -> None:
     base = digits_spec(None)
     search_result = search(base, seeds=(0,))
     odd = [Point(base.lr * factor, base.wd) for factor in (1.3, 1.7)[:off]]
-    assert told in caption(
+    assert message in caption(
         finished(tmp_path, base, [replace(search_result, grid_points=(*search_result.grid_points, *odd))])
     )
 

@@ -27,7 +27,7 @@ def test_scores_read_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "score", "metric", "told"),
+    ("error", "score", "metric", "message"),
     [
         (0.0081, 0.1191, "best_loss", ".008"),
         (0.0, 0.1191, "best_loss", ".000"),
@@ -37,6 +37,6 @@ def test_scores_read_well() -> None:
     ],
 )
 def test_an_error_in_a_hexagon_has_the_decimals_of_its_score(
-    error: float, score: float, metric: str, told: str
+    error: float, score: float, metric: str, message: str
 ) -> None:
-    assert error_text(error, score, metric) == told
+    assert error_text(error, score, metric) == message

@@ -105,7 +105,7 @@ def test_points_are_named_as_the_terminal_names_them(sample: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fresh", "words"),
+    ("fresh", "message"),
     [
         ((0.20, 0.22), "ahead of ntk by 0.099 ± 0.010 (standard error)"),
         ((0.14, 0.16), "not distinguishable from ntk: 0.039 ± 0.010 (standard error; 95% sure from 0.06311 on)"),
@@ -114,13 +114,15 @@ def test_points_are_named_as_the_terminal_names_them(sample: Made) -> None:
         ((0.2, None), None),
     ],
 )
-def test_ahead_is_said_only_beyond_the_error(sample: Made, fresh: tuple[float | None, ...], words: str | None) -> None:
+def test_ahead_is_said_only_beyond_the_error(
+    sample: Made, fresh: tuple[float | None, ...], message: str | None
+) -> None:
     """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 6.3 errors are beyond doubt (95%), 3.9 are not."""
     other = replace(sample.verdict("standard"), fresh_scores=dict(enumerate(fresh, 10)))
     vars(other).update(study=replace(other.study))
     vars(other.study).update(strategy="ntk", family="0" * 12)
     lead = Page(page_of(Made(sample.results, sample.runs, [sample.verdict("standard"), other]))).text
-    assert (words in lead) if words else "ahead of" not in lead and "distinguishable" not in lead
+    assert (message in lead) if message else "ahead of" not in lead and "distinguishable" not in lead
 
 
 def test_what_is_empty_or_never_happened_is_left_out(sample: Made) -> None:

@@ -73,8 +73,8 @@ class Made:
         self.bases = {study.strategy: study.base for study in self.sweep_spec.studies()}
         self.path = folder / "w8.journal"
 
-    def spec(self, place: tuple[float, float], seed: int = 0, strategy: str = "standard") -> RunSpec:
-        return self.bases[strategy].with_point(*place, seed)
+    def spec(self, location: tuple[float, float], seed: int = 0, strategy: str = "standard") -> RunSpec:
+        return self.bases[strategy].with_point(*location, seed)
 
     def propose(self, *places: tuple[float, float], sampler: str = "tpe", strategy: str = "standard") -> None:
         points = tuple(Centre(lr=lr, wd=wd) for lr, wd in places)

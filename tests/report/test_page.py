@@ -328,10 +328,10 @@ def test_the_page_is_accessible_and_fits(browser: Any, short: Path, scheme: str,
         assert shown.overflow <= 0
 
 
-@pytest.mark.parametrize("place", [".claim", ".scroll td"])
-def test_axe_sees_what_is_wrong(browser: Any, short: Path, place: str) -> None:
+@pytest.mark.parametrize("location", [".claim", ".scroll td"])
+def test_axe_sees_what_is_wrong(browser: Any, short: Path, location: str) -> None:
     with opened(browser, short) as shown:
-        shown.page.evaluate(f"document.querySelector('{place}').style.color = '#bbb'")
+        shown.page.evaluate(f"document.querySelector('{location}').style.color = '#bbb'")
         assert [told.partition(":")[0] for told in shown.violations()] == ["color-contrast"]
 
 

@@ -46,18 +46,18 @@ def standard(noisy: Made) -> JudgedFamily:
     return judged_with(noisy, "standard")
 
 
-def contours(found: Scene) -> list[np.ndarray]:
+def contours(result: Scene) -> list[np.ndarray]:
     """Return the lines of contours, in hexagons."""
-    return [np.array(found.at(line)) for line in found.of("line", stroke="#fff", strokeWidth=1.1)]
+    return [np.array(result.at(line)) for line in result.of("line", stroke="#fff", strokeWidth=1.1)]
 
 
-def ellipse(found: Scene) -> np.ndarray:
-    (line,) = found.of("line", stroke=CANDIDATE)
-    return np.array(found.at(line))
+def ellipse(result: Scene) -> np.ndarray:
+    (line,) = result.of("line", stroke=CANDIDATE)
+    return np.array(result.at(line))
 
 
-def cross(found: Scene) -> Mark:
-    (mark,) = found.of("symbol", stroke=CANDIDATE, size=70)
+def cross(result: Scene) -> Mark:
+    (mark,) = result.of("symbol", stroke=CANDIDATE, size=70)
     return mark
 
 

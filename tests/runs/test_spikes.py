@@ -91,17 +91,17 @@ def test_events_merge_in_chains() -> None:
     assert [(e.step, e.last_step) for e in step_spikes(values, spikes, 0)] == [(5, 23)]
 
 
-@pytest.mark.parametrize(("sigma", "least", "most"), [(0.3, 12, 26), (0.6, 170, 225), (1.0, 480, 570)])
-def test_heavy_tails_are_counted_as_the_docs_say(sigma: float, least: int, most: int) -> None:
+@pytest.mark.parametrize(("sigma", "minimum", "limit"), [(0.3, 12, 26), (0.6, 170, 225), (1.0, 480, 570)])
+def test_heavy_tails_are_counted_as_the_docs_say(sigma: float, minimum: int, limit: int) -> None:
     rng = random.Random(15)
     losses = [rng.lognormvariate(0.0, sigma) for _ in range(200_000)]
-    assert least <= len(step_spikes(losses, SPEC, 0)) / 2 <= most
+    assert minimum <= len(step_spikes(losses, SPEC, 0)) / 2 <= limit
 
 
-@pytest.mark.parametrize(("height", "later", "counted"), [(53, 128, 0), (53, 129, 1), (55, 11, 1), (55, 128, 1)])
-def test_a_large_spike_masks_one_half_as_high_for_128_steps(height: float, later: int, counted: int) -> None:
+@pytest.mark.parametrize(("height", "later", "counts"), [(53, 128, 0), (53, 129, 1), (55, 11, 1), (55, 128, 1)])
+def test_a_large_spike_masks_one_half_as_high_for_128_steps(height: float, later: int, counts: int) -> None:
     values = [*FLAT, 100.0, *(FLAT * 2)[1:later], height]
-    assert [e.step for e in step_spikes(values, SPEC, 0)] == [129, *[129 + later] * counted]
+    assert [e.step for e in step_spikes(values, SPEC, 0)] == [129, *[129 + later] * counts]
 
 
 def test_chunks_agree_with_one_window_at_a_time() -> None:

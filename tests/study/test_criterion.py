@@ -41,7 +41,7 @@ def criterion(results: Path, name: str = "w8") -> Criterion:
 
 
 @pytest.mark.parametrize(
-    ("written", "stated"),
+    ("content", "declared"),
     [
         ({}, None),
         ({"margin": "2%"}, CriterionOptions(margin=0.02)),
@@ -53,15 +53,15 @@ def criterion(results: Path, name: str = "w8") -> Criterion:
     ],
 )
 def test_a_grid_file_states_as_much_as_it_wants(
-    make_sweep_spec: Ask, written: object, stated: CriterionOptions | None
+    make_sweep_spec: Ask, content: object, declared: CriterionOptions | None
 ) -> None:
-    assert make_sweep_spec(written).criterion == stated
-    assert make_sweep_spec(written).specs() == make_sweep_spec().specs(), "it is in no id"
+    assert make_sweep_spec(content).criterion == declared
+    assert make_sweep_spec(content).specs() == make_sweep_spec().specs(), "it is in no id"
     assert make_sweep_spec().criterion is None
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("content", "message"),
     [
         ({"margin": 5}, "criterion.margin: 5 is 500%; for 5% write 5% or 0.05"),
         ({"margin": "150%"}, "criterion.margin: 1.5 is 150%; for 1.5% write 1.5% or 0.015"),
@@ -80,9 +80,9 @@ def test_a_grid_file_states_as_much_as_it_wants(
         ("paper", "criterion: {rule: ..., confidence: ..., margin: ...} is expected, got 'paper'"),
     ],
 )
-def test_what_is_no_criterion_is_refused(make_sweep_spec: Ask, written: object, told: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f"w8.yaml: {told}") + "$"):
-        make_sweep_spec(written)
+def test_what_is_no_criterion_is_refused(make_sweep_spec: Ask, content: object, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"w8.yaml: {message}") + "$"):
+        make_sweep_spec(content)
 
 
 def test_a_margin_elsewhere_in_the_file_is_told_where_it_belongs(make_sweep_spec: Ask) -> None:

@@ -118,7 +118,7 @@ LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[" * 100_000, "line 1: nested too deeply"),
         ("\n- " * 2 + "- " * 100_000 + "x", "line 3: nested too deeply"),
@@ -126,8 +126,8 @@ LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for 
         (LAUGHS, "line 20: more than 1,000,000 values, aliases counted"),
     ],
 )
-def test_a_file_without_end_is_refused_at_its_line(text: str, said: str) -> None:
-    with pytest.raises(InputError, match=f"here: {said}"):
+def test_a_file_without_end_is_refused_at_its_line(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"here: {message}"):
         parse_yaml(text, "here")
 
 
@@ -392,7 +392,7 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "sets", "told"),
+    ("model", "sets", "message"),
     [
         ("vit-digits", ["schedule.epochs=2"], "24 must be below total_steps 24; --set schedule.warmup_steps=2"),
         ("vit-digits", ["schedule.total_steps=20"], "24 must be below total_steps 20; --set schedule.warmup_steps=2"),
@@ -400,10 +400,12 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("vit-b16", ["schedule.total_steps=9"], "6240 must be below total_steps 9; --set schedule.warmup_steps=0"),
     ],
 )
-def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(model: str, sets: list[str], told: str) -> None:
+def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(
+    model: str, sets: list[str], message: str
+) -> None:
     grid = shipped("grids") / f"{model}.yaml"
-    assert f"schedule: warmup_steps {told} keeps the share that the file has" in refusal(grid, overrides=sets)
-    cure = told.partition("--set ")[2]
+    assert f"schedule: warmup_steps {message} keeps the share that the file has" in refusal(grid, overrides=sets)
+    cure = message.partition("--set ")[2]
     assert load_sweep_spec(grid, overrides=[*sets, cure]).recipe.schedule.warmup_steps == int(cure.partition("=")[2])
 
 

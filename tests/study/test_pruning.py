@@ -182,21 +182,21 @@ def test_there_is_no_pruner_of_another_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pruner", "every", "fitting", "told"),
+    ("pruner", "every", "fitting", "message"),
     [
         ("median", 900, 450, "an evaluation from step 225 on, before the end at step 900"),
         ("hyperband", 1000, 450, "an evaluation from step 100 on, before the end at step 900"),
     ],
 )
 def test_a_run_that_shows_nothing_before_its_end_cannot_be_pruned(
-    pruner: str, every: int, fitting: int, told: str
+    pruner: str, every: int, fitting: int, message: str
 ) -> None:
     def schedule(every: int) -> ScheduleSpec:
         return SCHEDULE.model_copy(update={"eval_every": every})
 
     with pytest.raises(InputError) as error:
         check_pruner(pruner, schedule(every))
-    expected = f"schedule.eval_every: {every}: --pruner {pruner} needs {told}; {fitting} works"
+    expected = f"schedule.eval_every: {every}: --pruner {pruner} needs {message}; {fitting} works"
     assert (str(error.value), error.value.exit_code) == (expected, 2)
     check_pruner(pruner, schedule(fitting))
     check_pruner(pruner, SCHEDULE)

@@ -79,10 +79,10 @@ def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
     assert max(item.regret or 0 for item in collected["surface"]) < 0.02
 
 
-@pytest.mark.parametrize(("runs", "named"), [(19, 19), (20, 10), (24, 14), (60, 30)])
-def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, named: int) -> None:
+@pytest.mark.parametrize(("runs", "selected"), [(19, 19), (20, 10), (24, 14), (60, 30)])
+def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, selected: int) -> None:
     study, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
     assert searching
     asking = Verification([study], budget=Budget(runs), capacity=100, suggester=searching)
     asking.plan(RunIndex({}, {}))
-    assert len(asking.studies[0].suggested_points) == named
+    assert len(asking.studies[0].suggested_points) == selected

@@ -23,7 +23,7 @@ def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 
 
 
 def written_out(
-    layout: ScoreTable, lengths: tuple[float, float], ratio: float, own: float
+    layout: ScoreTable, lengths: tuple[float, float], ratio: float, own_value: float
 ) -> tuple[Array, Array, float, float]:
     """Return mean and covariance (sigma 1) of f less its value at the first point, square and log determinant.
 
@@ -32,7 +32,9 @@ def written_out(
     at = np.argwhere(layout.scored_PS > 0)
     y = layout.y_PS[at[:, 0], at[:, 1]]
     x = layout.x_PD
-    k = (1 - own) * np.exp(-0.5 * (((x[:, None] - x[None]) / np.array(lengths)) ** 2).sum(2)) + own * np.eye(len(x))
+    k = (1 - own_value) * np.exp(
+        -0.5 * (((x[:, None] - x[None]) / np.array(lengths)) ** 2).sum(2)
+    ) + own_value * np.eye(len(x))
     flat = 1e7
     cov = ratio * k[np.ix_(at[:, 0], at[:, 0])] + flat * (at[:, None, 1] == at[None, :, 1]) + np.eye(len(y))
     across = ratio * k[:, at[:, 0]]

@@ -27,23 +27,23 @@ SEVERAL: dict[str, tuple[LatticePosition, ...]] = {
 }
 
 
-def bowl(place: LatticePosition) -> float:
+def bowl(location: LatticePosition) -> float:
     """A loss with its optimum at (2, -1)."""
-    return float(np.exp(0.05 * (place[0] - 2) ** 2 + 0.08 * (sum(place[1:]) + 1) ** 2))
+    return float(np.exp(0.05 * (location[0] - 2) ** 2 + 0.08 * (sum(location[1:]) + 1) ** 2))
 
 
 def known(
     loss: Callable[[LatticePosition], float] = bowl,
-    named: tuple[LatticePosition, ...] = (),
+    selected: tuple[LatticePosition, ...] = (),
     half: tuple[int, ...] = (3, 3),
     start: LatticePosition = (0, 0),
     diverged: tuple[LatticePosition, ...] = (),
     awaited: tuple[LatticePosition, ...] = (),
 ) -> Observations:
     """Return what is known once the named places have their scores, but for those that diverged or are awaited."""
-    scores = {location: {0: loss(location)} for location in named if location not in (*diverged, *awaited)}
+    scores = {location: {0: loss(location)} for location in selected if location not in (*diverged, *awaited)}
     low = tuple(-h for h in half)
-    return Observations(low, half, start, scores, diverged, awaited, {*named}, MARGIN, lower_is_better=True)
+    return Observations(low, half, start, scores, diverged, awaited, {*selected}, MARGIN, lower_is_better=True)
 
 
 @pytest.mark.parametrize("half", [(1, 2), (4,)])
@@ -52,7 +52,7 @@ def test_each_place_of_the_box_is_named_once_at_most(name: str, half: tuple[int,
     propose, start = make_sampler(name), (0,) * len(half)
     collected: tuple[LatticePosition, ...] = ()
     box = set(product(*(range(-h, h + 1) for h in half)))
-    while news := propose(known(named=collected, half=half, start=start), 2):
+    while news := propose(known(selected=collected, half=half, start=start), 2):
         assert len(news) <= 2
         collected += tuple(news)
         assert len(set(collected)) == len(collected)
@@ -73,7 +73,7 @@ def test_a_sampler_comes_near_the_optimum_of_a_bowl_within_its_trials(name: str,
     propose, box = make_sampler(name), set(product(range(-4, 5), repeat=2))
     collected: tuple[LatticePosition, ...] = ()
     trials = min(DEFAULT_TRIALS, resolve_trials(name, None))
-    while news := propose(known(named=collected, half=(4, 4), start=(-3, 3)), slots)[: trials - len(collected)]:
+    while news := propose(known(selected=collected, half=(4, 4), start=(-3, 3)), slots)[: trials - len(collected)]:
         collected += tuple(news)
     apart = {location: max(abs(location[0] - 2), abs(location[1] + 1)) for location in box}
     assert len(set(collected)) == len(collected) <= DEFAULT_TRIALS
@@ -99,7 +99,7 @@ def test_optunas_samplers_name_the_same_in_another_process() -> None:
 def test_the_surface_finds_the_best_place_of_a_bowl_and_stops(half: tuple[int, ...], slots: int) -> None:
     propose, start = make_sampler("surface"), (0,) * len(half)
     collected: tuple[LatticePosition, ...] = ()
-    while news := propose(known(named=collected, half=half, start=start), slots):
+    while news := propose(known(selected=collected, half=half, start=start), slots):
         collected += tuple(news)
         assert len(collected) <= 40
     assert (2, -1)[: len(half)] in collected
@@ -136,21 +136,21 @@ def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() 
 def test_what_is_awaited_gains_no_more() -> None:
     """A place next to one that is under way is not worth what it was: the surface is told of the run to come."""
     product_result = tuple(product((-2, 0, 2), repeat=2))
-    (first,) = make_sampler("surface")(known(named=product_result), 1)
-    (second,) = make_sampler("surface")(known(named=(*product_result, first), awaited=(first,)), 1)
-    assert make_sampler("surface")(known(named=product_result), 2) == [first, second]
+    (first,) = make_sampler("surface")(known(selected=product_result), 1)
+    (second,) = make_sampler("surface")(known(selected=(*product_result, first), awaited=(first,)), 1)
+    assert make_sampler("surface")(known(selected=product_result), 2) == [first, second]
 
 
 def test_a_place_that_diverged_is_as_bad_as_the_worst() -> None:
     values = ((0, 0), (1, -1), (-1, 1), (3, 0))
-    messages = known(named=values, diverged=((3, 0),))
+    messages = known(selected=values, diverged=((3, 0),))
     assert messages.values[3, 0] == max(bowl(location) for location in values[:3])
     assert (3, 0) not in make_sampler("surface")(messages, 8)
 
 
 def test_where_everything_diverged_a_lower_lr_is_looked_at_while_there_is_one() -> None:
     collected: tuple[LatticePosition, ...] = ()
-    while news := make_sampler("surface")(known(named=collected, diverged=collected), 1):
+    while news := make_sampler("surface")(known(selected=collected, diverged=collected), 1):
         collected += tuple(news)
     first, remaining = collected[:4], collected[4:]
     assert remaining
@@ -170,6 +170,6 @@ def test_an_unknown_sampler_and_a_missing_package_are_refused(monkeypatch: pytes
 def test_a_search_does_not_stop_before_eight_places_are_known() -> None:
     """All are alike, so that no further one is worth a run."""
     collected: tuple[LatticePosition, ...] = ()
-    while news := make_sampler("surface")(known(lambda place: 1.0, named=collected), 1):
+    while news := make_sampler("surface")(known(lambda place: 1.0, selected=collected), 1):
         collected += tuple(news)
     assert len(collected) == 8

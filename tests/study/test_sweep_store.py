@@ -114,10 +114,10 @@ def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, result
     assert len(list(only(results).specs())) == 2 * (5 + 3)
 
 
-@pytest.mark.parametrize("again", [{}, {"lr_range": "0:1"}, {"seeds": [1]}, {"strategies": ["mup"]}])
-def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path, again: dict[str, object]) -> None:
+@pytest.mark.parametrize("repeated", [{}, {"lr_range": "0:1"}, {"seeds": [1]}, {"strategies": ["mup"]}])
+def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path, repeated: dict[str, object]) -> None:
     extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1], strategies=["standard", "mup"]))
-    extend_sweep(results, "w8", make_sweep_spec(**{"seeds": [0, 1], **again}))
+    extend_sweep(results, "w8", make_sweep_spec(**{"seeds": [0, 1], **repeated}))
     assert len(only(results).versions) == 1
 
 
@@ -141,7 +141,7 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(make_sweep
 
 
 @pytest.mark.parametrize(
-    ("options", "told", "free"),
+    ("options", "message", "free"),
     [
         ({"overrides": ["batch_size=64"]}, "batch_size is 32 there, 64 here", "w8-batch_size-64"),
         ({"overrides": ["model.width=16"]}, "model.width is 8 there, 16 here", "w8-width-16"),
@@ -154,10 +154,10 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(make_sweep
     ],
 )  # fmt: skip
 def test_another_question_is_refused_with_what_differs_and_a_free_name(
-    make_sweep_spec: Ask, results: Path, options: dict[str, object], told: str, free: str
+    make_sweep_spec: Ask, results: Path, options: dict[str, object], message: str, free: str
 ) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
-    with pytest.raises(SweepNameTakenError, match=re.escape(told)) as error:
+    with pytest.raises(SweepNameTakenError, match=re.escape(message)) as error:
         extend_sweep(results, "w8", make_sweep_spec(**options))
     assert (error.value.free, len(only(results).versions)) == (free, 1)
     extend_sweep(results, free, make_sweep_spec(**options))
@@ -324,7 +324,7 @@ def test_a_note_that_would_disturb_a_terminal_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("standard:", "bogus:", "unknown strategy 'bogus'"),
         ("mlp_factor: ignore", "mlp_factor: nope", "mlp_factor"),
@@ -335,7 +335,9 @@ def test_a_note_that_would_disturb_a_terminal_is_refused(text: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_is_damage_too(make_sweep_spec: Ask, results: Path, old: str, new: str, told: str) -> None:
+def test_what_cannot_be_asked_is_damage_too(
+    make_sweep_spec: Ask, results: Path, old: str, new: str, message: str
+) -> None:
     for name in ("w8", "other"):
         extend_sweep(results, name, make_sweep_spec())
     extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
@@ -343,7 +345,7 @@ def test_what_cannot_be_asked_is_damage_too(make_sweep_spec: Ask, results: Path,
     path.write_text(path.read_text().replace(old, new))
     sweep_store = load_sweep_store(results)
     assert list(sweep_store.sweeps) == ["other"]
-    assert told in sweep_store.broken["w8"]
+    assert message in sweep_store.broken["w8"]
     assert str(path.parent) in sweep_store.broken["w8"]
 
 

@@ -14,18 +14,18 @@ from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
 HERE = Point(2.0**-6, 0.5)
 
 
-def verdict(said: str, value: float | None, rule: str = "bound", accuracy: bool = False) -> Verdict:
+def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bool = False) -> Verdict:
     search_result = search(imagenet_spec(None) if accuracy else digits_spec(None))
     search_result = replace(search_result, criterion=Criterion(rule=rule))
     margin = search_result.criterion.margin_for(search_result.metric)
     bound = Bound(value, 0.95, margin, 0.6, (), NoiseEstimate(0.01, 9, "measured"), "", (), HERE, "optimal")
     return Verdict(
-        search_result, said, "", ScoredPoint(HERE, 0.3, State.DONE), bound=None if rule == "paper" else bound
+        search_result, message, "", ScoredPoint(HERE, 0.3, State.DONE), bound=None if rule == "paper" else bound
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("supplied", "message"),
     [
         (verdict("optimal", 0.018), "optimal within 1.8% (95%)"),
         (verdict("optimal", 0.0015, accuracy=True), "optimal within 0.15 points (95%)"),
@@ -43,5 +43,5 @@ def verdict(said: str, value: float | None, rule: str = "bound", accuracy: bool 
         (verdict("edge", None, rule="paper"), "edge"),
     ],
 )
-def test_a_statement_says_how_far_a_verdict_holds(given: Verdict, words: str) -> None:
-    assert given.statement == words, "a bound is rounded up: one beyond the margin is not said to be within it"
+def test_a_statement_says_how_far_a_verdict_holds(supplied: Verdict, message: str) -> None:
+    assert supplied.statement == message, "a bound is rounded up: one beyond the margin is not said to be within it"

@@ -202,7 +202,7 @@ class Chaos:
             self._follow = None
 
 
-def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: int, say: Callable[[str], Any]) -> Chaos:
+def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: int, log: Callable[[str], Any]) -> Chaos:
     """Run a calm sweep and a disturbed one, and compare them.
 
     Args:
@@ -222,17 +222,17 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
     grid, calm = grid_of(folder, runs), folder / "calm"
     local = ["--launch", "local", "--launch-set", "threads=1", "--launch-set", "devices=cpu", "--launch-set", "pack=1"]
     ettsweep("grid", "--grid", grid, "--results", calm, "--follow", *local)
-    say(f"calm sweep: {len(metrics(calm))} runs finished")
+    log(f"calm sweep: {len(metrics(calm))} runs finished")
     storm = Chaos(cluster, folder, grid, seed)
     began_s = time.monotonic()
     try:
         while time.monotonic() - began_s < seconds and storm.finished() < runs:
             storm.keep_following()
             name = storm.strike()
-            say(f"{time.monotonic() - began_s:5.0f} s  {storm.finished():3d}/{runs} finished  {name}")
+            log(f"{time.monotonic() - began_s:5.0f} s  {storm.finished():3d}/{runs} finished  {name}")
             time.sleep(storm.random.uniform(0, 2 * EVERY_S))  # how often it strikes; nothing waits for this
         storm.end()
-        say(f"{time.monotonic() - began_s:5.0f} s  {storm.finished():3d}/{runs} finished  calm again")
+        log(f"{time.monotonic() - began_s:5.0f} s  {storm.finished():3d}/{runs} finished  calm again")
     finally:
         storm.stop()
     assert metrics(storm.results) == metrics(calm), "metrics differ"
@@ -262,7 +262,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         mapping = {"runs": options.runs, "seconds": 60 * options.minutes, "seed": options.seed}
-        storm = chaos(cluster, folder, **mapping, say=lambda line: print(line, flush=True))
+        storm = chaos(cluster, folder, **mapping, log=lambda line: print(line, flush=True))
     except AssertionError as error:
         print(f"FAILED: {error}; see {folder}")
         return 1

@@ -194,7 +194,7 @@ PICTURES: list[Callable[[], str]] = []
 """What else to say when something does not come: a test on a cluster adds what that looks like."""
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
+def wait_for(condition: Callable[[], Any], subject: str) -> Any:
     """Return the first true value of a condition; one that takes long to look at is looked at less often."""
     began_s = time.monotonic()
     while True:
@@ -204,7 +204,7 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
         now_s = time.monotonic()
         if now_s - began_s > PATIENCE_S:
             pictures = [picture() for picture in PICTURES]
-            raise AssertionError("\n".join([f"waited in vain for {what}", *pictures]))
+            raise AssertionError("\n".join([f"waited in vain for {subject}", *pictures]))
         time.sleep(max(0.01, 3 * (now_s - looked_s)))
 
 

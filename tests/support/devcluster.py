@@ -101,15 +101,17 @@ class Cluster:
 
     # ---------- faults
 
-    def node(self, what: Literal["kill", "start", "freeze", "thaw", "readonly", "writable", "pid"], name: str) -> str:
+    def node(
+        self, subject: Literal["kill", "start", "freeze", "thaw", "readonly", "writable", "pid"], name: str
+    ) -> str:
         """Do to a node what `node.sh` does; return what it prints."""
         self._broken = True
-        return self._script("node.sh", self.folder, what, name)
+        return self._script("node.sh", self.folder, subject, name)
 
-    def ctl(self, what: Literal["stop", "start", "restart", "kill", "freeze", "thaw"], daemon: str) -> None:
+    def ctl(self, subject: Literal["stop", "start", "restart", "kill", "freeze", "thaw"], daemon: str) -> None:
         """Do to the controller (slurmctld), or to accounting (slurmdbd), what `ctl.sh` does."""
         self._broken = True
-        self._script("ctl.sh", self.folder, what, daemon)
+        self._script("ctl.sh", self.folder, subject, daemon)
 
     def disk(self, size: str) -> Path:
         """Mount a file system of some size, such as `1m`, that all nodes see; it is gone after the test."""

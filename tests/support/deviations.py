@@ -65,12 +65,12 @@ class Means:
         limit, uncertainty = np.array(collected).T
         return limit, uncertainty
 
-    def power(self, which: int = 0) -> tuple[float, float]:
+    def power(self, choice: int = 0) -> tuple[float, float]:
         """Return p and its error of a fit of a n^p to the means of one of the numbers."""
         from scipy.optimize import curve_fit  # takes a second
 
         width = np.array(self.width) / self.width[0]
-        mean, error = np.stack(self.mean)[:, which], np.stack(self.error)[:, which]
+        mean, error = np.stack(self.mean)[:, choice], np.stack(self.error)[:, choice]
         (_, power), covariance = curve_fit(
             lambda n, a, p: a * n**p, width, mean, p0=(mean[0], -1.0), sigma=error, absolute_sigma=True
         )

@@ -180,7 +180,7 @@ class _Probes(TorchFunctionMode):
 
 
 def tangent_kernels(
-    ensemble: Ensemble, inputs: Inputs, outputs: list[int], *, whole: bool = False
+    ensemble: Ensemble, inputs: Inputs, outputs: list[int], *, complete: bool = False
 ) -> dict[Group, Array]:
     """Return the sum over each group's parameters of df_i/dtheta df_j/dtheta, by automatic differentiation.
 
@@ -197,7 +197,7 @@ def tangent_kernels(
         (N, K, K, P, P) of each of the model's groups; P = B of a Vision Transformer.
     """
     model, parameters, K = _Logits(ensemble), parameter_shapes(ensemble.spec), len(outputs)
-    by_probes = {} if whole else _outputs_of_weights(model, ensemble, inputs)
+    by_probes = {} if complete else _outputs_of_weights(model, ensemble, inputs)
 
     def one(values: dict[str, Tensor]) -> dict[Group, Tensor]:
         def flat(direct: dict[str, Tensor], probes: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -117,19 +117,19 @@ class Case:
                 values *= math.sqrt(self.variances[group] / fan_in) / init_std(group, dims(spec), self.s)
         return ensemble
 
-    def controls(self, ensemble: Ensemble, seen: Pass) -> Array:
+    def controls(self, ensemble: Ensemble, observed: Pass) -> Array:
         """Return what networks differ in most, (N, Y), less its mean: the stems' kernels, the sizes of head vectors."""
         if not self.language:
             stem_PP = input_kernel(patches()) + 0.02**2 * same_position(2, 4)
             size = (ensemble.values["head"] ** 2).sum(-1) * ensemble.spec.width ** (self.s or 0.0) - 1
-            return np.concatenate((upper(kernel(seen.streams["stem"]) - stem_PP), array(size[:, :OUTPUTS])), 1)
+            return np.concatenate((upper(kernel(observed.streams["stem"]) - stem_PP), array(size[:, :OUTPUTS])), 1)
         variance = 0.02**2 if self.s is None else 1.0
         size = (ensemble.values["we"][:, UNREAD] ** 2).mean(-1) / variance - 1
         values = [array(size[:, :OUTPUTS])]
         for name, ids in (("encoder.words", SOURCE), ("decoder.words", PREVIOUS)):
             same_word = np.equal.outer(ids.flatten(), ids.flatten())
             words_PP = variance * same_word + 0.02**2 * same_position(*ids.shape)
-            values.append(upper(kernel(seen.streams[name]) - words_PP) / variance)
+            values.append(upper(kernel(observed.streams[name]) - words_PP) / variance)
         return np.concatenate(values, 1)
 
 

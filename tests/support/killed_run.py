@@ -86,18 +86,18 @@ def stick_in_result(stuck: Stuck, count: int) -> None:
 STICK = {"checkpoint": stick_in_checkpoint, "metrics": stick_in_metrics, "result": stick_in_result}
 
 
-def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
+def attempt_run(run: RunDir, pipe: int, mode: str, count: int) -> None:
     device = torch.device("cpu")
     torch.set_num_threads(1)
     attempt = run.claim(environment(device), after=max(run.attempt_numbers(), default=0))
     assert attempt is not None
-    if how in STICK:
-        STICK[how](Stuck(pipe), count)
+    if mode in STICK:
+        STICK[mode](Stuck(pipe), count)
     started = False
 
     def poll() -> None:
         nonlocal started
-        if not started and how == "time":
+        if not started and mode == "time":
             os.write(pipe, b".")
         started = True
         time.sleep(STEP_S)

@@ -87,17 +87,17 @@ def curve(run: RunDir, key: str = "loss") -> list[float]:
     return [line[key] for line in run.history() if key in line]
 
 
-def trained_through_stops_and_kills(trained: Trained, spec: RunSpec, way: dict[str, Any]) -> RunDir:
+def trained_through_stops_and_kills(trained: Trained, spec: RunSpec, method: dict[str, Any]) -> RunDir:
     """Stop and kill the processes of a run, one or another, and see it go on with the numbers of an undisturbed one."""
-    world, way = way["world"], way | {"folder": "same"}
+    world, method = method["world"], method | {"folder": "same"}
     last = world - 1
     (calm, run, *_), ends = trained(
-        (spec, way | {"folder": "calm"}),
-        (spec, way | {"rank": last, "after": 6, "how": "stop"}),
-        (spec, way | {"rank": last, "after": 9, "how": "kill"}),
-        (spec, way | {"rank": 0, "after": 7, "how": "kill"}),
-        (spec, way | {"rank": 0, "after": 3, "how": "stop"}),
-        (spec, way),
+        (spec, method | {"folder": "calm"}),
+        (spec, method | {"rank": last, "after": 6, "how": "stop"}),
+        (spec, method | {"rank": last, "after": 9, "how": "kill"}),
+        (spec, method | {"rank": 0, "after": 7, "how": "kill"}),
+        (spec, method | {"rank": 0, "after": 3, "how": "stop"}),
+        (spec, method),
     )
     assert ends[1] == ends[4] == ends[5] == ["ended"] * world
     for end, killed in ((ends[2], last), (ends[3], 0)):

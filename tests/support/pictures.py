@@ -88,11 +88,11 @@ def tar_bytes(files: Files) -> bytes:
     return file.getvalue()
 
 
-def by_class(files: Files, part: str) -> dict[str, dict[str, bytes]]:
+def by_class(files: Files, section: str) -> dict[str, dict[str, bytes]]:
     """Return the images of a part by class, with names that only say which."""
     collected: dict[str, dict[str, bytes]] = {}
     for path, content in files.items():
-        if path.startswith(f"{part}/"):
+        if path.startswith(f"{section}/"):
             _, label, name = path.split("/")
             collected.setdefault(label, {})[name] = content
     return collected

@@ -122,39 +122,39 @@ Leaf = tuple[str, str, str, list[Json]]
 """Of which part of a figure, in which role, of which kind, and the items, in pixels from its upper left corner."""
 
 
-def _leaves(node: Json, part: str, x: float, y: float) -> Iterator[Leaf]:
+def _leaves(node: Json, section: str, x: float, y: float) -> Iterator[Leaf]:
     role = node.get("role", "")
     if node["marktype"] != "group":
         moved = ("x", x), ("x2", x), ("y", y), ("y2", y)
         items = [item | {name: item[name] + by for name, by in moved if name in item} for item in node["items"]]
-        yield part, role, node["marktype"], items
+        yield section, role, node["marktype"], items
         return
     for group in node["items"]:
-        inside = part or (
+        inside = section or (
             f"{role} {group.get('orient')}" if role == "axis" else role if role in ("legend", "title") else ""
         )
         for child in group["items"]:
             yield from _leaves(child, inside, x + group.get("x", 0), y + group.get("y", 0))
 
 
-def _marks(found: list[Leaf]) -> Iterator[Mark]:
-    for _, role, kind, items in found:
+def _marks(result: list[Leaf]) -> Iterator[Mark]:
+    for _, role, kind, items in result:
         if role == "mark" and kind in ("line", "area"):
             yield Mark(kind, tuple(items))
         elif role == "mark":
             yield from (Mark(kind, (item,)) for item in items)
 
 
-def _texts(found: list[Leaf], role: str) -> list[tuple[str, list[Json]]]:
-    return [(section, items) for section, at, _, items in found if at == role]
+def _texts(result: list[Leaf], role: str) -> list[tuple[str, list[Json]]]:
+    return [(section, items) for section, at, _, items in result if at == role]
 
 
-def _joined(found: list[Leaf], part: str, role: str) -> str:
-    return " ".join(str(item["text"]) for folder, items in _texts(found, role) if folder == part for item in items)
+def _joined(result: list[Leaf], section: str, role: str) -> str:
+    return " ".join(str(item["text"]) for folder, items in _texts(result, role) if folder == section for item in items)
 
 
 def _scale(
-    spec: Json, axis: str, found: list[Leaf], log: bool
+    spec: Json, axis: str, result: list[Leaf], log: bool
 ) -> tuple[tuple[float, float], tuple[float, float], bool]:
     """Return two pixels with what they stand for: the ends that a figure declares, else those of its labels."""
     gets = [layer["encoding"].get(axis, {}) for layer in spec["layer"]]
@@ -165,7 +165,7 @@ def _scale(
         ends = (0.0, float(spec["width"])) if axis == "x" else (float(spec["height"]), 0.0)
         return (ends[0], low), (ends[1], high), declared.get("type") == "log"
     labels = [
-        item for section, items in _texts(found, "axis-label") if section == f"axis {SIDES[axis]}" for item in items
+        item for section, items in _texts(result, "axis-label") if section == f"axis {SIDES[axis]}" for item in items
     ]
     values = [(item[axis] - 0.5, _number(item["text"])) for item in labels]
     values = [(pixel, value) for pixel, value in values if value is not None] or [(0.0, 0.0), (1.0, 0.0)]

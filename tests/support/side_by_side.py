@@ -76,9 +76,9 @@ class Trial(NamedTuple):
         )
 
 
-def killed_at(place: Any, name: str, count: int) -> None:
+def killed_at(location: Any, name: str, count: int) -> None:
     """Have this process killed when it calls something for the `count`-th time."""
-    call, left = getattr(place, name), [count]
+    call, left = getattr(location, name), [count]
 
     def kill(*args: Any, **kwargs: Any) -> Any:
         left[0] -= 1
@@ -86,15 +86,15 @@ def killed_at(place: Any, name: str, count: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return call(*args, **kwargs)
 
-    setattr(place, name, kill)
+    setattr(location, name, kill)
 
 
-def full_with(most: int) -> None:
+def full_with(limit: int) -> None:
     """Have this process refuse memory for more than so many samples at once in training."""
     forward = Vit.forward
 
     def limited(model: Vit, images: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled() and len(images) > most:
+        if torch.is_grad_enabled() and len(images) > limit:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return forward(model, images)
 
@@ -110,10 +110,10 @@ def half_written(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def third(call: Callable[..., None], then: Callable[..., None]) -> Callable[..., None]:
+def third(call: Callable[..., None], code: Callable[..., None]) -> Callable[..., None]:
     """Return what calls one thing twice, and then another."""
     calls = itertools.count(1)
-    return lambda *args: (then if next(calls) == 3 else call)(*args)
+    return lambda *args: (code if next(calls) == 3 else call)(*args)
 
 
 IN_THIRD = 68
@@ -205,7 +205,7 @@ SMALL = VitSpec(width=8, depth=1, heads=2, patch_size=4, image_size=8, channels=
 ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory, "restored": say_restored}
 
 
-def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None]) -> None:
+def take_part(trial: Trial, rank: int, meeting: str, log: Callable[[str], None]) -> None:
     """Train as one process of a trial."""
     if trial.compile:  # it tells of a CUDA that is there without a GPU
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
@@ -231,7 +231,7 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     group = ProcessGroup.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
 
     if trial.ask:
-        say(json.dumps(ASKED[trial.ask](trial, group)))
+        log(json.dumps(ASKED[trial.ask](trial, group)))
         group.leave()
         return
     if rank == trial.rank and trial.how in KILLED:
@@ -254,9 +254,9 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     group.leave()
 
 
-def make(told: dict[str, Any]) -> list[str]:
+def make(message: dict[str, Any]) -> list[str]:
     """Fork the processes of a trial; return how each ended."""
-    trial = Trial(**told)
+    trial = Trial(**message)
     children = []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(trial.world):

@@ -221,26 +221,26 @@ ATTENTIONS = {
 }
 
 
-def logits(spec: ModelSpec, inputs: Inputs, count: int, which: str) -> Logits:
+def logits(spec: ModelSpec, inputs: Inputs, count: int, choice: str) -> Logits:
     """Return the logits of so many new networks."""
-    index, query, source = ATTENTIONS[which]
+    index, query, source = ATTENTIONS[choice]
     forward_result = forward(drawn(spec, 0.0, count, first_seed=1000 * spec.width), inputs)
     q, k = forward_result.queries[index], forward_result.keys[index]
     omega = q @ k.mT / math.sqrt(q.shape[-1])
-    hidden = torch.ones(omega.shape[-2:]).triu(1).bool() if which == "decoder" else torch.tensor(False)
+    hidden = torch.ones(omega.shape[-2:]).triu(1).bool() if choice == "decoder" else torch.tensor(False)
     torch.testing.assert_close(forward_result.weights[index], torch.softmax(omega.masked_fill(hidden, -math.inf), -1))
-    deviation = 0.5 if which == "vision" else 0.02**2 * spec.width
+    deviation = 0.5 if choice == "vision" else 0.02**2 * spec.width
     return Logits(array(omega) / deviation, forward_result.normalised[query], forward_result.normalised[source])
 
 
 @pytest.mark.usefixtures("statistics")
-@pytest.mark.parametrize("which", ATTENTIONS)
-def test_logits_have_the_covariance_of_two_kernels_and_heads_are_independent(which: str) -> None:
-    if which == "vision":
-        logits_result = logits(vit(32, tokens=4), noise(4), 1500, which)
+@pytest.mark.parametrize("choice", ATTENTIONS)
+def test_logits_have_the_covariance_of_two_kernels_and_heads_are_independent(choice: str) -> None:
+    if choice == "vision":
+        logits_result = logits(vit(32, tokens=4), noise(4), 1500, choice)
     else:
         values = torch.tensor([[5, 6, 5, 7], [6, 8, 9, 9]]), torch.tensor([[7, 6, 7], [9, 5, 10]])
-        logits_result = logits(encdec(32), values, 1200, which)
+        logits_result = logits(encdec(32), values, 1200, choice)
     N, B, H, T, S = logits_result.omega.shape
     flat_NHX = logits_result.omega.transpose(0, 2, 1, 3, 4).reshape(N, H, -1)
     covariance_NXX = logits_result.covariance().reshape(N, B * T * S, -1)

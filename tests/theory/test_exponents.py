@@ -58,9 +58,9 @@ def test_wide_points_count_for_more() -> None:
     assert abs(low.value) < abs(high.value)
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_what_vanishes_or_is_not_finite_has_no_power(bad: float) -> None:
-    assert fit_power(WIDTHS, [[1.0, 1.0], [1.0, bad], [1.0, 1.0], [1.0, 1.0]], CHANNELS) is None
+@pytest.mark.parametrize("invalid", [0.0, -1.0, math.nan, math.inf])
+def test_what_vanishes_or_is_not_finite_has_no_power(invalid: float) -> None:
+    assert fit_power(WIDTHS, [[1.0, 1.0], [1.0, invalid], [1.0, 1.0], [1.0, 1.0]], CHANNELS) is None
 
 
 def test_errors_are_those_of_simulated_measurements() -> None:

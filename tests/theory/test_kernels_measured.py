@@ -37,7 +37,7 @@ def relative_error(estimate: Estimate) -> float:
     return float((estimate.error / np.outer(deviation_P, deviation_P)).max())
 
 
-def stages(case: Case, seen: Pass, predicted: Kernels) -> Iterator[tuple[str, Measured]]:
+def stages(case: Case, observed: Pass, predicted: Kernels) -> Iterator[tuple[str, Measured]]:
     """Yield the kernels of the residual stream, by stage, of what each residual branch adds to it, and of the outputs.
 
     Some branches are small beside the stream, so that their errors show in themselves alone.
@@ -45,16 +45,16 @@ def stages(case: Case, seen: Pass, predicted: Kernels) -> Iterator[tuple[str, Me
     before = None
     for stage in predicted.stages:
         if stage.name == "head":
-            outputs_NPK = seen.outputs[..., case.outputs].flatten(1, -2)
+            outputs_NPK = observed.outputs[..., case.outputs].flatten(1, -2)
             measured = array(outputs_NPK @ outputs_NPK.mT) / len(case.outputs)
             yield "head", Measured(measured, stage.kernel.value, relative_error(stage.kernel))
             continue
         yield (
             stage.name,
-            Measured(kernel(seen.streams[stage.name]), stage.kernel.value, relative_error(stage.kernel)),
+            Measured(kernel(observed.streams[stage.name]), stage.kernel.value, relative_error(stage.kernel)),
         )
         if before is not None and not stage.name.endswith("stem"):
-            added = kernel(seen.streams[stage.name] - seen.streams[before.name])
+            added = kernel(observed.streams[stage.name] - observed.streams[before.name])
             value = stage.kernel.value - before.kernel.value
             # An MLP samples nothing: it errs by the share that what it reads errs by.
             sampled = relative_error(Estimate(value, stage.kernel.error))
@@ -190,9 +190,9 @@ def test_language_models_at_the_stds_of_the_package_are_as_predicted_up_to_a_wid
     assert_tends_to_zero(deviations, resolution=0.017)
 
 
-def read_logits(seen: Pass) -> Array:
+def read_logits(observed: Pass) -> Array:
     """Return the logit, at each position, of the token that the decoder reads there, (N, P)."""
-    return array(seen.outputs.flatten(1, 2)[:, range(PREVIOUS.numel()), PREVIOUS.flatten()])
+    return array(observed.outputs.flatten(1, 2)[:, range(PREVIOUS.numel()), PREVIOUS.flatten()])
 
 
 @pytest.mark.usefixtures("statistics")
@@ -261,7 +261,8 @@ def test_gradients_by_probes_are_those_of_all_weights() -> None:
     for case in (replace(VISION, networks={24: 2}), replace(LANGUAGE, networks={24: 2})):
         ensemble = case.ensemble(24)
         by_probes, complete = (
-            tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS], whole=complete) for complete in (False, True)
+            tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS], complete=complete)
+            for complete in (False, True)
         )
         assert by_probes.keys() == complete.keys()
         for group, gram in complete.items():

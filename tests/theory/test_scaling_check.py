@@ -29,10 +29,10 @@ def check(strategy: str = "ntk", model: str = "vit-digits", **fields: Any) -> Ch
     return check_scaling(planned(CheckRequest(model, strategy, **{**small, **fields})))
 
 
-def off(found: CheckResult) -> dict[str, set[str]]:
+def off(result: CheckResult) -> dict[str, set[str]]:
     """Return the names of the groups that are off, by what is."""
     rows: dict[str, set[str]] = {}
-    for row in found.judgement.groups:
+    for row in result.judgement.groups:
         for label, quantity in row.quantities.items():
             if quantity.verdict is ExponentTest.OFF:
                 rows.setdefault(label, set()).add(row.name)

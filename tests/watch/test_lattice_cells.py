@@ -13,8 +13,8 @@ from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark, shades
 
 
-def cells(found: LatticeCells) -> dict[tuple[int, int], Cell]:
-    return {(cell.i, cell.j): cell for cell in found.cells}
+def cells(result: LatticeCells) -> dict[tuple[int, int], Cell]:
+    return {(cell.i, cell.j): cell for cell in result.cells}
 
 
 def test_it_fills_in_as_runs_finish(results: Path) -> None:

@@ -34,12 +34,12 @@ def made(reach: int, states: dict[tuple[int, int], State] | None = None, scored:
     return LatticeCells(tuple(cells), LOWEST_LOSS)
 
 
-@pytest.mark.parametrize("room", [(100, 20), (60, 8), (40, 8), (30, 8)])
-def test_the_six_neighbours_are_those_that_touch_the_candidate(room: tuple[int, int]) -> None:
-    lines = [line.plain for line in draw_lattice(made(2), *room)]
-    width = fit_window(made(2), *room).density.width  # type: ignore[union-attr]
+@pytest.mark.parametrize("capacity", [(100, 20), (60, 8), (40, 8), (30, 8)])
+def test_the_six_neighbours_are_those_that_touch_the_candidate(capacity: tuple[int, int]) -> None:
+    lines = [line.plain for line in draw_lattice(made(2), *capacity)]
+    width = fit_window(made(2), *capacity).density.width  # type: ignore[union-attr]
     (row,) = (k for k, line in enumerate(lines) if "[" in line)
-    each = fit_window(made(2), *room).density.height  # type: ignore[union-attr]
+    each = fit_window(made(2), *capacity).density.height  # type: ignore[union-attr]
     at = lines[row].index("[")
     values = {(k, location) for k in range(len(lines)) for location, sign in enumerate(lines[k]) if sign == "("}
     beside, half = {(row, at - width), (row, at + width)}, width // 2
@@ -48,21 +48,21 @@ def test_the_six_neighbours_are_those_that_touch_the_candidate(room: tuple[int, 
 
 
 @pytest.mark.parametrize("reach", [0, 1, 2, 4, 12])
-@pytest.mark.parametrize("room", [(50, 12), (24, 6), (170, 40), (12, 3)])
-def test_it_keeps_within_its_room_and_the_candidate_is_in_it(reach: int, room: tuple[int, int]) -> None:
+@pytest.mark.parametrize("capacity", [(50, 12), (24, 6), (170, 40), (12, 3)])
+def test_it_keeps_within_its_room_and_the_candidate_is_in_it(reach: int, capacity: tuple[int, int]) -> None:
     result = made(reach)
-    lines = [line.plain for line in draw_lattice(result, *room)]
-    assert len(lines) <= room[1]
-    assert max(map(len, lines)) <= room[0]
+    lines = [line.plain for line in draw_lattice(result, *capacity)]
+    assert len(lines) <= capacity[1]
+    assert max(map(len, lines)) <= capacity[0]
     assert sum("[" in line for line in lines) == 1
     cells = re.findall(rf"\.\d\d\d?|\d\.\d\d|{STATE_SIGNS[State.DONE]}", "\n".join(lines))
-    assert (len(cells) == len(result.cells)) == shows_all_cells(result, *room)
+    assert (len(cells) == len(result.cells)) == shows_all_cells(result, *capacity)
 
 
 @pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("room", [(100, 20), (60, 8), (30, 8)])
-def test_each_state_has_a_sign_in_every_density(state: State, room: tuple[int, int]) -> None:
-    text = "\n".join(line.plain for line in draw_lattice(made(1, {(1, 1): state}, scored=False), *room))
+@pytest.mark.parametrize("capacity", [(100, 20), (60, 8), (30, 8)])
+def test_each_state_has_a_sign_in_every_density(state: State, capacity: tuple[int, int]) -> None:
+    text = "\n".join(line.plain for line in draw_lattice(made(1, {(1, 1): state}, scored=False), *capacity))
     assert STATE_SIGNS[state] in text
 
 
@@ -99,18 +99,18 @@ def test_nothing_is_drawn_of_a_family_without_points() -> None:
 
 
 @pytest.mark.parametrize(
-    ("score", "told"),
+    ("score", "message"),
     [(0.0981, ".098"), (1.234, "1.23"), (23.456, "23.5"), (456.7, "457"), (9876.5, "9876"), (123456.0, "1e5"),
      (0.00051, "5e-4"), (0.0, ".000"), (None, "")],
 )  # fmt: skip
-def test_a_loss_is_told_in_four_characters(score: float | None, told: str) -> None:
-    assert format_score(score, LOWEST_LOSS) == told
-    assert len(told) <= 4
+def test_a_loss_is_told_in_four_characters(score: float | None, message: str) -> None:
+    assert format_score(score, LOWEST_LOSS) == message
+    assert len(message) <= 4
 
 
-@pytest.mark.parametrize(("score", "told"), [(0.9731, "97.3"), (1.0, "100"), (0.05, "5.00"), (0.0001, ".010")])
-def test_an_accuracy_is_told_in_percent(score: float, told: str) -> None:
-    assert format_score(score, BEST_ACCURACY) == told
+@pytest.mark.parametrize(("score", "message"), [(0.9731, "97.3"), (1.0, "100"), (0.05, "5.00"), (0.0001, ".010")])
+def test_an_accuracy_is_told_in_percent(score: float, message: str) -> None:
+    assert format_score(score, BEST_ACCURACY) == message
 
 
 def test_rows_are_moved_by_whole_characters() -> None:

@@ -339,10 +339,10 @@ def listening(pid: int) -> set[tuple[str, int]]:
 
 @contextlib.contextmanager
 def meeting(
-    name: str, nodes: int = 1, named: str = "elsewhere", **also: str
+    name: str, nodes: int = 1, selected: str = "elsewhere", **also: str
 ) -> "Iterator[list[subprocess.Popen[str]]]":
     """Start both processes of job 7 of a cluster, in a submission of that name, and end them."""
-    job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": named}
+    job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": selected}
     job |= {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_LOCALID": "0", "SLURM_NODEID": "0"} | also
     with contextlib.ExitStack() as exit_stack:
         peers = []
@@ -366,12 +366,14 @@ def free_port(address: str) -> int:
     pytest.fail("no port is free")
 
 
-@pytest.mark.parametrize(("nodes", "named", "address"), [(1, "elsewhere", "127.0.0.1"), (2, "127.0.0.2", "127.0.0.2")])
+@pytest.mark.parametrize(
+    ("nodes", "selected", "address"), [(1, "elsewhere", "127.0.0.1"), (2, "127.0.0.2", "127.0.0.2")]
+)
 def test_processes_of_a_job_listen_where_the_others_reach_them_and_nowhere_else(
-    nodes: int, named: str, address: str
+    nodes: int, selected: str, address: str
 ) -> None:
     port = free_port(address)
-    with meeting("vit.1a2b3c4d", nodes, named, MASTER_PORT=str(port)) as peers:
+    with meeting("vit.1a2b3c4d", nodes, selected, MASTER_PORT=str(port)) as peers:
         assert [peer.stdout and peer.stdout.readline() for peer in peers] == ["1\n", "1\n"], "they have met"
         leader, follower = (listening(peer.pid) for peer in peers)
     assert (address, port) in leader
@@ -394,13 +396,13 @@ def test_jobs_of_one_number_meet_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "address"),
+    ("message", "address"),
     [("192.0.2.7", "192.0.2.7"), ("2001:db8::1", "2001:db8::1"), ("127.0.0.1", "n1"), ("n2", "n1"), (None, "n1")],
 )
 def test_a_job_meets_where_srun_is_reached_else_at_the_first_nodes_name(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, address: str
+    monkeypatch: pytest.MonkeyPatch, message: str | None, address: str
 ) -> None:
     monkeypatch.delenv("SLURM_LAUNCH_NODE_IPADDR", raising=False)
-    if told:
-        monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", told)
+    if message:
+        monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", message)
     assert devices._leader_host("n1") == address

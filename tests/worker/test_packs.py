@@ -418,10 +418,10 @@ def test_a_refill_leaves_other_workers_their_part(
 
 
 @pytest.mark.parametrize(
-    ("option", "told"), [("pack=0", "pack: "), ("pack=few", "pack: "), ("pack_mode=slow", "pack_mode: ")]
+    ("option", "message"), [("pack=0", "pack: "), ("pack=few", "pack: "), ("pack_mode=slow", "pack_mode: ")]
 )
-def test_bad_values_are_told(tmp_path: Path, results: Path, option: str, told: str) -> None:
+def test_bad_values_are_told(tmp_path: Path, results: Path, option: str, message: str) -> None:
     path = write_grid(tmp_path / "grid.yaml")
     error = ettsweep("grid", "--grid", path, "--results", results, "--launch-set", option, code=2).stderr
-    assert told in error
+    assert message in error
     assert json.dumps(option.partition("=")[2]).strip('"') in error

@@ -115,13 +115,13 @@ class Hold:
         mapping = {"PYTHONPATH": path, "HOLD_PLACES": " ".join(places), "HOLD_LIVES": lives}
         return {"environment": PROFILE["environment"] | mapping | ({} if deaf is None else {"HOLD_DEAF": deaf})}
 
-    def is_at(self, task: int = 0, rank: int = 0, life: int = 0, place: str = "*") -> bool:
+    def is_at(self, task: int = 0, rank: int = 0, life: int = 0, location: str = "*") -> bool:
         """Say whether a worker is there, or has been."""
-        return any(self._folder.glob(f"held-{task}-{rank}-{life}-{place}"))
+        return any(self._folder.glob(f"held-{task}-{rank}-{life}-{location}"))
 
-    def wait(self, task: int = 0, rank: int = 0, life: int = 0, place: str = "*") -> None:
+    def wait(self, task: int = 0, rank: int = 0, life: int = 0, location: str = "*") -> None:
         """Wait until a worker is there."""
-        wait_for(lambda: self.is_at(task, rank, life, place), f"worker {rank} of task {task} in life {life}")
+        wait_for(lambda: self.is_at(task, rank, life, location), f"worker {rank} of task {task} in life {life}")
 
     def let_go(self) -> None:
         """Let all workers go on, and hold none from now on."""
@@ -564,7 +564,7 @@ def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
     hold.wait()
     job = f"{array(results)}_0"
     cluster.run("scancel", job)
-    hold.wait(place="saved")
+    hold.wait(location="saved")
     assert "resumed" not in ettsweep(*command).stderr
     assert len(submissions(results)) == 1
     hold.let_go()
@@ -644,7 +644,7 @@ NO_SCONTROL = {"python": f"env PATH=/nowhere {sys.executable}"}
 
 
 @pytest.mark.parametrize(
-    ("told", "place", "hears", "profile", "resumed"),
+    ("message", "location", "hears", "profile", "resumed"),
     [
         pytest.param(REQUEUE, "step", True, {}, HELD_STEP, id="requeued"),
         pytest.param(REQUEUE, "step", False, {}, HELD_STEP // 25 * 25, id="requeued-and-killed-before-it-saved"),
@@ -660,18 +660,18 @@ def test_a_run_whose_job_comes_back_goes_on_where_it_was(
     tmp_path: Path,
     results: Path,
     statuses: Onlooker,
-    told: tuple[str, ...],
-    place: str,
+    message: tuple[str, ...],
+    location: str,
     hears: bool,
     profile: dict[str, Any],
     resumed: int | None,
 ) -> None:
     """It goes on at the very step, or at its last checkpoint where SLURM killed it first, or begins where it had not."""
-    ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at(place, deaf=None if hears else 0)))
+    ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at(location, deaf=None if hears else 0)))
     hold.wait()
     job = f"{array(results)}_0"
-    cluster.run(*told, job)
-    if place == "start":
+    cluster.run(*message, job)
+    if location == "start":
         hold.let_go()
     wait_until_done(results)
     assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
@@ -758,7 +758,7 @@ def test_a_job_that_asks_to_be_started_again_is_not_replaced(
     hold.wait()
     job = f"{array(results)}_0"
     cluster.run("scancel", "--signal=USR2", job)
-    hold.wait(place="saved")
+    hold.wait(location="saved")
     assert "1 under way" in ettsweep(*command).stderr
     hold.let_go()
     wait_until_done(results)
@@ -769,15 +769,15 @@ def test_a_job_that_asks_to_be_started_again_is_not_replaced(
     assert_all_as_if_undisturbed(results)
 
 
-@pytest.mark.parametrize("told", ["TERM"])
+@pytest.mark.parametrize("message", ["TERM"])
 def test_a_job_killed_before_it_hears_leaves_its_run_to_the_next_command(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, told: str
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, message: str
 ) -> None:
     command = asks(tmp_path, 1, STEPS, **hold.at("start"))
     ettsweep(*command)
     hold.wait()
     job = f"{array(results)}_0"
-    cluster.run("scancel", f"--signal={told}", job)
+    cluster.run("scancel", f"--signal={message}", job)
     (row,) = wait_for_state(results, "missing").values()
     assert (row["reason"], row["job"]) == (f"job {job} failed (NonZeroExitCode)", job)
     hold.let_go()

@@ -24,12 +24,12 @@ def test_values_are_rounded_and_null_where_they_are_missing() -> None:
     }
 
 
-@pytest.mark.parametrize(("value", "written"), [(2.0, 2), (123456.7, 123460), (1e-12, 1e-12), (0.0, 0)])
-def test_five_digits_are_kept_at_every_size(value: float, written: float) -> None:
+@pytest.mark.parametrize(("value", "content"), [(2.0, 2), (123456.7, 123460), (1e-12, 1e-12), (0.0, 0)])
+def test_five_digits_are_kept_at_every_size(value: float, content: float) -> None:
     data = Datasets()
     add_result = data.add(pd.DataFrame({"a": [value]}))
     (row,) = data.attach_to(layer_charts(alt.Chart(add_result).mark_point())).datasets[add_result.name]
-    assert row["a"] == written
+    assert row["a"] == content
 
 
 def test_equal_frames_have_one_name_in_all_figures() -> None:

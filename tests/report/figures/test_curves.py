@@ -48,15 +48,15 @@ def spec(points: pd.DataFrame) -> Json:
     return spec_of(curves(pd.concat(frames, ignore_index=True), spikes, points))
 
 
-def lines(found: Scene) -> dict[str, Mark]:
+def lines(result: Scene) -> dict[str, Mark]:
     """Return the means by the name of their point."""
-    return {line.told["point"]: line for line in found.of("line") if "point" in line.told and line.stroke != INK}
+    return {line.told["point"]: line for line in result.of("line") if "point" in line.told and line.stroke != INK}
 
 
-def triangles(found: Scene) -> list[tuple[float, float]]:
+def triangles(result: Scene) -> list[tuple[float, float]]:
     """Return where spikes are marked; each triangle stands seven pixels above, and points at its place."""
-    marks = found.of("symbol", shape=TRIANGLE)
-    return [(round(found.value("x", mark.x), 3), round(found.value("y", mark.y + 7), 3)) for mark in marks]
+    marks = result.of("symbol", shape=TRIANGLE)
+    return [(round(result.value("x", mark.x), 3), round(result.value("y", mark.y + 7), 3)) for mark in marks]
 
 
 def single(values: Sequence[float], quantity: str = "val_loss") -> Json:

@@ -18,8 +18,8 @@ def drawn(points: pd.DataFrame, ranges: pd.DataFrame | None = None) -> Scene:
     return scene(lattice(points, *no_surface(), ranges))
 
 
-def dots(found: Scene, **look: Any) -> list[tuple[float, float]]:
-    return [found.at(mark)[0] for mark in found.of("symbol", **look)]
+def dots(result: Scene, **look: Any) -> list[tuple[float, float]]:
+    return [result.at(mark)[0] for mark in result.of("symbol", **look)]
 
 
 def test_one_free_axis_is_a_line_through_scores_with_their_errors() -> None:

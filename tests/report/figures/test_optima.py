@@ -23,8 +23,8 @@ def curves(sample: Made) -> pd.DataFrame:
     return curves_frame(judged_families(sample.runs, sample.verdicts), RunHistories(), 100)
 
 
-def legend_colours(found: Scene) -> dict[str, str]:
-    return {label.split()[0]: str(mark.stroke) for label, mark in found.entries.items()}
+def legend_colours(result: Scene) -> dict[str, str]:
+    return {label.split()[0]: str(mark.stroke) for label, mark in result.entries.items()}
 
 
 def test_a_line_for_each_fresh_seed_and_for_each_of_the_searchs_where_there_are_none(

@@ -33,18 +33,18 @@ def panel(results: Path, base: RunSpec, diverged: tuple[int, int] | None = None)
     return scene(course(*frames(results, base, diverged)))
 
 
-def best(found: Scene) -> list[tuple[int, float]]:
-    (steps,) = found.of("line")
+def best(result: Scene) -> list[tuple[int, float]]:
+    (steps,) = result.of("line")
     assert steps.interpolate == "step-after"
-    return [(round(x), round(y, 6)) for x, y in found.at(steps)]
+    return [(round(x), round(y, 6)) for x, y in result.at(steps)]
 
 
-def dots(found: Scene, shape: str = "circle") -> list[tuple[int, float]]:
-    return sorted((round(x), round(y, 6)) for mark in found.of("symbol", shape=shape) for x, y in found.at(mark))
+def dots(result: Scene, shape: str = "circle") -> list[tuple[int, float]]:
+    return sorted((round(x), round(y, 6)) for mark in result.of("symbol", shape=shape) for x, y in result.at(mark))
 
 
-def told(found: Scene) -> dict[str, Mark]:
-    return {mark.told["number"]: mark for mark in found.of("symbol")}
+def told(result: Scene) -> dict[str, Mark]:
+    return {mark.told["number"]: mark for mark in result.of("symbol")}
 
 
 def test_steps_are_the_best_loss_so_far_and_dots_the_runs(results: Path) -> None:

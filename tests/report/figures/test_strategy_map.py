@@ -35,8 +35,8 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Json:
     return spec_of(strategies(points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score")))
 
 
-def candidates(found: Scene) -> dict[str, Mark]:
-    large = [mark for mark in found.of("symbol") if mark.size >= 230]
+def candidates(result: Scene) -> dict[str, Mark]:
+    large = [mark for mark in result.of("symbol") if mark.size >= 230]
     return {mark.told["strategy"]: mark for mark in large}
 
 

@@ -69,8 +69,8 @@ def begun(run: RunDir, together: Pack) -> RunCoroutine:
     return training_coroutine(claimed(run, attempt, never, {}), together)
 
 
-def claimed(run: RunDir, attempt: Attempt, poll: Poll, how: dict[str, Any]) -> ClaimedRun:
-    return ClaimedRun(run, attempt, CPU, RuntimeSettings(**how), lambda: poll(attempt))
+def claimed(run: RunDir, attempt: Attempt, poll: Poll, mode: dict[str, Any]) -> ClaimedRun:
+    return ClaimedRun(run, attempt, CPU, RuntimeSettings(**mode), lambda: poll(attempt))
 
 
 @pytest.fixture

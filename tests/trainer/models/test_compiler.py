@@ -54,14 +54,14 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     torch._dynamo.reset()
 
 
-def network(kind: str = "a", told: list[str] | None = None, **changes: Any) -> Network:
+def network(kind: str = "a", message: list[str] | None = None, **changes: Any) -> Network:
     spec = DIGITS.model_copy(update=changes)
     model = build_model(spec, NTK)
     initialise(model, spec, NTK, seed=0)
     nn.init.normal_(
         model.get_parameter("head"), std=0.1, generator=torch.Generator().manual_seed(0)
     )  # else outputs are 0
-    compile_blocks(model, kind, (told if told is not None else []).append)
+    compile_blocks(model, kind, (message if message is not None else []).append)
     return model
 
 
@@ -74,7 +74,7 @@ def train(model: nn.Module, samples: int) -> Tensor:
 
 def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[object]) -> None:
     messages = list[str]()
-    model = network(told=messages, depth=3)
+    model = network(message=messages, depth=3)
     for _ in range(2):
         for samples in (8, 8, 5):  # as micro-batches of which the last is smaller
             train(model, samples)
@@ -102,7 +102,7 @@ def test_runs_of_another_kind_begin_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_model_goes_on_without_the_compiler_and_says_so() -> None:
     messages = list[str]()
-    model, plain = network(told=messages), network("a")
+    model, plain = network(message=messages), network("a")
     for block in plain.residual_blocks():
         del block.forward
     with torch._dynamo.config.patch(recompile_limit=1):
@@ -129,7 +129,7 @@ def test_a_backward_pass_that_cannot_be_compiled_is_met_before_it_is_needed(monk
     messages = list[str]()
     backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=fails)
     monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend=backend))  # type: ignore[attr-defined]
-    model, plain = network(told=messages), network("a")
+    model, plain = network(message=messages), network("a")
     for block in plain.residual_blocks():
         del block.forward
     assert torch.equal(train(model, 5), train(plain, 5))
@@ -166,7 +166,7 @@ def test_attention_that_is_held_to_kernels_is_compiled_whole(compiled: list[obje
 
 def test_what_a_block_raises_itself_is_no_fault_of_the_compiler() -> None:
     messages = list[str]()
-    model = network(told=messages)
+    model = network(message=messages)
     with pytest.raises(Exception, match=r"shape|size|match"):
         next(iter(model.residual_blocks()))(torch.ones(2, 4, 7))
     assert model.compiled or messages

@@ -122,9 +122,9 @@ def test_a_token_is_predicted_from_those_before_it_and_the_whole_source() -> Non
     assert (model.logits(changed, previous) != before).any(2).all()
 
 
-@pytest.mark.parametrize("where", ["dropout", "attention_dropout"])
-def test_dropout_draws_anew_in_training_and_not_at_all_in_evaluation(where: str) -> None:
-    others = {"dropout": 0.0, "attention_dropout": 0.0} | {where: 0.1}
+@pytest.mark.parametrize("location", ["dropout", "attention_dropout"])
+def test_dropout_draws_anew_in_training_and_not_at_all_in_evaluation(location: str) -> None:
+    others = {"dropout": 0.0, "attention_dropout": 0.0} | {location: 0.1}
     model = built(SPEC.model_copy(update=others), training=True)
     inputs = padded()
     assert len({model(*inputs).item() for _ in range(3)}) == 3

@@ -91,7 +91,7 @@ def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str,
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "kept"),
+    ("optimizer", "remaining"),
     [
         ({"kind": "adamw"}, {"step", "exp_avg", "exp_avg_sq"}),
         ({"kind": "sgd", "momentum": 0.9}, {"momentum_buffer"}),
@@ -99,14 +99,14 @@ def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str,
     ],
 )
 def test_what_is_saved_has_names_and_is_the_same_before_and_after_a_step(
-    make_spec: MakeSpec, optimizer: dict[str, object], kept: set[str]
+    make_spec: MakeSpec, optimizer: dict[str, object], remaining: set[str]
 ) -> None:
     """Else what a fresh run is asked to take from a checkpoint would not be what is in it."""
     spec = make_spec(optimizer=optimizer)
     trainer = prepare(spec, CPU)
     before = checkpoint.layout(checkpoint.named_tensors(trainer.model, trainer.optimizer))
     names = [parameter.name for parameter in parameter_shapes(spec.model)]
-    assert before.keys() == {f"model/{n}" for n in names} | {f"optimizer/{n}/{key}" for n in names for key in kept}
+    assert before.keys() == {f"model/{n}" for n in names} | {f"optimizer/{n}/{key}" for n in names for key in remaining}
     assert checkpoint.layout(checkpoint.named_tensors(*((t := moved(spec, 3)).model, t.optimizer))) == before
 
 

@@ -28,13 +28,13 @@ def step_line(step: int, loss: float | None) -> dict[str, Any]:
     return {"step": step, "loss": loss, "grad_norm": 2.0, "lr": 0.5}
 
 
-def opened(names: list[str], results: Path, from_step: int = 0, said: list[str] | None = None) -> list[MetricLogger]:
+def opened(names: list[str], results: Path, from_step: int = 0, message: list[str] | None = None) -> list[MetricLogger]:
     """Open sinks that may not warn, but where `said` collects what they say."""
 
     def refuse(text: str) -> None:
         raise AssertionError(text)
 
-    return open_loggers(names, results, RUN, CONFIG, from_step, refuse if said is None else said.append)
+    return open_loggers(names, results, RUN, CONFIG, from_step, refuse if message is None else message.append)
 
 
 def write(sink: MetricLogger, *lines: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def test_a_value_that_is_not_finite_is_shown_as_such(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_costs_the_sink_alone(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("a file")
     collected: list[str] = []
-    assert opened(["tensorboard"], tmp_path, said=collected) == []
+    assert opened(["tensorboard"], tmp_path, message=collected) == []
     assert len(collected) == 1
     assert collected[0].startswith("tensorboard: not written: ")
 
@@ -159,7 +159,7 @@ def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path
     with pytest.raises(InputError, match=r"no_such_sink is not installed: pip install 'ettsweep\[no_such_sink\]'"):
         check_loggers(["tensorboard", "no_such_sink"])
     collected: list[str] = []
-    assert opened(["no_such_sink"], tmp_path, said=collected) == []
+    assert opened(["no_such_sink"], tmp_path, message=collected) == []
     assert collected == [
         "no_such_sink: not written: log: no_such_sink is not installed: pip install 'ettsweep[no_such_sink]'"
     ]

@@ -86,8 +86,8 @@ def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
 class Full:
     """A device on which a model has no memory for more than `most` samples at once."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-        self.most, self.sizes, forward = most, list[int](), Vit.forward
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+        self.most, self.sizes, forward = limit, list[int](), Vit.forward
 
         def limited(model: Vit, images: torch.Tensor) -> torch.Tensor:
             if torch.is_grad_enabled():  # what is evaluated keeps little
@@ -107,7 +107,7 @@ def nothing_tried() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("most", "samples", "tried", "fits"),
+    ("limit", "samples", "tried", "fits"),
     [
         (1000, 100, [100], 100),
         (30, 100, [100, 50, 25], 25),
@@ -116,9 +116,9 @@ def nothing_tried() -> Iterator[None]:
     ],
 )
 def test_a_batch_that_does_not_fit_is_halved_until_it_does(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, most: int, samples: int, tried: list[int], fits: int
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, limit: int, samples: int, tried: list[int], fits: int
 ) -> None:
-    full = Full(monkeypatch, most)
+    full = Full(monkeypatch, limit)
     assert fitting_micro_batch(make_spec(batch_size=samples), CPU, recompute=False) == fits
     assert full.sizes == [*tried, fits], "two micro-batches of what fits: beside the gradients of the first"
 

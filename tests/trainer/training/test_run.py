@@ -329,13 +329,13 @@ def test_same_diverged_run_has_the_same_files_whatever_the_drains_and_checkpoint
     assert len(set_result) == 1
 
 
-@pytest.mark.parametrize("more", [0, 3])
+@pytest.mark.parametrize("extra", [0, 3])
 def test_stop_after_a_divergence_that_was_not_seen_yet_is_the_divergence(
-    train: Train, make_spec: MakeSpec, more: int
+    train: Train, make_spec: MakeSpec, extra: int
 ) -> None:
     spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 60})
     step = first_bad_step(spec)
-    run = train(spec, poll=stop_at(step + more))
+    run = train(spec, poll=stop_at(step + extra))
     assert run.attempt(1).failure() is None
     assert result_of(run)["diverged_step"] == step
 

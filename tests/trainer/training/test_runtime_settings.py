@@ -85,9 +85,9 @@ def one_thread_afterwards() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-def threads_for(spec: RunSpec, most: int, at_once: int = 1) -> int | None:
+def threads_for(spec: RunSpec, limit: int, at_once: int = 1) -> int | None:
     return resolve(
-        spec, CPU, RuntimeSettings(most_threads=most, at_once=at_once, micro_batch=1), SINGLE_PROCESS, {}, print
+        spec, CPU, RuntimeSettings(most_threads=limit, at_once=at_once, micro_batch=1), SINGLE_PROCESS, {}, print
     ).threads
 
 
@@ -103,14 +103,14 @@ def test_threads_follow_from_the_work_of_a_step_and_the_cores_of_the_slot(grid: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "before", "found"), [(None, {}, 2), (3, {"threads": 1}, 3), (None, {"threads": 1}, 1)]
+    ("requested", "before", "result"), [(None, {}, 2), (3, {"threads": 1}, 3), (None, {"threads": 1}, 1)]
 )
 def test_a_profile_or_what_a_run_had_before_comes_first(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, asked: int | None, before: Any, found: int
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, requested: int | None, before: Any, result: int
 ) -> None:
     monkeypatch.setattr(module, "THREAD_FLOPS", 1.0)
-    settings = RuntimeSettings(threads=asked, most_threads=2)
-    assert resolve(make_spec(), CPU, settings, SINGLE_PROCESS, before, print).threads == found
+    settings = RuntimeSettings(threads=requested, most_threads=2)
+    assert resolve(make_spec(), CPU, settings, SINGLE_PROCESS, before, print).threads == result
 
 
 def test_threads_that_this_machine_has_not_are_not_taken_over(

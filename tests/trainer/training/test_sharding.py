@@ -74,20 +74,20 @@ def said(ends: list[list[str]]) -> list[list[Any]]:
 # --- what is optimised ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [DDP, SHARDED], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize("method", [DDP, SHARDED], ids=["ddp", "fsdp2"])
 @pytest.mark.parametrize("optimizer", [{"kind": "adamw", "decay_pe": False}, {"kind": "sgd", "momentum": 0.9}])
 def test_each_parameter_keeps_its_rate_and_decay_however_the_model_is_wrapped(
-    trained: Trained, make_spec: MakeSpec, optimizer: dict[str, Any], way: dict[str, Any]
+    trained: Trained, make_spec: MakeSpec, optimizer: dict[str, Any], method: dict[str, Any]
 ) -> None:
     spec = make_spec(optimizer=optimizer, model={"depth": 2}, strategy={"s": 0.5, "mlp_factor": "include"})
-    _, ends = trained((spec, way | {"ask": "groups"}))
+    _, ends = trained((spec, method | {"ask": "groups"}))
     by_name = parameter_factors(spec.model, spec.strategy, spec.optimizer)
     expected = {name: [0.25 * lr, spec.wd * wd] for name, (lr, wd) in by_name.items()}
     assert len({tuple(pair) for pair in expected.values()}) > 5, "they are not alike"
     for answer in said(ends)[0]:
         assert answer["groups"] == expected
         assert answer["kinds"] == (
-            ["DTensor", "FSDPVit"] if way["sharded"] else ["DistributedDataParallel", "Parameter"]
+            ["DTensor", "FSDPVit"] if method["sharded"] else ["DistributedDataParallel", "Parameter"]
         )
 
 
@@ -281,7 +281,7 @@ def test_where_there_is_no_memory_for_a_copy_the_leader_writes_at_once(trained: 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [False, True], ids=["at once", "beside training"])
 @pytest.mark.parametrize(
-    ("how", "rank"),
+    ("mode", "rank"),
     [
         ("while it is gathered", 0),
         ("while it is gathered", 1),
@@ -290,11 +290,11 @@ def test_where_there_is_no_memory_for_a_copy_the_leader_writes_at_once(trained: 
     ],
 )
 def test_a_process_killed_while_it_saves_costs_no_bit(
-    trained: Trained, undisturbed: Callable[[RunSpec], Any], make_spec: MakeSpec, how: str, rank: int, beside: bool
+    trained: Trained, undisturbed: Callable[[RunSpec], Any], make_spec: MakeSpec, mode: str, rank: int, beside: bool
 ) -> None:
     spec = long_spec(make_spec)
     method = SAVED_OFTEN | {"folder": "same", "beside": beside}
-    (run, _), ends = trained((spec, method | {"rank": rank, "after": 3, "how": how}), (spec, method))
+    (run, _), ends = trained((spec, method | {"rank": rank, "after": 3, "how": mode}), (spec, method))
     assert ends[0][rank] == "killed"
     assert "another process of this run is gone" in ends[0][1 - rank]
     if rank == 1:
@@ -463,16 +463,18 @@ def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_tak
 
 
 @pytest.mark.parametrize(
-    ("model", "world", "asked", "sharded"),
+    ("model", "world", "requested", "sharded"),
     [
         *(("r2c2", 2, None, True), ("r2c2", 1, None, False), ("bart-large", 2, None, False)),
         *(("bart-large", 2, True, True), ("bart-large", 1, True, False), ("r2c2", 2, False, False)),
     ],
 )
 def test_large_models_are_sharded_wherever_several_processes_train_them(
-    make_spec: MakeSpec, model: str, world: int, asked: bool | None, sharded: bool
+    make_spec: MakeSpec, model: str, world: int, requested: bool | None, sharded: bool
 ) -> None:
-    resolve_by_size_result = resolve_by_size(model_spec(model), RuntimeSettings(sharded=asked), ProcessGroup(0, world))
+    resolve_by_size_result = resolve_by_size(
+        model_spec(model), RuntimeSettings(sharded=requested), ProcessGroup(0, world)
+    )
     assert resolve_by_size_result.sharded is sharded
     assert resolve_by_size_result.activation_checkpointing is (model == "r2c2"), "on one device too"
     assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

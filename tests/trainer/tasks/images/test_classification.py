@@ -310,18 +310,18 @@ def test_a_randaugment_so_strong_that_it_keeps_no_bit_of_a_colour_works() -> Non
     assert torch.isfinite(one_batch(rand_augment="rand-m10-n20-inc1")).all()
 
 
-@pytest.mark.parametrize("words", ["rand-m9-mstd0.5-inc1", "rand-m9-n3-p0.5", "rand-m7-mmax20-tweights", ""])
-def test_timms_words_for_randaugment_are_known(words: str) -> None:
+@pytest.mark.parametrize("message", ["rand-m9-mstd0.5-inc1", "rand-m9-n3-p0.5", "rand-m7-mmax20-tweights", ""])
+def test_timms_words_for_randaugment_are_known(message: str) -> None:
     from timm.data.auto_augment import rand_augment_transform
 
-    assert ImageNetTask(rand_augment=words).rand_augment == words
-    assert not words or rand_augment_transform(words, {})
+    assert ImageNetTask(rand_augment=message).rand_augment == message
+    assert not message or rand_augment_transform(message, {})
 
 
-@pytest.mark.parametrize("words", ["rand-x9", "augmix-m5", "rand-m9.5", "rand_m9", "9"])
-def test_words_that_timm_would_stumble_over_are_refused(words: str) -> None:
+@pytest.mark.parametrize("message", ["rand-x9", "augmix-m5", "rand-m9.5", "rand_m9", "9"])
+def test_words_that_timm_would_stumble_over_are_refused(message: str) -> None:
     with pytest.raises(InputError, match=r"rand_augment: RandAugment in timm's notation, such as .* is expected, got"):
-        validate(ImageNetTask, {"rand_augment": words}, "grid")
+        validate(ImageNetTask, {"rand_augment": message}, "grid")
 
 
 @pytest.mark.usefixtures("folder")

@@ -174,14 +174,14 @@ def test_all_samples_by_number_are_all_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "told"),
+    ("samples", "message"),
     [
         (798, "task.samples: 798 is more than the 797 training images"),
         (31, "batch_size: 32 is more than the 31 training images"),
     ],
 )
-def test_more_than_there_are_is_refused(samples: int, told: str) -> None:
-    with pytest.raises(InputError, match=f"^{told}$"):
+def test_more_than_there_are_is_refused(samples: int, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}$"):
         check_compatible(DigitsTask(samples=samples), VIT, 32)
 
 

@@ -65,9 +65,11 @@ def content(source: ImageSource) -> set[tuple[bytes, int]]:
     return set_result
 
 
-def expected(part: str) -> set[tuple[bytes, int]]:
+def expected(section: str) -> set[tuple[bytes, int]]:
     return {
-        (image, CLASSES.index(path.split("/")[1])) for path, image in pictures().items() if path.startswith(f"{part}/")
+        (image, CLASSES.index(path.split("/")[1]))
+        for path, image in pictures().items()
+        if path.startswith(f"{section}/")
     }
 
 
@@ -326,8 +328,8 @@ def test_a_table_without_labels_is_refused_with_its_columns(tmp_path: Path, at: 
         at(root)
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_table_with_a_row_without_label_is_refused(named: bool, tmp_path: Path, at: Open) -> None:
+@pytest.mark.parametrize("selected", [False, True])
+def test_a_table_with_a_row_without_label_is_refused(selected: bool, tmp_path: Path, at: Open) -> None:
     import datasets
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -338,7 +340,7 @@ def test_a_table_with_a_row_without_label_is_refused(named: bool, tmp_path: Path
         table = pq.read_table(path)
         labels = [None if row == 3 else label for row, label in enumerate(table["label"].to_pylist())]
         table = table.set_column(1, "label", pa.array(labels))
-        pq.write_table(table.cast(features.arrow_schema) if named else table, path)
+        pq.write_table(table.cast(features.arrow_schema) if selected else table, path)
     with pytest.raises(DataMissingError, match="split train has rows without a label; the first is row 3"):
         at(root)
 

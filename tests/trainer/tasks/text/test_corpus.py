@@ -49,8 +49,8 @@ def folder(corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Path(shutil.copytree(corpus_folder, tmp_path / "corpus"))
 
 
-def text_of(corpus: Corpus, part: str, block_tokens: int) -> str:
-    blocks = corpus.blocks(part, block_tokens)  # type: ignore[arg-type]
+def text_of(corpus: Corpus, section: str, block_tokens: int) -> str:
+    blocks = corpus.blocks(section, block_tokens)  # type: ignore[arg-type]
     return corpus.tokenizer.decode([token for k in range(len(blocks)) for token in blocks.block(k).tokens_T])
 
 
@@ -171,7 +171,7 @@ AGAIN = "run the same `ettsweep data text` again: it repairs only these"
 
 
 @pytest.mark.parametrize(
-    ("harm", "kind", "words"),
+    ("harm", "kind", "message"),
     [
         (
             lambda f: flip(shard(f)),
@@ -213,11 +213,11 @@ AGAIN = "run the same `ettsweep data text` again: it repairs only these"
     ],
 )
 def test_a_corpus_that_was_changed_is_refused(
-    folder: Path, harm: Callable[[Path], object], kind: type[EttsweepError], words: str
+    folder: Path, harm: Callable[[Path], object], kind: type[EttsweepError], message: str
 ) -> None:
     open_corpus(folder)
     harm(folder)
-    with pytest.raises(kind, match=re.escape(words)) as caught:
+    with pytest.raises(kind, match=re.escape(message)) as caught:
         open_corpus(folder)
     assert str(folder) in str(caught.value)
 

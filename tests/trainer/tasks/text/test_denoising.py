@@ -189,8 +189,8 @@ def task(seed: int = 0, share: BatchShare = BatchShare(16), **changes: object) -
     return Denoising(spec, MODEL, pydoc_corpus(MODEL.vocabulary), seed, torch.device("cpu"), share)
 
 
-def take(made: Denoising, count: int, first_step: int = 1) -> list[tuple[torch.Tensor, ...]]:
-    batches = made.batches(first_step)
+def take(created: Denoising, count: int, first_step: int = 1) -> list[tuple[torch.Tensor, ...]]:
+    batches = created.batches(first_step)
     return [next(batches).inputs for _ in range(count)]
 
 
@@ -270,10 +270,10 @@ def test_loss_is_in_nats_and_bits_per_target_token() -> None:
     assert task_result.metrics(sums.tolist()) == pytest.approx({"val_loss": 2.0, "val_bits": 2.0 / math.log(2)})
 
 
-def texts(made: Denoising, number: int = 0) -> Counter[int]:
+def texts(created: Denoising, number: int = 0) -> Counter[int]:
     """Return a number for each text of an epoch, and how often it is there: headings come again."""
-    steps = made.steps_per_epoch
-    batches = itertools.islice(made.batches(number * steps + 1), steps)
+    steps = created.steps_per_epoch
+    batches = itertools.islice(created.batches(number * steps + 1), steps)
     return Counter(hash(tuple(row)) for batch in batches for row in batch.targets.tolist())
 
 

@@ -235,7 +235,7 @@ def line(text: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "kind", "words"),
+    ("name", "content", "kind", "message"),
     [
         (
             "a.md",
@@ -265,11 +265,11 @@ def line(text: object) -> str:
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_with_its_place(
-    tmp_path: Path, name: str, content: bytes, kind: type[EttsweepError], words: str
+    tmp_path: Path, name: str, content: bytes, kind: type[EttsweepError], message: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(kind, match=re.escape(words.format(path=path))):
+    with pytest.raises(kind, match=re.escape(message.format(path=path))):
         read(path)
 
 

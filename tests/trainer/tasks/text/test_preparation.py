@@ -61,10 +61,10 @@ def make(tmp_path: Path, encoding: Path) -> Callable[..., CorpusOutcome]:
     return made
 
 
-def documents(folder: Path, part: Side) -> list[str]:
+def documents(folder: Path, section: Side) -> list[str]:
     """Return the documents of a corpus, as blocks that hold any of them."""
     corpus = open_corpus(folder)
-    blocks = corpus.blocks(part, 10**6)
+    blocks = corpus.blocks(section, 10**6)
     return [corpus.tokenizer.decode(blocks.block(k).tokens_T) for k in range(len(blocks))]
 
 
@@ -316,7 +316,7 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "kind", "words"),
+    ("content", "options", "kind", "message"),
     [
         ("", {}, DataMissingError, "a.txt: has no text"),
         (" \n\n\t\n", {}, DataMissingError, "a.txt: has no text"),
@@ -339,11 +339,11 @@ def test_what_cannot_be_done_leaves_nothing(
     content: str,
     options: dict[str, Any],
     kind: type[EttsweepError],
-    words: str,
+    message: str,
 ) -> None:
     (tmp_path / "a.txt").write_text(content, encoding="latin-1")
     for out in (tmp_path / "out", tmp_path / "a" / "b" / "out"):
-        with pytest.raises(kind, match=re.escape(words)):
+        with pytest.raises(kind, match=re.escape(message)):
             make(tmp_path / "a.txt", out=out, **options)
         assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 

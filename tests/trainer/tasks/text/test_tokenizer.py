@@ -135,7 +135,7 @@ def changed(small: Tokenizer, **parts: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("parts", "words"),
+    ("sections", "message"),
     [
         ({"type": "WordPiece"}, "its model is WordPiece"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, 'its pre_tokenizer is {"type": "Whitespace"}'),
@@ -154,10 +154,10 @@ def changed(small: Tokenizer, **parts: object) -> dict[str, object]:
     ],
 )
 def test_other_tokenizers_are_refused_with_the_reason(
-    small: Tokenizer, tmp_path: Path, parts: dict[str, object], words: str
+    small: Tokenizer, tmp_path: Path, sections: dict[str, object], message: str
 ) -> None:
-    (tmp_path / "tokenizer.json").write_text(json.dumps(changed(small, **parts)))
-    with pytest.raises(InputError, match=re.escape(words)) as caught:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(changed(small, **sections)))
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
         read_tokenizer(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}/tokenizer.json: ")
 

@@ -351,4 +351,5 @@ def parse_range(text: str, option: str, current: object = None) -> object:
 
 
 def _is_offset(bound: object) -> bool:
+    # bool is a subclass of int: YAML's `yes` must not pass as 1.
     return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) <= MAX_OFFSET

@@ -97,6 +97,7 @@ def propose_grid(
     if stated_task and data and task_kind(stated_task).comes_with_package:
         raise InputError(f"--data: task {task} has its data from a package, and reads no other")
     size = _training_samples(stated_task, data) if stated_task and data else math.inf
+    # The last entry of each task has the minimum 0, so that one always fits.
     name = model or next(name for min_size, name in PROPOSED_MODELS[task or "digits"] if size >= min_size)
     grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[name]}.yaml")
     base = load_sweep_spec(path).recipe

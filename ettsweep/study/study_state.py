@@ -34,6 +34,7 @@ URGENCY = (
 CONCLUDED = "concluded"
 """Placeholder verdict: nothing is missing, so the rule decides."""
 
+# Slices of `URGENCY`: a state that is added there may move their ends.
 STUCK, PENDING = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
 """States that need a person, and states that end by themselves. Pruned is neither: such a run resumes when needed."""
 

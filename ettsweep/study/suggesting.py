@@ -85,6 +85,7 @@ class Suggester:
             points = [study_state.point_at(position) for position in positions]
             max_runs -= runs_per_point * len(points)
             self._report(study_titles(studies)[study.key], study, points, len(observations.unavailable), trials_left)
+            # An empty suggestion is stored too: it says that the sampler gave up, not that trials ran out.
             if points or trials_left > 0:
                 suggestions_by_sweep.setdefault(study.sweep, []).append(self._suggestion(study, start, points))
             proposed = (*study.suggested_points, *points)

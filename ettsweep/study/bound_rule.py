@@ -124,6 +124,7 @@ class BoundRule(StudyState):
         """
         runs_P = posterior.surface.layout.scored_PS.sum(1)
         min_runs = MIN_SEEDS_FOR_JUMP if posterior.surface.is_smooth else math.inf
+        # There is always one: the candidate is among the compared positions.
         return next(
             p for p in posterior.ranking if p in self._compared_positions or runs_P[posterior.index(p)] >= min_runs
         )

@@ -111,7 +111,7 @@ def propose_grid(
     kind = task_kind(grid_task)
     recipe = {"precision": "fp32", "optimizer": "adamw", **grid["recipe"]}
     if samples := kind.train_size:
-        # The largest power of two with at least BATCHES batches in an epoch.
+        # The largest power of two that leaves `MIN_BATCHES_PER_EPOCH` batches.
         recipe["batch_size"] = min(
             recipe["batch_size"], 2 ** int(math.log2(max(2, samples(grid_task) / MIN_BATCHES_PER_EPOCH)))
         )

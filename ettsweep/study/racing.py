@@ -111,6 +111,7 @@ class Allocation:
         The variance between components is scaled down with that within: further runs narrow the length scales, too.
         """
         within_Q = self._within_variance()
+        # 1e-300 avoids 0 / 0, here and below.
         var_Q = within_Q + self.between_variance_Q * within_Q / np.maximum(self.initial_variance_Q, 1e-300)
         z_Q = (self.advantage_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
         # Union bound over neighbours: slightly pessimistic, and needs no draws.

@@ -111,6 +111,7 @@ def _optuna_sampler(name: str, seed: int, n_unavailable: int, finished: "list[Fr
         case "gp":
             return samplers.GPSampler(seed=round_seed)
         case "cmaes":
+            # with_margin: on integers, CMA-ES may else settle on a single value.
             source = CMAES_REPEATS * finished or None
             return samplers.CmaEsSampler(
                 seed=round_seed, with_margin=True, warn_independent_sampling=False, source_trials=source

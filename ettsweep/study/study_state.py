@@ -330,6 +330,7 @@ class StudyState(ABC):
             [n.point for n in verdict.neighbours if not self._is_requested(n.point)],
         )
         if self._any_out_of_reach(unrequested):
+            # No climb goes on from here, so the neighbours are not trained.
             return [] if candidate.state.finished else self.specs([candidate.point], self.initial_seeds)
         return self.specs(dict.fromkeys([candidate.point, *verdict.missing_points, *unrequested]), self.initial_seeds)
 

@@ -143,6 +143,7 @@ def _make_trial(
 
     A point that diverged gets the worst mean of the study; where no point has a mean, its trial failed.
     """
+    # The first run tells for all: `_runs_of_trial` returns pruned ones only if none is finished.
     if runs[0].state is State.PRUNED:
         state, value, attrs = TrialState.PRUNED, None, attrs | {"pruned": runs[0].status.reason}
     elif (value := _mean_score(runs)) is not None:

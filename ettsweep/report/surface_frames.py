@@ -102,6 +102,7 @@ def _mesh_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
 def _lattice_steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
     """Return a position along the free axes as steps along lr and wd; 0 along a fixed one."""
     along = iter(at_D.tolist())
+    # Rounded: the map pivots the mesh by these, and float noise would tear its rows apart.
     lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.study.lr, verdict.study.wd))
     return lr, wd
 
@@ -110,6 +111,7 @@ def _position_variances(verdict: Verdict, best: SurfaceOptimum) -> tuple[float |
     if best.cov_DD is None:
         return None, None, None
     free = [not axis.fixed for axis in (verdict.study.lr, verdict.study.wd)]
+    # A fixed axis keeps a variance of 0.
     cov = np.zeros((2, 2))
     cov[np.ix_(free, free)] = best.cov_DD
     return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])

@@ -44,6 +44,7 @@ def best_optimum(verdicts: Sequence[Verdict]) -> Row | None:
     if not verified:
         return None
     fresh = {v.family: formats.mean_std([*v.fresh_scores.values()]) for v in verified}
+    # All or none: the search's seeds flatter the point that they chose, so the two kinds do not compare.
     by_fresh = all(mean is not None for mean, _ in fresh.values())
     metric = verified[0].study.metric
     ranked = sorted(verified, key=lambda v: metric.sort_key(fresh[v.family][0] if by_fresh else v.score))

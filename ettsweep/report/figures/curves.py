@@ -77,6 +77,7 @@ def _labelled_points(points: pd.DataFrame) -> pd.DataFrame:
         MAX_OTHER_POINTS if len(neighbours) else MAX_OTHER_POINTS + len(NEIGHBOUR_COLOURS)
     )
     colour = strategy_colour(str(points["strategy"].iloc[0]))
+    # The palette contains the colours of ntk and mup.
     palette = [other for other in NEIGHBOUR_COLOURS if other != colour]
     colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]
     selected = pd.concat([candidate, neighbours, others])[["point", "role", "told", "state"]]
@@ -161,6 +162,7 @@ def _run_layers(base: alt.Chart, unit: str) -> list[alt.Chart]:
 
 def _spike_layer(data: Datasets, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> alt.Chart:
     """Mark spikes in the means of the candidate and its neighbours, or those of the chosen point."""
+    # As in `curves`, which draws accuracies in percent.
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
     marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
     rows = marked.merge(runs[["run", "counted"]], on="run")

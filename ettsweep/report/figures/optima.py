@@ -78,6 +78,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
     statistics = groups.agg(
         mean=("value", "mean"), std=("value", "std"), runs=("run", "size"), diverged=("diverged", "sum")
     )
+    # pandas leaves NaN out: a mean over the runs that did not diverge would flatter the point.
     spread, others = statistics[statistics["diverged"] == 0], statistics[statistics["diverged"] > 0]
     spread = spread.assign(low=spread["mean"] - spread["std"], high=spread["mean"] + spread["std"])
     y = alt.Y("strategy:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(ticks=False, domain=False))

@@ -104,6 +104,7 @@ class GridFile(StrictModel):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
+        # A mapping of centres iterates over the names of its strategies.
         for names in (self.strategies, *self._stated_centres.values()):
             try:
                 # Compared by canonical name: `mup` and `s=1` are one strategy.

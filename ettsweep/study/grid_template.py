@@ -101,6 +101,7 @@ def propose_grid(
     name = model or next(name for min_size, name in PROPOSED_MODELS[task or "digits"] if size >= min_size)
     grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[name]}.yaml")
     base = load_sweep_spec(path).recipe
+    # The shipped grid may set fields of its task, which the plain name would lose.
     grid_task = base.task if stated_task is None or task == base.task.kind else stated_task
     grid_model = model_spec(name)
     check_compatible(grid_task, grid_model, 2)  # 2: the smallest batch size that is proposed below

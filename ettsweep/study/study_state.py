@@ -259,6 +259,7 @@ class StudyState(ABC):
 
     def _is_requested(self, point: Point) -> bool:
         """`True` if a grid requested a point, or an earlier round ran it."""
+        # A point with only some of these seeds was trained for another purpose.
         return point in self._requested_points or self._runs.get(point, {}).keys() >= set(self.initial_seeds)
 
     def _finished_runs(self, point: Point) -> list[Run]:
@@ -279,6 +280,7 @@ class StudyState(ABC):
 
     def _any_out_of_reach(self, points: Iterable[Point]) -> bool:
         """`True` if any of these points is more than `REACH` steps beyond the requested ones: no climb goes there."""
+        # Counted from the edges of what was requested: the centre may be far inside, or outside.
         requested_values = list(
             zip(*(point.log2() for point in (*self._requested_points, *self.study.box)), strict=True)
         )

@@ -149,6 +149,7 @@ def collect_observations(study_state: StudyState, start: StartPoint) -> Observat
             pending.append(position)
     corners = [_to_position(study_state.steps(point)) for point in study.box or study.seeds_by_point]
     low, high = (tuple(extreme(along) for along in zip(*corners, strict=True)) for extreme in (min, max))
+    # Ranges need not contain the centre, where a search starts by default.
     start_edges = zip(low, high, _to_position(study_state.steps(start.point)), strict=True)
     return Observations(
         low,

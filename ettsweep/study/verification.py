@@ -254,6 +254,7 @@ class Verification:
             self._runs_left(study_state, verdict),
             verdict.bound.needed_runs if verdict.bound else 0,
         )
+        # At least 1, even if the budget is spent: an empty answer then means that no run would help.
         specs = study_state.racing_specs(
             verdict, max(1, int(min(limit, runs_needed or limit, runs_left))), self.budget.seeds
         )

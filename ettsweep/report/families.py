@@ -122,6 +122,7 @@ def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
     same_task = [
         _flat_recipe(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)
     ]
+    # A field that another recipe lacks is no difference: models of other kinds have other fields.
     different = sorted(
         name for name in recipe if any(flat.get(name, recipe[name]) != recipe[name] for flat in same_task)
     )

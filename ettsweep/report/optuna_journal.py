@@ -79,6 +79,7 @@ def _is_replaceable(path: Path) -> bool:
             studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
     except Exception:  # Optuna raises many types for a file that is not a journal
         return False
+    # `all` of no studies is True, and a journal without any was not written here.
     return bool(studies) and all(FAMILY_ATTRIBUTE in study.user_attrs for study in studies)
 
 

@@ -102,7 +102,6 @@ def _mesh_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
 def _lattice_steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
     """Return a position along the free axes as steps along lr and wd; 0 along a fixed one."""
     along = iter(at_D.tolist())
-    # Rounded: the map pivots the mesh by these, and float noise would tear its rows apart.
     lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.study.lr, verdict.study.wd))
     return lr, wd
 

@@ -27,6 +27,7 @@ def other_sweeps(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
         for mine, theirs in ((verdict, other), (other, verdict)):
             at = (
                 f" at lr {power_and_decimal(theirs.lr)}, wd {power_and_decimal(theirs.wd)}"
+                # wd may be 0; None means that there is no candidate.
                 if theirs.lr and theirs.wd is not None
                 else ""
             )
@@ -136,6 +137,7 @@ def nearest_row(verdict: Verdict) -> Row | None:
 
 def _fitted_row(difference: Difference, verdict: Verdict) -> Row:
     """Return a fitted difference with its error: in percent of the candidate's loss, or in points of accuracy."""
+    # Two significant digits of the error.
     decimals = min(6, max(0, 1 - math.floor(math.log10(100 * difference.error)))) if difference.error > 0 else 2
     mean, error = (
         f"{100 * value:{sign}.{decimals}f}" for value, sign in ((difference.mean, "+"), (difference.error, ""))

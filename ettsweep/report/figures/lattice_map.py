@@ -144,6 +144,7 @@ class _HexagonMap:
         filled = base.mark_point(**self._hexagon_mark(0.97), filled=True, stroke=None)
         yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=legend if len(scored) else None))
         texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ERROR_PIXELS else [("mean", 0, 9.5)]
+        # Not INK: text has to stand out from its hexagon, whatever the theme.
         ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
         for column, dy, size in texts if self.unit >= SCORE_PIXELS else []:
             yield base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink)
@@ -296,6 +297,7 @@ def _position_ranges(frame: pd.DataFrame) -> PositionRanges:
 def _visible_ranges(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> PositionRanges:
     """Return the visible part of the lattice: with the searched ranges, if hexagons then stay legible."""
     (i0, i1), (j0, j1) = ranges_searched = _position_ranges(placed if ranges is None else pd.concat([placed, ranges]))
+    # Each row is half a hexagon further to the right, so steps of wd add half their number to the width.
     return ranges_searched if (i1 - i0 + (j1 - j0) / 2 + 1) * SCORE_PIXELS <= MAP_PIXELS else _position_ranges(placed)
 
 

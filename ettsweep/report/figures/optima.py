@@ -38,6 +38,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
         str(strategy): _legend_label(str(strategy), rows, metric) for strategy, rows in selected.groupby("strategy")
     }
     evaluations["label"] = evaluations["strategy"].map(labels)
+    # empty=False: before any click no line is hidden.
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     lines = (
         alt.Chart(data.add(evaluations[["run", "strategy", "seed", "label", "trained", "value"]]))

@@ -32,6 +32,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     means = drop_lowest_accuracies(means.assign(value=factor * means["value"]), accuracy)
     # In the order of ranks; points without a curve get no entry.
     labels = [label for label in dict.fromkeys(legend_points["label"]) if label in set(means["label"])]
+    # empty=False: before any click no line is hidden.
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     legend = alt.Legend(
         title=f"(lr, wd) [{axis_title_and_factor(metric)[0].replace('validation ', '')}]",

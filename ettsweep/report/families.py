@@ -98,6 +98,7 @@ def judged_families(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[Ju
 def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
     """Group families of one sweep that differ only in strategy, strategies in their usual order; sort by title."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
+    # Sorted first, so that each comparison has its strategies in this order.
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
         study = family.verdict.study
         recipe = (getattr(study.base, name) for name in Recipe.model_fields)
@@ -121,6 +122,7 @@ def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
     same_task = [
         _flat_recipe(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)
     ]
+    # A field that another recipe lacks is no difference: models of other kinds have other fields.
     different = sorted(
         name for name in recipe if any(flat.get(name, recipe[name]) != recipe[name] for flat in same_task)
     )

@@ -75,6 +75,7 @@ def strategies(frames: FamilyFrames) -> alt.LayerChart | None:
 
 def seeds(frames: FamilyFrames) -> alt.LayerChart | None:
     """Draw the optima of all strategies over seeds; None if none was evaluated, or all diverged."""
+    # The same runs as the figure draws: it needs an evaluation among these.
     optima = prefer_fresh_runs(frames.optima)
     curves = frames.curves[frames.curves["run"].isin(optima["run"])]
     scored = optima["score"].notna().any()

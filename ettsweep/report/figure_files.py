@@ -128,6 +128,7 @@ CaptionedCharts = Iterator[tuple[str, str, alt.LayerChart]]
 def _comparison_charts(frames: FamilyFrames) -> CaptionedCharts:
     """Draw the figures that compare strategies."""
     if chart := family_charts.strategies(frames):
+        # A text times a bool: empty if it is False.
         plateau = ", with a ring around those as good as the candidate within the margin" * bool(
             frames.points["as_good"].any()
         )

@@ -83,6 +83,7 @@ def error_text(error: float, score: float, metric: str) -> str:
     score_digits = cell_text(score, metric)
     decimals = 0 if "e" in score_digits else len(score_digits.partition(".")[2])
     text = f"{(100 if is_accuracy(metric) else 1) * error:.{decimals}f}" if decimals else three_digits(error)
+    # As in `cell_text`, the 0 before the point is left out for room.
     return text[1:] if text.startswith("0.") and not is_accuracy(metric) else text
 
 
@@ -149,6 +150,7 @@ def strategy_colour(strategy: str) -> str:
     if strategy in STRATEGY_COLOURS:
         return STRATEGY_COLOURS[strategy]
     s, _ = strategy_rank(strategy)
+    # The rank of an unknown name is infinite.
     if not 0 <= s <= 1:
         return GREY
     channels = zip(*(bytes.fromhex(colour[1:]) for colour in FAMILY_COLOURS.values()), strict=True)

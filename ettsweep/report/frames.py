@@ -57,6 +57,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """
     rows = [row for family in families for row in _point_rows(family)]
     frame = pd.DataFrame(rows, columns=list(POINT_COLUMNS))
+    # Nullable Int64: most points have no number of a suggestion.
     kinds = {"seeds": "Int64", "proposal": "Int64", "score": "float64", "error": "float64", "as_good": "bool"}
     return frame.astype(kinds)
 
@@ -164,6 +165,7 @@ def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows
         told: a description, as text.
     """
     table_rows = [
+        # All but `counted`, which `SPIKE_COLUMNS` lack.
         (*columns[:-1], spike.step, spike.step / history.unit_steps, spike.quantity, spike.value, spike.text)
         for family in families
         for run, columns in _runs_with_columns(family)

@@ -48,6 +48,7 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
 def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
     """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
     verdict = family.verdict
+    # Before all others: runs under way may change the verdict, and so the step.
     if pending := sum(run.state in PENDING_STATES for run in family.runs):
         return f"{format_count(pending, 'run')} queued or running: follow their progress", "ettsweep watch", False
     if verdict.blocked_run_ids:

@@ -79,6 +79,7 @@ def _is_replaceable(path: Path) -> bool:
             studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
     except Exception:  # Optuna raises many types for a file that is not a journal
         return False
+    # `all` of no studies is True, and a journal without any was not written here.
     return bool(studies) and all(FAMILY_ATTRIBUTE in study.user_attrs for study in studies)
 
 
@@ -143,6 +144,7 @@ def _make_trial(
 
     A point that diverged gets the worst mean of the study; where no point has a mean, its trial failed.
     """
+    # The first run tells for all: `_runs_of_trial` returns pruned ones only if none is finished.
     if runs[0].state is State.PRUNED:
         state, value, attrs = TrialState.PRUNED, None, attrs | {"pruned": runs[0].status.reason}
     elif (value := _mean_score(runs)) is not None:

@@ -116,6 +116,7 @@ def _read_resource(name: str) -> str:
 
 
 def _read_script(name: str) -> Markup:
+    # Markup, or autoescape would turn the quotes and signs of the script into entities.
     return Markup(_read_resource(f"{name}.js"))
 
 
@@ -140,6 +141,7 @@ def _content_security_policy(scripts: Iterable[str]) -> str:
 
 def _prose_markup(results: str, text: str) -> Markup:
     """Return a text with its commands, in backticks, as <code>, with --results where the folder is not the default."""
+    # re.split puts what the group matches, the commands, at the odd places.
     pieces = re.split("`([^`]*)`", _with_results_option(results, text))
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces))
 

@@ -18,6 +18,7 @@ def script_json(value: object) -> Markup:
 
     Characters that could close the element or open a comment are escaped; numbers that are not finite are null.
     """
+    # allow_nan=False: NaN is no JSON, so one that slipped through must fail here and not in the browser.
     text = json.dumps(_nan_to_null(value), allow_nan=False, separators=(",", ":"))
     return Markup(text.translate(_JSON_ESCAPES))
 

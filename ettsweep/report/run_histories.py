@@ -180,6 +180,7 @@ def _window_means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
     Windows start at multiples of `width`, so that the rows of all runs of a family are at the same steps.
     """
     loss, norm = TRAINING
+    # Less one, since steps count from 1: the last step of a full window is a multiple of its width.
     windows = [list(window) for _, window in groupby(steps, lambda line: (int(line["step"]) - 1) // width)]
     return tuple(
         (int(window[-1]["step"]), _finite_mean(window, loss), _finite_mean(window, norm)) for window in windows

@@ -40,6 +40,7 @@ def page_table(runs: Sequence[Run], searches: StudiesByFamily, results: Path, ou
     """
     frame = tables.drop_empty_columns(tables.runs_table(runs, searches))
     by_id = {run.id: run for run in runs}
+    # In the order of the frame, which is sorted: columns are joined by position.
     ordered_runs = [by_id[run] for run in frame["run"]] if len(frame) else []
     scores = {task_kind(run.spec.task).metric.name for run in runs}
     shown_columns = (

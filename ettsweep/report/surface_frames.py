@@ -110,6 +110,7 @@ def _position_variances(verdict: Verdict, best: SurfaceOptimum) -> tuple[float |
     if best.cov_DD is None:
         return None, None, None
     free = [not axis.fixed for axis in (verdict.study.lr, verdict.study.wd)]
+    # A fixed axis keeps a variance of 0.
     cov = np.zeros((2, 2))
     cov[np.ix_(free, free)] = best.cov_DD
     return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])

@@ -155,6 +155,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     coordinates = pd.DataFrame(point_rows, columns=["run", "sweep", *axes]).astype(
         {"run": "str", "sweep": "str", **dict.fromkeys(axes, "float64")}
     )
+    # The table has all sweeps of a run in one cell; here a run has a row for each.
     work = table.drop(columns="sweep").merge(coordinates, on="run")
     diverged = work["state"] == "diverged"
     # 1 or 0 per run: sums over a group count its seeds.
@@ -178,6 +179,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
 
 
 def _ratio(count: pd.Series, of: pd.Series) -> pd.Series:
+    # Missing where nothing was trained, rather than a division by 0.
     return count.astype("float64") / of.where(of > 0).astype("float64")
 
 
@@ -232,10 +234,12 @@ def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:
     criterion, bound = verdict.study.criterion, verdict.bound
     # The paper's rule compares means: it has no bound, margin or noise.
     if criterion.rule == "paper":
+        # All columns but the rule.
         return criterion.rule, *[None] * (len(BOUND_COLUMNS) + len(RECOMMENDED_COLUMNS) - 1)
     requested = criterion.rule, criterion.confidence, criterion.margin_for(verdict.study.metric)
     # No bound yet: only the requirements of the sweep are known.
     if bound is None:
+        # All columns but rule, confidence and margin.
         return *requested, *[None] * (len(BOUND_COLUMNS) + len(RECOMMENDED_COLUMNS) - 3)
     # With unknown noise there are no probabilities, and no points as good.
     is_noise_known = bound.noise.source != "unknown"
@@ -310,6 +314,7 @@ def to_markdown(frame: pd.DataFrame) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True))
 
 
+# A single pass over the text, so that backslashes it adds are not escaped again.
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",

@@ -27,6 +27,7 @@ def other_sweeps(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
         for mine, theirs in ((verdict, other), (other, verdict)):
             at = (
                 f" at lr {power_and_decimal(theirs.lr)}, wd {power_and_decimal(theirs.wd)}"
+                # wd may be 0; None means that there is no candidate.
                 if theirs.lr and theirs.wd is not None
                 else ""
             )
@@ -44,6 +45,7 @@ def best_optimum(verdicts: Sequence[Verdict]) -> Row | None:
     if not verified:
         return None
     fresh = {v.family: formats.mean_std([*v.fresh_scores.values()]) for v in verified}
+    # All or none: the search's seeds flatter the point that they chose, so the two kinds do not compare.
     by_fresh = all(mean is not None for mean, _ in fresh.values())
     metric = verified[0].study.metric
     ranked = sorted(verified, key=lambda v: metric.sort_key(fresh[v.family][0] if by_fresh else v.score))
@@ -135,6 +137,7 @@ def nearest_row(verdict: Verdict) -> Row | None:
 
 def _fitted_row(difference: Difference, verdict: Verdict) -> Row:
     """Return a fitted difference with its error: in percent of the candidate's loss, or in points of accuracy."""
+    # Two significant digits of the error.
     decimals = min(6, max(0, 1 - math.floor(math.log10(100 * difference.error)))) if difference.error > 0 else 2
     mean, error = (
         f"{100 * value:{sign}.{decimals}f}" for value, sign in ((difference.mean, "+"), (difference.error, ""))

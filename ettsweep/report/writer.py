@@ -54,5 +54,6 @@ def write_report(
     # The page last: it never links to figures that are not there yet.
     write_atomic(out / "report.html", html)
     paths.insert(0, out / "report.html")
+    # After the page: it removes figures that the page of an earlier report has shown until now.
     update_manifest(out, paths)
     return paths

@@ -31,6 +31,7 @@ class BoundRule(StudyState):
     """The state of a family, judged by the posterior of a surface fitted to its scores."""
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
+        # Kept, since `runs` may be an iterator, and the paper's rule is asked about the same runs.
         self._all_runs = list(runs)
         super().__init__(study, self._all_runs)
         self.initial_seeds = study.seeds[:1]  # racing adds seeds where they matter
@@ -113,6 +114,7 @@ class BoundRule(StudyState):
             best = min([current, *scored], key=lambda scored_point: self.study.metric.sort_key(scored_point.score))
             return None if best is current else best
         leader = self._best_position(posterior)
+        # Steps that are all 0 are the current point itself.
         return self.score_point(self.point_at(leader, current.point)) if any(leader) else None
 
     def _best_position(self, posterior: Posterior) -> Position:
@@ -122,6 +124,7 @@ class BoundRule(StudyState):
         """
         runs_P = posterior.surface.layout.scored_PS.sum(1)
         min_runs = MIN_SEEDS_FOR_JUMP if posterior.surface.is_smooth else math.inf
+        # There is always one: the candidate is among the compared positions.
         return next(
             p for p in posterior.ranking if p in self._compared_positions or runs_P[posterior.index(p)] >= min_runs
         )
@@ -202,6 +205,7 @@ class BoundRule(StudyState):
             survivors = [n for n in scored_neighbours if n.score is not None]
             return "it diverged, and a neighbour did not" if survivors else ""
         posterior, others = self.posterior(candidate.point), self._neighbour_positions(candidate, scored_neighbours)
+        # While the noise is unknown a lead may be luck, and refutes nothing.
         if posterior is None or not others or posterior.noise.source == "unknown":
             return ""
         probability, position = max(zip(posterior.probabilities_better(self._origin, others), others, strict=True))
@@ -219,6 +223,7 @@ class BoundRule(StudyState):
             return "unresolved", "all diverged; try a centre with a lower lr", None
         # The paper's rule is evaluated as well: tables show both verdicts side by side.
         means_verdict = MeansRule(self.study, self._all_runs).verdict(candidate.point).verdict
+        # Any other verdict says that this rule lacks scores, not how means compare.
         paper = means_verdict if means_verdict in MEANS_VERDICTS else None
         paper_text = f"; by the paper's comparison of means it is {paper}" if paper else ""
         posterior = self.posterior(candidate.point)
@@ -297,6 +302,7 @@ class BoundRule(StudyState):
         """Return the points that, at the sweep's confidence, are worse than the candidate by at most the margin."""
         z = student_quantile(self.study.criterion.confidence, posterior.surface.dof)
         points = {self.steps(point, candidate.point): point for point in self._runs}
+        # The candidate is the origin, whose steps are all 0.
         others = [position for position in posterior.positions if any(position)]
         differences = posterior.differences(self._origin, others) if others else []
         return [points[p] for p, d in zip(others, differences, strict=True) if d.mean + z * d.error <= margin]
@@ -342,6 +348,7 @@ class BoundRule(StudyState):
             seed_order(self.study),
             used_seeds,
             under_way,
+            # With fewer seeds than racing has, `seed_order` always holds an unused one.
             len(RACING_SEEDS) if max_seeds is None else max_seeds,
         )
 

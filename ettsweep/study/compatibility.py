@@ -21,12 +21,14 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
     first = sweep_specs[0]
     old_fields = _flatten(first.recipe.model_dump(mode="json"))
     new_fields = _flatten(sweep_spec.recipe.model_dump(mode="json"))
+    # Grid files have it beside the recipe, but what is trained depends on it as well.
     old_fields["strategy.mlp_factor"], new_fields["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
     problems = {}
     for key in {**old_fields, **new_fields}:
         old, new = old_fields.get(key, "absent"), new_fields.get(key, "absent")
         if old != new:
             field = key.rpartition(".")[2]
+            # The label ends the proposed name of another sweep: w64-sgd says more than w64-kind-sgd.
             problems[str(new) if field == "kind" else f"{field}-{new}"] = f"{key} is {old} there, {new} here"
     for name in ("lr", "wd"):
         old_axis: Axis = getattr(first, name)

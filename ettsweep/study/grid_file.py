@@ -104,6 +104,7 @@ class GridFile(StrictModel):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
+        # A mapping of centres iterates over the names of its strategies.
         for names in (self.strategies, *self._stated_centres.values()):
             try:
                 # Compared by canonical name: `mup` and `s=1` are one strategy.
@@ -351,4 +352,5 @@ def parse_range(text: str, option: str, current: object = None) -> object:
 
 
 def _is_offset(bound: object) -> bool:
+    # bool is a subclass of int: YAML's `yes` must not pass as 1.
     return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) <= MAX_OFFSET

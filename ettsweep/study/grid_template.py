@@ -97,9 +97,11 @@ def propose_grid(
     if stated_task and data and task_kind(stated_task).comes_with_package:
         raise InputError(f"--data: task {task} has its data from a package, and reads no other")
     size = _training_samples(stated_task, data) if stated_task and data else math.inf
+    # The last entry of each task has the minimum 0, so that one always fits.
     name = model or next(name for min_size, name in PROPOSED_MODELS[task or "digits"] if size >= min_size)
     grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[name]}.yaml")
     base = load_sweep_spec(path).recipe
+    # The shipped grid may set fields of its task, which the plain name would lose.
     grid_task = base.task if stated_task is None or task == base.task.kind else stated_task
     grid_model = model_spec(name)
     check_compatible(grid_task, grid_model, 2)  # 2: the smallest batch size that is proposed below
@@ -110,7 +112,7 @@ def propose_grid(
     kind = task_kind(grid_task)
     recipe = {"precision": "fp32", "optimizer": "adamw", **grid["recipe"]}
     if samples := kind.train_size:
-        # The largest power of two with at least BATCHES batches in an epoch.
+        # The largest power of two that leaves `MIN_BATCHES_PER_EPOCH` batches.
         recipe["batch_size"] = min(
             recipe["batch_size"], 2 ** int(math.log2(max(2, samples(grid_task) / MIN_BATCHES_PER_EPOCH)))
         )

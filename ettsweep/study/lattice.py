@@ -101,6 +101,7 @@ class Axis(StrictModel):
 
     def nearest(self, centre: float, value: float) -> float:
         """Return the lattice value nearest to `value`, whole steps from `centre`; the centre if the axis is fixed."""
+        # A wd of 0 has no log2, so no steps lead to it or from it.
         if self.fixed or not centre or not value:
             return centre
         steps = round(math.log2(value / centre) / self.step)

@@ -63,6 +63,7 @@ class MeansRule(StudyState):
         return f"{count_neighbours(rivals)} better" if rivals else ""
 
     def _conclusion(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> tuple[str, str, None]:
+        # Also None == None: candidate and neighbour diverged.
         if any(n.score == candidate.score for n in scored_neighbours):
             diverged = candidate.score is None
             return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour", None

@@ -53,6 +53,7 @@ class Plan:
 
     def limited(self, max_runs: int) -> "Plan":
         """Return the plan with at most `max_runs` runs to launch."""
+        # Runs with a checkpoint come first here too, as in `to_launch`.
         retry = self.retry[:max_runs]
         return replace(self, retry=retry, submit=self.submit[: max_runs - len(retry)])
 

@@ -91,6 +91,7 @@ class Posterior:
     def seeds_to_measure_noise(self, positions: Sequence[Position]) -> int:
         """Return how many more seeds, of each of at least two positions, are needed to measure the noise."""
         layout, rows, seeds = self.surface.layout, [self.index(position) for position in positions], 0
+        # This ends: once the positions share a seed, each further one adds degrees of freedom.
         while layout.pure_dof < MEASURED_DOF:
             layout, seeds = layout.with_seed(rows), seeds + 1
         return seeds
@@ -102,6 +103,7 @@ class Posterior:
 
     def to_share(self, difference: float) -> float:
         """Return a difference of f as a share of the candidate's loss, or as a difference of accuracies."""
+        # In log, a difference d is log(own / other): 1 - exp(-d) is (own - other) / own.
         return -float(np.expm1(-difference)) if self.is_log else difference / self.level
 
     def from_share(self, share: float) -> float:
@@ -129,6 +131,7 @@ class Posterior:
         """Return how much worse each other position is."""
         mean, error = self.surface.differences(self.index(candidate), [self.index(other) for other in others])
         return [
+            # Delta method: the derivative of 1 - exp(-d) is exp(-d), which is 1 - share.
             Difference(-self.to_share(m), e * abs(1 - self.to_share(m)) if self.is_log else e / self.level)
             for m, e in zip(mean.tolist(), error.tolist(), strict=True)
         ]
@@ -149,6 +152,7 @@ class Posterior:
     @cached_property
     def ranking(self) -> list[Position]:
         """Positions by posterior mean, the best first."""
+        # Stable: ties keep the order of the positions, so equal scores give equal verdicts.
         return [self.positions[i] for i in np.argsort(self.surface.mean, kind="stable")]
 
 
@@ -215,10 +219,12 @@ def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] |
             y_PS[p, column[seed]], scored_PS[p, column[seed]] = score, 1.0
     # Lower is better within the model, so accuracies are negated.
     raw = ScoreTable(x_PD, scored_PS, y_PS if lower_is_better else -y_PS)
+    # Each seed has one score, and its own effect explains that score whatever it is.
     if raw.dof < 1:
         return None
     surface = fit(raw)
     if lower_is_better and min(values) > 0:
+        # The inner `where` takes log 1 where there is no score: y is 0 there.
         logs = ScoreTable(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
         in_log = fit(logs)
         # Likelihoods of y and log y are comparable after the Jacobian of the logarithm: the product of all 1 / y.

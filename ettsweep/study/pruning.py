@@ -171,6 +171,7 @@ def _restrict_to_rungs(curve: PrunerCurve, first_rung: int) -> PrunerCurve:
     """Return a curve with only the first evaluation at or after each rung."""
     scores, rung = dict[int, float](), first_rung
     while rung <= curve.step:
+        # There is one: the rung is not beyond the last evaluation.
         step_at_rung = min(step for step in curve.best_by_step if step >= rung)
         scores[step_at_rung] = curve.best_by_step[step_at_rung]
         rung *= REDUCTION_FACTOR
@@ -242,6 +243,7 @@ class Pruner:
             states |= {run: status.state for run, status in statuses.items() if families[run] == family}
             spec = next(specs[run] for run in judged_ids if families[run] == family)
             metric = task_kind(spec.task).metric
+            # Sorted by id: a decision must not depend on the order in which runs were found.
             curves = [
                 self._curve(run, state, metric) for run, state in sorted(states.items()) if state in COMPARED_STATES
             ]
@@ -284,6 +286,7 @@ def check_pruner(name: str, schedule: ScheduleSpec) -> None:
     first, last, eval_every = first_judged_step(name, schedule), schedule.last_step, schedule.eval_every
 
     def is_evaluated_in_time(eval_every: int) -> bool:
+        # The last evaluation before the end: no run is stopped at its last step.
         return (last - 1) // eval_every * eval_every >= first
 
     if name == "none" or is_evaluated_in_time(eval_every):

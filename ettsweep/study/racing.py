@@ -95,6 +95,7 @@ class Allocation:
         A run is a rank-one update (Sherman-Morrison) along its contrast with the other runs of its seed.
         """
         if (contrast_P := self._contrast(option)) is not None:
+            # That many runs weigh as one with the variance divided by their number.
             covariance_HP = np.sqrt(times) * self.cov_HPP @ contrast_P
             variance_H = 1 + np.sqrt(times) * covariance_HP @ contrast_P
             self.cov_HPP = (
@@ -110,6 +111,7 @@ class Allocation:
         The variance between components is scaled down with that within: further runs narrow the length scales, too.
         """
         within_Q = self._within_variance()
+        # 1e-300 avoids 0 / 0, here and below.
         var_Q = within_Q + self.between_variance_Q * within_Q / np.maximum(self.initial_variance_Q, 1e-300)
         z_Q = (self.advantage_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
         # Union bound over neighbours: slightly pessimistic, and needs no draws.
@@ -185,6 +187,7 @@ def next_runs(query: BoundQuery, limit: int) -> list[tuple[Position, int]]:
                     (position, next(seed for seed in query.seed_order if seed not in allocation.used_seeds[position]))
                 )
         return [(positions[p], seed) for p, seed in chosen]
+    # An option of two runs may exceed the limit by one.
     while len(chosen) < limit and (option := allocation.best_option()):
         allocation.add_runs(option)
         chosen += option
@@ -203,4 +206,5 @@ def runs_needed(query: BoundQuery) -> int | None:
             return None
         allocation.add_runs(option, times)
         n_runs += times * len(option)
+    # At least 1: the bound is too wide as it is, even where this simulation calls it resolved.
     return max(1, n_runs) if n_runs <= MAX_NEEDED_RUNS else None

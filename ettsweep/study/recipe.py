@@ -77,6 +77,7 @@ def recipe_problems(
             data["schedule"] = _PLACEHOLDER_SCHEDULE
         validate(Recipe, data, source_with_overrides(location, overrides), EPOCH_KEYS)
     except InputError as error:
+        # A line for each problem, so that they can be listed with those of the rest of the file.
         return str(error).splitlines()
     return []
 
@@ -112,6 +113,7 @@ def _epochs_to_steps(schedule: object, data: dict[str, Any], location: str) -> o
         if name not in schedule:
             continue
         value = schedule[name]
+        # bool is a subclass of int: YAML's `yes` would be one epoch.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
             raise InputError(f"{location}: schedule.{name}: a number of epochs is expected, got {value!r}")
         if field in converted:  # else the order of the keys would decide

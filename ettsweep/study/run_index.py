@@ -96,6 +96,7 @@ def group_by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Po
     groups: dict[Point, list[Run]] = {}
     for run in runs:
         point = snap_point(run.point, lattice_points)
+        # Later runs that differ in the last bits join this point.
         lattice_points.setdefault(point)
         groups.setdefault(point, []).append(run)
     return groups

@@ -86,6 +86,7 @@ def _ask_optuna(name: str, seed: int, observations: Observations, limit: int) ->
         study = optuna.create_study(sampler=_optuna_sampler(name, seed, len(observations.unavailable), finished))
         # Running trials matter: TPE counts them as bad (constant liar), so suggestions spread out.
         study.add_trials([*finished, *under_way])
+        # No more than are free, or `_nearest_free` would have none to choose from.
         while len(chosen) < min(limit, len(observations.free)):
             for _ in range(MAX_ASKS + n_skipped):  # these trials stay running, so the sampler sees its own suggestions
                 params = study.ask(space).params
@@ -102,6 +103,7 @@ def _optuna_sampler(name: str, seed: int, n_unavailable: int, finished: "list[Fr
     """Return a sampler of Optuna for a round, seeded by the number of positions used so far."""
     from optuna import samplers
 
+    # Optuna seeds NumPy's RandomState, which takes 32 bits.
     round_seed = derive_seed(seed, name, n_unavailable) % 2**32
     match name:
         case "tpe":
@@ -109,6 +111,7 @@ def _optuna_sampler(name: str, seed: int, n_unavailable: int, finished: "list[Fr
         case "gp":
             return samplers.GPSampler(seed=round_seed)
         case "cmaes":
+            # with_margin: on integers, CMA-ES may else settle on a single value.
             source = CMAES_REPEATS * finished or None
             return samplers.CmaEsSampler(
                 seed=round_seed, with_margin=True, warn_independent_sampling=False, source_trials=source

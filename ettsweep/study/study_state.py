@@ -34,6 +34,7 @@ URGENCY = (
 CONCLUDED = "concluded"
 """Placeholder verdict: nothing is missing, so the rule decides."""
 
+# Slices of `URGENCY`: a state that is added there may move their ends.
 STUCK, PENDING = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
 """States that need a person, and states that end by themselves. Pruned is neither: such a run resumes when needed."""
 
@@ -258,6 +259,7 @@ class StudyState(ABC):
 
     def _is_requested(self, point: Point) -> bool:
         """`True` if a grid requested a point, or an earlier round ran it."""
+        # A point with only some of these seeds was trained for another purpose.
         return point in self._requested_points or self._runs.get(point, {}).keys() >= set(self.initial_seeds)
 
     def _finished_runs(self, point: Point) -> list[Run]:
@@ -278,6 +280,7 @@ class StudyState(ABC):
 
     def _any_out_of_reach(self, points: Iterable[Point]) -> bool:
         """`True` if any of these points is more than `REACH` steps beyond the requested ones: no climb goes there."""
+        # Counted from the edges of what was requested: the centre may be far inside, or outside.
         requested_values = list(
             zip(*(point.log2() for point in (*self._requested_points, *self.study.box)), strict=True)
         )
@@ -329,6 +332,7 @@ class StudyState(ABC):
             [n.point for n in verdict.neighbours if not self._is_requested(n.point)],
         )
         if self._any_out_of_reach(unrequested):
+            # No climb goes on from here, so the neighbours are not trained.
             return [] if candidate.state.finished else self.specs([candidate.point], self.initial_seeds)
         return self.specs(dict.fromkeys([candidate.point, *verdict.missing_points, *unrequested]), self.initial_seeds)
 

@@ -85,6 +85,7 @@ class Suggester:
             points = [study_state.point_at(position) for position in positions]
             max_runs -= runs_per_point * len(points)
             self._report(study_titles(studies)[study.key], study, points, len(observations.unavailable), trials_left)
+            # An empty suggestion is stored too: it says that the sampler gave up, not that trials ran out.
             if points or trials_left > 0:
                 suggestions_by_sweep.setdefault(study.sweep, []).append(self._suggestion(study, start, points))
             proposed = (*study.suggested_points, *points)
@@ -148,6 +149,7 @@ def collect_observations(study_state: StudyState, start: StartPoint) -> Observat
             pending.append(position)
     corners = [_to_position(study_state.steps(point)) for point in study.box or study.seeds_by_point]
     low, high = (tuple(extreme(along) for along in zip(*corners, strict=True)) for extreme in (min, max))
+    # Ranges need not contain the centre, where a search starts by default.
     start_edges = zip(low, high, _to_position(study_state.steps(start.point)), strict=True)
     return Observations(
         low,

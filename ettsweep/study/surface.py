@@ -216,6 +216,7 @@ class Surface:
         )
         cov_HZZ = self.process.ratio_H[:, None, None] * conditional_HZZ + weights_HZP @ self.cov_HPP @ weights_HPZ
         deviation_HZ = np.einsum("hp,hpz->hz", self.mean_HP, weights_HPZ) - self.means_at(z_ZD)
+        # As in `differences`: Student t is wider than its scale, and components disagree.
         widened_H = self.weight_H * self.variance_H * self.dof / max(self.dof - 2, 1)
         return np.asarray(np.tensordot(widened_H, cov_HZZ, 1) + (deviation_HZ.T * self.weight_H) @ deviation_HZ)
 
@@ -243,6 +244,7 @@ class Surface:
         information = self.layout.information
         residual_P = self.layout.weighted_scores - information @ self.mean_HP[h]
         variance_P = np.diag(information - information @ self.cov_HPP[h] @ information)
+        # A point without a residual of its own has variance 0, up to rounding.
         is_testable = variance_P > 1e-9 * max(1.0, float(np.diag(information).max()))
         return np.where(
             is_testable, residual_P / np.sqrt(np.where(is_testable, variance_P * self.variance_H[h], 1.0)), 0.0
@@ -297,6 +299,7 @@ def fit(layout: ScoreTable) -> Surface:
     square_HG = layout.sum_of_squares - (ratio[:, None] * projected_HP[:, None, :] ** 2 * shrinkage_HGP).sum(2)
     square_HG = np.maximum(square_HG, 1e-12 * layout.sum_of_squares + 1e-300)  # rounding may leave a residual below 0
     log_HG = -0.5 * dof * np.log(square_HG) + 0.5 * np.log(shrinkage_HGP).sum(2) + prior_H[:, None]
+    # Relative to the largest one: exp of the logs themselves may underflow everywhere.
     weight_HG = np.exp(log_HG - log_HG.max())
     log_marginal_likelihood = float(log_HG.max() + np.log(weight_HG.mean()))
     is_kept_HG = weight_HG >= NEGLIGIBLE_WEIGHT * weight_HG.max()
@@ -320,6 +323,7 @@ def fit_pairs(layout: ScoreTable) -> Surface:
     information = layout.information
     cov = np.asarray(np.linalg.inv(information + UNLINKED_PRECISION * np.eye(len(information))), dtype=np.float64)
     mean = cov @ layout.weighted_scores
+    # As in `fit`, rounding may leave a residual below 0.
     square = max(layout.sum_of_squares - float(layout.weighted_scores @ mean), 1e-12 * layout.sum_of_squares + 1e-300)
     variance = np.array([square / layout.pure_dof])
     return Surface(layout, np.ones(1), mean[None], cov[None], variance, layout.pure_dof, -np.inf)
@@ -362,4 +366,5 @@ def _normal_draws(columns: int) -> Array:
 @lru_cache
 def _student_scale(dof: int) -> Array:
     """Return factors, [DRAWS], that turn normal draws into draws of Student's t."""
+    # Another seed than that of the normal draws: the two must be independent.
     return np.asarray(np.sqrt(dof / np.random.default_rng(1).chisquare(dof, DRAWS)))

@@ -69,6 +69,7 @@ def find_optimum(posterior: Posterior) -> SurfaceOptimum | None:
         return SurfaceOptimum(at_D, f, None)
     inverse_DD = np.linalg.inv(parabola.hessian_DD)
     result = SurfaceOptimum(at_D, f, np.asarray(inverse_DD @ parabola.gradient_cov_DD @ inverse_DD))
+    # An error that reaches beyond the box would rest on extrapolation.
     return result if _is_inside(at_D, low_D, high_D, result.error) else SurfaceOptimum(at_D, f, None)
 
 
@@ -95,6 +96,7 @@ class _Parabola:
         axes = len(at_D)
         near_ZD = CURVATURE_SPAN * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
         pairs = [(a, b) for a in range(axes) for b in range(a, axes)]
+        # x_a x_b, and x_a^2 / 2: so that the coefficients are second derivatives.
         squares = [near_ZD[:, a] * near_ZD[:, b] / (1 + (a == b)) for a, b in pairs]
         # Linear maps from values of f to the parabola's terms: with them, covariances follow from that of f.
         to_terms = np.linalg.pinv(np.column_stack([np.ones(len(near_ZD)), near_ZD, *squares]))
@@ -105,7 +107,9 @@ class _Parabola:
         for (a, b), value in zip(pairs, to_squares @ f_Z, strict=True):
             self.hessian_DD[a, b] = self.hessian_DD[b, a] = value
         curvatures, directions = np.linalg.eigh(self.hessian_DD)
+        # eigh sorts in ascending order.
         flattest = directions[:, 0]
+        # Mixed terms occur twice in d^T H d.
         to_curvature_Z = np.array([flattest[a] * flattest[b] * (1 + (a != b)) for a, b in pairs]) @ to_squares
         self.curvature = float(curvatures[0])
         self.curvature_error = float(np.sqrt(max(float(to_curvature_Z @ cov_ZZ @ to_curvature_Z), 0.0)))

@@ -140,6 +140,7 @@ def _initial_positions(observations: Observations) -> list[LatticePosition]:
     for shares in INITIAL_OFFSETS[len(half)]:
         moved = (s + _round_away(share * h) for s, share, h in zip(observations.start, shares, half, strict=True))
         initial.append(tuple(map(_clip, moved, observations.low, observations.high)))
+    # In a small box, several of them may be one position.
     return list(dict.fromkeys(initial))
 
 
@@ -178,6 +179,7 @@ def _scores_with_diverged(observations: Observations) -> Scores:
     scores: dict[Position, Mapping[int, float]] = dict(observations.scores.items())
     values = [score for scores_by_seed in scores.values() for score in scores_by_seed.values()]
     worst = max(values) if observations.lower_is_better else min(values)
+    # A seed that other points have: alone with its seed, a score says nothing.
     seed = min(seed for scores_by_seed in scores.values() for seed in scores_by_seed)
     return scores | {position: {seed: worst} for position in observations.diverged}
 
@@ -228,6 +230,7 @@ class _Design:
         surface_fit, others = self._surface, [self._n_fitted + k for k in self._remaining]
         best = int(np.argmin(surface_fit.mean[: self._n_fitted]))
         advantage_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
+        # As in `Surface.differences`. 1e-300 keeps sd above 0, by which the improvement is divided.
         widened = surface_fit.dof / max(surface_fit.dof - 2, 1)
         sd_HQ = np.sqrt(
             widened * surface_fit.variance_H[:, None] * contrast_variance(self._cov_HPP, best, others) + 1e-300
@@ -248,6 +251,7 @@ class _Design:
         contrast_P = -self._run_share_P
         contrast_P[self._n_fitted + k] += 1
         covariance_HP: Array = self._cov_HPP @ contrast_P
+        # One score minus the mean of n others has a variance of 1 + 1/n.
         variance_H = 1 + 1 / self._surface.layout.scored_PS.sum() + covariance_HP @ contrast_P
         self._cov_HPP = (
             self._cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]

@@ -173,6 +173,7 @@ class Sweep:
                     start = None  # new ranges: the sampler starts afresh
             for suggestion in entry.proposed or ():
                 if suggestion.strategy == strategy:
+                    # A suggestion without a start goes on from the one before.
                     start = Point(suggestion.start.lr, suggestion.start.wd) if suggestion.start else start
         return start
 
@@ -202,6 +203,7 @@ class Sweep:
             and all(
                 snap_point(point, own_study.grid_points) in own_study.grid_points for point in new_study.grid_points
             )
+            # Without a sampler a spec has no box, and so no new ranges to search.
             and new_study.box in ((), own_study.box)
             and set(new_study.seeds) <= set(own_study.seeds)
             for new_study in sweep_spec.studies()

@@ -50,6 +50,7 @@ class SweepSpec(StrictModel):
     @property
     def launch_settings(self) -> tuple[str, tuple[str, ...], str | None]:
         """Launch profile, its overrides with secrets masked, and the data path."""
+        # Masked as in the file: a secret given again must not count as a change.
         return self.launch, self._masked_sets(self.launch_set), self.data
 
     def studies(self, sweep: str = "") -> list["Study"]:

@@ -157,6 +157,7 @@ def _checked_sweep(sweep: Sweep, folder: Path) -> Sweep:
     remedy = f"repair {folder}, or move it away and request the grid again"
     try:
         first, *others = (sweep_spec for sweep_spec in sweep.sweep_specs if sweep_spec.studies())
+        # Merging the studies may raise as well, and here the error can name the folder.
         assert sweep.studies
     except InputError as error:
         raise CorruptError(f"{folder}: {error}; {remedy}") from None
@@ -203,6 +204,7 @@ def _read_version(path: Path) -> SweepVersion:
 
 def sanitize_name(text: str) -> str:
     """Turn a text into a valid sweep name: other characters become `-`."""
+    # A name starts with a letter or digit, and does not end with a dot (`check_name`).
     return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:64].strip("-._") or "sweep"
 
 
@@ -212,4 +214,5 @@ def name_candidates(stem: str) -> Iterator[str]:
     number = 1
     while True:
         number += 1
+        # 58 characters leave room for `-` and five digits.
         yield f"{stem[:58]}-{number}"

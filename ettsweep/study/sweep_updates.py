@@ -177,6 +177,7 @@ def find_followers(results: Path, name: str) -> dict[Path, Process]:
 @contextlib.contextmanager
 def mark_followed(results: Path, names: Iterable[str]) -> Iterator[None]:
     """Context in which this process follows sweeps; they cannot be renamed meanwhile."""
+    # A file of its own for each process: several commands may follow one sweep.
     paths = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
     try:
         for path in paths:
@@ -195,6 +196,7 @@ def try_append(results: Path, sweep_store: SweepStore, name: str, version: Sweep
 
 def _write_version(path: Path, version: SweepVersion, *, is_first: bool) -> bool:
     """Create a file; `False` if it exists, or if its folder has been renamed."""
+    # For the first file only: the folder of a sweep that was renamed must not come back.
     if is_first:
         with storage_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)

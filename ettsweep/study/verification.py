@@ -242,6 +242,7 @@ class Verification:
     def _climb(self, study_state: StudyState, last: Verdict | None) -> Verdict:
         """Return the verdict at the end of a climb, and report the candidate if the climb has moved on."""
         start = self.start and study_state.resolve_point(self.start)
+        # Without following, a given point is judged itself, whatever is better nearby.
         verdict = study_state.verdict(start) if start and not self.follows else study_state.climb(start)
         if self.notify and verdict.point and (last is None or verdict.full_path != last.full_path):
             self.notify(f"{study_titles(self.studies)[verdict.key]}: {_describe_candidate(verdict)}")
@@ -253,6 +254,7 @@ class Verification:
             self._runs_left(study_state, verdict),
             verdict.bound.needed_runs if verdict.bound else 0,
         )
+        # At least 1, even if the budget is spent: an empty answer then means that no run would help.
         specs = study_state.racing_specs(
             verdict, max(1, int(min(limit, runs_needed or limit, runs_left))), self.budget.seeds
         )
@@ -330,6 +332,7 @@ class Verification:
     def _count_extra_runs(self, study_state: StudyState, verdict: Verdict) -> int:
         """Return how many unrequested runs a study has: at points that its climb reached, or planned here."""
         return len(
+            # By id: a run planned here may be on disk by now, and would count twice.
             {run.id for run in study_state.extra_runs(verdict)}
             | {spec.run_id for spec in self.extra_specs.get(verdict.key, ())}
         )

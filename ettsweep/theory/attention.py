@@ -64,6 +64,7 @@ def sample_attention(
     """
     query_BTX, source_BSY = (_root(kernel, samples) for kernel in (query_PP, source_RR))
     (B, T, X), (_, S, Y) = query_BTX.shape, source_BSY.shape
+    # Offset 1 keeps the diagonal out of the mask: a token attends to itself as well.
     masked_TS = np.triu(np.ones((T, S), bool), 1) if causal else np.zeros((T, S), bool)
     size = B * T * S
     weights, slopes = np.zeros((size, size)), np.zeros((size, size))
@@ -89,6 +90,7 @@ def _root(kernel: Array, samples: int) -> Array:
     By eigenvalues, since equal tokens make the kernel singular and Cholesky fail.
     """
     values, vectors = np.linalg.eigh(kernel)
+    # Rounding leaves zeros slightly off, also below 0, where sqrt is nan; eigh sorts in ascending order.
     is_positive = values > 1e-12 * values[-1]
     root: Array = vectors[:, is_positive] * np.sqrt(values[is_positive])
     return root.reshape(samples, -1, root.shape[1])

@@ -96,6 +96,7 @@ class CheckPlan:
             batch_size=SAMPLES,
             strategy=StrategySpec(s=s, mlp_factor=self.request.mlp_factor),
             lr=lr,
+            # Without decay, what changes is due to gradients alone; `measure.shrinkage` measures decay by itself.
             wd=0.0,
             seed=seed,
         )
@@ -110,13 +111,17 @@ def make_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     """
     s = parse_strategy(request.strategy)
     model = small_model(model_spec(request.model), request.depth)
+    # Ascending and distinct: the last is taken as the widest, and a repeated width would count twice in fits.
     widths = tuple(sorted(set(request.widths or (model.heads * channels for channels in DEFAULT_CHANNELS))))
     problems = [f"width {n} is below the model's {model.heads} heads" for n in widths if n < model.heads]
+    # Widths below the number of heads have their line already.
     problems += [p for n in widths if n >= model.heads for p in indivisible_problems("width", n, "heads", model.heads)]
+    # A line through two points leaves no residuals: `fit_power` would divide by 0.
     if len(widths) < 3:
         problems.append(f"fitting a power takes at least three different widths, got {len(widths)}")
     if problems:
         raise InputError.of([f"--widths: {problem}" for problem in problems])
+    # Corrections of order 1/C do not shrink with more seeds: no number of them could make a power ok.
     if (floor := error_floor(widths, [n // model.heads for n in widths])) > MAX_POWER_ERROR:
         raise InputError(
             f"--widths: {', '.join(map(str, widths))} determine a power to {floor:.2f} at best, since corrections are "
@@ -134,6 +139,7 @@ def _check_memory(model: ModelSpec, free_bytes: int) -> None:
 
     if required_bytes(model.width) <= free_bytes:
         return
+    # Only multiples of the heads can be built; memory grows with the width, so bisection finds the largest.
     multiples = range(model.heads, model.width, model.heads)
     below = bisect_right(multiples, free_bytes, key=required_bytes)
     fits = multiples[below - 1] if below else None

@@ -52,6 +52,7 @@ def show_check(check: CheckResult, form: Format) -> None:
         case Format.CSV:
             print_table(list(_quantity_rows(check)), form)
         case Format.TABLE | Format.MARKDOWN:
+            # Only people at a terminal get fewer columns: files and pipes get all.
             narrow = (
                 form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW_COLUMNS
             )
@@ -80,6 +81,7 @@ def remove_folder_on_error(folder: Path) -> Iterator[None]:
     """Remove the folder if the body raises. The body creates it: Ctrl-C between creation and entry would leave it."""
     try:
         yield
+    # Not only Exception: Ctrl-C must not leave an empty folder either.
     except BaseException:
         with suppress(OSError):
             folder.rmdir()  # fails if an earlier check's files are in it, which must stay
@@ -233,7 +235,9 @@ def _value_cell(quantity: JudgedQuantity) -> str:
 
 def _power_cell(quantity: JudgedQuantity) -> str:
     if quantity.power is None:
+        # Off without a power: a value vanished or blew up. Otherwise no power is fitted to this quantity.
         return "none" if quantity.verdict is ExponentTest.OFF else ""
+    # Powers of noiseless quantities (stds, factors) have error 0.
     error = f" ± {quantity.power.error:.2f}" if quantity.power.error else ""
     return format_exponent(quantity.power.value) + error
 

@@ -38,6 +38,7 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Coord
     Each stage of the forward pass has a line, from dark (first) to light (last); the outputs have a thick one. Dashed
     lines show the slopes that theory implies.
     """
+    # Stages come in the order of the forward pass, the outputs last.
     *hidden, outputs = curves[0].changes
     last = len(curves[0].changes[outputs]) - 1
     steps = sorted({round(step) for step in np.linspace(0, last, min(last + 1, MAX_STEPS))})
@@ -52,6 +53,7 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Coord
         alt.StrokeDash("kind:N", scale=alt.Scale(domain=kinds, range=list(dashes)), legend=legend),
     )
     stages, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (STAGE, OUTPUTS, IMPLIED))
+    # Later layers lie on top: outputs and implied slopes stay visible over the many hidden stages.
     layers = alt.layer(
         stages.mark_line(strokeWidth=1).encode(_depth_colours(hidden, len(curves) * PANEL_HEIGHT)),
         trained.mark_line(strokeWidth=2.6, point={"size": 30, "filled": True, "opacity": 1}).encode(*styles),
@@ -102,7 +104,9 @@ def _change_axis(changes: "pd.Series[float]") -> alt.Y:
 
 def _depth_colours(hidden: Sequence[str], height: int) -> alt.Stroke:
     """Colour stages by depth, with a colour bar as high as the panels that names some of them."""
+    # A set: with fewer stages than labels, several round to the same depth.
     labelled_depths = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MAX_LABELS)})
+    # A Vega expression: the list of names, indexed by the depth.
     names = f"{json.dumps(list(hidden))}[datum.value]"
     colour_bar = alt.Legend(
         title=None, values=labelled_depths, labelExpr=names, gradientLength=height, gradientThickness=12, labelOffset=6

@@ -43,6 +43,7 @@ def _about(model: EncDecSpec) -> str:
 
 def _probe(model: EncDecSpec, generator: torch.Generator) -> Probe:
     """Draw random tokens. Tokens repeat within a text, and targets are disjoint from the tokens that are read."""
+    # No special tokens: predicted kernels are those of texts without [pad].
     order = FIRST_BPE + torch.randperm(model.vocabulary - FIRST_BPE, generator=generator)
     # A third of the vocabulary is read, a third predicted; the rest takes part in neither.
     token_count = min(2 * model.tokens, len(order) // 3)
@@ -86,6 +87,7 @@ def _stems(network: EncDec, batch: Batch) -> dict[str, Tensor]:
 def _leaks(network: EncDec, batch: Batch) -> list[LayerMeasurement]:
     """Measure what must be 0: the effect of the decoder's last token on earlier outputs, and of [pad] in the source."""
     source_BT, previous_BT, target_BT = batch.inputs
+    # A single token has no earlier outputs, and the source without it would be empty.
     if source_BT.shape[1] == 1:
         return []
     other_BT = torch.cat((previous_BT[:, :-1], target_BT[:, -1:]), 1)  # a token that no position reads yet

@@ -66,6 +66,7 @@ class Prediction:
             module, fused = parameter.name.rpartition(".")[0], len(parameter.groups) > 1
             for group in parameter.groups:
                 name = f"{module}.{group}" if fused else parameter.name
+                # A fused tensor (qkv) holds its groups in equal parts.
                 sizes.setdefault(group, {})[name] = parameter.size // len(parameter.groups)
         return cls(dims(model), sizes, kernels)
 
@@ -117,6 +118,7 @@ class Expectations:
         ]
         power, scales = 0.0, [1.0 for _ in self.widths]
         if stage == HEAD:
+            # The output scale is counted in `power`, so it is divided out of the other dependence on the width.
             power, scales = self.output_power, [output_scale(p.dims, self.s) for p in self.predictions]
         relative_values = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
         return ExpectedValue(mean(estimates[-1].value), mean(estimates[-1].error), power, relative_values)
@@ -126,6 +128,7 @@ class Expectations:
         curve = [self._order_one_contribution(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
         if self.s is None:
+            # Standard's factors are 1, not the paper's: the value is computed anew, the curve's shape stays.
             widest = self.predictions[-1]
             raw = mean_over_positions(widest.kernels.tangent[group].value)
             scale = tangent_contribution(raw, 1.0, self.optimizer, widest.count(group)) / value
@@ -181,6 +184,7 @@ class Expectations:
         estimate = prediction.kernels.order_one[group]
         value, error = mean_over_positions(estimate.value), mean_over_positions(estimate.error)
         if self.optimizer == "sgd":
+            # `order_one` has M in the factor of x; without it there, the contribution is M times as large.
             missing_m = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
             return missing_m * value, missing_m * error
         count = prediction.count(group)

@@ -29,6 +29,7 @@ class Exponent:
 
 def format_exponent(power: float) -> str:
     """Format a power with sign and two digits: `+0.50`, and `+0.00` rather than `-0.00`."""
+    # Adding 0.0 turns -0.0 into 0.0.
     return f"{round(power, 2) + 0.0:+.2f}"
 
 
@@ -72,6 +73,7 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
 
 def error_floor(widths: Sequence[int], channels: Sequence[int]) -> float:
     """Return the error that a fitted power keeps however many seeds there are, due to corrections of order 1/C."""
+    # One seed and no scatter: only the 1/C part of the error is left.
     power = fit_power(widths, [[1.0] for _ in widths], channels)
     assert power is not None
     return power.error

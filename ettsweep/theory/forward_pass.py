@@ -30,6 +30,7 @@ def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
     with ExitStack() as hooks:
         for name, blocks in stacks.items():
             for hook in _hook_blocks(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", activations):
+                # The handles are context managers: hooks go again, also if the forward pass fails.
                 hooks.enter_context(hook)
         activations[HEAD] = logits(network, probe)
     return activations

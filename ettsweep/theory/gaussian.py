@@ -62,6 +62,7 @@ def _integrate_polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
     """Return the integrals of one position, with std a, with P others, with stds b_P at angles phi_P in [0, pi]."""
     node_R, weight_R = RADIUS_NODES
     radius_R = RADIUS_MAX * (node_R + 1) / 2
+    # The Gaussian measure in polar coordinates is r exp(-r^2 / 2) / (2 pi) dr dt.
     weight_R = weight_R * RADIUS_MAX / 2 * radius_R * np.exp(-0.5 * radius_R**2) / (2 * math.pi)
     angle_PA, weight_PA = _angles(phi_P)
     first_PAR = f(a * np.cos(angle_PA)[:, :, None] * radius_R)
@@ -74,6 +75,7 @@ def _angles(phi_P: Array) -> tuple[Array, Array]:
     """Return nodes and weights on a full turn, split where cos(t) or cos(t - phi) changes sign."""
     node_A, weight_A = ANGLE_NODES
     start_P, right = phi_P - math.pi / 2, math.pi / 2
+    # The four angles where one of the cosines is 0, ascending for phi in [0, pi].
     cuts = np.stack((start_P, np.full_like(phi_P, right), start_P + math.pi, np.full_like(phi_P, 3 * right)), 1)
     lengths = np.stack((math.pi - phi_P, phi_P) * 2, 1)
     angle_PA = cuts[:, :, None] + lengths[:, :, None] * (node_A + 1) / 2

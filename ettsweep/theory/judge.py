@@ -298,6 +298,7 @@ def _judge_decay(group: Group, expectations: Expectations, table: _WidthTable) -
         read = _tensor_reader(lambda m: m.decay, group, index)
         ratios = [value for row in decay_table.values(read) for value in row]
         is_right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
+        # The head bias does not decay, and zeros have no power.
         power = decay_table.fitted_power(read) if implied else None
         quantities[name] = JudgedQuantity(
             ratios[-1], 0.0, implied, power, 0.0, ExponentTest.OK if is_right else ExponentTest.OFF
@@ -318,6 +319,7 @@ def _farthest_off(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
         # Off before ok, and then by distance: a tensor without a power (vanishing or not finite) is farthest.
         return quantity.verdict is ExponentTest.OFF, math.inf if power is None else abs(power)
 
+    # A group's only tensor needs no name: the row has the group's.
     off_tensors = tuple(name for name, quantity in quantities.items() if quantity.verdict is ExponentTest.OFF)
     return replace(max(quantities.values(), key=distance), off_tensors=off_tensors if len(quantities) > 1 else ())
 
@@ -325,6 +327,7 @@ def _farthest_off(quantities: Mapping[str, JudgedQuantity]) -> JudgedQuantity:
 def _judge_layers(expectations: Expectations, measurements: Sequence[Measurement]) -> Iterator[LayerRow]:
     """Yield a row for each layer check, in the enum's order; checks without a measurement are left out."""
     for layer in LayerCheck:
+        # At most one network is measured by layer, so no location overwrites another's value.
         values = {location: value for m in measurements for location, value in m.layers.get(layer, {}).items()}
         if layer is LayerCheck.GRADIENT:
             # Not measured by layer, but known from the squared gradients of every network.

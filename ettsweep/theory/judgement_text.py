@@ -69,6 +69,7 @@ def _layer_findings(judgement: Judgement) -> Iterator[str]:
 def _output_scale_findings(judgement: Judgement) -> Iterator[tuple[str, str]]:
     """Yield a line if only the outputs have a wrong scale, although the head's weights start right."""
     *hidden, outputs = judgement.stages
+    # Text has no head of its own: the word embedding is tied to it.
     head = next(row for row in judgement.groups if row.name in (Group.HEAD, Group.WE))
     is_hidden_off = any(_is_off(row, "kernel") for row in hidden)
     if _is_off(outputs, "kernel") and not is_hidden_off and head.quantities["initial std"].verdict is ExponentTest.OK:
@@ -108,6 +109,7 @@ def _group_line(row: GroupRow, s: float | None) -> str:
 
 
 def _rows_off(judgement: Judgement, excluded: set[str]) -> list[str]:
+    # Groups that are causes have lines of their own.
     groups = [row.name for row in judgement.groups if row.verdict is ExponentTest.OFF and row.name not in excluded]
     stages = [row.name for row in judgement.stages if row.verdict is ExponentTest.OFF]
     return [*groups, *([_join_names(stages)] if stages else [])]
@@ -146,6 +148,7 @@ def _describe_layer_miss(quantity: JudgedQuantity) -> str:
     """Return measured and exact value of a layer check."""
     if quantity.measured is None:
         return "cannot be measured: not finite, or not computed by F.linear with the weights"
+    # Adding 0.0 turns -0.0 into 0.0.
     return f"is {round(quantity.measured, 6) + 0.0:.4g}, not {quantity.predicted:g}"
 
 

@@ -124,11 +124,13 @@ def vit_kernels(
     variances, tokens = group_variances(dims, s), len(inputs_PP) // samples
 
     def forward(recursion: Recursion) -> _Pass:
+        # Samples share the embedding of a place: 1 wherever two tokens have the same place.
         pe_PP = np.tile(np.eye(tokens), (samples, samples))
         kernel = variances[Group.PATCH] * inputs_PP + variances[Group.PE] * pe_PP
         stem = ResidualStream(kernel, {Group.PATCH: inputs_PP, Group.PE: pe_PP})
         streams = {"stem": stem, **dict(recursion.run_blocks(stem, "blocks", model.depth))}
         pooled = _last_stream(streams).normalised(model.ln_eps).pooled(samples)
+        # Gradients by earlier weights pass through the head's, which have this variance.
         tangent = {group: variances[Group.HEAD] * kernel for group, kernel in pooled.tangent.items()}
         tangent |= {Group.HEAD: pooled.kernel, Group.HEAD_BIAS: np.ones((samples, samples))}
         # n^-s comes from the head's std; the tangent kernel of `order_one` is without it.
@@ -268,12 +270,14 @@ def _average_passes(
     end_groups: Mapping[str, tuple[Group, ...]],
 ) -> Kernels:
     """Average passes with independent samples of attention; `end_groups` are the groups of stem and head."""
+    # Each pass has a generator of its own, seeded by its number: independent passes, equal in every check.
     draws_per_pass = math.ceil(draws / REPLICAS)
     passes = [
         forward(replace(recursion, draws=draws_per_pass, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)
     ]
     groups = {**BRANCHES, **end_groups}
     stages = (
+        # The last component is the kind of stage: `encoder.stem` is a stem, `blocks.0.mlp` an MLP.
         Stage(name, groups[name.rpartition(".")[2]], _estimate(p.stages[name] for p in passes))
         for name in passes[0].stages
     )
@@ -287,6 +291,7 @@ def _unscaled_tangent(order_one: Mapping[Group, Estimate], dims: Dims, s: float 
     """Divide the paper's SGD factors out of order-one contributions."""
 
     def scale(group: Group) -> float:
+        # Only gradients by the head itself do not pass through its weights, which carry the output scale.
         through_head = group not in (Group.HEAD, Group.HEAD_BIAS)
         return fan_in(group, dims) * (output_scale(dims, s) if through_head else 1.0)
 

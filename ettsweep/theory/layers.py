@@ -158,6 +158,7 @@ def _measure_block(
     """Yield the checks of a block's branches, and the coefficients of input and branches in the block's output."""
     stages = list(streams)
     input_BTD = streams[stages[stages.index(branches[0].name) - 1]]
+    # A branch that was never called gets the coefficient 0, which is judged off.
     updates = [torch.zeros_like(input_BTD) if branch.update is None else branch.update for branch in branches]
     # Regress the block's output on its input and its branches: all coefficients should be 1, and nothing should remain.
     (skip_weight, *weights), remainder = _least_squares(streams[branches[-1].name], input_BTD, *updates)
@@ -174,6 +175,7 @@ def _measure_block(
             if (
                 attention_remainder <= EXACT_VALUES[LayerCheck.ATTENTION_REMAINDER][1]
             ):  # otherwise weight and scale are meaningless
+                # A factor on attention's output before u is part of the branch's weight.
                 weight *= attention_weight
                 yield LayerCheck.LOGITS, branch.name, scale
         elif Group.X in branch.products:

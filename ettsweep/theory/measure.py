@@ -104,6 +104,7 @@ def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, 
     for signs_B in torch.tensor(SAMPLE_SIGNS, dtype=torch.float32):
         outputs_BK = logits(network, probe)[..., probe.unread_K].flatten(1)
         signed_sum = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
+        # A parameter that no output depends on gets zeros, which the check of gradients then reports.
         gradients = torch.autograd.grad(signed_sum, parameters, allow_unused=True, materialize_grads=True)
         by_name = dict(zip(names, gradients, strict=True))
         squares = map_tensors(lambda x: x.square().sum().item(), by_name, probe.model)
@@ -163,6 +164,7 @@ def function_changes(network: Network, probe: Probe, initial_values: Mapping[str
 
     The other groups keep their initial values. Computed in fp64: some changes are too small for fp32.
     """
+    # Token ids stay integers, since they index the embedding.
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
     trial = copy.deepcopy(network).double()  # a copy, so that the network itself keeps its trained values

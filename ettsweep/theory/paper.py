@@ -45,6 +45,7 @@ def fan_in(group: Group, dims: Dims) -> float:
     """
     match group:
         case Group.PATCH:
+            # Only image models have this group.
             assert dims.n_patch is not None
             return float(dims.n_patch)
         case Group.WE | Group.PE | Group.HEAD_BIAS:
@@ -80,5 +81,6 @@ def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
         return 0.0
     if group is Group.HEAD:
         return -1.0
+    # Under both optimizers, the bulk has one power of n less than the embeddings.
     embedding = (s - 1) / 2 if optimizer == "adamw" else s
     return embedding - 1 if group in BULK else embedding

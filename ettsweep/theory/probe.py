@@ -94,4 +94,5 @@ def small_model(model: ModelSpec, depth: int | None) -> ModelSpec:
 
 def make_probe(model: ModelSpec) -> Probe:
     """Return a random batch for a model, the same for models that differ only in width."""
+    # A constant seed: networks of all seeds see the same batch, which predictions are computed for.
     return load_checkable(model).probe(model, torch.Generator().manual_seed(derive_seed(0, "check-scaling")))

@@ -220,6 +220,7 @@ def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
     requested_lr, s = plan.request.lr, plan.s
     if s is None and requested_lr is not None:
         return {None: _check_lr(plan, probe, requested_lr)}
+    # Standard's lr is chosen under s = 0 and then mapped, since the trial lr suits the family only.
     lr = _choose_lr(plan, probe, s or 0.0, TRIAL_LR) if requested_lr is None else _check_lr(plan, probe, requested_lr)
     standard_lr, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.request.optimizer)
     return {None: standard_lr} if s is None else {None: standard_lr, s: lr}

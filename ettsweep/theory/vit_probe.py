@@ -39,6 +39,7 @@ def _probe(model: VitSpec, generator: torch.Generator) -> Probe:
     images_BCRHRW = torch.zeros(SAMPLES, model.channels, side, size, side, size)
     for samples, positions in ((1, 1), (1, side), (SAMPLES, 1), (SAMPLES, side)):
         shape = (samples, model.channels, positions, size, positions, size)
+        # Four terms of variance 1/4: pixels have variance 1.
         images_BCRHRW += torch.randn(shape, generator=generator) / 2
     images_BCHW = images_BCRHRW.reshape(SAMPLES, model.channels, model.image_size, model.image_size)
     labels_B = torch.randint(model.classes, (SAMPLES,), generator=generator)

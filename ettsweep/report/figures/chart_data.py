@@ -45,6 +45,7 @@ def _column_values(column: pd.Series) -> list[Any]:
     if pd.api.types.is_float_dtype(column.dtype):
         digits = significant_digits(column)
         return [_rounded(value, digits) for value in column.tolist()]
+    # pd.NA is told first: compared with itself, it has no truth value. NaN differs from itself.
     return [None if value is None or value is pd.NA or value != value else value for value in column.tolist()]
 
 

@@ -27,12 +27,14 @@ def contours(x: Array, y: Array, values: Array, level: float) -> Iterator[Array]
     """
     number = np.arange(values.size).reshape(values.shape)
     corners = number[:-1, :-1], number[:-1, 1:], number[1:, :-1], number[1:, 1:]
+    # Corners in ascending order, so that both triangles at a side give it one name.
     triangles = np.concatenate([np.stack(corners[k : k + 3], -1).reshape(-1, 3) for k in (0, 1)])
     position, value = np.stack([x, y], -1).reshape(-1, 2), values.ravel()
     above = value[triangles] >= level
     crossed = above.any(1) & ~above.all(1) & np.isfinite(value[triangles]).all(1)
     next_sides: dict[Side, list[Side]] = defaultdict(list)  # by side: the sides crossed before and after it
     for triangle in triangles[crossed].tolist():
+        # Two sides in any case: one corner is on the other side of the level than the other two.
         entered, left = ((p, q) for p, q in combinations(triangle, 2) if (value[p] >= level) != (value[q] >= level))
         next_sides[entered].append(left)
         next_sides[left].append(entered)

@@ -49,6 +49,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     quantity = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
+    # how="left" keeps points without a label: a click on the map may choose any of them.
     runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(labelled, on="point", how="left")
     base = _quantity_chart(data, percent[["run", "trained", *quantities]], runs)
     layers = [_mean_layer(base, labelled, unit), *_run_layers(base, unit), _spike_layer(data, spikes, runs, unit)]
@@ -77,6 +78,7 @@ def _labelled_points(points: pd.DataFrame) -> pd.DataFrame:
         MAX_OTHER_POINTS if len(neighbours) else MAX_OTHER_POINTS + len(NEIGHBOUR_COLOURS)
     )
     colour = strategy_colour(str(points["strategy"].iloc[0]))
+    # The palette contains the colours of ntk and mup.
     palette = [other for other in NEIGHBOUR_COLOURS if other != colour]
     colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]
     selected = pd.concat([candidate, neighbours, others])[["point", "role", "told", "state"]]
@@ -101,6 +103,7 @@ def _quantity_chart(data: Datasets, curves: pd.DataFrame, runs: pd.DataFrame) ->
 
 def _mean_layer(base: alt.Chart, labelled: pd.DataFrame, unit: str) -> alt.Chart:
     """Draw the mean over seeds of each point, up to where its shortest run ends; faint while a point is chosen."""
+    # empty=False: before any click no line is hidden.
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     kinds, candidate = (
         labelled.drop_duplicates("label"),
@@ -161,6 +164,7 @@ def _run_layers(base: alt.Chart, unit: str) -> list[alt.Chart]:
 
 def _spike_layer(data: Datasets, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> alt.Chart:
     """Mark spikes in the means of the candidate and its neighbours, or those of the chosen point."""
+    # As in `curves`, which draws accuracies in percent.
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
     marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
     rows = marked.merge(runs[["run", "counted"]], on="run")

@@ -123,12 +123,14 @@ class _HexagonMap:
     def _scored_layers(self) -> Iterator[alt.Chart]:
         """Draw hexagons in the colours of their scores, then the text on them."""
         lower, scored = not is_accuracy(self.metric), self.points.dropna(subset=["score"])
+        # Without any score, the colour scale still needs a range.
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
         share = ((scored["score"] - low) / (high - low)).clip(0, 1)
         pairs = zip(scored["error"], scored["score"], strict=True)
         base = self._at_steps(
             scored[["lr_steps", "wd_steps", "score"]].assign(
                 mean=[cell_text(score, self.metric) for score in scored["score"]],
+                # NaN, where there is one seed, differs from itself.
                 plus=["" if error != error else "±" + error_text(error, score, self.metric) for error, score in pairs],
                 n=[f"n={seeds}" for seeds in scored["seeds"]],
                 pale=(1 - share if lower else share) > EQUAL_CONTRAST,
@@ -142,6 +144,7 @@ class _HexagonMap:
         filled = base.mark_point(**self._hexagon_mark(0.97), filled=True, stroke=None)
         yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=legend if len(scored) else None))
         texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ERROR_PIXELS else [("mean", 0, 9.5)]
+        # Not INK: text has to stand out from its hexagon, whatever the theme.
         ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
         for column, dy, size in texts if self.unit >= SCORE_PIXELS else []:
             yield base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink)
@@ -182,6 +185,7 @@ class _HexagonMap:
             [self._nearest_position(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]
         ).reshape(lr.shape)
         worse_by = np.where(is_fitted, mesh.to_numpy(float), np.nan)
+        # initial, since the maximum of an empty array raises.
         margin, largest = float(self.surface["margin"].iloc[0]), float(worse_by[is_fitted].max(initial=0))
         rows = [
             (f"{k}/{n}", order, level, *xy)
@@ -206,6 +210,7 @@ class _HexagonMap:
     def _nearest_position(lr_steps: float, wd_steps: float) -> tuple[int, int]:
         """Return the lattice position whose hexagon contains a point, both in steps."""
         x, y = hexagon_xy(lr_steps, wd_steps)
+        # The nearest centre is a corner of the lattice cell around the point.
         beside_lr, beside_wd = ((math.floor(at), math.ceil(at)) for at in (lr_steps, wd_steps))
         around = product(beside_lr, beside_wd)
         return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
@@ -292,6 +297,7 @@ def _position_ranges(frame: pd.DataFrame) -> PositionRanges:
 def _visible_ranges(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> PositionRanges:
     """Return the visible part of the lattice: with the searched ranges, if hexagons then stay legible."""
     (i0, i1), (j0, j1) = ranges_searched = _position_ranges(placed if ranges is None else pd.concat([placed, ranges]))
+    # Each row is half a hexagon further to the right, so steps of wd add half their number to the width.
     return ranges_searched if (i1 - i0 + (j1 - j0) / 2 + 1) * SCORE_PIXELS <= MAP_PIXELS else _position_ranges(placed)
 
 

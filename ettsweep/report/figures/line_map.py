@@ -70,6 +70,7 @@ def _score_range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
     scored = points.dropna(subset=["score"])
     error = scored["error"].fillna(0)
     ends = [*(scored["score"] - error), *(scored["score"] + error)]
+    # Without any score, the axis still needs a range.
     low, high = clipped_range(ends or [0.0], not accuracy, CLIP_REACH)
     margin = 0.12 * (high - low)
     return low - margin, high + margin
@@ -121,6 +122,7 @@ def _fitted_layers(
     band_opacity = alt.condition(FITTED, alt.value(0.2), alt.value(0))
     base = alt.Chart(data.add(mesh[["x", "y", "low", "high"]])).encode(x)
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
+    # na_action: at the edge of the fitted points the optimum has no variance.
     error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
     best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
     cross = alt.Chart(data.add(best)).encode(x, y)

@@ -38,6 +38,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
         str(strategy): _legend_label(str(strategy), rows, metric) for strategy, rows in selected.groupby("strategy")
     }
     evaluations["label"] = evaluations["strategy"].map(labels)
+    # empty=False: before any click no line is hidden.
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     lines = (
         alt.Chart(data.add(evaluations[["run", "strategy", "seed", "label", "trained", "value"]]))
@@ -78,6 +79,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
     statistics = groups.agg(
         mean=("value", "mean"), std=("value", "std"), runs=("run", "size"), diverged=("diverged", "sum")
     )
+    # pandas leaves NaN out: a mean over the runs that did not diverge would flatter the point.
     spread, others = statistics[statistics["diverged"] == 0], statistics[statistics["diverged"] > 0]
     spread = spread.assign(low=spread["mean"] - spread["std"], high=spread["mean"] + spread["std"])
     y = alt.Y("strategy:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(ticks=False, domain=False))

@@ -25,12 +25,14 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     data = Datasets()
     candidate = points[(points["role"] == "candidate") & points["score"].notna()]
     finite = [*history["score"].dropna(), *candidate["score"]]
+    # All runs may have diverged; the axis still needs a range.
     low, high = clipped_range(finite or [0.0], not is_accuracy(metric), reach=5)
     margin = 0.08 * (high - low)
     low, high = factor * (low - margin), factor * (high + margin)
     worst = low if is_accuracy(metric) else high
     value = (factor * history["score"]).fillna(worst)
     rows = history.assign(
+        # Drawn at the edge; `beyond` gives these another mark.
         value=value.clip(low, high),
         so_far=factor * history["best"],
         kind=history["proposal"].notna().map({True: "suggestion", False: "other run"}),

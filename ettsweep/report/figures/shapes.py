@@ -28,6 +28,7 @@ STATE_SIGNS = {
 
 def suggestion_numbers(base: alt.Chart) -> list[alt.Chart]:
     """Draw the column `proposal` on white discs, which are legible on every colour."""
+    # Not INK, which is light in the dark theme: the disc is white in both.
     disc: dict[str, Any] = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
     number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e")
     return [base.mark_circle(**disc), number.encode(text="proposal:Q")]

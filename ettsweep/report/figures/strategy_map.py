@@ -47,6 +47,7 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
             ],
         )
     )
+    # Numbered where several coincide, for the sizes of rings and the heights of labels.
     optima = base.transform_filter("datum.role == 'candidate'").transform_window(
         row="row_number()", groupby=["x", "y"], sort=[alt.SortField("strategy")]
     )

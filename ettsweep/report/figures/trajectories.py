@@ -30,7 +30,9 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     counted_curves = curves[curves["counted"]].dropna(subset=[quantity])
     means = mean_curves(counted_curves, quantity, ["point"]).merge(legend_points, on="point")
     means = drop_lowest_accuracies(means.assign(value=factor * means["value"]), accuracy)
+    # In the order of ranks; points without a curve get no entry.
     labels = [label for label in dict.fromkeys(legend_points["label"]) if label in set(means["label"])]
+    # empty=False: before any click no line is hidden.
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     legend = alt.Legend(
         title=f"(lr, wd) [{axis_title_and_factor(metric)[0].replace('validation ', '')}]",
@@ -38,6 +40,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         columns=legend_columns(420, 620),
         symbolType="stroke",
         symbolStrokeWidth=3,
+        # One more for "other points".
         symbolLimit=MAX_LEGEND_POINTS + 1,
     )
     lines = (

@@ -37,13 +37,13 @@ def test_it_says_what_the_cluster_has(cluster: Cluster, tmp_path: Path) -> None:
     low = "no time limit; preempted by main, high, short, then requeued after 5 s of grace"
     assert rows["partition low"] == ("ok", nodes + low)
     assert rows["partition nograce"][1].endswith("then requeued at once")
-    assert rows["partition short"] == ("ok", nodes + "at most 5 min, 1 min if none is asked for; never preempted")
+    assert rows["partition short"] == ("ok", nodes + "at most 5 min, 1 min by default; never preempted")
     messages = rows["limits"][1]
     assert all(
         token in messages for token in ("1001 tasks an array", "50000 jobs", "5 sec from TERM to KILL", "JobRequeue 1")
     )
     warned = "preempt_send_user_signal" in cluster.conf.read_text()
-    assert ("jobs are warned" in rows["preemption"][1]) == warned
+    assert ("jobs get their own warning signal first" in rows["preemption"][1]) == warned
     assert rows["accounting"] == ("ok", "sacct answers")
     assert rows["account root"][1].startswith("of root; QOS normal")
 

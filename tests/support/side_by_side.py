@@ -120,7 +120,7 @@ IN_THIRD = 68
 """Of the tensors that each process gathers of a run with AdamW and one block, 32 each time."""
 
 KILLED: dict[str, Callable[[], None]] = {
-    "while it is gathered": lambda: killed_at(async_checkpoint, "whole", IN_THIRD),
+    "while it is gathered": lambda: killed_at(async_checkpoint, "full_tensor", IN_THIRD),
     "in the file": lambda: setattr(checkpoint, "_write", third(checkpoint._write, half_written)),
     "before it counts": lambda: killed_at(Attempt, "save_checkpoint", 3),
 }

@@ -120,7 +120,7 @@ def with_source(source: str) -> Iterator[None]:
         raise InputError.of(f"{source}: {line}" for line in str(error).splitlines()) from None
 
 
-def first_line(error: BaseException) -> str:
+def short_message(error: BaseException) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     return str(error).split("\n")[0] or type(error).__name__
 

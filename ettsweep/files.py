@@ -187,7 +187,7 @@ def read_lines(path: Path, holding: bytes = b"") -> list[Json]:
     return lines
 
 
-def first_line(path: Path) -> Json | None:
+def first_json_line(path: Path) -> Json | None:
     """Return the first complete line of a .jsonl file, or None."""
     try:
         with path.open("rb") as file:
@@ -198,7 +198,7 @@ def first_line(path: Path) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def last_line(path: Path) -> Json | None:
+def last_json_line(path: Path) -> Json | None:
     """Return the last complete line of a .jsonl file, or None. Lines are shorter than 4 KiB."""
     try:
         with path.open("rb") as file:

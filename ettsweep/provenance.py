@@ -67,7 +67,7 @@ def provenance() -> Json:
     }
     try:
         files = code_files(package)
-        data["code"] = digest(files)
+        data["code"] = code_digest(files)
         stored = stored_provenance(package)
         if stored is None:
             data["git"] = git_state(package, files)
@@ -108,7 +108,7 @@ def code_files(package: Path) -> dict[str, bytes]:
     return files
 
 
-def digest(files: Mapping[str, bytes]) -> str:
+def code_digest(files: Mapping[str, bytes]) -> str:
     """Return 16 hex digits of the SHA-256 over relative paths and contents."""
     total = hashlib.sha256()
     for name, content in sorted(files.items()):

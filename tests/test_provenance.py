@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import ettsweep
-from ettsweep.provenance import MAX_DIFF_BYTES, code_files, digest, provenance, summary
+from ettsweep.provenance import MAX_DIFF_BYTES, code_digest, code_files, provenance, summary
 
 PACKAGE = Path(ettsweep.__file__).parent
 CODE = "import json; from ettsweep.provenance import provenance; print(json.dumps(provenance()))"
@@ -102,7 +102,7 @@ def test_changed_and_untracked_files_are_in_the_diff_and_it_can_be_applied(check
     (tmp_path / "diff").write_bytes(data["git"]["diff"].encode())
     git(clone, "apply", tmp_path / "diff")
     assert code_files(clone / "code" / "ettsweep") == code_files(package)
-    assert recorded(clone / "code")["code"] == data["code"] == digest(code_files(package))
+    assert recorded(clone / "code")["code"] == data["code"] == code_digest(code_files(package))
 
 
 def test_a_file_that_is_added_to_the_index_is_in_the_diff(checkout: Path) -> None:
@@ -247,9 +247,9 @@ def test_git_that_hangs_is_killed_with_its_children(
 def test_the_digest_is_of_names_and_contents(change: Callable[[dict[str, bytes]], object]) -> None:
     files = {"a.py": b"1", "b.py": b"b.py"}
     same = {"b.py": b"b.py", "a.py": b"1"}
-    assert digest(files) == digest(same)
+    assert code_digest(files) == code_digest(same)
     change(same)
-    assert digest(files) != digest(same)
+    assert code_digest(files) != code_digest(same)
 
 
 def test_the_summary_has_length_and_digest_of_the_diff() -> None:

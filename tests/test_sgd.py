@@ -181,7 +181,7 @@ def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, to
     assert attempt is not None
     polled = iter([None, StopReason.TERMINATED])
     assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: next(polled)) is StopReason.TERMINATED
-    saved = checkpoint.load(attempt)
+    saved = checkpoint.load_checkpoint(attempt)
     assert saved.step == 1
     before = {name: tensor.detach() for name, tensor in initial_network(spec, CPU).named_parameters()}
     return {name: (before[name], saved.tensors[f"model/{name}"]) for name in before}

@@ -219,7 +219,7 @@ def cancel(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Stop runs after their current step; `retry` resumes them from there."""
-    from ettsweep.launch.cancellation import cancel as cancel_runs
+    from ettsweep.launch.cancellation import cancel_runs as cancel_runs
     from ettsweep.launch.cancellation import cancellable
     from ettsweep.launch.follow import read_run_index
 

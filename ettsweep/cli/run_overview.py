@@ -7,7 +7,7 @@ from typing import Any
 from ettsweep.cli.run_tables import state_note
 from ettsweep.console import STYLES, escape_control, format_cell, format_count
 from ettsweep.errors import CorruptError
-from ettsweep.files import Json, last_line, number
+from ettsweep.files import Json, last_json_line, number
 from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
 from ettsweep.study.run_index import Run
@@ -160,7 +160,7 @@ def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
 def _speed(run: Run) -> Iterator[Line]:
     """Yield the training time of a run and its speed."""
     latest = run.dir.latest_attempt()
-    timings: Mapping[str, Any] = run.result or (last_line(latest.timings_path) if latest else None) or {}
+    timings: Mapping[str, Any] = run.result or (last_json_line(latest.timings_path) if latest else None) or {}
     texts = []
     if (wall_s := number(timings.get("wall_s"))) is not None and wall_s >= 0:
         texts.append(format_duration(wall_s))

@@ -114,7 +114,7 @@ def check_scaling(
     from ettsweep.processes import signals_blocked
 
     with signals_blocked(signal.SIGINT):  # a Ctrl-C during the import of torch would be lost
-        from ettsweep.theory.check_plan import CheckRequest, make_plan
+        from ettsweep.theory.check_plan import CheckRequest, make_check_plan
         from ettsweep.theory.check_tables import make_folder, remove_folder_on_error, show_check, write_check
         from ettsweep.theory.measure import CPU
         from ettsweep.theory.scaling_check import check_scaling as run_check
@@ -124,7 +124,7 @@ def check_scaling(
     _check_lr(lr)
     requested_widths = tuple(parse_integers(widths, "--widths", "96,192,384,768"))
     request = CheckRequest(model, strategy, optimizer, mlp_factor, requested_widths or None, steps, seeds, lr, depth)
-    plan = make_plan(request, available_bytes(CPU))
+    plan = make_check_plan(request, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
     with naming_option("--out", folder):
         # Made before the check, which takes minutes: a folder that cannot be written fails at once.

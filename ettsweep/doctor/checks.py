@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from ettsweep.errors import first_line
+from ettsweep.errors import short_message
 
 CheckState = Literal["ok", "warning", "absent", "failed"]
 
@@ -35,7 +35,7 @@ def run_check(name: str, probe: Callable[[], str], failure_state: CheckState = "
     try:
         return DoctorCheck(name, "ok", probe())
     except Exception as error:  # any error is a finding: the other checks must still run
-        return DoctorCheck(name, failure_state, first_line(error))
+        return DoctorCheck(name, failure_state, short_message(error))
 
 
 @cache  # importing torch takes seconds, and several checks need it

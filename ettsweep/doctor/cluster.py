@@ -72,9 +72,7 @@ def _partition_row(
     )
     broken = sum(node.is_broken for node in partition_nodes)
     max_limit = "no time limit" if partition.max_min is None else f"at most {format_minutes(partition.max_min)}"
-    default_limit = (
-        "" if partition.default_min is None else f", {format_minutes(partition.default_min)} by default"
-    )
+    default_limit = "" if partition.default_min is None else f", {format_minutes(partition.default_min)} by default"
     state = partition.state.lower()
     facts = [
         state + (": jobs wait until that changes" if state == "down" else ""),

@@ -32,7 +32,7 @@ def cancellable(runs: Sequence[Run], names: Sequence[str], sweep_store: SweepSto
     return free, notes
 
 
-def cancel(results: Path, runs: Sequence[Run]) -> Iterator[str]:
+def cancel_runs(results: Path, runs: Sequence[Run]) -> Iterator[str]:
     """Cancel runs and withdraw SLURM jobs that would find only cancelled runs; yield a line for each step.
 
     Raises:

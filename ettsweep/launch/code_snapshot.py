@@ -20,7 +20,7 @@ from pathlib import Path
 from ettsweep.errors import CorruptError, LaunchError
 from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_atomic
 from ettsweep.processes import Process, process_identity
-from ettsweep.provenance import PROVENANCE_FILE, code_files, digest, package_dir, provenance
+from ettsweep.provenance import PROVENANCE_FILE, code_digest, code_files, package_dir, provenance
 from ettsweep.runs.folder import code_dir
 from ettsweep.shipped_files import shipped
 
@@ -35,7 +35,7 @@ def take_snapshot(results: Path) -> Path:
         LaunchError: the code cannot be read.
     """
     files = snapshot_files(package_dir())
-    name = digest(files)
+    name = code_digest(files)
     code = code_dir(results.resolve())
     owner_id = hashlib.sha256(dumps(process_identity().to_json()).encode()).hexdigest()[:16]
     with storage_errors(code):

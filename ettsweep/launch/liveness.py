@@ -269,7 +269,7 @@ def withdraw_jobs(results: Path, cancelled: Collection[str]) -> list[str]:
     """
     jobs, problems = SchedulerLiveness(results).withdrawable_jobs(cancelled)
     if jobs:
-        slurm.cancel(jobs)
+        slurm.cancel_jobs(jobs)
     if problems:
         raise SlurmUnavailableError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
     return jobs

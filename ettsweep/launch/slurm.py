@@ -214,7 +214,7 @@ def cluster_name() -> str:
     return configuration().get("ClusterName", "")
 
 
-def cancel(ids: Iterable[str]) -> None:
+def cancel_jobs(ids: Iterable[str]) -> None:
     """Cancel array tasks; those that have ended are ignored."""
     arrays: dict[str, list[int]] = {}
     for id_ in ids:

@@ -12,9 +12,9 @@ from ettsweep.errors import CorruptError
 from ettsweep.files import (
     Json,
     dumps,
-    first_line,
+    first_json_line,
     json_or_empty,
-    last_line,
+    last_json_line,
     number,
     read_json,
     read_lines,
@@ -235,7 +235,7 @@ class Attempt:
         Time counts once it is written to timings.jsonl.
         """
         if until is None:
-            line = last_line(self.timings_path)
+            line = last_json_line(self.timings_path)
         else:
             lines = [line for line in read_lines(self.timings_path) if line.get("step", 0) <= until]
             line = lines[-1] if lines else None
@@ -259,7 +259,7 @@ class Attempt:
         from the first line of this attempt, so that imports and compilation before it do not count.
         """
         for path in (self.timings_path, self.metrics_path):
-            first, last = first_line(path) or {}, last_line(path) or {}
+            first, last = first_json_line(path) or {}, last_json_line(path) or {}
             progress, wall_s = number(last.get("progress")), number(last.get("wall_s"))
             if progress is not None and 0 <= progress <= 1:
                 first_progress, first_wall_s = number(first.get("progress")), number(first.get("wall_s"))

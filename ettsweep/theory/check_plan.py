@@ -102,7 +102,7 @@ class CheckPlan:
         )
 
 
-def make_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
+def make_check_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     """Fill in a request's defaults and check that it can be carried out.
 
     Raises:

@@ -49,7 +49,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
     layer_values = measure_layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
     initial_values = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
-    initial, changes, factors = train(network, spec, probe, steps)
+    initial, changes, factors = train_network(network, spec, probe, steps)
     return Measurement(
         width=spec.model.width,
         seed=spec.seed,
@@ -69,7 +69,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
 
 def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
     """Initialise and train a network; return the rms change of each stage after each step."""
-    return train(initial_network(spec, CPU), spec, probe, steps)[1]
+    return train_network(initial_network(spec, CPU), spec, probe, steps)[1]
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _random_signs(count: int, seed: int) -> Tensor:
 # --- training -------------------------------------------------------------------------------------------------------
 
 
-def train(
+def train_network(
     network: Network, spec: RunSpec, probe: Probe, steps: int
 ) -> tuple[dict[str, Tensor], Changes, dict[Group, tuple[float, ...]]]:
     """Train a network in place at a constant learning rate.

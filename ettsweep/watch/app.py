@@ -20,12 +20,12 @@ from textual.widgets import Footer, Static
 
 from ettsweep.console import format_cell, format_count
 from ettsweep.errors import EttsweepError
-from ettsweep.launch.cancellation import ENDED_STATES, cancel, cancellable
+from ettsweep.launch.cancellation import ENDED_STATES, cancel_runs, cancellable
 from ettsweep.launch.progress import SweepStatus
 from ettsweep.study.run_index import Run
 from ettsweep.watch.dialogs import ConfirmDialog, HelpScreen, LogScreen
 from ettsweep.watch.events import run_title
-from ettsweep.watch.labels import StyledText, headline, limit_problems, problems
+from ettsweep.watch.labels import StyledText, headline, limit_problems, view_problems
 from ettsweep.watch.lattice_view import draw_lattice, fit_window, shows_all_cells
 from ettsweep.watch.layout import BORDER_LINES, panel_heights
 from ettsweep.watch.list_view import ListView
@@ -190,7 +190,7 @@ class WatchScreen(App[None]):
             self._show_texts("head", [(self._progress_text, "bold"), (format_cell(str(self._results)), "dim")])
             self._layout_panels(0)
             return
-        problem_lines = limit_problems([*problem_lines, *problems(view)])
+        problem_lines = limit_problems([*problem_lines, *view_problems(view)])
         self._show_texts("head", headline(view, str(self._results)))
         self._show_texts("problems", problem_lines, separator="\n")
         families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
@@ -323,7 +323,7 @@ class WatchScreen(App[None]):
     def _cancel_runs(self, runs: Sequence[Run]) -> None:
         """Cancel runs; called in a thread of its own, since SLURM may take minutes to answer."""
         try:
-            message = "; ".join(cancel(self._results, runs))
+            message = "; ".join(cancel_runs(self._results, runs))
             # Widgets may be changed in the application's thread only.
             self.call_from_thread(self._notify_user, message)
         except EttsweepError as error:

@@ -48,7 +48,7 @@ def run_events(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 0),
         events.append((state.value, now.status.reason))
     if now.result and not (before and before.result) and (text := describe_spikes(now)):
         events.append(("spikes", text))
-    return [Event(kind, short_id(now), first_line(text), run_position(now), at) for kind, text in events]
+    return [Event(kind, short_id(now), first_text_line(text), run_position(now), at) for kind, text in events]
 
 
 def verdict_events(title: str, before: Verdict | None, now: Verdict, at: str) -> list[Event]:
@@ -94,7 +94,7 @@ def describe_spikes(run: Run) -> str:
     return f"{format_count(len(events), 'spike')}; {kind} at step {step}{size}"
 
 
-def first_line(text: str) -> str:
+def first_text_line(text: str) -> str:
     """Return the first non-blank line of a text, without control characters."""
     return format_cell(next((line.strip() for line in text.split("\n") if line.strip()), ""))
 

@@ -88,7 +88,7 @@ def headline(view: ViewModel, results: str) -> list[StyledText]:
     return [*texts, (format_cell(results), "dim")]
 
 
-def problems(view: ViewModel) -> list[StyledText]:
+def view_problems(view: ViewModel) -> list[StyledText]:
     """Return what keeps runs from training, and what cannot be read."""
     sweep_status = view.sweep_status
     silence = f"SLURM does not answer: {format_cell(sweep_status.slurm_error)}" if sweep_status.slurm_error else ""

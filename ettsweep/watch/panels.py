@@ -11,7 +11,7 @@ from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.watch.columns import Column, table_lines
-from ettsweep.watch.events import EVENT_STYLES, Event, first_line
+from ettsweep.watch.events import EVENT_STYLES, Event, first_text_line
 from ettsweep.watch.labels import StyledText, detail_lines, per_second, progress_bar, short_duration, verdict_label
 from ettsweep.watch.lattice_view import MARK_LEGEND, STATE_LEGEND
 from ettsweep.watch.view_model import FamilyView, RunView, ViewModel
@@ -122,7 +122,7 @@ def _run_row(run: RunView, several_sweeps: bool, several_models: bool, digits: i
     running = status.state is State.RUNNING
     # A queued run that was interrupted before has a step too.
     has_started = running or status.progress > 0
-    location = " ".join(filter(None, [status.host, status.job, first_line(status.reason)]))
+    location = " ".join(filter(None, [status.host, status.job, first_text_line(status.reason)]))
     return [
         (run.run.id[:digits], "bold" if running else ""),
         (format_cell(run.sweep) if several_sweeps else "", ""),

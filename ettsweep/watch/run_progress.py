@@ -2,7 +2,7 @@
 
 import os
 
-from ettsweep.files import last_line, loads, number
+from ettsweep.files import last_json_line, loads, number
 from ettsweep.runs.attempt import Attempt
 
 TAIL_BYTES = 16384
@@ -28,4 +28,4 @@ def read_loss(attempt: Attempt) -> float | None:
 
 def read_speed(attempt: Attempt) -> float | None:
     """Return the steps per second of an attempt so far; None before it has logged any."""
-    return number((last_line(attempt.timings_path) or {}).get("steps_per_s"))
+    return number((last_json_line(attempt.timings_path) or {}).get("steps_per_s"))

@@ -70,10 +70,10 @@ def follow_in_slot(meeting_json: str) -> int:
 def _train_for_leader(group: "ProcessGroup", device: "torch.device", stop_source: "StopSource") -> None:
     """Train the runs that the leader of a group broadcasts, until it dismisses this process."""
     from ettsweep.trainer.training.run import train_run
-    from ettsweep.trainer.training.runtime_settings import broadcast_jobs
+    from ettsweep.trainer.training.runtime_settings import received_jobs
 
     try:
-        for path, number, settings in broadcast_jobs(group):
+        for path, number, settings in received_jobs(group):
             run = RunDir(path)
             attempt = run.attempt(number)
             train_run(run, attempt, device, settings, stop_source.make_poll(attempt), group)

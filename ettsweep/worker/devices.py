@@ -20,7 +20,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import LaunchError, first_line
+from ettsweep.errors import LaunchError, short_message
 from ettsweep.files import Json
 from ettsweep.launch.profile import AnyProfile, Slot
 from ettsweep.processes import background_thread, signals_blocked
@@ -226,7 +226,7 @@ def join_job_group(device: "torch.device", name: str) -> "ProcessGroup":
         store = TCPStore(host, port, env.world_size, is_master=leads, timeout=STEP_TIMEOUT, master_listen_fd=listener)
     except (DistNetworkError, RuntimeError, OSError) as error:
         raise LaunchError(
-            f"the processes of this job cannot connect to their leader at {host}:{port}: {first_line(error)}; "
+            f"the processes of this job cannot connect to their leader at {host}:{port}: {short_message(error)}; "
             "MASTER_PORT selects another port"
         ) from None
     return ProcessGroup.join(device, store, env.rank, env.world_size)

@@ -122,7 +122,10 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
     assert [row["verdict"] for row in pages[0]] == ["edge", "optimal"]
     page = unescape((results / "report" / "report.html").read_text())
     assert "sweep both" in page
-    assert "In sweep held, the same family is optimal by the paper's comparison of means at lr 2^-2, wd 2^-3." in page
+    assert (
+        "In sweep held, the same family is optimal by the paper's comparison of means at lr 2^-2 (0.25), wd 2^-3 (0.125)."
+        in page
+    )
     assert "wd is searched in steps of 1 / fixed at 2^-3" in page
 
 

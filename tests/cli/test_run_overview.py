@@ -51,7 +51,7 @@ def test_a_run_in_training_is_summed_up_as_far_as_it_is(results: Path, spec: Run
     attempt.append(attempt.timings_path, [{"step": 8, "progress": 8 / 24, "wall_s": 90.0, "steps_per_s": 12.5}])
     observed = shown(results, spec)
     assert observed["run"] == [spec.run_id]
-    assert observed["point"] == ["ntk, lr 2^0, wd 2^-6, seed 0"]
+    assert observed["point"] == ["ntk, lr 2^0 (1), wd 2^-6 (0.015625), seed 0"]
     assert observed["state"][0].startswith("running: on ")
     assert observed["progress"] == ["8 of 24 steps"]
     assert observed["loss"] == ["1 at step 1, 0.007812 at 8, lowest 0.007812 at 8"]

@@ -80,7 +80,7 @@ def toy_cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(slurm, "queue", cluster.queue)
     monkeypatch.setattr(slurm, "history", cluster.history)
     monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
-    monkeypatch.setattr(slurm, "cancel", lambda ids: cluster.cancelled.extend(ids))
+    monkeypatch.setattr(slurm, "cancel_jobs", lambda ids: cluster.cancelled.extend(ids))
     return cluster
 
 
@@ -979,7 +979,7 @@ def test_a_command_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatc
             ("SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_STATES", "SQUEUE_USERS"),
         ),
         ("sacct", lambda: slurm.history(["7"]), ("SACCT_FORMAT", "SACCT_STATE")),
-        ("scancel", lambda: slurm.cancel(["7_0"]), ("SCANCEL_INTERACTIVE", "SCANCEL_NAME", "SCANCEL_STATE")),
+        ("scancel", lambda: slurm.cancel_jobs(["7_0"]), ("SCANCEL_INTERACTIVE", "SCANCEL_NAME", "SCANCEL_STATE")),
     ],
 )
 def test_what_a_user_likes_commands_to_do_has_no_effect(

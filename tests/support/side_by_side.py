@@ -28,7 +28,7 @@ from ettsweep.trainer.training import async_checkpoint, checkpoint
 from ettsweep.trainer.training.coroutine import StopReason
 from ettsweep.trainer.training.distributed import ProcessGroup, full_tensor, parameters
 from ettsweep.trainer.training.run import environment, prepare, train_run
-from ettsweep.trainer.training.runtime_settings import RuntimeSettings, broadcast_job, broadcast_jobs, dismiss_followers
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings, broadcast_job, dismiss_followers, received_jobs
 from ettsweep.trainer.training.trainer import initial_network
 from support.resident import forget_peak, peak_resident_bytes
 
@@ -176,7 +176,7 @@ def say_memory(trial: Trial, group: ProcessGroup) -> Any:
             run.claim({}, after=0)
         async_checkpoint.AsyncCheckpointWriter().save(run.attempt(1), trainer, [])()
         group.all_max(0)  # it is on disk
-        checkpoint.restore(checkpoint.load(run.attempt(1)) if group.is_leader else None, trainer)
+        checkpoint.restore(checkpoint.load_checkpoint(run.attempt(1)) if group.is_leader else None, trainer)
     saved = peak_resident_bytes()
     return {
         key: value - before
@@ -193,7 +193,9 @@ def say_restored(trial: Trial, group: ProcessGroup) -> Any:
     """Return the step of a run's newest checkpoint, and the hash of each of its tensors, put together again."""
     run = RunDir(Path(trial.run))
     trainer = prepare(run.spec(), CPU, trial.execution(), group)
-    checkpoint.restore(checkpoint.load(run.attempt(run.attempt_numbers()[-1])) if group.is_leader else None, trainer)
+    checkpoint.restore(
+        checkpoint.load_checkpoint(run.attempt(run.attempt_numbers()[-1])) if group.is_leader else None, trainer
+    )
     tensors = checkpoint.named_tensors(trainer.model, trainer.optimizer)
     return {"step": trainer.step} | {
         name: sha256(full_tensor(t).numpy().tobytes()).hexdigest() for name, t in tensors.items()
@@ -248,7 +250,7 @@ def take_part(trial: Trial, rank: int, meeting: str, log: Callable[[str], None])
         train(attempt, trial.execution())
         dismiss_followers(group)
     else:
-        for path, number, settings in broadcast_jobs(group):
+        for path, number, settings in received_jobs(group):
             assert path == run.path
             train(run.attempt(number), settings)
     group.leave()

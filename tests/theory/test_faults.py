@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ettsweep.strategies import factors
 from ettsweep.strategies.factors import Group
 from ettsweep.theory import encdec_probe, scaling_check
-from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_plan
+from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_check_plan
 from ettsweep.theory.expectations import Expectations
 from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.probe import Probe
@@ -34,7 +34,7 @@ ATTENTION, LAYER_NORM = F.scaled_dot_product_attention, F.layer_norm
 def check(model: str, strategy: str = "ntk") -> CheckResult:
     """Check a model of one block, as fast as can be: what is said first has no need of more seeds and steps."""
     request = CheckRequest(model, strategy, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
-    return check_scaling(make_plan(request, 2**36))
+    return check_scaling(make_check_plan(request, 2**36))
 
 
 @pytest.fixture(scope="module")

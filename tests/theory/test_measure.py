@@ -24,7 +24,7 @@ from ettsweep.theory.measure import (
     shrinkage,
     split_by_group,
     squared_gradients,
-    train,
+    train_network,
 )
 from ettsweep.theory.probe import Probe, make_probe, small_model
 from ettsweep.trainer.models.blocks import Network, layer_norm
@@ -151,7 +151,7 @@ def test_what_a_group_changes_is_what_a_network_with_its_new_values_alone_says()
     spec, probe = small_run("vit-digits")
     network, other = network_of(spec), network_of(spec)
     before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
-    train(network, spec, probe, 2)
+    train_network(network, spec, probe, 2)
     changes = function_changes(network, probe, before)
     new, old = dict(network.named_parameters()), dict(other.named_parameters())
     with torch.no_grad():
@@ -191,7 +191,7 @@ def test_small_changes_add_up_to_that_of_the_outputs() -> None:
 def test_training_is_that_of_torch_alone() -> None:
     spec, probe = small_run("vit-digits", lr=0.05, strategy=StrategySpec(s=None))
     network, other = network_of(spec), network_of(spec)
-    start, changes, factors = train(network, spec, probe, 3)
+    start, changes, factors = train_network(network, spec, probe, 3)
     optimizer = torch.optim.AdamW(other.parameters(), lr=0.05, weight_decay=0.0)
     for _ in range(3):
         optimizer.zero_grad()

@@ -8,7 +8,7 @@ import pytest
 
 from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.strategies.factors import BULK, Dims, Group
-from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_plan
+from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_check_plan
 from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.scaling_check import CheckResult, check_scaling
 from ettsweep.trainer.models import build, encdec, parameter_scales
@@ -20,7 +20,7 @@ GIB = 2**30
 
 
 def planned(request: CheckRequest, free_bytes: int = 64 * GIB) -> CheckPlan:
-    return make_plan(request, free_bytes)
+    return make_check_plan(request, free_bytes)
 
 
 def check(strategy: str = "ntk", model: str = "vit-digits", **fields: Any) -> CheckResult:

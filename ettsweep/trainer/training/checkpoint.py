@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ettsweep.errors import CorruptError, first_line
+from ettsweep.errors import CorruptError, short_message
 from ettsweep.files import Json, dumps
 from ettsweep.runs.attempt import Attempt
 from ettsweep.trainer.training.distributed import full_tensor, parameters
@@ -83,7 +83,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
         torch.save(state, path)
         return
     except RuntimeError as error:
-        reason = first_line(error)
+        reason = short_message(error)
     # After the except block, whose error keeps frames alive that hold the file open, and with it the space on a full
     # disk. torch reports a failed write without errno; writing again raises an OSError with the cause, if it persists.
     with path.open("ab") as file:
@@ -113,7 +113,7 @@ class CheckpointState:
     tensors: dict[str, Tensor]
 
 
-def load(attempt: Attempt) -> CheckpointState:
+def load_checkpoint(attempt: Attempt) -> CheckpointState:
     """Read and verify the checkpoint of an attempt.
 
     Raises:
@@ -130,7 +130,7 @@ def load(attempt: Attempt) -> CheckpointState:
         # weights_only: a checkpoint must not run code. mmap: it may be larger than the host's free memory.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # on corrupt bytes torch.load may raise any type
-        raise CorruptError(f"{path}: cannot be read as a checkpoint: {first_line(error)}") from error
+        raise CorruptError(f"{path}: cannot be read as a checkpoint: {short_message(error)}") from error
     types = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
     is_valid = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in types.items())
     is_valid = is_valid and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ettsweep.errors import InputError, first_line
+from ettsweep.errors import InputError, short_message
 from ettsweep.files import Json
 
 WriteLine = Callable[[Json], object]
@@ -51,7 +51,7 @@ class MetricLogger:
                 self._put(line)
             self._finish()
         except Exception as error:
-            self._warn(f"{self._name}: no longer written: {first_line(error)}")
+            self._warn(f"{self._name}: no longer written: {short_message(error)}")
 
 
 def check_loggers(names: Iterable[str]) -> None:
@@ -86,7 +86,7 @@ def open_loggers(
                 MetricLogger(name, *METRIC_LOGGERS[name](results_dir, run_id, config, from_step, warn), warn)
             )
         except Exception as error:  # whatever the package raises
-            warn(f"{name}: not written: {first_line(error)}")
+            warn(f"{name}: not written: {short_message(error)}")
     return loggers
 
 

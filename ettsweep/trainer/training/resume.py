@@ -61,7 +61,7 @@ def _usable_checkpoints(
     """Yield attempts with a usable checkpoint, the checkpoint, and the metrics up to it."""
     for attempt in attempts:
         try:
-            saved = checkpoint.load(attempt)
+            saved = checkpoint.load_checkpoint(attempt)
             checkpoint.check_fits(saved, trainer)
             yield attempt, saved, checkpoint.load_history(saved, attempt)
         except FileNotFoundError:

@@ -189,7 +189,7 @@ def dismiss_followers(group: ProcessGroup) -> None:
     group.broadcast(None)
 
 
-def broadcast_jobs(group: ProcessGroup) -> Iterator[tuple[Path, int, RuntimeSettings]]:
+def received_jobs(group: ProcessGroup) -> Iterator[tuple[Path, int, RuntimeSettings]]:
     """Yield run folder, attempt number and settings of each job from the leader, until it dismisses this process."""
     while (job := group.broadcast()) is not None:
         execution = job["execution"]

@@ -228,7 +228,7 @@ def test_a_checkpoint_is_restored_into_a_member(make_spec: MakeSpec, results: Pa
     assert attempt is not None
     AsyncCheckpointWriter().save(attempt, together[1].trainer, [])
     train_together(stacked, together, 2)
-    checkpoint.restore(checkpoint.load(attempt), together[1].trainer)
+    checkpoint.restore(checkpoint.load_checkpoint(attempt), together[1].trainer)
     assert together[1].trainer.step == 3
     together[1].batches = together[1].trainer.task.batches(4)
     train_together(stacked, together, 4)

@@ -70,7 +70,7 @@ def stepped(trainer: Trainer, steps: int = 1) -> dict[str, torch.Tensor]:
 
 
 def on_disk(attempt: Attempt) -> tuple[int, dict[str, torch.Tensor]]:
-    saved = checkpoint.load(attempt)
+    saved = checkpoint.load_checkpoint(attempt)
     return saved.step, {name: tensor.clone() for name, tensor in saved.tensors.items()}
 
 

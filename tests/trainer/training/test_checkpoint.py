@@ -69,7 +69,7 @@ def save(attempt: Attempt, trainer: Trainer) -> bytes:
 def loaded(attempt: Attempt, spec: RunSpec) -> dict[str, Any]:
     """Return the state of a run that goes on at an attempt's checkpoint."""
     trainer = prepare(spec, CPU)
-    checkpoint.restore(checkpoint.load(attempt), trainer)
+    checkpoint.restore(checkpoint.load_checkpoint(attempt), trainer)
     return state_of(trainer) | {"step": trainer.step}
 
 
@@ -85,7 +85,7 @@ def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str,
     assert not equal(state_of(fresh), state_of(trainer))
     for group, other in zip(fresh.optimizer.param_groups, trainer.optimizer.param_groups, strict=True):
         group["lr"] = other["lr"]  # set at each step
-    checkpoint.restore(checkpoint.load(attempt), fresh)
+    checkpoint.restore(checkpoint.load_checkpoint(attempt), fresh)
     assert fresh.step == 5
     assert equal(state_of(fresh), state_of(trainer))
 
@@ -112,7 +112,7 @@ def test_what_is_saved_has_names_and_is_the_same_before_and_after_a_step(
 
 def test_there_is_none_before_the_first(attempt: Attempt) -> None:
     with pytest.raises(FileNotFoundError):
-        checkpoint.load(attempt)
+        checkpoint.load_checkpoint(attempt)
 
 
 class Evil:
@@ -126,7 +126,7 @@ class Evil:
 def test_loading_runs_no_code(attempt: Attempt, tmp_path: Path) -> None:
     torch.save({"run": attempt.run.name, "step": 1, "model": Evil(tmp_path / "pwned")}, attempt.checkpoint_path)
     with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
-        checkpoint.load(attempt)
+        checkpoint.load_checkpoint(attempt)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -135,7 +135,7 @@ def test_cut_at_any_length_is_noticed(attempt: Attempt, spec: RunSpec) -> None:
     for length in [0, 1, 100, *range(0, len(data), 997), len(data) - 1]:
         attempt.checkpoint_path.write_bytes(data[:length])
         with pytest.raises(CorruptError, match="cannot be read as a checkpoint") as error:
-            checkpoint.load(attempt)
+            checkpoint.load_checkpoint(attempt)
         assert str(attempt.checkpoint_path) in str(error.value)
 
 
@@ -161,7 +161,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
 def test_something_else_is_no_checkpoint(attempt: Attempt, content: object) -> None:
     torch.save(content, attempt.checkpoint_path)
     with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.name}"):
-        checkpoint.load(attempt)
+        checkpoint.load_checkpoint(attempt)
 
 
 def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:

@@ -194,7 +194,7 @@ def test_stopped_run_equals_an_undisturbed_one(
         at += extra
         attempt = run.attempt(number)
         assert attempt.failure() == {"kind": "interrupted", "reason": str(stop), "details": ""}
-        assert checkpoint.load(attempt).step == at
+        assert checkpoint.load_checkpoint(attempt).step == at
         assert len([line for line in attempt.history(at) if "loss" in line]) == at
         assert run.status().state is State.INTERRUPTED
     train(spec)
@@ -232,7 +232,7 @@ def test_superseded_attempt_stops_and_writes_nothing_to_the_run(
     train(spec, every_steps=4, poll=taken_over_at_step_10)
     assert step == 11
     assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
-    assert checkpoint.load(run.attempt(1)).step == 8, "none was saved at the end"
+    assert checkpoint.load_checkpoint(run.attempt(1)).step == 8, "none was saved at the end"
     outside = [name for name in files(run.path) if not name.startswith("attempts/0001/")]
     assert sorted(outside) == ["attempts/0002/claim.json", "spec.json"]
     assert run.status().state is State.RUNNING, "the second is not over"
@@ -479,7 +479,7 @@ def fill_at_step(step: int, disk: Path, free_kib: int, saved: int = 0) -> Poll:
 
     def poll(attempt: Attempt) -> StopReason | None:
         if next(steps) == step:
-            wait_for(lambda: not saved or checkpoint.load(attempt).step == saved, "the checkpoint")
+            wait_for(lambda: not saved or checkpoint.load_checkpoint(attempt).step == saved, "the checkpoint")
             fill(disk, free_kib)
         return None
 
@@ -503,7 +503,7 @@ def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
     assert (run.status().state, run.status().reason) == (State.FAILED, full)
     assert f"failed: {full}" in run.attempt(1).log_text()
     assert "Traceback" not in run.attempt(1).log_text()
-    assert checkpoint.load(run.attempt(1)).step == 8
+    assert checkpoint.load_checkpoint(run.attempt(1)).step == 8
     assert [p.name for p in run.path.rglob(".*")] == [], "what was half written is gone"
     (disk / "filler").unlink()
     run.retry()

@@ -275,7 +275,7 @@ def test_where_there_is_no_memory_for_a_copy_the_leader_writes_at_once(trained: 
     )
     assert ends == [["ended"] * 2] * 2
     assert numbers(run) == numbers(calm)
-    assert checkpoint.load(run.attempt(1)).step == 24
+    assert checkpoint.load_checkpoint(run.attempt(1)).step == 24
 
 
 @pytest.mark.slow

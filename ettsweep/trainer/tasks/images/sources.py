@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from ettsweep.errors import DataMissingError, UndecodableError, first_line
+from ettsweep.errors import DataMissingError, UndecodableError, short_message
 from ettsweep.trainer.tasks.images.image_data import CIFAR_FOLDERS, SPLITS, StoredSide, locate
 from ettsweep.trainer.tasks.images.image_index import folder_index, number_classes, tar_index
 from ettsweep.trainer.tasks.images.image_task import ImageTask
@@ -248,7 +248,7 @@ class HubSource(ImageSource):
         except DataMissingError:
             raise
         except Exception as error:  # network, hub and pyarrow raise errors of many types
-            reason = f"{type(error).__name__}: {first_line(error)}"
+            reason = f"{type(error).__name__}: {short_message(error)}"
             raise DataMissingError(f"{name}: cannot be opened as a data set ({reason})") from error
         self._location = f"{name}, {split}"
         if not len(self.labels):

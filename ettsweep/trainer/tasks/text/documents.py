@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Literal, NamedTuple
 
-from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, error_line, first_line
+from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, error_line, short_message
 from ettsweep.trainer.tasks.text.corpus_manifest import DocumentUnit
 
 SUFFIXES: dict[str, Literal["text", "JSON lines", "parquet"]] = {
@@ -225,7 +225,7 @@ def _named_read_errors(source: Source) -> Iterator[None]:
         if not remote and not isinstance(error, OSError | ValueError):  # pyarrow's errors are one or the other
             raise
         kind = "" if source.kind in ("text", "JSON lines") else f"as {source.kind} "
-        reason = getattr(error, "strerror", None) or first_line(error)
+        reason = getattr(error, "strerror", None) or short_message(error)
         raise DataMissingError(f"{source.path}: cannot be read {kind}({reason})") from None
 
 

@@ -16,7 +16,7 @@
             └── SlurmUnavailableError     SLURM does not answer
                 └── SlurmNotInstalledError
 
-Only `ettsweep.cli` catches them: it prints the message, without a traceback, and exits. UndecodableError and GitError
+`ettsweep.cli` and the worker print the message, without a traceback, and exit. UndecodableError and GitError
 are outside the tree, since callers handle them and no user sees them.
 """
 

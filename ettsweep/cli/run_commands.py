@@ -348,7 +348,7 @@ def train(
         spec, launch_options = resolve_run(path, strategy, set_ or [], lr, wd, seed, launch_options)
     profile, data = launch_options.resolve_local(spec)
     folder, account = RunDir.create(results, spec), CostEstimator(profile)
-    # insist: a run that failed or was cancelled is blocked otherwise.
+    # force_ids: a run that failed or was cancelled is blocked otherwise.
     print_note(account.describe_estimate(make_plan([spec], read_run_index(results), force_ids={spec.run_id})))
     finished = train_in_foreground(results, spec, profile, data)
     print_note(account.describe_cost(read_run_index(results)))

@@ -63,9 +63,9 @@ def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
     if plan.keep:
         finished = sum(p.state.finished for p in plan.keep)
         phrases.append(f"{finished} finished, {len(plan.keep) - finished} under way")
-    # An empty `tense` leaves two blanks in a row: split and join remove them.
     if plan.blocked:
         phrases.append(f"{len(plan.blocked)} need a decision")
+    # An empty `tense` leaves two blanks in a row: split and join remove them.
     return " ".join((", ".join(phrases) or "nothing to do").split())
 
 

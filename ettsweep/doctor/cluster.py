@@ -240,9 +240,9 @@ def _unmet_requests(profile: SlurmProfile, nodes: Sequence[inventory.Node], part
         return failures
     fitting_nodes = [n for n in nodes if n.cpus >= cpus and n.mem_mb >= mem_mb and n.gpus >= profile.gpus]
     if len(fitting_nodes) < profile.nodes:
-        detail = (
-            f"{profile.nodes}: {len(fitting_nodes)} nodes of {partition_names} have all that a job asks for on each"
-        )
+        verb = "has" if len(fitting_nodes) == 1 else "have"
+        nodes_text = f"{format_count(len(fitting_nodes), 'node')} of {partition_names} {verb}"
+        detail = f"{profile.nodes}: {nodes_text} all that a job asks for on each"
         return [DoctorCheck("nodes", "failed", detail)]
     # Broken nodes come back: the job waits for them, which is no failure.
     if sum(not n.is_broken for n in fitting_nodes) < profile.nodes:

@@ -1,4 +1,4 @@
-"""Estimated and actual cost of runs, only from measured times of runs of the same recipe on the same devices."""
+"""Estimated and actual cost of runs, only from measured times of runs of the same recipe."""
 
 import time
 from collections import defaultdict
@@ -157,7 +157,7 @@ MIXED_MODES_NOTE = (
 
 @dataclass
 class CostEstimator:
-    """Describe what the runs of a command will cost, plan by plan, and at the end what they have cost.
+    """Describes what the runs of a command will cost, plan by plan, and at the end what they have cost.
 
     Attributes:
         profile: launch profile of the runs.

@@ -151,7 +151,7 @@ class ArrayExecutor(SlurmExecutor):
 
         Raises:
             StorageError: the variables cannot be written.
-            submitit.core.utils.FailedJobError: sbatch refuses; the message has its own.
+            submitit.core.utils.FailedJobError: sbatch refuses; the message is its own.
         """
         self.write_variables()
         return str(self._submit_command(self.command).job_id)

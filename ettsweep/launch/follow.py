@@ -34,7 +34,7 @@ RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 """Shortest and longest wait between attempts to submit while the scheduler does not answer; doubled each time."""
 
 DEFAULT_PARALLEL_RUNS = 16
-"""Runs that racing submits to a scheduler at once if the profile does not limit how many train in parallel."""
+"""Jobs that racing counts on at a scheduler if the profile does not limit how many run in parallel."""
 
 MAX_LOCAL_SUBMISSIONS, MAX_SLURM_SUBMISSIONS = 1, 3
 """Submissions of a run that never starts before a command gives up; more on a cluster, which may have a bad node."""
@@ -246,14 +246,14 @@ def verify_rounds(
         studies: the studies to judge.
         context: how to carry out the plans.
         at: judge this point instead of each study's best; followed, the climb starts there.
-        budget: limits the runs of a climb.
+        budget: limits what is trained.
         notify: receives a line for each step of a climb.
         confirm: asks the user whether a climb may continue, given what the next round would cost.
         suggester: suggests points.
         make_pruner: makes the pruner, given a function that returns the ids of runs that were only suggested.
 
     Raises:
-        InputError: `at` differs from the study on a fixed axis.
+        InputError: `at` is no point of a study, or a point has more seeds than the budget allows.
     """
 
     def estimate_device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:

@@ -109,7 +109,7 @@ class SchedulerLiveness:
     def job_status(self, run_id: str) -> Status | None:
         """Return the status of a run that nobody trains, from the submissions that list it; None if none says anything.
 
-        A job that will take the run takes precedence, then the newest submission.
+        A job that will take the run comes first, then one that may, then a held one, then the newest submission.
         """
         statuses = [
             self._submission_status(submission, run_id)
@@ -271,5 +271,7 @@ def withdraw_jobs(results: Path, cancelled: Collection[str]) -> list[str]:
     if jobs:
         slurm.cancel_jobs(jobs)
     if problems:
-        raise SlurmUnavailableError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
+        raise SlurmUnavailableError(
+            f"{problems[0]}; waiting jobs of the cancelled runs could not be withdrawn, and will find nothing to train"
+        )
     return jobs

@@ -20,7 +20,7 @@ from ettsweep.launch.submissions import VacantSlot
 from ettsweep.processes import Process, process_identity
 
 MAX_RESPAWNS = 2
-"""Most new workers that a following command starts in a slot."""
+"""Most new workers that a command starts in a slot while it follows the runs."""
 
 
 def respawn_worker(vacancy: VacantSlot) -> bool:

@@ -48,8 +48,8 @@ class Slot:
 
 
 DEFAULT_PACK = 8
-"""Most runs that `pack: auto` trains together. Eight share one loader, so that loading costs an eighth of what it would
-per run. Larger packs save little more, lose more work at a kill and delay the first result."""
+"""Most runs that `pack: auto` trains together without a stack. Eight share one loader, so that loading costs an eighth of
+what it would per run. Larger packs save little more, lose more work at a kill and delay the first result."""
 
 
 class Profile(StrictModel):
@@ -59,8 +59,8 @@ class Profile(StrictModel):
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
         heartbeat_s: seconds between heartbeats, which tell observers that can see neither the process nor the
-            scheduler that a run is alive. Keep it above a third of the attribute cache time of a shared file system
-            (60 s on NFS unless mounted otherwise).
+            scheduler that a run is alive. On a shared file system without close-to-open consistency, keep it above a
+            third of the time for which old contents may be read.
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
         pack: most runs of one recipe that a worker trains at once. They share a loader, and in a stacked ensemble one
@@ -98,7 +98,7 @@ class Profile(StrictModel):
     peak_tflops: PositiveFloat | None = None
 
     def max_pack(self, task: TaskSpec) -> int:
-        """Return the most runs of a task that a worker trains at once."""
+        """Return the most runs of a task that a worker trains at once, not counting a stack under `pack: auto`."""
         # Runs on several devices are never packed: the devices already work on one run together.
         if self.devices_per_run > 1:
             return 1

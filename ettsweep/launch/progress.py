@@ -161,7 +161,7 @@ class ProgressMonitor:
 
 
 def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> "RenderableType":
-    """Return what `--follow` and `watch` show: a progress bar with the remaining time, and a table of runs."""
+    """Return what `--follow` shows at a terminal: a progress bar with the remaining time, and a table of runs."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -65,7 +65,7 @@ def search_rounds(
         target: the studies to search.
         context: how to carry out the rounds.
         starts: first points of studies without suggestions.
-        budget: limits the runs of a climb.
+        budget: limits what is trained.
         sampler: name of the sampler.
         suggest: the sampler.
         trials: most suggestions per study.

@@ -70,9 +70,8 @@ class TimeLeftEstimator:
 def worker_s(result: Json) -> float | None:
     """Return the worker seconds of a finished run: its wall time, or its share of it if it was packed."""
     wall_s, device_s = number(result.get("wall_s")), number(result.get("device_s"))
-    return (
-        wall_s if wall_s is None or device_s is None else min(wall_s, device_s)
-    )  # device_s is summed over devices, which a worker has all
+    # device_s is summed over the devices of a run, all of which one worker has.
+    return wall_s if wall_s is None or device_s is None else min(wall_s, device_s)
 
 
 def makespan_s(running: Iterable[float], waiting: Iterable[float], at_once: int) -> float:

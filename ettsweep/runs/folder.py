@@ -12,7 +12,7 @@ A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/;
         execution.json      devices, kernels and all else that may change the last bits of the numbers
         heartbeat           a counter that the owner increments
         resume.json         the attempt and step that this one resumed from
-        metrics.jsonl       one line a step and an evaluation, after that step
+        metrics.jsonl       a line for each step, and one for each evaluation after its step
         timings.jsonl       progress and elapsed seconds
         log.txt             log output
         skipped-0.txt       unreadable samples left out by process 0 of the run

@@ -10,7 +10,7 @@ from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt
 
 MAX_LOST_ATTEMPTS = 6
-"""Attempts in a row that may die at the same step without an error; then the run counts as failed, not unlucky."""
+"""Attempts in a row that start at the same step and die without an error, at which a run counts as failed."""
 
 
 class State(StrEnum):
@@ -90,7 +90,7 @@ class Liveness(Protocol):
         """Return the liveness of the owner of an attempt that has not recorded an end."""
 
     def job_status(self, run_id: str) -> Status | None:
-        """Return the status of a run that nobody trains, by the newest submission that lists it; None without one.
+        """Return the status of a run that nobody trains, by the submissions that list it; None without one.
 
         Queued: a job is going to train it. Held: a job would, once a person releases it. Unknown: the scheduler does
         not answer. Cancelled, failed, interrupted: the job ended.

@@ -18,7 +18,7 @@ from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import PENDING, STUCK, StudyState
 from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import MAX_NEEDED_RUNS, MEANS_VERDICTS, Bound, ScoredPoint, Verdict
+from ettsweep.study.verdict import MAX_NEEDED_RUNS, MAX_PROBABILITY, MEANS_VERDICTS, Bound, ScoredPoint, Verdict
 
 FIT_RADIUS = 3
 """Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
@@ -132,7 +132,7 @@ class BoundRule(StudyState):
     # --- the fit around a candidate ---
 
     def posterior(self, candidate: Point) -> Posterior | None:
-        """Return the posterior fitted to the scores around a candidate; None if there are too few."""
+        """Return the posterior of the scores around a candidate; None if `fit_posterior` cannot fit it."""
         if candidate not in self._posteriors:
             self._posteriors[candidate] = self._fit_posterior(candidate)
         return self._posteriors[candidate]
@@ -194,7 +194,7 @@ class BoundRule(StudyState):
         return {self._origin, *(self.steps(n, origin) for n in neighbours(origin, self.study.lr, self.study.wd))}
 
     def _neighbour_positions(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> list[Position]:
-        """Return the positions of the neighbours that did not diverge."""
+        """Return the positions of the neighbours that have a score."""
         return [self.steps(n.point, candidate.point) for n in scored_neighbours if n.score is not None]
 
     # --- judgement ---
@@ -213,7 +213,7 @@ class BoundRule(StudyState):
         if probability < confidence or posterior.bound(self._origin, others, confidence) <= self._margin:
             return ""
         # Draws of the posterior do not resolve probabilities closer to 1.
-        shown_probability = "more than 0.999" if probability > 0.999 else f"{probability:.3g}"
+        shown_probability = f"more than {MAX_PROBABILITY:g}" if probability > MAX_PROBABILITY else f"{probability:.3g}"
         return f"{self.point_at(position, candidate.point)} is better, with a probability of {shown_probability}"
 
     def _conclusion(
@@ -310,7 +310,7 @@ class BoundRule(StudyState):
     # --- racing ---
 
     def racing_specs(self, verdict: Verdict, limit: int, max_seeds: int | None = None) -> list[RunSpec]:
-        """Return up to `limit` runs for an unresolved candidate: those under way, then the most informative ones."""
+        """Return the runs under way for an unresolved candidate, then the most informative ones, about `limit`."""
         if verdict.verdict != "unresolved" or verdict.candidate is None or verdict.score is None:
             return []
         candidate = verdict.candidate

@@ -17,7 +17,7 @@ MAPPED_TOLERANCE = 1e-6
 """Distance in log2 within which a value counts as a lattice value: maps between strategies round in the last bits."""
 
 PRINTED_TOLERANCE = 2e-3
-"""The same for values that people copy from tables, which print four digits."""
+"""The same for values that people type with few digits, such as four."""
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,8 @@ def _hyperband_reason(curve: PrunerCurve, others: Sequence[PrunerCurve], metric:
 def hyperband_bracket(run_id: str, schedule: ScheduleSpec) -> int:
     """Return the Hyperband bracket of a run, a function of its id; each bracket starts to judge one rung later.
 
-    There are as many brackets as rungs, with shares of runs as in the paper of Hyperband and in Optuna.
+    There is a bracket for each rung, counting the end of a run as one; shares of runs are as in the paper of Hyperband
+    and in Optuna.
     """
     first_rung, n_brackets = first_judged_step("hyperband", schedule), 1
     while first_rung * REDUCTION_FACTOR**n_brackets <= schedule.last_step:

@@ -22,7 +22,7 @@ class BoundQuery:
 
     Attributes:
         seed_order: seeds in the order in which each position gets them.
-        used_seeds: seeds that each position has had, whatever the state of their runs.
+        used_seeds: seeds of the runs at each position, finished or not; a pruned run does not count.
         under_way: runs, as (position, seed), without a score yet.
         max_seeds: most seeds of a position.
     """
@@ -195,7 +195,9 @@ def next_runs(query: BoundQuery, limit: int) -> list[tuple[Position, int]]:
 
 
 def runs_needed(query: BoundQuery) -> int | None:
-    """Return the predicted number of further runs that would answer a query; None if more than `MAX_NEEDED_RUNS`.
+    """Return the predicted number of further runs that would answer a query.
+
+    None if that is more than `MAX_NEEDED_RUNS`, or if no further run is allowed.
 
     To be fast, runs are simulated in batches that grow with their number, up to a sixteenth of it.
     """

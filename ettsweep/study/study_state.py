@@ -70,7 +70,7 @@ class StudyState(ABC):
 
     @abstractmethod
     def racing_specs(self, verdict: Verdict, limit: int, max_seeds: int | None = None) -> list[RunSpec]:
-        """Return up to `limit` runs, of up to `max_seeds` seeds per point, that would narrow an open verdict most."""
+        """Return about `limit` runs, of up to `max_seeds` seeds per point, that would narrow an open verdict most."""
 
     @abstractmethod
     def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
@@ -128,7 +128,7 @@ class StudyState(ABC):
         return Verdict(study, verdict, reason, candidate, *context, bound)
 
     def resolve_point(self, typed_point: Point) -> Point:
-        """Return the lattice point that a user typed, which tables print with four digits only.
+        """Return the lattice point that a user typed, perhaps rounded to four digits.
 
         Raises:
             InputError: the point is not on the lattice: off a fixed axis, or between two steps.
@@ -193,7 +193,7 @@ class StudyState(ABC):
         return {point: runs for point, runs in scored_runs.items() if runs}
 
     def is_pending(self, point: Point, seeds: Sequence[int]) -> bool:
-        """`True` if a point has no run yet for one of these seeds, or one that will end without help."""
+        """`True` if runs of a point with these seeds are missing or under way, and none of them is stuck."""
         return self._unfinished_state(point, seeds) in PENDING
 
     # --- judgement ---
@@ -242,7 +242,7 @@ class StudyState(ABC):
         return CONCLUDED, "", stuck if candidate.score is not None else ()
 
     def _pending_points(self) -> list[Point]:
-        """Return the requested points that are not finished, with pruned ones if a grid requested them."""
+        """Return the requested points with runs missing or under way, and pruned ones if a grid requested them."""
         grid_points = set(self.study.grid_points)
         return [
             point
@@ -258,7 +258,7 @@ class StudyState(ABC):
         return next((state for state in URGENCY if state in states), None)
 
     def _is_requested(self, point: Point) -> bool:
-        """`True` if a grid requested a point, or an earlier round ran it."""
+        """`True` if a grid or a sampler requested a point, or an earlier round ran it."""
         # A point with only some of these seeds was trained for another purpose.
         return point in self._requested_points or self._runs.get(point, {}).keys() >= set(self.initial_seeds)
 
@@ -337,7 +337,7 @@ class StudyState(ABC):
         return self.specs(dict.fromkeys([candidate.point, *verdict.missing_points, *unrequested]), self.initial_seeds)
 
     def pending_specs(self) -> list[RunSpec]:
-        """Return the runs of requested points that are not finished, with pruned ones if a grid requested them."""
+        """Return the runs of the pending points, without pruned ones that no grid requested."""
         grid_points, specs = set(self.study.grid_points), list[RunSpec]()
         for point in self._pending_points():
             runs = self._runs.get(point, {})
@@ -349,7 +349,7 @@ class StudyState(ABC):
         return specs
 
     def extra_runs(self, verdict: Verdict) -> list[Run]:
-        """Return existing runs that no grid requested, of requested points and of points that the climb reached."""
+        """Return existing runs that were not requested, of requested points and of points that the climb reached."""
         members = [run for point in verdict.outside for run in self._runs[point].values()]
         members += [run for point in self._requested_points for run in self._runs.get(point, {}).values()]
         return [

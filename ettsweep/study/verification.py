@@ -103,7 +103,7 @@ class SuggestionSource(Protocol):
         ...
 
     def suggest(self, studies: Sequence[Study], run_index: RunIndex, capacity: int, max_runs: int) -> Sequence[Study]:
-        """Return the studies with further suggested points: `capacity` runs under way, at most `max_runs` new ones."""
+        """Return the studies with further suggestions: `capacity` points under way, at most `max_runs` new runs."""
         ...
 
 
@@ -122,7 +122,7 @@ class Verification:
         suggester: suggests points of studies, which are judged once it is done; None without a search.
         verdicts: one per study, from the last round.
         planned: number of runs planned so far.
-        extra_specs: planned runs that no grid requested, by sweep and family.
+        extra_specs: planned runs that were neither requested nor suggested, by sweep and family.
         runs_over_budget: runs that the budget kept out of the last plan.
         stop_reasons: a line for each study that does not go on.
     """
@@ -258,7 +258,7 @@ class Verification:
         specs = study_state.racing_specs(
             verdict, max(1, int(min(limit, runs_needed or limit, runs_left))), self.budget.seeds
         )
-        if 0 < runs_left < len(specs):  # racing exceeds its limit while the noise is unknown
+        if 0 < runs_left < len(specs):  # racing may exceed its limit, see `next_runs`
             specs = specs[: int(runs_left)]
         if not specs and verdict.score is not None:
             seed_limit = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""

@@ -60,7 +60,7 @@ class RemainingRuns:
     def count_left(self, limit: int) -> float:
         """Count the runs left, up to `limit`; a run that other workers train counts by its untrained fraction.
 
-        Finished runs are dropped, and not read again.
+        Runs that neither wait nor train are dropped, and not read again.
         """
         runs_left = 0.0
         for run in tuple(self._runs):
@@ -143,7 +143,7 @@ class PackQueue:
         self._queue = deque[RunDir]()
 
     def count_waiting(self, limit: int) -> int:
-        """Count the queued runs, up to `limit`; reads no run's state beyond that."""
+        """Return how many runs are known to wait; reads states only until there are `limit`."""
         self._queue.extend(itertools.islice(self._others, max(0, limit - len(self._queue))))
         return len(self._queue)
 

@@ -70,7 +70,7 @@ def write_message(
     waits: Sequence[Path] = (),
     claimed: bool = False,
 ) -> None:
-    """Write the status file of a worker, which other processes and later starts of the job read.
+    """Write the report of a worker, which other processes and later starts of the job read.
 
     Args:
         submission: the worker's submission.
@@ -192,7 +192,7 @@ class Worker:
                 claimed = True
                 if not self._claimed:
                     self._claimed = True
-                    with contextlib.suppress(StorageError):  # a full disk costs the status, not the run
+                    with contextlib.suppress(StorageError):  # a full disk costs the report, not the run
                         self._write_message(leaving=False)
                 torch.set_num_threads(self.slot.threads)  # the previous run may have used fewer
                 queue = self._pack_queue(run, remaining, profile, device)

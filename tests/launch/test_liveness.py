@@ -810,7 +810,8 @@ def test_jobs_that_cannot_be_withdrawn_are_said_to_do_nothing(toy_cluster: Clust
     toy_cluster.silence = "no controller"
     cancel(results, RUN)
     with pytest.raises(
-        SlurmUnavailableError, match=r"no controller; their waiting jobs could not be withdrawn, and will do nothing"
+        SlurmUnavailableError,
+        match=r"no controller; waiting jobs of the cancelled runs could not be withdrawn, and will find nothing to train",
     ):
         withdraw_jobs(results, [RUN])
 

@@ -41,7 +41,7 @@ from ettsweep.trainer.training.trainer import Trainer, initial_network
 
 
 def environment(device: torch.device) -> Json:
-    """Return device, threads and library versions; on a CPU, a resume is bit-exact only if all of them are equal."""
+    """Return device, threads and library versions, which may change the last bits of a run."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": str(device),

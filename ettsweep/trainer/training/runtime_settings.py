@@ -185,7 +185,7 @@ def broadcast_job(group: ProcessGroup, run: Path, attempt: int, settings: Runtim
 
 
 def dismiss_followers(group: ProcessGroup) -> None:
-    """End `broadcast_jobs` in the other processes of the group; called by the leader."""
+    """End `received_jobs` in the other processes of the group; called by the leader."""
     group.broadcast(None)
 
 

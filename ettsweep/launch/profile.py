@@ -48,8 +48,8 @@ class Slot:
 
 
 DEFAULT_PACK = 8
-"""Most runs that `pack: auto` trains together without a stack. Eight share one loader, so that loading costs an eighth of
-what it would per run. Larger packs save little more, lose more work at a kill and delay the first result."""
+"""Most runs that `pack: auto` trains together without a stack. Eight share one loader, so that loading costs an eighth
+of what it would per run. Larger packs save little more, lose more work at a kill and delay the first result."""
 
 
 class Profile(StrictModel):

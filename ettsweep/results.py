@@ -78,7 +78,7 @@ class Results:
     folder: Path
     _runs: list[Run]
     _frames: FamilyFrames
-    _searches: StudiesByFamily
+    _studies_by_family: StudiesByFamily
     _unreadable: dict[str, str]
     _histories: RunHistories
 
@@ -95,7 +95,7 @@ class Results:
             loss_spikes, grad_spikes, ..., overflow_steps: counts.
             steps, wall_s, device_s, step_s, ...: what training took.
         """
-        return runs_table(self._runs, self._searches)
+        return runs_table(self._runs, self._studies_by_family)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

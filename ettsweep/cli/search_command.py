@@ -85,7 +85,7 @@ def search(
     from ettsweep.study.sweep_updates import mark_followed
     from ettsweep.study.warm_start import find_starts
 
-    propose = make_sampler(sampler)  # raises for an unknown sampler before anything is read
+    suggest = make_sampler(sampler)  # raises for an unknown sampler before anything is read
     name, requested_spec, seed_note = _load_spec(grid_options, sweep, verdict_options, results)
     # Also before anything is read or written.
     check_pruner(pruner, requested_spec.recipe.schedule)
@@ -119,7 +119,7 @@ def search(
                 start_points,
                 budget,
                 sampler=sampler,
-                suggest=propose,
+                suggest=suggest,
                 trials=resolve_trials(sampler, trials),
                 pruner=pruner,
                 confirm=confirm_continue if follow else None,

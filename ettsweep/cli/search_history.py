@@ -31,9 +31,9 @@ def show_history(studies: Sequence[Study], run_index: RunIndex, form: Format) ->
 
 def _summary(history: Sequence[HistoryEntry], metric: Metric) -> str:
     # The best of single runs: verdicts compare means over seeds.
-    best, proposed = history[-1].best_score, sum(entry.suggestion_number is not None for entry in history)
+    best, n_suggested = history[-1].best_score, sum(entry.suggestion_number is not None for entry in history)
     prefix = "no score in" if best is None else f"{metric.name} {format_cell(best)} in the best of"
-    return f"{prefix} {format_count(len(history), 'run')}, {proposed} of them suggested"
+    return f"{prefix} {format_count(len(history), 'run')}, {n_suggested} of them suggested"
 
 
 def improvements(history: Sequence[HistoryEntry], metric: str) -> list[Row]:

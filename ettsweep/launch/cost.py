@@ -280,30 +280,30 @@ def _describe_packs(trained: Iterable[Run]) -> str:
 # --- saved ----------------------------------------------------------------------------------------------------------
 
 
-def cost_so_far(runs: Iterable[Run], searches: StudiesByFamily) -> str:
+def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
     """Return a line on what finished runs have cost, and what sharing runs between sweeps has saved.
 
     A run that several sweeps requested would otherwise have been trained once for each.
 
     Args:
         runs: the runs to sum over.
-        searches: studies of all sweeps, by family.
+        studies_by_family: studies of all sweeps, by family.
     """
     trained = [run for run in runs if run.result or run.state is State.PRUNED]
     finished = [run for run in trained if run.result]
     pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
     device_hours = format_device_hours(sum(map(spent_device_s, trained)))
     line = f"{format_count(len(finished), 'finished run')}{pruned}: {device_hours}"
-    shared = [(run, sweeps) for run in finished if (sweeps := count_sweeps(run, searches)) > 1]
+    shared = [(run, sweeps) for run in finished if (sweeps := count_sweeps(run, studies_by_family)) > 1]
     if shared:
         saved_s = sum((sweeps - 1) * spent_device_s(run) for run, sweeps in shared)
         line += f"; {len(shared)} of them for several sweeps: {format_device_hours(saved_s)} saved"
     return line
 
 
-def count_sweeps(run: Run, searches: StudiesByFamily) -> int:
+def count_sweeps(run: Run, studies_by_family: StudiesByFamily) -> int:
     """Return the number of sweeps that requested a run."""
-    return len({s.sweep for s in searches.get(run.family, ()) if s.requests(run.point, run.spec.seed)})
+    return len({s.sweep for s in studies_by_family.get(run.family, ()) if s.requests(run.point, run.spec.seed)})
 
 
 def runs_saved_by_racing(run_counts: Mapping[Point, int], compared: Iterable[Point]) -> int:

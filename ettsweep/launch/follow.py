@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 """Shortest and longest wait between attempts to submit while the scheduler does not answer; doubled each time."""
 
-DEFAULT_PARALLEL_RUNS = 16
+DEFAULT_PARALLEL_JOBS = 16
 """Jobs that racing counts on at a scheduler if the profile does not limit how many run in parallel."""
 
 MAX_LOCAL_SUBMISSIONS, MAX_SLURM_SUBMISSIONS = 1, 3
@@ -143,7 +143,7 @@ def _follow_rounds(
         return plan
     # Of all requested runs: one that is blocked now may become startable later.
     all_specs = [p.spec for p in plan.all_runs]
-    monitor = ProgressMonitor(context.results, searches=group_by_family(context.studies))
+    monitor = ProgressMonitor(context.results, studies_by_family=group_by_family(context.studies))
     max_submissions = MAX_LOCAL_SUBMISSIONS if isinstance(context.profile, LocalProfile) else MAX_SLURM_SUBMISSIONS
     submission_counts: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
@@ -283,4 +283,4 @@ def count_parallel_runs(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
     """Return how many runs a profile trains in parallel; a default if only the scheduler decides."""
     if isinstance(profile, LocalProfile):
         return len(profile.resolve_slots()) * min((profile.max_pack(task) for task in tasks), default=1)
-    return (profile.max_parallel or DEFAULT_PARALLEL_RUNS) * profile.runs_per_job
+    return (profile.max_parallel or DEFAULT_PARALLEL_JOBS) * profile.runs_per_job

@@ -182,7 +182,7 @@ class SchedulerLiveness:
             return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.history_error}", job=id_)
         tasks = (*self._slurm_cache.ended_tasks.values(), *self._slurm_cache.tasks.values())
         siblings = any(task.name == submission.name for task in tasks)
-        if siblings and not submission.worker_message(f"{index}-0"):
+        if siblings and not submission.worker_report(f"{index}-0"):
             return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
         return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
 

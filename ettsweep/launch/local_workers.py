@@ -31,7 +31,7 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
         StorageError: the submission cannot be written.
     """
     submission, slot = vacancy.submission, vacancy.slot
-    path = submission.message_path(slot)
+    path = submission.report_path(slot)
     moved_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
         try:

@@ -119,13 +119,17 @@ class ProgressMonitor:
     Args:
         results: the results folder.
         specs: specs of the runs to watch.
-        searches: studies by family, which name the sweeps of each run.
+        studies_by_family: studies by family, which name the sweeps of each run.
     """
 
-    def __init__(self, results: Path, specs: Sequence[RunSpec] = (), searches: StudiesByFamily | None = None) -> None:
+    def __init__(
+        self, results: Path, specs: Sequence[RunSpec] = (), studies_by_family: StudiesByFamily | None = None
+    ) -> None:
         self._results = results
-        self._searches = searches or {}
-        self.has_several_sweeps = len({study.sweep for studies in self._searches.values() for study in studies}) > 1
+        self._studies_by_family = studies_by_family or {}
+        self.has_several_sweeps = (
+            len({study.sweep for studies in self._studies_by_family.values() for study in studies}) > 1
+        )
         self._finished: dict[str, Status] = {}
         self._slurm_cache = SlurmCache()
         self._time_left = TimeLeftEstimator()
@@ -157,7 +161,7 @@ class ProgressMonitor:
 
     def sweep_names(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that contain a run."""
-        return run_sweeps_text(self._searches, spec.family_id, spec)
+        return run_sweeps_text(self._studies_by_family, spec.family_id, spec)
 
 
 def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> "RenderableType":

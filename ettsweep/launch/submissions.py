@@ -91,7 +91,7 @@ class Submission:
         live = []
         for slot, starter in zip(self.slots, self.workers(), strict=False):
             # A report outlives its worker: the process in it says whether this worker lives.
-            report = self.worker_message(str(slot.get("name")))
+            report = self.worker_report(str(slot.get("name")))
             worker = Process.from_json(report.get("process")) or starter
             if worker and not report.get("leaving") and worker.liveness() != "dead":
                 live.append((worker, slot, report))
@@ -109,7 +109,7 @@ class Submission:
                 return []
         slots = []
         for slot, starter in zip(self.slots, self.workers(), strict=False):
-            report = self.worker_message(name := str(slot.get("name")))
+            report = self.worker_report(name := str(slot.get("name")))
             worker = Process.from_json(report.get("process")) or starter
             if worker and worker.liveness() == "dead":
                 slots.append(VacantSlot(self, name, died=bool(report.get("claimed") and not report.get("leaving"))))
@@ -184,11 +184,11 @@ class Submission:
 
     def all_leaving(self, index: int, restarts: int) -> bool:
         """`True` if all workers of an array task have read their list for the last time since this start of the job."""
-        return all(report.get("leaving") for report in self._task_messages(index, restarts))
+        return all(report.get("leaving") for report in self._task_reports(index, restarts))
 
     def all_saved(self, index: int, restarts: int) -> bool:
         """`True` if no worker of an array task has unsaved progress since this start of the job."""
-        return all(report.get("leaving") or report.get("saved") for report in self._task_messages(index, restarts))
+        return all(report.get("leaving") or report.get("saved") for report in self._task_reports(index, restarts))
 
     @property
     def workers_per_job(self) -> int:
@@ -202,20 +202,20 @@ class Submission:
         together = self.workers_per_job // max(1, int(self.profile.get("devices_per_run") or 1))
         return max(1, min(self.runs_per_job, together))
 
-    def _task_messages(self, index: int, restarts: int) -> list[Json]:
-        reports = [self.worker_message(f"{index}-{rank}") for rank in range(self.workers_per_job)]
+    def _task_reports(self, index: int, restarts: int) -> list[Json]:
+        reports = [self.worker_report(f"{index}-{rank}") for rank in range(self.workers_per_job)]
         # Reports of an earlier start of the same job say nothing about the present one.
         return [report if report.get("restart") == restarts else {} for report in reports]
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
-    def message_path(self, worker: str) -> Path:
+    def report_path(self, worker: str) -> Path:
         """Return the file that a worker writes its report to."""
         return self.path / f"worker-{worker}.json"
 
-    def worker_message(self, worker: str) -> Json:
+    def worker_report(self, worker: str) -> Json:
         """Return the report of a worker; empty if it has not started or its file cannot be read."""
-        return json_or_empty(self.message_path(worker))
+        return json_or_empty(self.report_path(worker))
 
     def last_output(self) -> str:
         """Return the last line that a worker printed, with the path of its output."""

@@ -39,11 +39,11 @@ class SweepCost:
         return self.reused_s / self.device_s if self.device_s else 0.0
 
 
-def cost_of(label: str, runs: Iterable[Run], searches: StudiesByFamily) -> SweepCost:
+def cost_of(label: str, runs: Iterable[Run], studies_by_family: StudiesByFamily) -> SweepCost:
     """Add up the cost of runs; a run listed twice counts once."""
     unique_runs = list({run.id: run for run in runs}.values())
     states = [run.state for run in unique_runs]
-    shared = [run for run in unique_runs if count_sweeps(run, searches) > 1]
+    shared = [run for run in unique_runs if count_sweeps(run, studies_by_family) > 1]
     return SweepCost(
         label,
         sum(state.finished for state in states),
@@ -54,18 +54,22 @@ def cost_of(label: str, runs: Iterable[Run], searches: StudiesByFamily) -> Sweep
     )
 
 
-def costs(comparisons: Sequence[StrategyComparison], runs: Sequence[Run], searches: StudiesByFamily) -> list[SweepCost]:
+def costs(
+    comparisons: Sequence[StrategyComparison], runs: Sequence[Run], studies_by_family: StudiesByFamily
+) -> list[SweepCost]:
     """Return the cost of each strategy of each comparison, of runs in no sweep, and of all runs together.
 
     Rows without any cost are left out, and so is the total of a single row.
     """
     several = len(comparisons) > 1
     rows = [
-        cost_of(f"{comparison.title}: {f.verdict.strategy}" if several else f.verdict.strategy, f.runs, searches)
+        cost_of(
+            f"{comparison.title}: {f.verdict.strategy}" if several else f.verdict.strategy, f.runs, studies_by_family
+        )
         for comparison in comparisons
         for f in comparison.families
     ]
     sweep_run_ids = {run.id for comparison in comparisons for family in comparison.families for run in family.runs}
-    rows.append(cost_of("in no sweep", [run for run in runs if run.id not in sweep_run_ids], searches))
+    rows.append(cost_of("in no sweep", [run for run in runs if run.id not in sweep_run_ids], studies_by_family))
     rows = [row for row in rows if row.runs or row.pruned or row.device_s]
-    return [*rows, cost_of("all", runs, searches)] if len(rows) > 1 else rows
+    return [*rows, cost_of("all", runs, studies_by_family)] if len(rows) > 1 else rows

@@ -42,13 +42,13 @@ class _MemoryBackend(BaseJournalBackend):
         self.lines += logs
 
 
-def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study], run_index: RunIndex) -> str:
+def write_journal(path: Path, sweep_store: SweepStore, studies: Sequence[Study], run_index: RunIndex) -> str:
     """Write an Optuna study for each family of some sweeps, in one atomic write; return a line for users.
 
     Args:
         path: the journal; an earlier one of ettsweep's is replaced.
         sweep_store: where the studies' samplers are recorded.
-        searches: the studies to export.
+        studies: the studies to export.
         run_index: their runs.
 
     Raises:
@@ -61,13 +61,13 @@ def write_journal(path: Path, sweep_store: SweepStore, searches: Sequence[Study]
     journal, trials = _MemoryBackend(), 0
     with quiet_optuna():
         storage = JournalStorage(journal)
-        for study_state in evaluate_all(searches, run_index):
+        for study_state in evaluate_all(studies, run_index):
             trials += _add_study(
                 storage, study_state, sweep_store.sweeps[study_state.study.sweep].sampler_by_point(study_state.study)
             )
     write_atomic(path, "".join(dumps(line) + "\n" for line in journal.lines))
-    studies = f"{len(searches)} {'study' if len(searches) == 1 else 'studies'}"
-    return f"wrote {path}: {format_count(trials, 'trial')} of {studies}, for optuna-dashboard"
+    study_count = f"{len(studies)} {'study' if len(studies) == 1 else 'studies'}"
+    return f"wrote {path}: {format_count(trials, 'trial')} of {study_count}, for optuna-dashboard"
 
 
 def _is_replaceable(path: Path) -> bool:
@@ -106,7 +106,7 @@ def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mappi
             study.set_user_attr(name, getattr(sweep_study.centre, name))
         else:
             space[name] = FloatDistribution(min(coordinates), max(coordinates), log=True)
-    # Ranks are lower for better scores.
+    # Sort keys are lower for better scores.
     worst = max(
         (mean for point_runs in trial_runs.values() if (mean := _mean_score(point_runs)) is not None),
         key=metric.sort_key,

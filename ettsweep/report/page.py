@@ -40,7 +40,7 @@ def render(
     comparisons: Sequence[StrategyComparison],
     figures: Figures,
     runs: Sequence[Run],
-    searches: StudiesByFamily,
+    studies_by_family: StudiesByFamily,
     corrupt: Mapping[str, str],
     notes: Mapping[str, str] | None = None,
 ) -> str:
@@ -52,7 +52,7 @@ def render(
         comparisons: what the page is about, in its order.
         figures: by key of a verdict and kind.
         runs: all runs of the report.
-        searches: the studies of all sweeps, also of sweeps outside of the report.
+        studies_by_family: the studies of all sweeps, also of sweeps outside of the report.
         corrupt: reasons why a run's history cannot be read, by run id.
         notes: notes of users on sweeps, by name of the sweep.
     """
@@ -65,17 +65,17 @@ def render(
         policy=_content_security_policy(scripts.values()),
         style=Markup(_read_resource("page.css")),
         scripts=scripts,
-        answers=[summary.comparison_answer(comparison, searches, notes or {}) for comparison in comparisons],
+        answers=[summary.comparison_answer(comparison, studies_by_family, notes or {}) for comparison in comparisons],
         sections=[comparison_section(comparison, figures, others) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
         data=script_json(collect_datasets(figure.spec for figure in figures.values())),
         config=script_json(CONFIG),
-        listing=script_json(page_table(runs, searches, results, out)),
-        rows=best_rows(runs, searches, MAX_STATIC_ROWS),
+        listing=script_json(page_table(runs, studies_by_family, results, out)),
+        rows=best_rows(runs, studies_by_family, MAX_STATIC_ROWS),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
-        costs=costs(comparisons, runs, searches),
-        spent=cost_so_far(runs, searches),
+        costs=costs(comparisons, runs, studies_by_family),
+        spent=cost_so_far(runs, studies_by_family),
         speed=[section for comparison in comparisons if (section := speed_section(comparison))],
         spikes=[section for comparison in comparisons if (section := spike_section(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),

@@ -32,13 +32,13 @@ VISIBLE_IF_DIFFERENT = ("sweep", "model", "task", "optimizer")
 """Columns that are visible at first if runs differ in them."""
 
 
-def page_table(runs: Sequence[Run], searches: StudiesByFamily, results: Path, out: Path) -> Json:
+def page_table(runs: Sequence[Run], studies_by_family: StudiesByFamily, results: Path, out: Path) -> Json:
     """Return the table for the page's script: row count, folder of the runs, and columns.
 
     Each column has a name, label, kind, whether it is shown at first, and values. The folder is relative to `out`, so
     that both can be copied together.
     """
-    frame = tables.drop_empty_columns(tables.runs_table(runs, searches))
+    frame = tables.drop_empty_columns(tables.runs_table(runs, studies_by_family))
     by_id = {run.id: run for run in runs}
     # In the order of the frame, which is sorted: columns are joined by position.
     ordered_runs = [by_id[run] for run in frame["run"]] if len(frame) else []
@@ -112,7 +112,7 @@ def _log_path(run: Run) -> str | None:
     return attempt.log_path.relative_to(run.dir.path).as_posix()
 
 
-def best_rows(runs: Sequence[Run], searches: StudiesByFamily, limit: int) -> list[Mapping[str, str]]:
+def best_rows(runs: Sequence[Run], studies_by_family: StudiesByFamily, limit: int) -> list[Mapping[str, str]]:
     """Return the best runs as texts, about as many of each family, `limit` in all."""
     families = runs_by_family(runs)
     best: list[Run] = []
@@ -121,5 +121,5 @@ def best_rows(runs: Sequence[Run], searches: StudiesByFamily, limit: int) -> lis
     for members in families.values():
         metric = task_kind(members[0].spec.task).metric
         best += sorted(members, key=lambda run: metric.sort_key(run.score))[:share]
-    records = tables.drop_empty_columns(tables.runs_table(best[:limit], searches)).to_dict("records")
+    records = tables.drop_empty_columns(tables.runs_table(best[:limit], studies_by_family)).to_dict("records")
     return [{str(name): run_cell(str(name), value) for name, value in record.items()} for record in records]

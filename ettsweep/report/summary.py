@@ -21,11 +21,13 @@ CARD_LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits"
 """Lines of a card, top to bottom; those that no strategy has are left out."""
 
 
-def comparison_answer(comparison: StrategyComparison, searches: StudiesByFamily, notes: Mapping[str, str]) -> Row:
+def comparison_answer(
+    comparison: StrategyComparison, studies_by_family: StudiesByFamily, notes: Mapping[str, str]
+) -> Row:
     """Return the answer of a comparison: the best optimum, and a card per strategy; `notes` are by sweep name."""
     families, metric = comparison.families, comparison.metric
     finished = sum_spikes(run for family in families for run in family.runs)
-    lines = [_card_lines(family, searches) for family in families]
+    lines = [_card_lines(family, studies_by_family) for family in families]
     line_names = [name for name in CARD_LINES if any(name in card_lines for card_lines in lines)]
     cards = [
         {
@@ -77,7 +79,7 @@ def line_label(name: str, verdict: Verdict) -> str:
     return labels[name]
 
 
-def _card_lines(family: JudgedFamily, searches: StudiesByFamily) -> dict[str, tuple[str, str]]:
+def _card_lines(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dict[str, tuple[str, str]]:
     """Return the lines of a card by name: the value, and small text beside it."""
     verdict, metric = family.verdict, family.verdict.study.metric.name
     card_lines: dict[str, tuple[str, str]] = {}
@@ -103,7 +105,7 @@ def _card_lines(family: JudgedFamily, searches: StudiesByFamily) -> dict[str, tu
     elif not bound and verdict.lead_over_neighbours is not None:
         difference = verdict_text.difference_row(verdict.lead_over_neighbours, verdict)
         card_lines["behind"] = (difference["text"], difference["relative"] or "")
-    return card_lines | _other_metric_lines(family) | _cost_line(family, searches)
+    return card_lines | _other_metric_lines(family) | _cost_line(family, studies_by_family)
 
 
 def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
@@ -116,8 +118,8 @@ def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     return card_lines
 
 
-def _cost_line(family: JudgedFamily, searches: StudiesByFamily) -> dict[str, tuple[str, str]]:
-    cost = cost_of("", family.runs, searches)
+def _cost_line(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dict[str, tuple[str, str]]:
+    cost = cost_of("", family.runs, studies_by_family)
     if not cost.runs:
         return {}
     hours = f"{formats.three_digits(cost.hours)} device hours" if cost.device_s else ""

@@ -88,7 +88,7 @@ def strategy_label(strategy: StrategySpec) -> str:
     return strategy_name(strategy.s) + suffix
 
 
-def runs_table(runs: Sequence[Run], searches: StudiesByFamily | None = None) -> pd.DataFrame:
+def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = None) -> pd.DataFrame:
     """Return one row per run, with the names of the sweeps that it belongs to.
 
     Results are missing where a run is unfinished or diverged.
@@ -110,7 +110,7 @@ def runs_table(runs: Sequence[Run], searches: StudiesByFamily | None = None) -> 
             (
                 *(
                     run.id,
-                    run_sweeps_text(searches or {}, family, spec),
+                    run_sweeps_text(studies_by_family or {}, family, spec),
                     family,
                     *names[family],
                     spec.optimizer.kind,
@@ -257,7 +257,7 @@ def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:
 
 
 def write_tables(
-    folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], searches: StudiesByFamily
+    folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], studies_by_family: StudiesByFamily
 ) -> list[Path]:
     """Write the tables `runs`, `points` and `optima` as CSV and Parquet, and `optima` as Markdown and LaTeX too.
 
@@ -265,7 +265,7 @@ def write_tables(
         folder: where the files go; it exists.
         runs: all runs of the report.
         verdicts: one per family of the report.
-        searches: the studies of all sweeps, also of sweeps outside of the report: they name the sweeps of each run.
+        studies_by_family: the studies of all sweeps, also of those not in the report, which name the sweeps of runs.
 
     Returns:
         The paths of the files.
@@ -274,7 +274,7 @@ def write_tables(
         StorageError: a file cannot be written.
     """
     families = judged_families(runs, verdicts)
-    table = runs_table(runs, searches)
+    table = runs_table(runs, studies_by_family)
     points, optima = points_table(table, runs, families), optima_table(families)
     known_optima = drop_empty_columns(optima)
     in_paper = [name for name in PAPER_COLUMNS if name in known_optima]

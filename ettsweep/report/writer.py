@@ -20,7 +20,7 @@ def write_report(
     out: Path,
     runs: Sequence[Run],
     verdicts: Sequence[Verdict],
-    searches: StudiesByFamily,
+    studies_by_family: StudiesByFamily,
     warn: Callable[[str], None] = lambda text: None,
     notes: Mapping[str, str] | None = None,
 ) -> list[Path]:
@@ -33,7 +33,7 @@ def write_report(
         out: the folder of the report; created if missing.
         runs: all runs of the report.
         verdicts: one per family that was requested.
-        searches: the studies of all sweeps, by family.
+        studies_by_family: the studies of all sweeps, by family.
         warn: called with a line for each run whose metrics cannot be used; the page lists them too.
         notes: notes of users on sweeps, by name of the sweep.
 
@@ -43,14 +43,14 @@ def write_report(
     for folder in (out, out / "tables", out / "figures"):
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-    paths = tables.write_tables(out / "tables", runs, verdicts, searches)
+    paths = tables.write_tables(out / "tables", runs, verdicts, studies_by_family)
     comparisons, histories = strategy_comparisons(judged_families(runs, verdicts)), RunHistories(warn)
     drawing, figures = FigureBuilder(histories, rows_per_run(len(runs))), dict[tuple[Key, str], Figure]()
     for comparison in comparisons:
         for key, figure in drawing.build(comparison):
             paths += figure.save(out / "figures")
             figures[key, figure.kind] = figure
-    html = page.render(results, out, comparisons, figures, runs, searches, histories.corrupt, notes)
+    html = page.render(results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes)
     # The page last: it never links to figures that are not there yet.
     write_atomic(out / "report.html", html)
     paths.insert(0, out / "report.html")

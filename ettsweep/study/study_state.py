@@ -18,7 +18,7 @@ REACH = 8
 """Lattice steps that a climb may go beyond the requested ranges. Without an end it may climb forever: the score of very
 short runs, say, keeps improving along wd, which has no effect yet."""
 
-URGENCY = (
+FARTHEST_FROM_DONE = (
     State.FAILED,
     State.CANCELLED,
     State.HELD,
@@ -34,8 +34,8 @@ URGENCY = (
 CONCLUDED = "concluded"
 """Placeholder verdict: nothing is missing, so the rule decides."""
 
-# Slices of `URGENCY`: a state that is added there may move their ends.
-STUCK, PENDING = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
+# Slices of `FARTHEST_FROM_DONE`: a state that is added there may move their ends.
+STUCK, PENDING = frozenset(FARTHEST_FROM_DONE[:4]), frozenset(FARTHEST_FROM_DONE[4:-1])
 """States that need a person, and states that end by themselves. Pruned is neither: such a run resumes when needed."""
 
 
@@ -255,7 +255,7 @@ class StudyState(ABC):
         """Return the state of a point's run that is farthest from done; None if all are finished."""
         runs = self._runs.get(point, {})
         states = {runs[seed].state if seed in runs else State.MISSING for seed in seeds}
-        return next((state for state in URGENCY if state in states), None)
+        return next((state for state in FARTHEST_FROM_DONE if state in states), None)
 
     def _is_requested(self, point: Point) -> bool:
         """`True` if a grid or a sampler requested a point, or an earlier round ran it."""

@@ -49,8 +49,8 @@ class Suggester:
     trials: int
     starts: Mapping[StudyKey, StartPoint] = field(default_factory=dict)
     exhausted: set[StudyKey] = field(default_factory=set)
-    reload: Callable[[Sequence[Study]], Sequence[Study]] = lambda searches: searches
-    save: Callable[[str, Sequence[Suggestion]], None] = lambda sweep, proposals: None
+    reload: Callable[[Sequence[Study]], Sequence[Study]] = lambda studies: studies
+    save: Callable[[str, Sequence[Suggestion]], None] = lambda sweep, suggestions: None
     notify: Callable[[str], None] = lambda text: None
     budget_exhausted: bool = False
 

@@ -112,7 +112,7 @@ def shades(lattice_cells: LatticeCells) -> Mapping[Point, float]:
     }
     if not scores:
         return {}
-    # rank is lower for better scores, whether the metric is a loss or an accuracy.
+    # Sort keys are lower for better scores, whether the metric is a loss or an accuracy.
     ranked = sorted(scores.values())
     best, median = ranked[0], ranked[len(ranked) // 2]
     width = min(ranked[-1], best + SHADE_REACH * (median - best)) - best

@@ -129,9 +129,11 @@ class Watcher:
 
     def runs_of(self, sweep: str) -> list[Run]:
         """Return the selected runs that belong to a sweep."""
-        searches = self._sweep_store.studies_by_family
+        studies_by_family = self._sweep_store.studies_by_family
         # The application's thread calls this while the poller's thread may change the dict: iterate over a copy.
-        return [run for run in list(self._selected.values()) if sweep in run_sweeps(searches, run.family, run.spec)]
+        return [
+            run for run in list(self._selected.values()) if sweep in run_sweeps(studies_by_family, run.family, run.spec)
+        ]
 
     def view(self) -> ViewModel:
         """Return the view without reading anything."""

@@ -21,7 +21,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.worker.devices import join_job_group, join_leader_group, prepare_device
 from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.slurm_job import SlurmJob
-from ettsweep.worker.worker import Worker, write_message
+from ettsweep.worker.worker import Worker, write_worker_report
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     lock = lock_slot(slot, submission.results, wait=False)
     if lock is None:  # announce it, so that commands can tell what this worker waits for
-        write_message(submission, slot.name, leaving=False, waits=lock_paths(slot))
+        write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot))
         lock = lock_slot(slot, submission.results)  # waits in the kernel, without torch
     assert lock is not None
     try:
@@ -118,9 +118,9 @@ def run_task(folder: Path) -> int:
         device, _ = prepare_device(slot)
         group = join_job_group(device, submission.name)
         if not group.is_leader:
-            write_message(submission, slot.name, job, leaving=False)
+            write_worker_report(submission, slot.name, job, leaving=False)
             _train_for_leader(group, device, stop_source)
-            write_message(submission, slot.name, job, leaving=True)
+            write_worker_report(submission, slot.name, job, leaving=True)
             group.leave()
             return 0
     worker = Worker(submission, slot, submission.run_dirs(submission.task_runs(job.index)), stop_source, job, group)

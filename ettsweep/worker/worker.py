@@ -59,7 +59,7 @@ NO_COMPANIONS = "trains alone: no waiting run has the same recipe (and, if data 
 """Log line of a run whose pack has free places but no run to fill them."""
 
 
-def write_message(
+def write_worker_report(
     submission: Submission,
     worker: str,
     job: SlurmJob | None = None,
@@ -87,7 +87,7 @@ def write_message(
         status["waits"] = list(map(str, waits))
     if job:
         status |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
-    write_atomic(submission.message_path(worker), dumps(status))
+    write_atomic(submission.report_path(worker), dumps(status))
 
 
 @dataclass
@@ -114,10 +114,10 @@ class Worker:
         self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
         self._claimed = False
         # Counts this start as idle until a run has made a step.
-        self._idle_lives = 1 + int(self.submission.worker_message(self.slot.name).get("idle_lives") or 0)
+        self._idle_lives = 1 + int(self.submission.worker_report(self.slot.name).get("idle_lives") or 0)
 
-    def _write_message(self, *, leaving: bool, saved: bool = False) -> None:
-        write_message(
+    def _write_report(self, *, leaving: bool, saved: bool = False) -> None:
+        write_worker_report(
             self.submission,
             self.slot.name,
             self.job,
@@ -133,7 +133,7 @@ class Worker:
 
     def serve(self) -> None:
         """Train until no run is left or a signal arrives; repeat the list, since runs of dead workers become free."""
-        self._write_message(leaving=False)
+        self._write_report(leaving=False)
         while True:
             if self.has_work():
                 self._train_all()
@@ -142,10 +142,10 @@ class Worker:
             self._wait_for_unknown_owners()
             # Announce leaving before the last check. In the other order, a run that becomes free in between, while this
             # worker still counts as present, would be left to nobody.
-            self._write_message(leaving=True)
+            self._write_report(leaving=True)
             if self.stop_source.stop_reason or not self.has_work():
                 return
-            self._write_message(leaving=False)
+            self._write_report(leaving=False)
 
     def _wait_for_unknown_owners(self) -> None:
         """Wait, in a job, until heartbeats tell of every owner whether it is alive or dead."""
@@ -193,7 +193,7 @@ class Worker:
                 if not self._claimed:
                     self._claimed = True
                     with contextlib.suppress(StorageError):  # a full disk costs the report, not the run
-                        self._write_message(leaving=False)
+                        self._write_report(leaving=False)
                 torch.set_num_threads(self.slot.threads)  # the previous run may have used fewer
                 queue = self._pack_queue(run, remaining, profile, device)
                 attempts = [first, *self._claim_up_to(queue, claim_info, queue.size - 1)]
@@ -308,7 +308,7 @@ class Worker:
     def _wait_for_other_workers(self) -> None:
         """Wait until all workers of this job have saved, since a requeue kills those that have not."""
         assert self.job is not None
-        self._write_message(leaving=False, saved=True)
+        self._write_report(leaving=False, saved=True)
         until_s = time.monotonic() + self.submission.profile["warn_s"] / 2
         while time.monotonic() < until_s and not self.submission.all_saved(self.job.index, self.job.restart):
             time.sleep(POLL_S)

@@ -934,15 +934,15 @@ def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, m
 
 
 @pytest.mark.parametrize(
-    ("name", "request"), [("squeue", lambda: slurm.queue(["0"])), ("sacct", lambda: slurm.history(["7"]))]
+    ("name", "query"), [("squeue", lambda: slurm.queue(["0"])), ("sacct", lambda: slurm.history(["7"]))]
 )
-def test_a_command_that_fails_is_no_answer(answers: Any, name: str, request: Callable[[], object]) -> None:
+def test_a_command_that_fails_is_no_answer(answers: Any, name: str, query: Callable[[], object]) -> None:
     answers(name, "7_0|A|COMPLETED|None|n1|N/A|0|\n", f"{name}: error: it is too late\n", 1)
     with pytest.raises(SlurmUnavailableError, match=f"^{name}: it is too late$"):
-        request()
+        query()
     answers(name, code=3)
     with pytest.raises(SlurmUnavailableError, match=f"^{name}: exit code 3$"):
-        request()
+        query()
 
 
 @pytest.mark.parametrize(
@@ -972,7 +972,7 @@ def test_a_command_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("program", "request", "names"),
+    ("program", "query", "names"),
     [
         (
             "squeue",
@@ -988,7 +988,7 @@ def test_what_a_user_likes_commands_to_do_has_no_effect(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     program: str,
-    request: Callable[[], object],
+    query: Callable[[], object],
     names: tuple[str, ...],
 ) -> None:
     names = (*names, "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
@@ -997,7 +997,7 @@ def test_what_a_user_likes_commands_to_do_has_no_effect(
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     observed = tmp_path / "seen"
     answers(program, first=f"env > {observed}")
-    request()
+    query()
     environment = {line.partition("=")[0] for line in observed.read_text().splitlines()}
     assert environment & {*names, "SLURM_CONF"} == {"SLURM_CONF"}
 

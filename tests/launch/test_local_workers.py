@@ -40,7 +40,7 @@ def test_what_goes_wrong_is_told_and_the_others_go_on(vacancy: VacantSlot, monke
 
 
 def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(vacancy: VacantSlot) -> None:
-    path = vacancy.submission.message_path("cpu-0")
+    path = vacancy.submission.report_path("cpu-0")
     dumps_result = dumps({"process": process_identity().to_json(), "claimed": True})
     path.write_text(dumps_result)
     assert respawn_worker(vacancy) is False
@@ -52,7 +52,7 @@ def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, mon
     def refuse(*_: Any) -> Any:
         raise OSError(11, "Resource temporarily unavailable")
 
-    path = vacancy.submission.message_path("cpu-0")
+    path = vacancy.submission.report_path("cpu-0")
     path.write_text("{}")
     monkeypatch.setattr(local_workers, "SlotExecutor", refuse)
     with pytest.raises(LaunchError, match="Resource temporarily unavailable"):

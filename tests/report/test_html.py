@@ -61,7 +61,7 @@ def page_of(
         values,
         figures(sample, title),
         sample.runs,
-        sample.searches,
+        sample.studies_by_family,
         corrupt or {},
         notes=notes,
     )

@@ -45,7 +45,7 @@ def page_of(sample: Made, out: Path, **changes: Any) -> Path:
     comparisons, figures = drawn(sample)
     told = {"comparisons": comparisons, "figures": figures, "runs": sample.runs, "corrupt": {}} | changes
     page = out / "report.html"
-    page.write_text(render(sample.results, out, **told, searches=sample.searches))
+    page.write_text(render(sample.results, out, **told, studies_by_family=sample.studies_by_family))
     return page
 
 

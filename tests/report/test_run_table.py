@@ -15,7 +15,7 @@ def values(column: dict[str, Any]) -> list[Any]:
 
 
 def test_all_runs_are_there_with_what_is_known_of_them(sample: Made) -> None:
-    table = page_table(sample.runs, sample.searches, sample.results, sample.results / "report")
+    table = page_table(sample.runs, sample.studies_by_family, sample.results, sample.results / "report")
     columns = {column["name"]: column for column in table["columns"]}
     assert table["rows"] == len(sample.runs)
     assert all(len(values(column)) == len(sample.runs) for column in columns.values())
@@ -40,7 +40,7 @@ def test_scores_keep_all_their_digits(tmp_path: Path) -> None:
     for seed in (0, 1):
         finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.1 + seed * 1e-9)
     text = read(tmp_path, [search(base)])
-    table = page_table(text.runs, text.searches, tmp_path, tmp_path / "report")
+    table = page_table(text.runs, text.studies_by_family, tmp_path, tmp_path / "report")
     scores = next(values(column) for column in table["columns"] if column["name"] == "best_loss")
     assert scores == [0.1, 0.1 + 1e-9]
 

@@ -163,7 +163,7 @@ def test_points_and_optima_go_by_the_seeds_that_count(noisy: Made) -> None:
 
 
 def test_latex_of_optima_has_what_belongs_into_a_paper(sample: Made, tmp_path: Path) -> None:
-    tables.write_tables(tmp_path, sample.runs, sample.verdicts, sample.searches)
+    tables.write_tables(tmp_path, sample.runs, sample.verdicts, sample.studies_by_family)
     header = (tmp_path / "optima.tex").read_text().split("\\midrule")[0]
     assert "sweep & model & strategy & optimizer & verdict & lr & wd & bound & confidence & metric" in header
     assert not [name for name in ("family", "noise", "p\\_best", "steps", "loss\\_spikes") if name in header]
@@ -197,7 +197,7 @@ def test_mean_is_unknown_where_a_score_is() -> None:
 def test_files_round_trip(sample: Made, tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
-    paths = tables.write_tables(folder, sample.runs, sample.verdicts, sample.searches)
+    paths = tables.write_tables(folder, sample.runs, sample.verdicts, sample.studies_by_family)
     frames = {f"{name}.{suffix}" for name in ("runs", "points", "optima") for suffix in ("csv", "parquet")}
     assert {p.name for p in paths} == frames | {"optima.md", "optima.tex"}
     assert {p.name for p in folder.iterdir()} == {p.name for p in paths}, "no temporary files are left"
@@ -244,5 +244,5 @@ def test_ten_thousand_runs_take_seconds(sample: Made, tmp_path: Path) -> None:
         replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(islice_result)
     ]
     start = time.process_time()
-    tables.write_tables(tmp_path, runs, sample.verdicts, sample.searches)
+    tables.write_tables(tmp_path, runs, sample.verdicts, sample.studies_by_family)
     assert time.process_time() - start < 6.0, "about 2 s on an idle core"

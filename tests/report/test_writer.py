@@ -35,7 +35,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report"
     before = {p: p.stat().st_mtime_ns for p in sample.results.rglob("*")}
-    paths = write_report(sample.results, out, sample.runs, sample.verdicts, sample.searches)
+    paths = write_report(sample.results, out, sample.runs, sample.verdicts, sample.studies_by_family)
     assert {p: p.stat().st_mtime_ns for p in sample.results.rglob("*")} == before, "results are only read"
     assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file() and p.name != manifest.MANIFEST_NAME)
     assert paths[0] == out / "report.html"
@@ -58,7 +58,7 @@ def test_what_was_searched_has_its_course_on_the_page(tmp_path: Path) -> None:
     for ended_s, steps in enumerate([(0, 0), (2, 2)]):
         finish_at(tmp_path, searched_result, steps, 0.1 + ended_s, ended_s=ended_s)
     text = read(tmp_path, [searched_result])
-    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.searches)
+    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.studies_by_family)
     assert "vit-digits-ntk-course.png" in {path.name for path in paths}
     page = paths[0].read_text()
     assert page.count('data-figure="vit-digits-ntk-course"') == 1
@@ -70,7 +70,7 @@ def test_runs_that_have_recorded_nothing_yet_are_a_report(tmp_path: Path) -> Non
     base = digits_spec(None)
     RunDir.create(tmp_path, base)
     text = read(tmp_path, [search(base, seeds=(0,))])
-    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.searches)
+    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.studies_by_family)
     assert [path.name for path in paths if path.parent.name == "figures"] == ["vit-digits-standard-map.png"]
 
 
@@ -84,7 +84,7 @@ def test_corrupt_histories_are_skipped_and_listed(tmp_path: Path) -> None:
     broken = text.runs[0]
     broken.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
     collected: list[str] = []
-    write_report(results, tmp_path / "report", text.runs, text.verdicts, text.searches, collected.append)
+    write_report(results, tmp_path / "report", text.runs, text.verdicts, text.studies_by_family, collected.append)
     (line,) = collected
     assert str(broken.dir.metrics_path) in line
     assert f"`ettsweep retry {broken.id}`" in line
@@ -105,7 +105,7 @@ def test_histories_are_read_once_each(sample: Made, tmp_path: Path, monkeypatch:
         return history(self)
 
     monkeypatch.setattr(RunDir, "history", counted)
-    write_report(sample.results, tmp_path, sample.runs, sample.verdicts, sample.searches)
+    write_report(sample.results, tmp_path, sample.runs, sample.verdicts, sample.studies_by_family)
     assert requested == dict.fromkeys((run.id for run in sample.runs if run.state.finished), 1)
 
 
@@ -114,7 +114,7 @@ def test_what_has_no_score_is_not_drawn_and_the_page_says_why(tmp_path: Path) ->
     finish(tmp_path, base, 0.1, diverged=True)
     single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, grid_points=(Point(base.lr, base.wd),))
     text = read(tmp_path, [single])
-    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.searches)
+    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.studies_by_family)
     assert [path for path in paths if path.parent.name == "figures"] == []
     page = paths[0].read_text()
     assert "No axis was searched: both are fixed; of 1 finished run, 1 diverged.</p>" in page
@@ -125,14 +125,14 @@ def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(sample: Made, tmp
     out, figures, outside = tmp_path / "report", tmp_path / "report" / "figures", tmp_path / "other" / "drawn.png"
     outside.parent.mkdir()
     outside.write_bytes(b"drawn")
-    first = write_report(sample.results, out, sample.runs, sample.verdicts, sample.searches)
+    first = write_report(sample.results, out, sample.runs, sample.verdicts, sample.studies_by_family)
     (figures / "mine-map.png").write_bytes(b"drawn")
     (figures / "vit-digits-ntk-map.png").write_bytes(b"drawn over")
     data = json.loads((out / manifest.MANIFEST_NAME).read_text())
     strange = dict.fromkeys(("../other/drawn.png", str(outside), "figures/../../other/drawn.png", "figures/.."))
     data |= dict.fromkeys(strange, sha256_of(outside))
     (out / manifest.MANIFEST_NAME).write_text(json.dumps(data))
-    second = write_report(sample.results, out, sample.runs, [sample.verdict("standard")], sample.searches)
+    second = write_report(sample.results, out, sample.runs, [sample.verdict("standard")], sample.studies_by_family)
     assert outside.exists()
     left = {path for path in out.rglob("*") if path.is_file()} - {out / manifest.MANIFEST_NAME}
     assert left == {*second, figures / "mine-map.png", figures / "vit-digits-ntk-map.png"}
@@ -166,7 +166,7 @@ def test_no_runs_make_a_report(tmp_path: Path) -> None:
 def test_unwritable_folder_is_a_storage_error(sample: Made, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
-        write_report(sample.results, tmp_path / "file", sample.runs, sample.verdicts, sample.searches)
+        write_report(sample.results, tmp_path / "file", sample.runs, sample.verdicts, sample.studies_by_family)
 
 
 @pytest.mark.parametrize("hostile", ['../$x^{"<b>', "</script><img src=x>"])
@@ -174,7 +174,7 @@ def test_names_that_no_registry_knows_are_drawn(sample: Made, tmp_path: Path, ho
     strange = [replace(v, study=replace(v.study)) for v in sample.verdicts[2:]]
     for verdict in strange:
         vars(verdict.study).update(strategy=hostile, model="..")
-    paths = write_report(sample.results, tmp_path / "r", sample.runs, strange, sample.searches)
+    paths = write_report(sample.results, tmp_path / "r", sample.runs, strange, sample.studies_by_family)
     assert all(path.resolve().is_relative_to((tmp_path / "r").resolve()) for path in paths)
     assert any(path.suffix == ".svg" for path in paths)
     assert "<img src=x>" not in paths[0].read_text()

@@ -143,7 +143,7 @@ class Made:
     verdicts: list[Verdict]
 
     @property
-    def searches(self) -> dict[str, list[Study]]:
+    def studies_by_family(self) -> dict[str, list[Study]]:
         return group_by_family(verdict.study for verdict in self.verdicts)
 
     def verdict(self, strategy: str) -> Verdict:

@@ -369,7 +369,7 @@ def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
     ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at("torch", "step")))
     hold.wait(rank=1)
     idle = only_submission(results)
-    wait_for(lambda: hold.is_at(rank=0) or idle.worker_message("0-0").get("leaving"), "the other, or that it has left")
+    wait_for(lambda: hold.is_at(rank=0) or idle.worker_report("0-0").get("leaving"), "the other, or that it has left")
     job = f"{array(results)}_0"
     cluster.run("scancel", "--signal=USR2", job)
     wait_until_done(results)
@@ -419,7 +419,7 @@ def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_w
     first, second = by_task(results)
     rows = status(results)
     assert [rows[run.id]["state"] for run in (first, second)] == ["running", "queued"]
-    workers = [only_submission(results).worker_message(f"0-{rank}")["process"] for rank in (0, 1)]
+    workers = [only_submission(results).worker_report(f"0-{rank}")["process"] for rank in (0, 1)]
     assert first.attempt(1).claim()["process"] == workers[0]
     assert workers[1]["pid"] != workers[0]["pid"]
     cluster.run("scancel", "--signal=USR2", job)

@@ -28,7 +28,7 @@ def main() -> None:
     """Write page.png and watch.svg into docs/."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="the results of `make demo`")
-    page(parser.parse_args().results / "report" / "report.html", DOCS / "page.png")
+    page(parser.parse_args().results.resolve() / "report" / "report.html", DOCS / "page.png")
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([ETTSWEEP, "grid", "--model", "vit-digits", "--follow"], check=True, cwd=folder)
         race = subprocess.Popen([ETTSWEEP, "verify-optimum", "--follow", "--max-runs", "60"], cwd=folder)

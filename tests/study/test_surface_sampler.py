@@ -21,7 +21,7 @@ MARGIN = 0.02
 
 
 SEVERAL: dict[str, tuple[LatticePosition, ...]] = {
-    "named": ((0, 0), (1, 1), (-2, 0), (2, -2), (0, 3)),
+    "selected": ((0, 0), (1, 1), (-2, 0), (2, -2), (0, 3)),
     "diverged": ((1, 1),),
     "awaited": ((0, 3),),
 }

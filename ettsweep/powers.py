@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import lru_cache
 
 POWER_COLUMNS = {"lr", "wd", "effective_lr"}
 """Columns of tables whose values are searched in steps of powers of two."""
@@ -36,6 +37,8 @@ def shortest_decimal(value: float) -> str:
     return f"{mantissa}e{int(exponent)}" if exponent_mark else mantissa
 
 
+# Cached: a table of 10,000 runs has a few dozen values of lr and wd, and each takes a search for its digits.
+@lru_cache(maxsize=4096)
 def power_and_decimal(value: float) -> str:
     """Return an lr or wd for tables: `2^-6 (0.015625)`, or a decimal alone if it is no power of two."""
     text, decimal = format_power(value), shortest_decimal(value)

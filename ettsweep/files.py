@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ettsweep.errors import CorruptError, StorageError
+from ettsweep.errors import CorruptError, InputError, StorageError
 
 Json = dict[str, Any]
 
@@ -97,6 +97,25 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def expand_home(path: str) -> str:
+    """Return a path with a leading `~` or `~user` replaced by that home folder, as a shell would.
+
+    A shell leaves it alone in `--results=~/x`, in environment variables and in files.
+
+    Raises:
+        InputError: there is no such user, or no home folder is known.
+    """
+    first, slash, rest = path.partition("/")
+    if not first.startswith("~"):
+        return path
+    # An empty HOME would stand for the root folder.
+    home = first if first == "~" and os.environ.get("HOME") == "" else os.path.expanduser(first)  # noqa: PTH111 (a text)
+    if home == first:
+        problem = "no home folder is known (HOME is not set)" if first == "~" else f"there is no user {first[1:]}"
+        raise InputError(f"{path}: {problem}; give the whole path, or ./{path} for a name that begins with ~")
+    return home + slash + rest
 
 
 def cache_folder() -> Path:

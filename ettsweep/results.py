@@ -11,6 +11,7 @@ import pandas as pd
 
 from ettsweep.console import format_count
 from ettsweep.errors import InputError, unknown_name
+from ettsweep.files import expand_home
 from ettsweep.launch.follow import read_run_index
 from ettsweep.report import family_charts
 from ettsweep.report.families import JudgedFamily, judged_families, strategy_comparisons, with_verdict_runs
@@ -37,7 +38,7 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
         InputError: the folder does not exist, is not a results folder, or has no such sweep.
         CorruptError: a sweep given by name cannot be read.
     """
-    folder = Path(folder)
+    folder = Path(expand_home(str(folder)))
     _check_folder(folder)
     store, run_index = load_sweep_store(folder), read_run_index(folder)
     chosen = store.select(sweeps)

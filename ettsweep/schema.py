@@ -9,6 +9,7 @@ from pkgutil import resolve_name
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,6 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticKnownError
 
 from ettsweep.errors import InputError
+from ettsweep.files import expand_home
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,17 @@ def _as_list(value: object) -> object:
 
 ListOfOne = BeforeValidator(_as_list)
 """Accept a single word or number where a list is expected."""
+
+
+def _expand_home(value: object) -> object:
+    try:
+        return expand_home(value) if isinstance(value, str) else value
+    except InputError as error:
+        raise ValueError(str(error)) from None  # pydantic reports it with the other problems
+
+
+HomeExpanded = AfterValidator(_expand_home)
+"""Expand a leading `~` or `~user` of a text that may be a path."""
 
 
 def is_whole(value: object, minimum: int) -> bool:

@@ -1,12 +1,13 @@
 """Whole files under kills, cut lines, strict JSON."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from support.claims import python
 
-from ettsweep.errors import CorruptError
-from ettsweep.files import dumps, finite, read_json, read_lines, write_atomic
+from ettsweep.errors import CorruptError, InputError
+from ettsweep.files import dumps, expand_home, finite, read_json, read_lines, write_atomic
 
 REWRITE_UNDER_KILLS = """
 import os, random, signal, sys, time
@@ -91,3 +92,22 @@ def test_reading_what_is_not_there_is_told_apart_from_damage(tmp_path: Path) -> 
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(CorruptError, match="cannot be read"):
         read_json(tmp_path / "folder.json")
+
+
+@pytest.mark.parametrize("path", ["~", "~/", "~/x y", "~root", "~root/a/~b", "./~", "a/~/b", "", "hfds/a/b", "/~"])
+def test_home_is_expanded_as_by_a_shell(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of me")
+    by_shell = subprocess.run(["bash", "-c", f"printf %s {path.replace(' ', chr(92) + ' ')}"], capture_output=True)
+    assert expand_home(path) == by_shell.stdout.decode()
+
+
+def test_home_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"^~nobody_here/x: there is no user nobody_here; .* \./~nobody_here/x "):
+        expand_home("~nobody_here/x")
+    monkeypatch.setenv("HOME", "")
+    with pytest.raises(InputError, match=r"^~/x: no home folder is known \(HOME is not set\)"):
+        expand_home("~/x")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # this user has no entry in passwd
+    with pytest.raises(InputError, match=r"^~/x: no home folder is known \(HOME is not set\)"):
+        expand_home("~/x")

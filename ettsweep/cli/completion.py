@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from ettsweep.errors import InputError
+from ettsweep.files import expand_home
 from ettsweep.shipped_files import shipped
 
 COMPLETE_VARIABLE = "_ETTSWEEP_COMPLETE"
@@ -43,12 +45,12 @@ def runs(context: typer.Context) -> list[str]:
 
 def _names(context: typer.Context, kind: str, pattern: re.Pattern[str]) -> list[str]:
     # The shell passes --results as typed: "$HOME/x" and "~/x" are not expanded yet.
-    results = Path(os.path.expandvars(context.params["results"])).expanduser()
     try:
+        results = Path(expand_home(os.path.expandvars(context.params["results"])))
         with os.scandir(results / kind) as entries:
             # Skip temporary and foreign files.
             return sorted(entry.name for entry in entries if pattern.fullmatch(entry.name) and entry.is_dir())
-    except OSError:
+    except (OSError, InputError):
         return []
 
 

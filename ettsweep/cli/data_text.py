@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from ettsweep.cli.options import Form, Yes
+from ettsweep.cli.path_options import parse_location, parse_path
 from ettsweep.cli.prompts import confirm
 from ettsweep.console import Format, print_note, print_table
 
@@ -18,15 +19,25 @@ def data_text(
         list[str],
         typer.Option(
             "--input",
+            parser=parse_location,
             metavar="FILES",
             help="Text: .txt, .jsonl (both also .gz) or .parquet files, as a file, folder or pattern; a folder of "
             "datasets.save_to_disk; or hfds/OWNER/NAME[:SPLIT]; repeatable.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to; pass it as --data to a grid.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", parser=parse_path, metavar="DIR", help="Folder to write to; pass it as --data to a grid."
+        ),
+    ],
     tokenizer: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with the files of GPT-2's or another byte-level BPE tokenizer."),
+        typer.Option(
+            parser=parse_path,
+            metavar="DIR",
+            help="Folder with the files of GPT-2's or another byte-level BPE tokenizer.",
+        ),
     ] = None,
     bpe_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Train a byte-level BPE tokenizer with N tokens instead.")

@@ -8,6 +8,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import Data, Strategies
+from ettsweep.cli.path_options import parse_path
 from ettsweep.console import format_count, print_note
 from ettsweep.errors import InputError
 from ettsweep.files import naming_option, write_atomic
@@ -27,7 +28,10 @@ def init(
         str | None, typer.Option(help="Range of lr: low:high[:step] in log2 from the centre, or fixed.")
     ] = None,
     wd_range: Annotated[str | None, typer.Option(help="Range of wd, in the same form.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; by default named after model and task.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write; by default named after model and task.", parser=parse_path, metavar="FILE"),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented grid file for a first sweep; with --data, its model and recipe fit the data set."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ettsweep.cli import completion
+from ettsweep.cli.path_options import parse_location, parse_path
 from ettsweep.cli.prompts import repeat_option
 from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
 from ettsweep.console import Format, print_note
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
 RunOrStudy = TypeVar("RunOrStudy", "Run", "Study")
 
 
-Results = Annotated[Path, typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.")]
-Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", metavar="FILE")]
+Results = Annotated[
+    Path,
+    typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.", parser=parse_path, metavar="DIR"),
+]
+Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", parser=parse_path, metavar="FILE")]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -53,6 +57,8 @@ Launch = Annotated[
     typer.Option(
         "--launch",
         help="Launch profile: a file or a name; by default the grid's, else local.",
+        parser=parse_location,
+        metavar="PROFILE",
         autocompletion=completion.profiles,
     ),
 ]
@@ -60,7 +66,10 @@ LaunchSets = Annotated[
     list[str] | None,
     typer.Option("--launch-set", help="Set a field of the launch profile; repeatable.", metavar="KEY=VALUE"),
 ]
-Data = Annotated[str | None, typer.Option("--data", help="Data set: a folder, or hfds/OWNER/NAME.")]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", help="Data set: a folder, or hfds/OWNER/NAME.", parser=parse_location, metavar="DATA"),
+]
 SweepNames = Annotated[
     list[str] | None,
     typer.Option(

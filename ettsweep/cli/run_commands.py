@@ -21,6 +21,7 @@ from ettsweep.cli.options import (
     TrainingOptions,
     Yes,
 )
+from ettsweep.cli.path_options import parse_path
 from ettsweep.cli.power_options import power_option
 from ettsweep.cli.prompts import (
     can_show_screen,
@@ -308,7 +309,8 @@ def train(
     model: Model = None,
     grid: Grid = None,
     spec_file: Annotated[
-        Path | None, typer.Option("--spec", metavar="FILE", help="Train the run described by this spec.json.")
+        Path | None,
+        typer.Option("--spec", parser=parse_path, metavar="FILE", help="Train the run described by this spec.json."),
     ] = None,
     strategy: Annotated[
         str | None,

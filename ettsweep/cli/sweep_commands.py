@@ -17,6 +17,7 @@ from ettsweep.cli.options import (
     TrainingOptions,
     VerdictOptions,
 )
+from ettsweep.cli.path_options import parse_path
 from ettsweep.cli.prompts import (
     confirm_continue,
     detach_on_interrupt,
@@ -174,11 +175,14 @@ def seeds(
 
 def report(
     *,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write to; RESULTS/report by default.", parser=parse_path, metavar="DIR"),
+    ] = None,
     family_options: FamilyOptions,
     optuna: Annotated[
         Path | None,
-        typer.Option(help="Also write an Optuna journal, for optuna-dashboard.", metavar="FILE"),
+        typer.Option(help="Also write an Optuna journal, for optuna-dashboard.", parser=parse_path, metavar="FILE"),
     ] = None,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,

@@ -8,6 +8,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
+from ettsweep.cli.path_options import parse_path
 from ettsweep.cli.power_options import power_option
 from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
@@ -98,7 +99,10 @@ def check_scaling(
         power_option("Learning rate at all widths; by default one that changes the outputs by about 0.01."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for check.json and the figure; in RESULTS by default.")
+        Path | None,
+        typer.Option(
+            parser=parse_path, metavar="DIR", help="Folder for check.json and the figure; in RESULTS by default."
+        ),
     ] = None,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,

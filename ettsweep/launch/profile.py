@@ -12,12 +12,13 @@ from pydantic import Field, model_validator
 from ettsweep.config import HIDDEN_VALUE, NAME, hide_secrets, read_yaml, source_with_overrides, split_override
 from ettsweep.console import format_count
 from ettsweep.errors import InputError, unknown_name, with_source
+from ettsweep.files import expand_home
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
 from ettsweep.launch.job_environment import Variables
 from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, Scalar, SingleLine, Switch
 from ettsweep.processes import GIB, cores, memory_bytes
 from ettsweep.runs.spec import TaskSpec
-from ettsweep.schema import NonNegative, Positive, PositiveFloat, StrictModel, is_whole, validate
+from ettsweep.schema import HomeExpanded, NonNegative, Positive, PositiveFloat, StrictModel, is_whole, validate
 from ettsweep.shipped_files import shipped
 from ettsweep.trainer.tasks.registry import task_kind
 
@@ -281,7 +282,7 @@ class SlurmProfile(Profile):
     runs_per_job: Positive = 1
     setup: Annotated[tuple[SingleLine, ...], Field(strict=False)] = ()
     environment: Variables = Field(default_factory=dict)
-    sbatch: dict[str, Scalar] = Field(default_factory=dict)
+    sbatch: dict[str, Annotated[Scalar, HomeExpanded]] = Field(default_factory=dict)
     python: SingleLine | None = None
     warn_s: Positive = 120
 
@@ -400,7 +401,7 @@ def find_profile(name: str) -> Path:
         InputError: no such profile; similar names are suggested.
     """
     if name.endswith((".yaml", ".yml")) or os.sep in name:
-        path = Path(name)
+        path = Path(expand_home(name))
         if not path.is_file():
             raise InputError(f"{path}: no such launch profile")
         return path

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ettsweep.errors import StorageError
-from ettsweep.files import dumps, loads, storage_errors
+from ettsweep.errors import StorageError, with_source
+from ettsweep.files import dumps, expand_home, loads, storage_errors
 from ettsweep.launch.profile import Slot
 from ettsweep.processes import Process, process_identity
 
@@ -23,7 +23,8 @@ SLOTS_ENV = "ETTSWEEP_SLOTS"
 def lock_dir() -> Path:
     """Return the folder of this user's slot locks on this host, which may not exist."""
     # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
-    return Path(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}")
+    with with_source(SLOTS_ENV):
+        return Path(expand_home(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}"))
 
 
 def make_lock_dir() -> Path:

@@ -24,7 +24,7 @@ from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, Slot, SlurmProfile
-from ettsweep.launch.slots import sort_free_first
+from ettsweep.launch.slots import lock_dir, sort_free_first
 from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.processes import process_identity
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
@@ -262,8 +262,8 @@ def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
     """Check that a plan could be submitted, before anything is recorded.
 
     Raises:
-        InputError: a device of the profile does not exist, a batch is smaller than `devices_per_run`, or a model does
-            not fit into memory.
+        InputError: a device of the profile or the folder of slots does not exist, a batch is smaller than
+            `devices_per_run`, or a model does not fit into memory.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     if not plan.to_launch:
@@ -273,6 +273,7 @@ def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
         raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {smallest_batch}")
     if isinstance(profile, LocalProfile):
         profile.resolve_slots()
+        lock_dir()
     check_memory([planned.spec for planned in plan.to_launch], profile)
     for script in batch_scripts(results, plan, profile):
         expected_start(script)

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, create_model, field_validator, model
 from ettsweep.config import read_yaml, source_with_overrides
 from ettsweep.errors import EttsweepError, InputError, with_source
 from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe, Seeds
-from ettsweep.schema import ListOfOne, StrictModel, expect, is_whole, keys_of, validate
+from ettsweep.schema import HomeExpanded, ListOfOne, StrictModel, expect, is_whole, keys_of, validate
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import OPTIMIZERS, factor_rule
 from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
@@ -54,7 +54,7 @@ class GridFile(StrictModel):
     mlp_factor: Literal["ignore", "include"] = "ignore"
     seeds: Annotated[Seeds, ListOfOne] = (0,)
     criterion: CriterionOptions = CriterionOptions()
-    data: str | None = None
+    data: Annotated[str | None, HomeExpanded] = None
 
     @field_validator("model", "task")
     @classmethod

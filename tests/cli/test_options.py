@@ -1,12 +1,18 @@
-from collections.abc import Callable
+import os
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import GRID, Call, keep, write_grid
+import typer
+import yaml
+from support.commandline import GRID, Call, ettsweep, keep, write_grid
 
+from ettsweep import cli
 from ettsweep.cli.options import RunOptions
 from ettsweep.errors import InputError
+from ettsweep.launch.profile import SlurmProfile, load_profile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
@@ -60,3 +66,90 @@ def test_options_that_nothing_fits_together_are_named(tmp_path: Path, call: Call
     assert err.startswith(f"ettsweep: --model {model} --strategy ntk: no study matches all of these; available: ")
     assert f"a {model} standard (" in err
     assert "b vit-n16-l1-h2-p4-i8-c1-k10 ntk (" in err
+
+
+# --- the home folder --------------------------------------------------------------------------------------------------
+
+PATHS = {"DIR", "FILE", "FILES", "PROFILE", "DATA"}
+"""Metavars of the options whose value is a path, or may be one."""
+
+
+def options() -> Iterator[tuple[str, str | None, Any]]:
+    """Yield each option and argument of each command, its metavar, and what becomes of its value `~/x`."""
+
+    def walk(command: Any, name: str) -> Iterator[tuple[str, str | None, Any]]:
+        context = command.make_context(name, [], resilient_parsing=True)
+        for option in command.params:
+            try:
+                value = option.process_value(context, ["~/x"] if option.multiple or option.nargs == -1 else "~/x")
+            except typer.BadParameter:  # a number, a choice
+                continue
+            values = list(value) if isinstance(value, list | tuple) else [value]
+            yield f"{name} {option.opts[0]}", option.metavar, *values
+        for child, subcommand in getattr(command, "commands", {}).items():
+            yield from walk(subcommand, f"{name} {child}")
+
+    yield from walk(typer.main.get_command(cli.app), "ettsweep")
+
+
+def test_home_is_expanded_in_every_option_that_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    expanded = set()
+    for option, metavar, value in options():
+        if isinstance(value, Path) or metavar in PATHS:
+            assert str(value) == "/home/me/x", option
+            expanded.add(option.rpartition(" ")[2])
+    assert expanded == {
+        *("--results", "--grid", "--launch", "--data", "--out", "--optuna", "--spec", "--input", "--tokenizer")
+    }
+
+
+def test_home_is_expanded_in_variables_grid_files_and_profiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    write_grid(home / "g.yaml")
+    (home / "launch.yaml").write_text("{kind: local, devices: cpu, slots: 1}")
+    monkeypatch.setenv("ETTSWEEP_SLOTS", "~/slots")
+    call("grid", "--grid=~/g.yaml", "--launch=~/launch.yaml", "--results=~/results", "--follow")
+    assert {path.name for path in home.iterdir()} == {"g.yaml", "launch.yaml", "slots", "results"}
+    assert [path.name for path in (home / "slots").iterdir()] == ["cpu-0.lock"]
+    monkeypatch.setenv("ETTSWEEP_RESULTS", "~/results")
+    assert "3 runs in" in call("status").err
+    assert [name for name in os.listdir() if name.startswith("~")] == []
+
+    task = {"kind": "imagenet", "train_size": 64, "val_size": 32}
+    data = {"data": "~/pictures", "task": task, "model": {**GRID["model"], "channels": 3}}
+    path = write_grid(tmp_path / "images.yaml", **data)
+    assert load_sweep_spec(path).data == str(home / "pictures")
+    monkeypatch.setenv("ETTSWEEP_IMAGENET", "~/elsewhere")
+    assert f"{home / 'pictures'}" in call("grid", "--grid", path, "--dry-run", code=None).err
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"data": None}))
+    assert f"{home / 'elsewhere'}" in call("grid", "--grid", path, "--dry-run", code=None).err
+    slurm = load_profile("slurm", ["sbatch.chdir=~/jobs"])
+    assert isinstance(slurm, SlurmProfile)
+    assert slurm.sbatch["chdir"] == str(home / "jobs")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("status --results=~nobody_here/x", "Invalid value for '--results'"),
+        ("grid --model vit-digits --launch ~nobody_here/x.yaml", "Invalid value for '--launch'"),
+        ("grid --grid bad.yaml", "ettsweep: bad.yaml: data: "),
+        ("grid --grid good.yaml --launch-set slots=1", "ettsweep: ETTSWEEP_SLOTS: "),
+    ],
+)
+def test_home_of_nobody_is_refused_before_anything_is_written(
+    command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_grid(tmp_path / "good.yaml")
+    write_grid(tmp_path / "bad.yaml", data="~nobody_here/x")
+    before = os.listdir()
+    err = ettsweep(*shlex.split(command), code=2, env={**os.environ, "ETTSWEEP_SLOTS": "~nobody_here/x"}).stderr
+    assert message in err
+    assert "there is no user nobody_here; give the whole path" in err
+    assert os.listdir() == before

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from ettsweep.errors import DataMissingError
+from ettsweep.errors import DataMissingError, with_source
+from ettsweep.files import expand_home
 
 Side = Literal["train", "val"]
 
@@ -20,12 +21,15 @@ def data_env(kind: str) -> str:
 
 def configured_data(kind: str, data: str | None) -> str | None:
     """Return the location of a task's data: `data` if given, else the environment variable; None if neither is set."""
-    return data or os.environ.get(data_env(kind)) or None
+    if data:
+        return expand_home(data)
+    with with_source(data_env(kind)):
+        return expand_home(os.environ.get(data_env(kind), "")) or None
 
 
 def resolve_data(data: str) -> str:
     """Return a value of `--data` as an absolute path; names of data sets on the hub (hfds/...) stay as they are."""
-    return data if data.startswith("hfds/") else str(Path(data).expanduser().resolve())
+    return data if data.startswith("hfds/") else str(Path(expand_home(data)).resolve())
 
 
 def pydoc_file() -> Path:

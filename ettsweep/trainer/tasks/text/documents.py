@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import IO, Any, Literal, NamedTuple
 
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, error_line, short_message
+from ettsweep.files import expand_home
 from ettsweep.trainer.tasks.text.corpus_manifest import DocumentUnit
 
 SUFFIXES: dict[str, Literal["text", "JSON lines", "parquet"]] = {
@@ -84,7 +85,7 @@ def find_sources(text: str) -> list[Source]:
     if text.startswith(HUB_PREFIX):
         name, _, split = text.removeprefix(HUB_PREFIX).partition(":")
         return _hub_sources(name, split or "train")
-    path = Path(text).expanduser()
+    path = Path(expand_home(text))
     if path.is_dir():
         return _saved_sources(text, path, "") if _is_saved_data_set(path) else _folder_sources(path)
     if path.exists():

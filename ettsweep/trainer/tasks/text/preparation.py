@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from ettsweep.console import format_count, progress
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, StoppedError, TooFewPairsError
-from ettsweep.files import sha256_of, write_atomic
+from ettsweep.files import expand_home, sha256_of, write_atomic
 from ettsweep.process_pool import Pool, open_pool
 from ettsweep.processes import cores
 from ettsweep.schema import digest
@@ -103,7 +103,7 @@ class CorpusRequest(NamedTuple):
     def absolute_inputs(self) -> tuple[str, ...]:
         """The inputs as absolute paths; names on the hub stay as they are."""
         return tuple(
-            text if text.startswith(HUB_PREFIX) else str(Path(text).expanduser().absolute()) for text in self.inputs
+            text if text.startswith(HUB_PREFIX) else str(Path(expand_home(text)).absolute()) for text in self.inputs
         )
 
     @property

@@ -175,6 +175,24 @@ def read_json(path: Path) -> Json:
     return value
 
 
+def folder_names(folder: Path) -> list[str]:
+    """Return the sorted names of what is in a folder; none if there is no such folder.
+
+    Path.glob would return none for a folder that cannot be read, too.
+
+    Raises:
+        CorruptError: it is no folder, or cannot be read.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if isinstance(error, NotADirectoryError) and not folder.exists():
+            return []  # a folder above it is a file
+        raise CorruptError(f"{folder}: cannot be read: {error.strerror}") from error
+
+
 def json_or_empty(path: Path) -> Json:
     """Read a JSON object, or return an empty one if the file is missing or unreadable."""
     try:

@@ -128,8 +128,12 @@ def note_failed_starts(results: Path, plan: Plan) -> None:
 
 def note_unsubmitted(sweep_store: SweepStore, name: str, plan: Plan) -> None:
     """Print how many runs of a sweep have no run folder yet: a command may request only a part of its sweep."""
-    planned = {p.id for p in plan.all_runs}
-    unplanned = {spec.run_id for spec in sweep_store.sweeps[name].specs()} - planned
+    sweep = sweep_store.sweeps.get(name)
+    if sweep is None:  # the runs are submitted all the same
+        problem = sweep_store.broken.get(name)
+        print_note(f"sweep {name} {f'cannot be read: {problem}' if problem else 'was renamed or deleted meanwhile'}")
+        return
+    unplanned = {spec.run_id for spec in sweep.specs()} - {p.id for p in plan.all_runs}
     missing = sum(not (runs_dir(sweep_store.results) / run).is_dir() for run in unplanned)
     if missing:
         subject = f"{format_count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -263,6 +264,14 @@ def _point_json(point: Point) -> dict[str, float]:
     return {"lr": point.lr, "wd": point.wd}
 
 
+def _modified_s(path: Path) -> float:
+    """Return when a file was modified; 0 if there is none, such as one of a sweep that was renamed meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def sweep_row(
     sweep: Sweep, sweep_store: SweepStore, run_index: RunIndex, verdicts: Sequence[Verdict]
 ) -> dict[str, Any]:
@@ -281,7 +290,7 @@ def sweep_row(
     states = [run_index.status_of(run).state for run in ids]
     seconds = sum(map(spent_device_s, runs))
     paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
-    changed_s = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
+    changed_s = max(map(_modified_s, paths), default=0.0) or None
     return {
         "sweep": sweep.name,
         "note": sweep.note,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ettsweep.files import json_or_empty, storage_errors
+from ettsweep.files import folder_names, json_or_empty, storage_errors
 from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
@@ -36,9 +36,10 @@ def find_waste(results: Path) -> list[Waste]:
     folders = {folder: try_read_submission(folder) for folder in submission_folders(results)}
     live_folders = {folder for folder, submission in folders.items() if submission and liveness.is_live(submission)}
     waste = []
-    for path in sorted(runs_dir(results).glob("*")):
+    for name in folder_names(runs_dir(results)):
+        path = runs_dir(results) / name
         # Only folders that ettsweep names so: users may keep their own beside them.
-        if path.is_dir() and is_run_id(path.name):
+        if path.is_dir() and is_run_id(name):
             waste += list(_run_waste(RunDir(path), liveness, bool(live_folders)))
     for folder, submission in folders.items():
         # An ended submission with unfinished runs is still needed to ask SLURM why its jobs ended.

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ettsweep.errors import CorruptError
-from ettsweep.files import Json, dumps, json_or_empty, read_json, write_atomic
+from ettsweep.files import Json, dumps, folder_names, json_or_empty, read_json, write_atomic
 from ettsweep.launch.slots import held_slots
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
@@ -292,8 +292,12 @@ _FOLDER_NAME = re.compile(r"([0-9]+)-[0-9a-f]{8}")
 
 
 def submission_folders(results: Path) -> list[Path]:
-    """Return the folders of all submissions, oldest first."""
-    folders = [path for path in jobs_dir(results).glob("*") if path.is_dir()]
+    """Return the folders of all submissions, oldest first.
+
+    Raises:
+        CorruptError: the folder that holds them cannot be read.
+    """
+    folders = [path for name in folder_names(jobs_dir(results)) if (path := jobs_dir(results) / name).is_dir()]
     return sorted(folders, key=lambda folder: (_submission_number(folder), folder.name))
 
 

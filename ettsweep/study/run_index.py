@@ -1,6 +1,5 @@
 """RunIndex: all runs of a results folder, with specs, states and results."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import Json, number
+from ettsweep.files import Json, folder_names, number
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Liveness, State, Status
@@ -108,14 +107,13 @@ def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
     Args:
         results: the folder.
         liveness: looks up owners and jobs; by default, only processes of this machine are known.
+
+    Raises:
+        CorruptError: the folder of runs cannot be read.
     """
     runs: dict[str, Run] = {}
     broken: dict[str, str] = {}
-    try:
-        names = sorted(os.listdir(runs_dir(results)))  # listings have no order of their own
-    except (FileNotFoundError, NotADirectoryError):
-        names = []
-    for name in names:
+    for name in folder_names(runs_dir(results)):
         if not is_run_id(name):
             continue  # not ours
         run = RunDir(runs_dir(results) / name)

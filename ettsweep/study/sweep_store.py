@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ettsweep.config import read_yaml
 from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.files import folder_names
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import validate
@@ -139,17 +140,23 @@ def with_spec(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Swee
 
 
 def load_sweep_store(results: Path) -> SweepStore:
-    """Read all sweeps of a results folder."""
-    sweep_store = SweepStore(results, {}, {})
-    for folder in sorted(sweeps_dir(results).glob("*")):
-        if not NAME.fullmatch(folder.name) or not folder.is_dir():
+    """Read all sweeps of a results folder.
+
+    Raises:
+        CorruptError: the folder of sweeps cannot be read.
+    """
+    sweep_store, names = SweepStore(results, {}, {}), folder_names(sweeps_dir(results))
+    for name in names:
+        folder = sweeps_dir(results) / name
+        if not NAME.fullmatch(name) or not folder.is_dir():
             continue
         try:
             if entries := _read_versions(folder):
                 sweep_store.sweeps[folder.name] = _checked_sweep(Sweep(folder.name, entries), folder)
         except CorruptError as error:
             sweep_store.broken[folder.name] = str(error)
-    return sweep_store
+    # A sweep that is renamed meanwhile would be missing under both names.
+    return sweep_store if folder_names(sweeps_dir(results)) == names else load_sweep_store(results)
 
 
 def _checked_sweep(sweep: Sweep, folder: Path) -> Sweep:
@@ -184,7 +191,8 @@ def _read_versions(folder: Path) -> tuple[SweepVersion, ...]:
 
 
 def _version_files(folder: Path) -> dict[int, Path]:
-    return {int(path.stem): path for path in folder.glob("*.yaml") if _NUMBER.fullmatch(path.stem)}
+    paths = [folder / name for name in folder_names(folder)]
+    return {int(path.stem): path for path in paths if path.suffix == ".yaml" and _NUMBER.fullmatch(path.stem)}
 
 
 def _read_version(path: Path) -> SweepVersion:

@@ -181,11 +181,14 @@ def mark_followed(results: Path, names: Iterable[str]) -> Iterator[None]:
     paths = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
     try:
         for path in paths:
+            if not path.parent.is_dir():
+                raise InputError(f"sweep {path.parent.name} was renamed or deleted meanwhile")
             write_atomic(path, dumps(process_identity().to_json()))
         yield
     finally:
         for path in paths:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # `clean` removes what cannot be removed now
+                path.unlink(missing_ok=True)
 
 
 def try_append(results: Path, sweep_store: SweepStore, name: str, version: SweepVersion) -> bool:

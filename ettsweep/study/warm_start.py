@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ettsweep.errors import InputError, unknown_name
+from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.powers import format_power
 from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_name, transfer_point
@@ -35,6 +35,7 @@ def find_starts(
 
     Raises:
         InputError: no such strategy or sweep, or none of its optima can be mapped to a study.
+        CorruptError: the sweep cannot be read.
     """
     if source is None:
         if unverified:
@@ -59,6 +60,8 @@ def find_starts(
         source_name = f"strategy {source}"
         names = {study.sweep for study in studies}
         verdicts = [v for name in names for v in _sweep_verdicts(sweep_store, name, run_index) if v.strategy == source]
+    elif source in sweep_store.broken:
+        raise CorruptError(sweep_store.broken[source])
     else:
         raise unknown_name("strategy or sweep", source, [*STRATEGIES, *sweep_store.sweeps])
     start_points = {}

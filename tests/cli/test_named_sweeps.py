@@ -9,6 +9,7 @@ import pty
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -16,15 +17,17 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.commandline import ETTSWEEP, GRID, Call, keep, runs_in, write_grid
+from support.commandline import ETTSWEEP, GRID, Call, ended, keep, runs_in, start, wait_for, write_grid
 from support.forks import Forks, warm_workers
 
+from ettsweep.errors import CorruptError
 from ettsweep.launch.follow import CommandContext, read_run_index, verify_rounds
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.progress import ProgressMonitor, render_progress
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import load_sweep_store
 
@@ -520,3 +523,65 @@ def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Fo
     verify_rounds_result.verification.plan(read_run_index(results))
     assert verify_rounds_result.verification.stop_reasons == [messages[-1][0]], "whoever said no is not asked again"
     assert len(runs_in(results)) == 9
+
+
+# --- what is renamed or damaged meanwhile ---------------------------------------------------------------------------
+
+
+def rename_by_hand(sweep: Path) -> None:
+    sweep.rename(sweep.with_name("other"))
+
+
+def damage(sweep: Path) -> None:
+    (sweep / "0001.yaml").write_text("version: [")
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(rename_by_hand, "sweep w8 was renamed or deleted meanwhile\n"), (damage, "sweep w8 cannot be read: ")],
+)
+def test_a_sweep_that_is_gone_when_its_command_ends_is_named(
+    results: Path, tmp_path: Path, change: Callable[[Path], None], message: str
+) -> None:
+    grid = write_grid(tmp_path / "w8.yaml")
+    command = start("grid", "--grid", grid, "--follow", "--results", results)
+    wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "a run in training")
+    change(results / "sweeps" / "w8")
+    assert message in ended(command).stderr
+    assert {run.status().state for run in runs_in(results)} == {State.DONE}
+
+
+@pytest.mark.parametrize("command", ["sweeps", "status", "verify-optimum", "report", "watch", "clean"])
+@pytest.mark.parametrize("folder", ["sweeps", "runs", "jobs"])
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    call: Call, results: Path, request_sweep: Ask, folder: str, command: str
+) -> None:
+    request_sweep("w8", falling)
+    shutil.rmtree(results / folder, ignore_errors=True)
+    (results / folder).write_text("")
+    if (folder, command) != ("sweeps", "clean"):  # which has nothing to do with sweeps
+        result = call(command, "--results", results, code=1)
+        assert result.err == f"ettsweep: {results / folder}: cannot be read: Not a directory\n"
+
+
+@pytest.mark.parametrize(
+    ("folder", "read"), [("sweeps", load_sweep_store), ("runs", read_run_index), ("jobs", submission_folders)]
+)
+def test_a_folder_that_is_closed_to_its_reader_is_not_taken_for_an_empty_one(
+    request_sweep: Ask, results: Path, folder: str, read: Callable[[Path], object]
+) -> None:
+    request_sweep("w8", falling)
+    with tempfile.TemporaryDirectory() as public:
+        Path(public).chmod(0o755)
+        shared = shutil.copytree(results, Path(public) / "results")
+        (shared / folder).mkdir(exist_ok=True)
+        (shared / folder).chmod(0)
+        reader = 65534 if os.geteuid() == 0 else os.geteuid()  # to root, nothing is closed
+        os.seteuid(reader)
+        try:
+            with pytest.raises(CorruptError, match=f"^{shared / folder}: cannot be read: Permission denied$"):
+                read(shared)
+        finally:
+            os.seteuid(os.getuid())
+            (shared / folder).chmod(0o700)

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+from ettsweep.processes import cores
+
 STEPS = """
 import sys, time, torch
 from bench.pack import DIGITS, made
@@ -43,7 +45,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--busy", type=int, default=os.cpu_count(), help="processes that compute beside")
+    parser.add_argument("--busy", type=int, default=cores(), help="processes that compute beside")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()

@@ -42,6 +42,7 @@ from bench.pack import ETTSWEEP
 from bench.waves import CLASSES, write_images
 from ettsweep import __version__
 from ettsweep.files import json_or_empty, read_json, read_lines
+from ettsweep.processes import cores
 from ettsweep.provenance import provenance
 from ettsweep.runs.spec import Precision
 from ettsweep.trainer.models import cross_entropy
@@ -78,7 +79,7 @@ def environment(folder: Path, small: bool) -> Rows:
         "device": name,
         "memory_gib": torch.cuda.get_device_properties(DEVICE).total_memory / 2**30 if on_gpu else None,
         "sheet_bf16_tflops": (peak_flops(name, "bf16") or 0.0) / 1e12 or None,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

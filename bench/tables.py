@@ -6,13 +6,15 @@ import platform
 from collections.abc import Iterable
 from typing import Any
 
+from ettsweep.processes import cores
+
 Row = dict[str, Any]
 
 
 def facts(*packages: str) -> Row:
     """Return versions of Python and some packages, and which machine they run on, with its load."""
     versions = {name: importlib.metadata.version(name) for name in packages}
-    machine = {"machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
+    machine = {"machine": platform.machine(), "cores": cores(), "load": os.getloadavg()[0]}
     return {"python": platform.python_version(), **versions, **machine}
 
 

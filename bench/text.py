@@ -24,6 +24,7 @@ import tokenizers
 import torch
 from support.texts import TOPICS, write_gpt2
 
+from ettsweep.processes import cores
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.task import BatchShare
 from ettsweep.trainer.tasks.text.corpus import TextBlocks, open_corpus
@@ -154,7 +155,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=10_000_000)
     parser.add_argument("--texts", type=int, default=6400)
     options = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
+    core_count = cores()
     collected: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -162,18 +163,18 @@ def main() -> None:
         for mb in options.mb:
             text = folder / f"{mb}.jsonl"
             write_text(text, mb * 10**6)
-            runs = [tokenised(folder, text, cores, "--tokenizer", gpt2) for _ in range(options.times)]
+            runs = [tokenised(folder, text, core_count, "--tokenizer", gpt2) for _ in range(options.times)]
             wall, cpu = (statistics.median(column) for column in list(zip(*runs, strict=True))[:2])
             peak, peak_sum = (max(column) for column in list(zip(*runs, strict=True))[2:])
             print(
-                f"{mb} MB on {cores} cores: {wall:,.0f} tokens/s; {cpu:,.0f} a second of CPU time; "
+                f"{mb} MB on {core_count} cores: {wall:,.0f} tokens/s; {cpu:,.0f} a second of CPU time; "
                 f"a process holds {peak:.0f} MiB at most, all together {peak_sum:.0f} MiB"
             )
             collected[f"{mb} MB"] = [run._asdict() for run in runs]
         manifest = read_manifest(folder / "out")
         tokens, size = manifest.train.tokens + manifest.val.tokens, manifest.train.text_bytes + manifest.val.text_bytes
         print(f"{size / tokens:.2f} bytes a token; {tokens / manifest.train.documents:.0f} tokens a document")
-        trained = tokenised(folder, folder / f"{options.mb[0]}.jsonl", cores, "--bpe-tokens", "8192")
+        trained = tokenised(folder, folder / f"{options.mb[0]}.jsonl", core_count, "--bpe-tokens", "8192")
         print(
             f"with an encoding of 8,192 tokens trained on it first: {trained.tokens_per_s:,.0f} tokens/s, "
             f"{trained.tokens_per_cpu_s:,.0f} a second of CPU time, {trained.peak_mib:.0f} MiB"
@@ -193,7 +194,7 @@ def main() -> None:
         "blocks": blocks,
         "bytes_per_token": size / tokens,
     }
-    print(json.dumps({"versions": versions, "cores": cores, "load": os.getloadavg()[0], **collected}))
+    print(json.dumps({"versions": versions, "cores": core_count, "load": os.getloadavg()[0], **collected}))
 
 
 if __name__ == "__main__":

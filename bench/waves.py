@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ettsweep.processes import cores
+
 CLASSES = 10
 
 
@@ -30,5 +32,5 @@ def write_images(root: Path, counts: dict[str, int], side: int) -> None:
     ]
     for section, label, _ in names:
         (root / section / f"n{label:02}").mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(cores()) as pool:
         list(pool.map(partial(write_image, root, side), names, chunksize=64))

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from ettsweep import cgroups
+from ettsweep.console import format_count
 from ettsweep.files import Json
 
 Life = Literal["alive", "dead", "unknown"]
@@ -91,17 +93,52 @@ def process_identity(pid: int | None = None) -> Process:
 GIB = 2**30  # bytes
 
 
+@dataclass(frozen=True)
+class CoreCount:
+    """The cores that this process may use.
+
+    Attributes:
+        machine: cores of this machine.
+        affinity: those that the process may run on.
+        quota: cores' worth of CPU time that its control groups have, such as 2.5; infinite without a quota.
+    """
+
+    machine: int
+    affinity: int
+    quota: float
+
+    @property
+    def usable(self) -> int:
+        """Number of threads that can compute without waiting for each other: a fraction of a core counts only alone."""
+        return max(1, int(min(self.affinity, self.quota)))
+
+    def __str__(self) -> str:
+        count = format_count(self.usable, "core")
+        if self.quota < self.affinity:
+            return f"{count}: cgroup quota {round(self.quota, 2)} of {self.machine}"
+        return f"{count}: affinity {self.affinity} of {self.machine}" if self.affinity < self.machine else count
+
+
+def count_cores(root: Path = cgroups.ROOT) -> CoreCount:
+    """Count the cores of this process; `root` is the folder that holds `proc` and `sys`."""
+    machine = os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
+    return CoreCount(machine, affinity, cgroups.cpu_quota(root))
+
+
 def cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return count_cores().usable
 
 
-def memory_bytes() -> int:
-    """Return the memory of this machine, or the limit of the container that this process runs in."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # ValueError: the file says `max`, no limit
-        limit = min(limit, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return limit
+def machine_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def memory_bytes(root: Path = cgroups.ROOT) -> int:
+    """Return the memory of this machine, or the limit of the container or job that this process runs in."""
+    return int(min(machine_bytes(), cgroups.memory_limit(root)))
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"schema", "config", "process_pool"},
     {"processes", "provenance"},
     {"files"},
-    {"errors", "seeding", "console", "shipped_files", "token_ids", "trainer"},
+    {"errors", "seeding", "console", "cgroups", "shipped_files", "token_ids", "trainer"},
     {"powers"},
     {""},  # ettsweep/__init__.py
 ]

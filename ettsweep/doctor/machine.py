@@ -23,7 +23,7 @@ from ettsweep.launch import slurm
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held_slots, lock_dir, lock_paths
-from ettsweep.processes import GIB
+from ettsweep.processes import GIB, count_cores, machine_bytes, memory_bytes
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
@@ -47,6 +47,7 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
     on_slurm = isinstance(loaded, SlurmProfile)
     rows = [
         run_check("python", lambda: sys.version.split()[0]),
+        run_check("machine", _describe_machine),
         run_check("torch", _describe_torch),
         row,
         *_compiler_rows(loaded),
@@ -67,6 +68,13 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         except Exception as error:  # versions and sites of SLURM print in different formats
             rows.append(DoctorCheck("cluster", "failed", f"its answers cannot be parsed: {error!r}"))
     return rows
+
+
+def _describe_machine() -> str:
+    """Return the cores and the memory that processes here can have, with what limits them."""
+    memory, machine = memory_bytes() / GIB, machine_bytes() / GIB
+    limited = f": cgroup limit of {machine:.1f}" if memory < machine else ""
+    return f"{count_cores()}; {memory:.1f} GiB of memory{limited}"
 
 
 def _describe_torch() -> str:

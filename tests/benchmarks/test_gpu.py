@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import torch
 from support.commandline import PATIENCE_S
 
 from bench import gpu, gpu_items
+from ettsweep.processes import cores
 
 CHECKOUT = Path(__file__).parents[2]
 RUN = """
@@ -64,7 +64,7 @@ def test_an_item_that_fails_says_why_one_that_hangs_ends_with_all_it_started_and
     assert measured_result["hangs"]["message"] == "took more than 9 s"
     assert not left_behind(tmp_path)
     (row,) = measured_result["environment"]["rows"]
-    assert (row["torch"], row["cores"]) == (torch.__version__, len(os.sched_getaffinity(0)))
+    assert (row["torch"], row["cores"]) == (torch.__version__, cores())
 
 
 def test_an_item_for_which_the_time_did_not_suffice_is_left_for_another_call(tmp_path: Path) -> None:

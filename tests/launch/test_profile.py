@@ -20,9 +20,10 @@ from ettsweep.launch.profile import (
     load_profile,
 )
 from ettsweep.launch.slots import lock_slot, make_lock_dir, sort_free_first, unlock
+from ettsweep.processes import cores
 from ettsweep.shipped_files import shipped
 
-CORES = len(os.sched_getaffinity(0))
+CORES = cores()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ all others go file by file, those that take longest first, so that what a file's
 """
 
 import functools
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from _pytest.mark.expression import Expression
 
+from ettsweep.processes import cores
 from support.devcluster import running_clusters
 
 WEIGHTS = {"cluster": 500, "slow": 200, "statistics": 200, "process": 100}
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return a process a core, and one for each cluster if tests on it are wanted."""
-    return len(os.sched_getaffinity(0)) + selects_clusters(config.option.markexpr) * len(running_clusters())
+    return cores() + selects_clusters(config.option.markexpr) * len(running_clusters())
 
 
 def selects_clusters(markers: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ettsweep.cgroups import free_memory
 from ettsweep.errors import DeviceMemoryError
 from ettsweep.processes import GIB
 from ettsweep.runs.spec import RunSpec
@@ -214,12 +215,9 @@ def available_bytes(device: torch.device) -> int:
         return min(free_bytes, share_bytes - torch.cuda.memory_reserved(device))
     # In a container or a SLURM job the cgroup's limit may be far below the free memory of the machine.
     free_host_bytes = _read_number(Path("/proc/meminfo"), "MemAvailable:", 1024)
-    limit = _read_number(Path("/sys/fs/cgroup/memory.max"), "", 1)
-    used = _read_number(Path("/sys/fs/cgroup/memory.current"), "", 1)
-    if limit is not None and used is not None:
-        free_host_bytes = min(free_host_bytes or limit, limit - used)
+    free_host_bytes = 8 * GIB if free_host_bytes is None else free_host_bytes
     resident = _read_number(Path("/proc/self/status"), "VmRSS:", 1024) or 0
-    return (8 * GIB if free_host_bytes is None else free_host_bytes) + resident
+    return int(min(free_host_bytes, free_memory())) + resident
 
 
 def release_memory(device: torch.device) -> None:

@@ -1,6 +1,12 @@
-"""Files that ship with the package: grids and launch profiles."""
+"""Files that ship with the package, grids and launch profiles, and the user's grid files that take precedence."""
 
+import os
+import re
 from pathlib import Path
+
+# Regular expressions instead of a YAML parser, whose import would be most of the time of a completion.
+_MODEL = re.compile(r"""^model:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
+_GRID_KEY = re.compile(r"^(recipe|centre):", re.MULTILINE)
 
 
 def shipped(folder: str) -> Path:
@@ -8,3 +14,33 @@ def shipped(folder: str) -> Path:
     package = Path(__file__).parent
     installed = package / "_data" / folder
     return installed if installed.is_dir() else package.parent / folder
+
+
+def shipped_grids() -> list[Path]:
+    """Return the shipped grid files."""
+    return sorted(shipped("grids").glob("*.yaml"))
+
+
+def own_grids() -> list[Path]:
+    """Return the user's grid files: those in ./grids, and of the YAML files in . those that look like grid files."""
+    # The current folder has YAML files of other programs too, and any of them may have a key `model`.
+    here = [path for path in sorted(Path().glob("*.yaml")) if grid_model(path) and _GRID_KEY.search(_read(path))]
+    # By their real paths: links count once, and in a checkout ./grids has the shipped files.
+    paths = {os.path.realpath(path): path for path in (*here, *sorted(Path("grids").glob("*.yaml")))}
+    for path in shipped_grids():
+        paths.pop(os.path.realpath(path), None)
+    return list(paths.values())
+
+
+def grid_model(path: Path) -> str:
+    """Return the name of a grid file's model; "" if the file describes the model in full, or cannot be read."""
+    match = _MODEL.search(_read(path))
+    return match[1] if match else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        # Not a pipe, whose reader would wait.
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    except OSError:
+        return ""

@@ -10,7 +10,7 @@ import typer
 
 from ettsweep.errors import InputError
 from ettsweep.files import expand_home
-from ettsweep.shipped_files import shipped
+from ettsweep.shipped_files import grid_model, own_grids, shipped, shipped_grids
 
 COMPLETE_VARIABLE = "_ETTSWEEP_COMPLETE"
 """Environment variable that the shell's completion script sets, with the name of the shell."""
@@ -18,9 +18,6 @@ COMPLETE_VARIABLE = "_ETTSWEEP_COMPLETE"
 _RUN_ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Names that need no quotes in a shell; all sweep names are like this."""
-
-# A regular expression instead of a YAML parser, whose import would be most of the time.
-_MODEL = re.compile(r"""^model:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
 
 
 def skip_slow_imports() -> None:
@@ -69,22 +66,13 @@ def tasks() -> list[str]:
 
 
 def grid_models() -> list[str]:
-    """Return the models with exactly one grid file, in ./grids or else among those shipped."""
+    """Return the models with exactly one grid file, of the user's or else among those shipped."""
     grids = Counter[str]()
-    for folder in (Path("grids"), shipped("grids")):
-        # Grid files in ./grids hide the shipped ones of the same model.
-        grids += Counter(model for model in map(_model_of, sorted(folder.glob("*.yaml"))) if model not in grids)
+    for paths in (own_grids(), shipped_grids()):
+        # The user's grid files hide the shipped ones of the same model.
+        grids += Counter(model for model in map(grid_model, paths) if model not in grids)
     # With several grid files for a model, --model is refused as ambiguous.
     return [model for model, count in grids.items() if model and count == 1]
-
-
-def _model_of(grid: Path) -> str:
-    """Return the name of a grid file's model; "" if the file describes the model in full, or cannot be read."""
-    try:
-        match = _MODEL.search(grid.read_text(errors="replace"))
-    except OSError:
-        return ""
-    return match[1] if match else ""
 
 
 def profiles() -> list[str]:

@@ -15,7 +15,7 @@ from ettsweep.cli.options import (
     Results,
     Sets,
 )
-from ettsweep.console import Format, print_table
+from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
 
 
@@ -42,15 +42,17 @@ def doctor(
     from ettsweep.doctor.image_check import shorten_rows
     from ettsweep.doctor.machine import examine, examine_fit, examine_saving
     from ettsweep.launch.resolve import absolute_data_path, data_path
-    from ettsweep.study.grid_file import find_grid, load_sweep_spec
+    from ettsweep.study.grid_file import find_grid, grid_note, load_sweep_spec
     from ettsweep.study.lattice import PLACEHOLDER_CENTRE
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: select one with --model NAME or --grid FILE")
-    sweep_spec, data_subject, data_paths = None, None, {}
+    sweep_spec, data_subject, data_paths, note = None, None, {}, ""
     if grid or model:
         # A check of data and memory needs no starting point: any will do.
-        sweep_spec = load_sweep_spec(grid or find_grid(str(model)), overrides=set_ or [], start=PLACEHOLDER_CENTRE)
+        path = grid or find_grid(str(model))
+        note = grid_note(path, None if grid else model)
+        sweep_spec = load_sweep_spec(path, overrides=set_ or [], start=PLACEHOLDER_CENTRE)
         # --fit by itself does not read the data set.
         data = data_path(sweep_spec) if data is None and not fit else data
     if data is not None:
@@ -66,5 +68,6 @@ def doctor(
         checks += examine_fit(sweep_spec, *profile)
     # Thousands of unreadable images fill a screen; CSV and JSON list them all.
     checks = shorten_rows(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
+    print_note(note)
     print_table([{"check": c.name, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)

@@ -38,7 +38,9 @@ class GridOptions:
     note: Annotated[str | None, typer.Option("--note", help="Note to store with the sweep.", metavar="TEXT")] = None
 
     def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":
-        """Return the sweep's name, its spec, and a note if --seeds N may have been meant as a number of seeds.
+        """Return the sweep's name, its spec, and notes for the user.
+
+        The notes say which grid file it is, and whether --seeds N may have been meant as a number of seeds.
 
         Without --grid and --model, the error has the text `missing_message`.
 
@@ -46,7 +48,7 @@ class GridOptions:
             InputError: The grid file, an option, the name or the note is not valid.
         """
         from ettsweep.config import parse_integers
-        from ettsweep.study.grid_file import choose_grid_path, load_sweep_spec, single_seed_hint
+        from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec, single_seed_hint
         from ettsweep.study.sweep_updates import check_name, check_note
 
         path = choose_grid_path(self.grid, self.model, missing_message)
@@ -56,7 +58,8 @@ class GridOptions:
         if self.note is not None:
             # Before anything is recorded.
             check_note(self.note)
-        return name, verdict_options.apply_to(sweep_spec), single_seed_hint(path, seeds)
+        notes = [grid_note(path, self.model), single_seed_hint(path, seeds)]
+        return name, verdict_options.apply_to(sweep_spec), "\n".join(filter(None, notes))
 
     def reject_with(self, option: str) -> None:
         """Check that only --strategy and --note are given beside `option`, which selects an existing sweep.

@@ -329,12 +329,12 @@ def train(
     from ettsweep.launch.resolve import resolve_run
     from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.state import State
-    from ettsweep.study.grid_file import choose_grid_path
+    from ettsweep.study.grid_file import choose_grid_path, grid_note
     from ettsweep.study.plan import make_plan
     from ettsweep.study.run_index import find_intact_run
     from ettsweep.worker.worker import train_in_foreground
 
-    launch_options = training_options.launch_options()
+    launch_options, note = training_options.launch_options(), ""
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
         conflicting = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
@@ -348,10 +348,12 @@ def train(
             grid, model, "select what to train: a run id, --model NAME, --grid FILE, or --spec FILE"
         )
         spec, launch_options = resolve_run(path, strategy, set_ or [], lr, wd, seed, launch_options)
+        note = grid_note(path, model)
     profile, data = launch_options.resolve_local(spec)
     folder, account = RunDir.create(results, spec), CostEstimator(profile)
     # force_ids: a run that failed or was cancelled is blocked otherwise.
     print_note(account.describe_estimate(make_plan([spec], read_run_index(results), force_ids={spec.run_id})))
+    print_note(note)
     finished = train_in_foreground(results, spec, profile, data)
     print_note(account.describe_cost(read_run_index(results)))
     status(run_options=RunOptions(run=[spec.run_id]), results=results)

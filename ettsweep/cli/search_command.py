@@ -86,7 +86,7 @@ def search(
     from ettsweep.study.warm_start import find_starts
 
     suggest = make_sampler(sampler)  # raises for an unknown sampler before anything is read
-    name, requested_spec, seed_note = _load_spec(grid_options, sweep, verdict_options, results)
+    name, requested_spec, notes = _load_spec(grid_options, sweep, verdict_options, results)
     # Also before anything is read or written.
     check_pruner(pruner, requested_spec.recipe.schedule)
     with suggest_free_name("--name"):
@@ -106,7 +106,7 @@ def search(
     # Creates or extends the sweep; which runs to train is decided round by round.
     _, obstacle = plan_grid(sweep_spec, context, name, grid_options.note, print_note)
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
-    print_note(seed_note)
+    print_note(notes)
     print_note(_changed_ranges(sweep_store.sweeps[name].studies if name in sweep_store.sweeps else [], target.studies))
     selection = ["--sweep", name, *repeat_option("--strategy", grid_options.strategy or [])]
     with detach_on_interrupt(selection=selection):
@@ -155,7 +155,7 @@ def _changed_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
 def _load_spec(
     grid_options: GridOptions, sweep: str | None, verdict_options: VerdictOptions, results: Path
 ) -> "tuple[str, SweepSpec, str]":
-    """Return the name of the sweep to search, its spec, and a note on --seeds or "".
+    """Return the name of the sweep to search, its spec, and the notes of `GridOptions.load_spec`.
 
     Raises:
         InputError: The sweep does not exist, options beside --sweep would change it, or both of its axes are fixed.
@@ -163,13 +163,13 @@ def _load_spec(
     from ettsweep.study.sweep_store import load_sweep_store
 
     if sweep is None:
-        name, sweep_spec, seed_note = grid_options.load_spec(
+        name, sweep_spec, notes = grid_options.load_spec(
             verdict_options, "select what to search with --model NAME, --grid FILE or --sweep NAME"
         )
     else:
         grid_options.reject_with("--sweep")
         (existing,) = load_sweep_store(results).select([sweep])
-        name, sweep_spec, seed_note = (
+        name, sweep_spec, notes = (
             sweep,
             verdict_options.apply_to(existing.latest_spec(grid_options.strategy or [])),
             "",
@@ -177,4 +177,4 @@ def _load_spec(
     if sweep_spec.lr.fixed and sweep_spec.wd.fixed:
         raise InputError("lr and wd are both fixed: there is nothing to search; set --lr-range or --wd-range")
     # In a searched sweep, the sampler chooses points: the lattice is not trained as a whole.
-    return name, sweep_spec.model_copy(update={"searched": True}), seed_note
+    return name, sweep_spec.model_copy(update={"searched": True}), notes

@@ -47,7 +47,7 @@ def grid(
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import mark_followed
 
-    name, requested_spec, seed_note = grid_options.load_spec(
+    name, requested_spec, notes = grid_options.load_spec(
         verdict_options, "select a grid with --model NAME or --grid FILE"
     )
     with suggest_free_name("--name"):
@@ -55,7 +55,7 @@ def grid(
         studies, screen = sweep_spec.studies(name), progress_console() if follow else None
         context = CommandContext(results, *load_launch(sweep_spec), dry_run, screen, name, studies, notify=print_note)
         plan, obstacle = plan_grid(sweep_spec, context, name, grid_options.note, notify=print_note)
-    print_note(seed_note)
+    print_note(notes)
     selection = ["--sweep", name]
     with (
         detach_on_interrupt(context.follows, selection=selection),

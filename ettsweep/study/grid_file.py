@@ -12,7 +12,7 @@ from ettsweep.config import read_yaml, source_with_overrides
 from ettsweep.errors import EttsweepError, InputError, with_source
 from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe, Seeds
 from ettsweep.schema import HomeExpanded, ListOfOne, StrictModel, expect, is_whole, keys_of, validate
-from ettsweep.shipped_files import shipped
+from ettsweep.shipped_files import grid_model, own_grids, shipped_grids
 from ettsweep.strategies.optimizers import OPTIMIZERS, factor_rule
 from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
@@ -209,20 +209,33 @@ def choose_grid_path(grid: Path | None, model: str | None, message: str) -> Path
 
 
 def find_grid(model: str) -> Path:
-    """Return the grid file whose `model:` is this name, from ./grids or else from the shipped ones.
+    """Return the grid file whose `model:` is this name: the user's, in . or ./grids, or else a shipped one.
 
     Raises:
         InputError: there is no such model, no such file, or several.
     """
     model_spec(model)  # an unknown name fails here, with a list of the known ones
-    for folder in (Path("grids"), shipped("grids")):
+    for candidates in (own_grids(), shipped_grids()):
         # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
-        paths = [path for path in sorted(folder.glob("*.yaml")) if read_yaml(path).get("model") == model]
+        paths = [path for path in candidates if read_yaml(path).get("model") == model]
         if len(paths) > 1:
             raise InputError(f"several grids are for {model}: {', '.join(map(str, paths))}; choose with --grid FILE")
         if paths:
             return paths[0]
     raise InputError(f"no grid file has `model: {model}`; `ettsweep init --model {model}` writes one, for --grid FILE")
+
+
+def grid_note(path: Path, model: str | None) -> str:
+    """Return a line that says which grid file is used, for people who may expect another one.
+
+    Args:
+        path: of the grid file.
+        model: name by which the file was chosen; None if it was given by its path.
+    """
+    hidden = [shipped_path for shipped_path in shipped_grids() if model and grid_model(shipped_path) == model]
+    if path in hidden:
+        return f"grid file: {path}, which ettsweep ships"
+    return f"grid file: {path}" + (f"; it takes precedence over the shipped {hidden[0].name}" if hidden else "")
 
 
 def load_sweep_spec(

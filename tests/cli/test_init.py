@@ -228,3 +228,15 @@ def test_images_that_no_glance_counts_are_taken_for_imagenet(call: Call, tmp_pat
         (tmp_path / "data" / f"{side}.tar").touch()
     recipe = load_sweep_spec(written(call, tmp_path, "--data", tmp_path / "data")).recipe
     assert recipe == load_sweep_spec(SHIPPED / "vit-b16.yaml").recipe
+
+
+@pytest.mark.parametrize(("command", "code"), [("grid", 0), ("search", 1)])
+def test_a_plan_says_that_it_takes_the_file_that_init_wrote(command: str, code: int, call: Call) -> None:
+    plan = (command, "--model", "vit-digits", "--strategy", "ntk", "--dry-run")
+    assert f"grid file: {SHIPPED / 'vit-digits.yaml'}, which ettsweep ships\n" in call(*plan, code=code).err
+    call("init", "--model", "vit-digits")
+    line = "grid file: vit-digits.yaml; it takes precedence over the shipped vit-digits.yaml\n"
+    assert line in call(*plan, code=code).err
+    short = ("--set", "schedule.total_steps=3", "--set", "schedule.warmup_steps=1", "--set", "model.width=8")
+    assert line in call("train", "--model", "vit-digits", *short).err
+    assert line in call("doctor", "--model", "vit-digits").err

@@ -1,4 +1,5 @@
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from ettsweep.config import parse_yaml
 from ettsweep.errors import InputError
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import SgdSpec
-from ettsweep.study.grid_file import find_grid, load_sweep_spec
+from ettsweep.study.grid_file import find_grid, grid_note, load_sweep_spec
 from ettsweep.study.lattice import PLACEHOLDER_CENTRE, Centre
 
 GRID = """\
@@ -566,17 +567,61 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(path: Path) -> None:
 
 
 def test_a_grid_of_ones_own_wins_over_the_shipped_one(path: Path) -> None:
-    assert find_grid("vit-digits") == shipped("grids") / "vit-digits.yaml"
     Path("grids").mkdir()
     rename_result = path.rename("grids/mine.yaml")
     assert find_grid("vit-digits") == rename_result
     assert find_grid("vit-b16") == shipped("grids") / "vit-b16.yaml"
 
 
+def test_what_init_writes_wins_over_the_shipped_grid(path: Path) -> None:
+    path.rename("vit-digits.yaml")
+    Path("compose.yaml").write_text("model: vit-b16  # of another program\nservices: [train]\n")
+    Path("broken.yaml").write_text("model: [vit-digits\n")
+    os.mkfifo("pipe.yaml")
+    assert find_grid("vit-digits") == Path("vit-digits.yaml")
+    assert find_grid("vit-b16") == shipped("grids") / "vit-b16.yaml"
+
+
+def test_one_of_ones_own_grids_in_either_folder_is_chosen_by_hand(path: Path) -> None:
+    Path("grids").mkdir()
+    Path("grids/link.yaml").symlink_to(path.absolute())
+    assert find_grid("vit-digits").samefile(path), "it is one file"
+    Path("grids/mine.yaml").write_text(path.read_text())
+    with pytest.raises(
+        InputError, match=r"^several grids are for vit-digits: .*, grids/mine\.yaml; choose with --grid"
+    ):
+        find_grid("vit-digits")
+
+
+def test_the_grids_of_a_checkout_are_the_shipped_ones_wherever_a_command_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("grids").symlink_to(shipped("grids"))
+    assert find_grid("vit-digits") == path
+    monkeypatch.chdir(shipped("grids"))
+    assert find_grid("vit-digits") == shipped("grids") / "vit-digits.yaml"
+
+
+def test_a_broken_grid_beside_is_no_reason_for_the_shipped_one(path: Path) -> None:
+    change(path, "seeds: [3, 5]", "seeds: [3, 5")
+    with pytest.raises(InputError, match=r"^g\.yaml: line "):
+        find_grid("vit-digits")
+
+
+def test_a_line_says_which_grid_is_used(path: Path) -> None:
+    assert (
+        grid_note(find_grid("vit-b16"), "vit-b16")
+        == f"grid file: {shipped('grids') / 'vit-b16.yaml'}, which ettsweep ships"
+    )
+    assert grid_note(path, None) == "grid file: g.yaml"
+    assert grid_note(path, "vit-digits") == "grid file: g.yaml; it takes precedence over the shipped vit-digits.yaml"
+    assert grid_note(path, "vit-s16") == "grid file: g.yaml", "no grid is shipped for it"
+
+
 def test_several_grids_for_a_model_are_listed(path: Path) -> None:
     Path("grids").mkdir()
-    for name in ("a", "b"):
-        Path(f"grids/{name}.yaml").write_text(path.read_text())
+    path.rename("grids/a.yaml")
+    Path("grids/b.yaml").write_text(GRID)
     with pytest.raises(InputError) as error:
         find_grid("vit-digits")
     assert str(error.value) == ("several grids are for vit-digits: grids/a.yaml, grids/b.yaml; choose with --grid FILE")

@@ -141,6 +141,20 @@ def memory_bytes(root: Path = cgroups.ROOT) -> int:
     return int(min(machine_bytes(), cgroups.memory_limit(root)))
 
 
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET")
+"""What GNU's, LLVM's and Intel's OpenMP read to bind threads to cores."""
+
+
+def unbind_threads() -> list[str]:
+    """Remove variables that would bind the threads of this process to cores; return their names.
+
+    OpenMP knows of no other process: it binds the main thread of each to the first core when torch is imported, so
+    that all workers of a machine, and the processes that load their data, would share this one. Even a single worker
+    cannot know that no other command's worker is bound there. An affinity mask, such as that of a job, stays.
+    """
+    return [name for name in BINDING_VARIABLES if os.environ.pop(name, None) is not None]
+
+
 @contextlib.contextmanager
 def signals_blocked(*signals: signal.Signals) -> Iterator[None]:
     """Block signals in the body; processes started in it inherit the block."""

@@ -87,6 +87,10 @@ def main() -> None:
     # The shell waits for an answer at each press of the tab key.
     if completion.COMPLETE_VARIABLE in os.environ:
         completion.skip_slow_imports()
+    else:
+        from ettsweep.processes import unbind_threads
+
+        unbind_threads()  # before a command imports torch and starts workers
     try:
         app()
     except SystemExit as end:

@@ -13,7 +13,7 @@ from ettsweep.config import HIDDEN_VALUE
 def _check_variables(value: object) -> object:
     """Reject invalid variables, with messages that do not contain their values."""
     if not isinstance(value, dict):
-        raise ValueError("names with their values are expected, such as {OMP_PLACES: cores}")
+        raise ValueError("names with their values are expected, such as {NCCL_SOCKET_IFNAME: ib0}")
     if problems := [problem for name, entry in value.items() if (problem := _find_problem(name, entry))]:
         raise ValueError("; ".join(problems))
     return value

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from ettsweep.errors import LaunchError, short_message
 from ettsweep.files import Json
 from ettsweep.launch.profile import AnyProfile, Slot
-from ettsweep.processes import background_thread, signals_blocked
+from ettsweep.processes import background_thread, signals_blocked, unbind_threads
 from ettsweep.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
         if "PYTORCH_ALLOC_CONF" not in os.environ:
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # micro-batches differ in size
     limit_spinning()
+    if names := unbind_threads():
+        print(f"{', '.join(names)} ignored: all workers of a machine would compute on the same cores", file=sys.stderr)
     with signals_blocked(signal.SIGINT):  # torch's import swallows KeyboardInterrupt and would go on with half of numpy
         import torch
 

@@ -642,8 +642,8 @@ def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("TOKEN=hunter2", "names with their values are expected, such as {OMP_PLACES: cores}"),
-        ("[TOKEN=hunter2]", "names with their values are expected, such as {OMP_PLACES: cores}"),
+        ("TOKEN=hunter2", "names with their values are expected, such as {NCCL_SOCKET_IFNAME: ib0}"),
+        ("[TOKEN=hunter2]", "names with their values are expected, such as {NCCL_SOCKET_IFNAME: ib0}"),
         ("{TOKEN=hunter2: 1}", "'TOKEN' is not a variable name"),
         ("{TOKEN: [hunter2]}", "TOKEN: a word or a number on one line is expected"),
         ("{TOKEN: null}", "TOKEN: a word or a number on one line is expected"),

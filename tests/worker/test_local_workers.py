@@ -39,14 +39,18 @@ from support.slots import (
 
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.local_workers import WorkerRespawner
+from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slots import held_slots as held_locks
 from ettsweep.launch.slots import make_lock_dir
 from ettsweep.launch.submissions import VacantSlot, submission_folders
+from ettsweep.launch.submit import submit
 from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.plan import make_plan
+from ettsweep.study.run_index import RunIndex
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc"),
@@ -188,6 +192,38 @@ def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_nam
     assert held_locks([lock]) == []
     os.mkfifo(with_name_result)
     assert held_locks([with_name_result]) == [], "whatever lies there, nobody waits for it"
+
+
+# --- cores ----------------------------------------------------------------------------------------------------------
+
+
+def affinities(pid: int) -> set[frozenset[int]]:
+    return {frozenset(os.sched_getaffinity(int(task.name))) for task in Path(f"/proc/{pid}/task").iterdir()}
+
+
+BOUND = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "GOMP_CPU_AFFINITY": "0-1", "KMP_AFFINITY": "compact"}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one core only")
+def test_no_thread_of_a_worker_is_bound_to_a_core(grid: Any, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in BOUND.items():
+        monkeypatch.setenv(name, value)
+    plan = make_plan(load_sweep_spec(grid(runs=2)[2]).specs(), RunIndex({}, {}))
+    submit(results, plan, LocalProfile(devices="cpu", slots=2, threads=2, checkpoint_every_steps=25))
+    first = stopped_at_checkpoint(results)
+    owners = [owner(attempt) for attempt in (first, stopped_at_checkpoint(results, but=first.run.name))]
+    assert [affinities(pid) for pid in owners] == 2 * [{frozenset(os.sched_getaffinity(0))}]
+    (folder,) = submission_folders(results)
+    logs = [path.read_text() for path in folder.glob("*_log.out")]
+    assert all(log.startswith("OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY, KMP_AFFINITY ignored: ") for log in logs)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one core only")
+def test_a_command_that_loads_torch_starts_workers_that_are_bound_to_no_core() -> None:
+    code = "from ettsweep import cli; import os, sys\ntry: cli.main()\nexcept SystemExit: import torch\n"
+    command = [sys.executable, "-c", code + "print(os.sched_getaffinity(0))", "--version"]
+    completed = subprocess.run(command, env=os.environ | BOUND, capture_output=True, text=True, check=True)
+    assert completed.stdout.splitlines()[-1] == str(os.sched_getaffinity(0))
 
 
 # --- killed and stopped ---------------------------------------------------------------------------------------------

@@ -247,6 +247,27 @@ def last_json_line(path: Path) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
+def write_counter(path: Path, count: int) -> None:
+    """Write a counter in place, to a file of constant size.
+
+    A file that is replaced shows up late on clients of a network file system, which cache the folder's listing; one
+    that stays is revalidated whenever it is opened.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        os.pwrite(descriptor, b"%20d\n" % count, 0)
+    finally:
+        os.close(descriptor)
+
+
+def read_counter(path: Path) -> str:
+    """Return the text of a counter; empty if it cannot be read."""
+    try:
+        return path.read_text()
+    except (OSError, ValueError):
+        return ""
+
+
 def finite(line: Json) -> Json:
     """Return the line with non-finite floats as null and `"nonfinite": true`: strict JSON has no NaN."""
     nonfinite = [k for k, v in line.items() if isinstance(v, float) and v - v != 0.0]

@@ -46,12 +46,23 @@ class Process:
         return asdict(self)
 
     def liveness(self) -> Life:
-        """Return whether the process lives; `unknown` on another machine or in another container, out of sight."""
-        if self.boot_id == boot_id():
-            if self.namespace and self.namespace != pid_namespace():
-                return "unknown"
-            return "alive" if start_time(self.pid) == self.start_time else "dead"
-        return "dead" if self.host == socket.gethostname() else "unknown"
+        """Return whether the process lives; `unknown` if it cannot be seen from here.
+
+        That is so on another machine, in another container, and before the last boot: several machines, such as cloned
+        images or containers called localhost, may have one name, so that it does not tell another boot of this machine
+        from another machine.
+        """
+        if self.boot_id != boot_id() or (self.namespace and self.namespace != pid_namespace()):
+            return "unknown"
+        started = start_time(self.pid)
+        if started is None and _is_hidden(self.pid):
+            return "unknown"
+        return "alive" if started == self.start_time else "dead"
+
+    @property
+    def has_name_of_this_host(self) -> bool:
+        """`True` if its machine has the name of this one, and may be this one."""
+        return self.host == socket.gethostname()
 
 
 @cache
@@ -82,6 +93,17 @@ def start_time(pid: int) -> str | None:
         return None if fields[0] in "ZX" else fields[19]
     ps = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return ps.stdout.strip() or None
+
+
+def _is_hidden(pid: int) -> bool:
+    """`True` if a process exists and only its entry in /proc is hidden, as those of other users are by `hidepid`."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False
 
 
 def process_identity(pid: int | None = None) -> Process:

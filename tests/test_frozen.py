@@ -24,6 +24,7 @@ from support.commandline import ettsweep, undisturbed
 from support.undrawn import leave_undrawn
 
 from ettsweep import cli
+from ettsweep.processes import boot_id
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 
@@ -191,7 +192,13 @@ def test_columns_of_check_scaling(call: Call) -> None:
 # --- results folders of earlier versions ----------------------------------------------------------------------------
 
 HERE = "HERE"
-"""In a claim of the archive: this machine before it was last started, so that its owner is known to be dead."""
+"""In a claim of the archive: this machine, whose process has ended."""
+
+
+def claimed_here(claim: str) -> str:
+    """Return a claim in which this machine, as it is now, stands for `HERE`."""
+    here = f'"host": {json.dumps(socket.gethostname())}, "boot_id": {json.dumps(boot_id())}'
+    return claim.replace(f'"host": "{HERE}", "boot_id": "before"', here)
 
 
 @pytest.fixture(scope="module")
@@ -206,8 +213,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(FROZEN / "results.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     for path in folder.rglob("claim.json"):
-        if f'"{HERE}"' in (text := path.read_text()):
-            path.write_text(text.replace(f'"{HERE}"', json.dumps(socket.gethostname())))
+        path.write_text(claimed_here(path.read_text()))
     return folder
 
 

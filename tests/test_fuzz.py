@@ -21,6 +21,7 @@ from support.claims import claimed, train
 from support.commandline import ettsweep
 from support.undrawn import leave_undrawn
 
+from ettsweep.processes import boot_id
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 
@@ -51,7 +52,8 @@ def old_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.extractall(folder, filter="data")
     results = folder / "results"
     for path in results.rglob("claim.json"):
-        path.write_text(path.read_text().replace('"HERE"', json.dumps(socket.gethostname())))
+        here = f'"host": {json.dumps(socket.gethostname())}, "boot_id": {json.dumps(boot_id())}'
+        path.write_text(path.read_text().replace('"host": "HERE", "boot_id": "before"', here))
     ettsweep("sweeps", "note", "grid-2", "damaged soon", "--results", results)
     ettsweep("sweeps", "archive", "grid", "--results", results)
     rows = json.loads(ettsweep("status", "--results", results, "--format", "json", code=None).stdout)

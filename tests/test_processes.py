@@ -42,7 +42,9 @@ def test_reused_pid_is_another_process() -> None:
 
 def test_processes_of_other_boots_and_machines() -> None:
     me = process_identity()
-    assert Process(me.host, "another boot", me.pid, me.start_time).liveness() == "dead"
+    another = Process(me.host, "another boot", me.pid, me.start_time)
+    assert another.liveness() == "unknown", "a name does not tell a reboot from another machine"
+    assert another.has_name_of_this_host
     assert Process("elsewhere", "another boot", me.pid, me.start_time).liveness() == "unknown"
     assert Process("renamed", me.boot_id, me.pid, me.start_time).liveness() == "alive"
 
@@ -50,12 +52,32 @@ def test_processes_of_other_boots_and_machines() -> None:
 def test_a_process_number_of_another_namespace_says_nothing() -> None:
     me = process_identity()
     assert replace(me, namespace="pid:[1]").liveness() == "unknown"
-    changed = replace(me, namespace="pid:[1]", boot_id="another boot")
-    assert changed.liveness() == "dead", "no container outlives its machine"
     by_key = {key: value for key, value in me.to_json().items() if key != "namespace"}
     older = Process.from_json(by_key)
     assert older is not None
     assert (older.namespace, older.liveness()) == ("", "alive")
+
+
+HIDDEN = """
+import os, subprocess, sys
+from pathlib import Path
+subprocess.run(["mount", "-t", "proc", "-o", "hidepid=2", "proc", "/proc"], check=True)
+from ettsweep.processes import process_identity
+other = process_identity(int(sys.argv[1]))
+os.setgid(65534); os.setuid(65534)
+print(Path(f"/proc/{other.pid}").exists(), other.liveness())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system and becomes another user")
+def test_a_process_that_the_system_hides_from_other_users_may_be_alive() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    command = ["unshare", "--mount", sys.executable, "-c", HIDDEN, str(child.pid)]
+    seen = subprocess.run(command, capture_output=True, text=True)
+    child.communicate()
+    if "mount" in seen.stderr or "unshare" in seen.stderr:
+        pytest.skip("mounting a file system is not allowed here")
+    assert seen.stdout == "False unknown\n", seen.stderr
 
 
 @pytest.mark.parametrize("pid", [math.inf, math.nan, 1e308, 10**400, None, "seven"])

@@ -284,13 +284,14 @@ def clean(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Remove checkpoints of finished runs, and files that nothing uses any more; results stay."""
-    from ettsweep.launch.cleanup import find_waste, remove
+    from ettsweep.launch.cleanup import find_waste, remove, watch_workers
 
     if not results.is_dir():
         raise InputError(f"{results.resolve()} is not a folder; --results DIR selects another one")
-    waste = find_waste(results)
+    slurm_cache = None if dry_run else watch_workers(results, print_note)
+    waste = find_waste(results, slurm_cache)
     if not dry_run:
-        remove(waste)
+        remove(waste, slurm_cache)
     rows = [{"path": str(w.path), "bytes": w.size, "reason": w.reason} for w in waste]
     if dry_run or form is not Format.TABLE:
         print_table(rows, form, ("path", "bytes", "reason"))

@@ -157,7 +157,7 @@ def seeds(
     context = CommandContext(
         results, *launch_plan, dry_run, progress_console() if follow else None, "seeds", studies, notify=print_note
     )
-    plan, unverified = plan_seeds(studies, results, count)
+    plan, unverified = plan_seeds(studies, context, count)
     names = {study.sweep for study in studies} if context.follows else ()
     with detach_on_interrupt(context.follows, selection=family_options.as_arguments), mark_followed(results, names):
         submit_result = execute_plan(plan, context)

@@ -2,13 +2,14 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ettsweep.files import folder_names, json_or_empty, storage_errors
 from ettsweep.launch.code_snapshot import find_unused
-from ettsweep.launch.liveness import SchedulerLiveness
+from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
+from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
 from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
@@ -30,9 +31,14 @@ class Waste:
     size: int
 
 
-def find_waste(results: Path) -> list[Waste]:
-    """Return what `clean` removes; it contains nothing that a live worker could touch."""
-    liveness = SchedulerLiveness(results)
+def find_waste(results: Path, slurm_cache: SlurmCache | None = None) -> list[Waste]:
+    """Return what `clean` removes; it contains nothing that a live worker could touch.
+
+    Args:
+        results: the results folder.
+        slurm_cache: heartbeats so far: workers that cannot be seen are alive while theirs may beat.
+    """
+    liveness = SchedulerLiveness(results, slurm_cache)
     folders = {folder: try_read_submission(folder) for folder in submission_folders(results)}
     live_folders = {folder for folder, submission in folders.items() if submission and liveness.is_live(submission)}
     waste = []
@@ -96,8 +102,14 @@ def _measure_waste(path: Path, reason: str) -> Waste:
     return Waste(path, reason, size)
 
 
-def remove(waste: list[Waste]) -> None:
-    """Remove what `find_waste` returned, except what is in use again.
+def watch_workers(results: Path, notify: Callable[[str], None]) -> SlurmCache:
+    """Watch the hearts of workers that cannot be seen, on machines with the name of this one: see `watch_hearts`."""
+    run_ids = [path.name for path in runs_dir(results).glob("*")]
+    return watch_hearts(results, run_ids, notify, of_this_name=True)
+
+
+def remove(waste: list[Waste], slurm_cache: SlurmCache | None = None) -> None:
+    """Remove what `find_waste` returned, given the same heartbeats, except what is in use again.
 
     Raises:
         StorageError: a file or folder cannot be removed.
@@ -105,11 +117,11 @@ def remove(waste: list[Waste]) -> None:
     for item in waste:
         # Time has passed since `find_waste`, perhaps for the user's answer: check again.
         submission = try_read_submission(item.path)
-        if submission and SchedulerLiveness(submission.results).is_live(submission):
+        if submission and SchedulerLiveness(submission.results, slurm_cache).is_live(submission):
             continue
         results = item.path.parent.parent
         if item.path.parent == code_dir(results) and item.path not in _unused_snapshots(
-            results, SchedulerLiveness(results)
+            results, SchedulerLiveness(results, slurm_cache)
         ):
             continue  # a submission uses it again
         with storage_errors(item.path):

@@ -28,7 +28,7 @@ from ettsweep.shipped_files import shipped
 def take_snapshot(results: Path) -> Path:
     """Copy the imported package into the results folder unless it has an equal copy; return the path of the snapshot.
 
-    `clean` keeps it while this process lives, and after that while a live submission uses it.
+    `clean` keeps it while this process lives and has not released it, and while a live submission uses it.
 
     Raises:
         StorageError: the results folder cannot be written.
@@ -37,7 +37,7 @@ def take_snapshot(results: Path) -> Path:
     files = snapshot_files(package_dir())
     name = code_digest(files)
     code = code_dir(results.resolve())
-    owner_id = hashlib.sha256(dumps(process_identity().to_json()).encode()).hexdigest()[:16]
+    owner_id = _owner_id()
     with storage_errors(code):
         code.mkdir(parents=True, exist_ok=True)
     # Before the copy: from here on `clean` in another process leaves the snapshot alone.
@@ -50,6 +50,19 @@ def take_snapshot(results: Path) -> Path:
             code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name}
         )
     return folder
+
+
+def release_snapshots(results: Path) -> None:
+    """Withdraw the notes of this process: what it submitted says itself which snapshot it uses.
+
+    A note that stays behind, as after a reboot, would keep its snapshot as long as its process may live elsewhere.
+    """
+    for note in code_dir(results.resolve()).glob(f".*.{_owner_id()}.json"):
+        note.unlink(missing_ok=True)
+
+
+def _owner_id() -> str:
+    return hashlib.sha256(dumps(process_identity().to_json()).encode()).hexdigest()[:16]
 
 
 def snapshots(results: Path) -> list[Path]:

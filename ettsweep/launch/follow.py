@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from ettsweep.console import escape_control, format_count
 from ettsweep.errors import LaunchError, SlurmNotInstalledError, SlurmUnavailableError, SubmissionUnknownError
 from ettsweep.launch.cost import CostEstimator, TrainingTimes
-from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
+from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness, watch_hearts
 from ettsweep.launch.local_workers import WorkerRespawner, respawn_workers
 from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, SweepStatus, follow_progress
+from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -22,7 +23,7 @@ from ettsweep.runs.state import State
 from ettsweep.study.lattice import Point
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.run_index import RunIndex, load_run_index
+from ettsweep.study.run_index import Run, RunIndex, load_run_index
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
 from ettsweep.study.verification import NO_BUDGET, Budget, SuggestionSource, Verification
@@ -96,9 +97,28 @@ class SubmitResult:
         return self.context.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
 
 
-def read_run_index(results: Path) -> RunIndex:
-    """Read all runs on disk, with the states that their owners and submissions imply."""
-    return load_run_index(results, SchedulerLiveness(results))
+def read_run_index(results: Path, slurm_cache: SlurmCache | None = None) -> RunIndex:
+    """Read all runs on disk, with the states that their owners and submissions imply.
+
+    Args:
+        results: the results folder.
+        slurm_cache: heartbeats and answers of SLURM so far.
+    """
+    return load_run_index(results, SchedulerLiveness(results, slurm_cache))
+
+
+def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]) -> RunIndex:
+    """Read all runs on disk once it is known of those that are wanted whether somebody has them.
+
+    After a reboot only a still heart says that nobody does. A command that follows, and so waits anyway, watches hearts
+    on all machines; others only those on machines with the name of this one. A dry run waits for nothing.
+    """
+    run_index = read_run_index(context.results)
+    if context.dry_run:
+        return run_index
+    run_ids = [run.id for run in run_index.runs.values() if not run.state.finished and is_wanted(run)]
+    slurm_cache = watch_hearts(context.results, run_ids, context.notify, of_this_name=not context.follows)
+    return read_run_index(context.results, slurm_cache) if slurm_cache.heartbeats else run_index
 
 
 def execute_plan(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
@@ -163,7 +183,7 @@ def _follow_rounds(
             console,
             on_poll=_make_poll_callback(context.pruner, respawner, monitor, plan.run_index),
         )
-        run_index = read_run_index(context.results)
+        run_index = read_run_index(context.results, monitor.slurm_cache)
         # A pruned run counts as ended here: launching it again would undo the pruning.
         startable = [spec for spec in watched if run_index.status_of(spec.run_id).state is not State.PRUNED]
         startable_attempts = _launch_attempts(context.results, make_plan(startable, run_index))
@@ -267,7 +287,8 @@ def verify_rounds(
     )
     if make_pruner:
         context = replace(context, pruner=make_pruner(verification.prunable_ids))
-    plan = verification.plan(read_run_index(context.results))
+    families = {study.family for study in studies}
+    plan = verification.plan(read_index_to_plan(context, lambda run: run.family in families))
     if not plan.is_unfinished and context.follows:
         return VerificationResult(verification, SubmitResult(plan, context))
     try:

@@ -6,17 +6,19 @@ polls; here they are only interpreted.
 
 import os
 import re
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.files import Json
 from ettsweep.launch import slurm
-from ettsweep.launch.slurm_cache import SlurmCache
+from ettsweep.launch.slurm_cache import HEARTBEAT_POLL_S, MISSED_BEATS, Heart, SlurmCache
 from ettsweep.launch.submissions import Submission, VacantSlot, submissions
-from ettsweep.processes import boot_id
+from ettsweep.processes import Process
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.state import Owner, State, Status
+from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.state import Owner, State, Status, unseen_reason
 
 NO_ANSWER = "SLURM does not answer"
 
@@ -25,6 +27,7 @@ class SchedulerLiveness:
     """Liveness of the runs in a results folder at one instant; built anew for each poll."""
 
     def __init__(self, results: Path, slurm_cache: SlurmCache | None = None) -> None:
+        self._results = results
         self._slurm_cache = slurm_cache or SlurmCache()
         self._submissions = submissions(results)
         self._slurm = [s for s in self._submissions if s.kind == "slurm"]
@@ -49,10 +52,8 @@ class SchedulerLiveness:
         # The process itself is the best evidence, then SLURM; heartbeats are the last resort.
         process, job = attempt.owner(), attempt.job()
         if process is None:
-            return Owner(attempt.liveness(), reason="its claim cannot be seen from here yet")
+            return Owner(attempt.liveness(), reason=unseen_reason(None))
         life = process.liveness()
-        if job and process.boot_id != boot_id():
-            life = "unknown"  # nodes of two clusters can have the same name: ask SLURM
         host = str(job.get("node") or process.host)
         # The process can be seen from here: no need to ask SLURM.
         if life != "unknown":
@@ -60,9 +61,7 @@ class SchedulerLiveness:
         if job:
             submission = self._slurm_by_folder.get(str(attempt.claim().get("submission")))
             return self._owner_by_slurm(attempt, job, submission, host)
-        return Owner(
-            self._slurm_cache.heartbeat_life(attempt), host, f"claimed on {host}, which cannot be asked from here"
-        )
+        return Owner(self._slurm_cache.heartbeat_life(attempt), host, unseen_reason(process))
 
     def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, host: str) -> Owner:
         if problem := self._slurm_problem(str(job.get("cluster", "")), submission.user if submission else None):
@@ -163,14 +162,53 @@ class SchedulerLiveness:
     def _has_workers(self, submission: Submission) -> bool:
         """`True` if a local submission has workers, or may have some on a host that cannot be seen from here.
 
-        An unreachable owner that `retry` has given up does not count: it would keep the whole list queued for ever.
+        An unreachable owner that `retry` has given up, or whose heart stands still, does not count: it would keep the
+        whole list queued for ever.
         """
-        workers = submission.live_workers()
-        if not workers or any(worker.liveness() != "unknown" for worker in workers):
-            return bool(workers)
-        attempts = (run.latest_attempt() for run in submission.run_dirs(submission.runs))
-        given_up = [attempt.owner() for attempt in attempts if attempt and attempt.is_retried()]
-        return any(worker not in given_up for worker in workers)
+        slots = submission.live_slots()
+        if not slots or any(worker.liveness() != "unknown" for worker, _, _ in slots):
+            return bool(slots)
+        unfinished = (run for run in submission.run_dirs(submission.runs) if not run.result_path.exists())
+        attempts = [attempt for run in unfinished if (attempt := run.latest_attempt())]
+        given_up = [
+            attempt.owner()
+            for attempt in attempts
+            if attempt.is_retried() or not (attempt.failure() or self._slurm_cache.heartbeat_life(attempt) != "dead")
+        ]
+        return any(
+            worker not in given_up
+            and self._slurm_cache.heartbeat_life(submission.worker_heart(str(slot.get("name")))) != "dead"
+            for worker, slot, _ in slots
+        )
+
+    def undecided_hearts(self, run_ids: Collection[str], *, of_this_name: bool = False) -> list[Heart]:
+        """Return the hearts that decide who has some runs, and that were not watched for long enough to tell.
+
+        Args:
+            run_ids: ids of the runs.
+            of_this_name: only those of processes whose machine has the name of this one.
+        """
+        hearts: list[tuple[Process | None, Heart]] = []
+        for run_id in run_ids:
+            run = RunDir(runs_dir(self._results) / run_id)
+            attempt = run.latest_attempt()
+            if attempt and not (attempt.job() or attempt.is_retried() or attempt.failure() or run.result_path.exists()):
+                hearts.append((attempt.owner(), attempt))
+        wanted = set(run_ids)
+        for submission in self._submissions:
+            if submission.kind == "local" and not wanted.isdisjoint(submission.runs):
+                hearts += [
+                    (w, submission.worker_heart(str(slot.get("name")))) for w, slot, _ in submission.live_slots()
+                ]
+        return [
+            heart
+            for process, heart in hearts
+            if process
+            and process.liveness() == "unknown"
+            and (process.has_name_of_this_host or not of_this_name)
+            and heart.heartbeat_interval_s() is not None
+            and self._slurm_cache.heartbeat_life(heart) == "unknown"
+        ]
 
     def _forgotten_status(self, submission: Submission, index: int, id_: str) -> Status:
         """Return the status of a task that neither the controller nor the accounting database knows.
@@ -257,6 +295,33 @@ def _ended_status(task: slurm.ArrayTask) -> Status:
     return Status(
         State.INTERRUPTED, f"job {task.id}: {slurm.END_REASONS.get(task.state, task.state.lower())}", job=task.id
     )
+
+
+def watch_hearts(
+    results: Path, run_ids: Collection[str], notify: Callable[[str], None], *, of_this_name: bool
+) -> SlurmCache:
+    """Watch the hearts that decide who has some runs until each has changed or stood still for too long.
+
+    Args:
+        results: the results folder.
+        run_ids: ids of the runs.
+        notify: receives a line if that takes a while.
+        of_this_name: watch only processes whose machine has the name of this one.
+
+    Returns:
+        What was seen, for a `SchedulerLiveness`.
+    """
+    slurm_cache, is_first = SlurmCache(), True
+    while hearts := SchedulerLiveness(results, slurm_cache).undecided_hearts(run_ids, of_this_name=of_this_name):
+        if is_first:
+            longest_s = MISSED_BEATS * max(heart.heartbeat_interval_s() or 0.0 for heart in hearts)
+            notify(
+                "runs were claimed by processes that cannot be seen from here (before the last boot, in a container or "
+                f"on another machine): watching their heartbeats, up to {longest_s:g} s"
+            )
+        is_first = False
+        time.sleep(HEARTBEAT_POLL_S)
+    return slurm_cache
 
 
 def withdraw_jobs(results: Path, cancelled: Collection[str]) -> list[str]:

@@ -48,18 +48,21 @@ class SweepStatus:
         remaining_s: estimated seconds until all are finished; None if nothing runs, or no run was timed yet.
         slurm_error: why SLURM does not answer; empty if it does or is not needed.
         vacant_slots: slots of this machine whose workers died while runs wait for them.
+        is_undecided: whether a heart is watched that will decide who has a run.
     """
 
     statuses: dict[str, Status]
     remaining_s: float | None
     slurm_error: str = ""
     vacant_slots: Sequence[VacantSlot] = ()
+    is_undecided: bool = False
 
     @property
     def is_over(self) -> bool:
         """`True` if certainly no run is queued or running."""
-        # While SLURM is silent an unknown run may still be training.
-        active_states = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if self.slurm_error else []))
+        # While SLURM is silent, or a heart has not been watched for long enough, an unknown run may be training.
+        is_open = self.slurm_error or self.is_undecided
+        active_states = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if is_open else []))
         return not any(s.state in active_states for s in self.statuses.values())
 
     @property
@@ -131,7 +134,7 @@ class ProgressMonitor:
             len({study.sweep for studies in self._studies_by_family.values() for study in studies}) > 1
         )
         self._finished: dict[str, Status] = {}
-        self._slurm_cache = SlurmCache()
+        self.slurm_cache = SlurmCache()
         self._time_left = TimeLeftEstimator()
         self.watch(specs)
 
@@ -141,7 +144,7 @@ class ProgressMonitor:
 
     def poll(self) -> SweepStatus:
         """Return the present status."""
-        liveness = SchedulerLiveness(self._results, self._slurm_cache)
+        liveness = SchedulerLiveness(self._results, self.slurm_cache)
         statuses = {}
         for run_id in self.specs:
             run = RunDir(runs_dir(self._results) / run_id)
@@ -157,7 +160,9 @@ class ProgressMonitor:
         if unfinished and not liveness.slurm_error:
             remaining_s = self._time_left.remaining_s(self.specs, statuses, liveness.count_active_workers(unfinished))
         queued = [run_id for run_id, s in statuses.items() if s.state is State.QUEUED]
-        return SweepStatus(statuses, remaining_s, liveness.slurm_error, liveness.vacant_slots(queued))
+        unknown = [run_id for run_id, s in statuses.items() if s.state is State.UNKNOWN]
+        is_undecided = bool(unknown and liveness.undecided_hearts(unknown))
+        return SweepStatus(statuses, remaining_s, liveness.slurm_error, liveness.vacant_slots(queued), is_undecided)
 
     def sweep_names(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that contain a run."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ettsweep.config import hide_secrets
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
-from ettsweep.launch.follow import CommandContext, read_run_index
+from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_memory, check_plan
@@ -203,7 +203,8 @@ def plan_grid(
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     specs = sweep_spec.specs() or [study.base for study in sweep_spec.studies()]
-    plan = make_plan(specs, read_run_index(context.results))
+    run_ids = {spec.run_id for spec in specs}
+    plan = make_plan(specs, read_index_to_plan(context, lambda run: run.id in run_ids))
     task, model = sweep_spec.recipe.task, sweep_spec.recipe.model
     check_memory([planned.spec for planned in plan.to_launch], context.profile)
     try:
@@ -225,9 +226,10 @@ def plan_grid(
     return plan, ""
 
 
-def plan_seeds(studies: Sequence[Study], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
+def plan_seeds(studies: Sequence[Study], context: CommandContext, count: int) -> tuple[Plan, list[Verdict]]:
     """Return the plan that reruns each verified optimum over fresh seeds, and the verdicts without an optimum."""
-    run_index = read_run_index(results)
+    families = {study.family for study in studies}
+    run_index = read_index_to_plan(context, lambda run: run.family in families)
     specs: list[RunSpec] = []
     unverified: list[Verdict] = []
     for study_state in evaluate_all(studies, run_index):

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import Life
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
 MISSED_BEATS = 3
@@ -22,6 +22,20 @@ MISSED_BEATS = 3
 
 QUERY_MIN_S, QUERY_MAX_S = 1.0, 30.0
 """Shortest and longest wait between queries to SLURM; doubled while nothing changes."""
+
+
+class Heart(Protocol):
+    """What its owner gives a heartbeat: an attempt, or the slot of a worker."""
+
+    @property
+    def heartbeat_path(self) -> Path:
+        """File with the counter."""
+
+    def heartbeat_interval_s(self) -> float | None:
+        """Return the interval at which the owner said it would write heartbeats; None if it said none."""
+
+    def read_heartbeat(self) -> str:
+        """Return the text of the counter."""
 
 
 @dataclass
@@ -36,7 +50,7 @@ class SlurmCache:
         arrays: array id by job name, as recorded or as the controller reported.
         slurm_error: why the controller did not answer; empty if it did.
         ended_tasks, next_history_s, history_error: the same for the accounting database.
-        heartbeats: by attempt folder: the last heartbeat, since when it is the last, and whether it was seen to change.
+        heartbeats: by file: the last heartbeat, since when it is the last, and whether it was seen to change.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -100,15 +114,15 @@ class SlurmCache:
                 self.history_error = f"why is not known: {error}"
         return self.ended_tasks.get(id_)
 
-    def heartbeat_life(self, attempt: Attempt) -> Life:
-        """Return "alive" if an owner's heartbeat has changed, "dead" if it has not for too long, else "unknown"."""
-        count, now_s = attempt.read_heartbeat(), self.clock()
+    def heartbeat_life(self, heart: Heart) -> Life:
+        """Return "alive" if a heartbeat has changed, "dead" if it has not for too long, else "unknown"."""
+        count, now_s = heart.read_heartbeat(), self.clock()
         # Compared by content, never by time stamps: clocks of nodes and file servers differ.
-        last, since_s, has_beaten = self.heartbeats.get(attempt.path, (count, now_s, False))
+        last, since_s, has_beaten = self.heartbeats.get(heart.heartbeat_path, (count, now_s, False))
         if count != last:
             last, since_s, has_beaten = count, now_s, True
-        self.heartbeats[attempt.path] = (last, since_s, has_beaten)
-        interval_s = attempt.heartbeat_interval_s()
+        self.heartbeats[heart.heartbeat_path] = (last, since_s, has_beaten)
+        interval_s = heart.heartbeat_interval_s()
         if interval_s is None:
             return "unknown"  # this owner promised no heartbeat
         if now_s - since_s >= MISSED_BEATS * interval_s:

@@ -7,6 +7,7 @@ A folder jobs/<submission>/ holds
   unanswered: the submitter got no id and gave up;
   workers.json: processes of local workers;
 - worker-<name>.json: the report of a worker about itself, first written when it starts;
+- worker-<name>.heartbeat: a counter that a local worker increments, while it waits for its slot too;
 - environment.sh: the profile's variables for jobs, readable only by their owner: no other file has the values;
 - the batch script, and the output of the workers.
 """
@@ -21,7 +22,17 @@ from functools import cached_property
 from pathlib import Path
 
 from ettsweep.errors import CorruptError
-from ettsweep.files import Json, dumps, folder_names, json_or_empty, read_json, write_atomic
+from ettsweep.files import (
+    Json,
+    dumps,
+    folder_names,
+    json_or_empty,
+    number,
+    read_counter,
+    read_json,
+    write_atomic,
+    write_counter,
+)
 from ettsweep.launch.slots import held_slots
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
@@ -116,6 +127,11 @@ class Submission:
         # Checked last: a worker that died meanwhile only makes this list empty, which is safe.
         return slots if self.live_workers() else []
 
+    def worker_heart(self, worker: str) -> "WorkerHeart":
+        """Return the heart of a local worker."""
+        interval_s = number(self.profile.get("heartbeat_s"))
+        return WorkerHeart(self.path / f"worker-{worker}.heartbeat", interval_s or 0.0)
+
     def count_active_workers(self) -> int:
         """Return the number of local workers that hold their slots, and so can train a run."""
         return sum(bool(report) and not report.get("waits") for _, _, report in self.live_slots())
@@ -140,8 +156,8 @@ class Submission:
 
     def array_id(self) -> str | None:
         """Return the id of its SLURM array, or None if nobody has recorded it."""
-        number = json_or_empty(self.path / "job.json").get("id")
-        return number if isinstance(number, str) and number.isdigit() else None
+        array = json_or_empty(self.path / "job.json").get("id")
+        return array if isinstance(array, str) and array.isdigit() else None
 
     def record_array(self, array: str) -> None:
         """Record the id of its SLURM array, unless another process has done so."""
@@ -225,6 +241,26 @@ class Submission:
                 if (text := line.strip()) and not text.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
                     return f"{text} (full output: {path})"
         return f"no output, as if killed (all output: {self.path})"
+
+
+@dataclass(frozen=True)
+class WorkerHeart:
+    """The heart of a local worker, whose file the submitter makes: older submissions promised none."""
+
+    heartbeat_path: Path
+    interval_s: float
+
+    def heartbeat_interval_s(self) -> float | None:
+        """Return the interval in seconds of the heartbeats; None if none was promised."""
+        return self.interval_s if self.interval_s > 0 and self.heartbeat_path.exists() else None
+
+    def read_heartbeat(self) -> str:
+        """Return the text of the counter."""
+        return read_counter(self.heartbeat_path)
+
+    def write_heartbeat(self, count: int) -> None:
+        """Write the counter."""
+        write_counter(self.heartbeat_path, count)
 
 
 @dataclass(frozen=True)

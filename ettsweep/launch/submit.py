@@ -57,16 +57,30 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     if not plan.to_launch:
         return []
     for planned in plan.to_launch:
-        RunDir.create(results, planned.spec).unprune()
+        run = RunDir.create(results, planned.spec)
+        run.unprune()
+        run.give_up(plan.run_index.status_of(planned.id).attempt)
+    try:
+        return _submit_planned(results, plan.to_launch, profile, data or {})
+    finally:
+        if profile.snapshot:
+            from ettsweep.launch.code_snapshot import release_snapshots
+
+            release_snapshots(results)
+
+
+def _submit_planned(
+    results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, data: Mapping[str, str]
+) -> list[Path]:
     if isinstance(profile, LocalProfile):
         # More workers than runs would only start, find nothing and end.
-        slots = sort_free_first(profile.resolve_slots())[: len(plan.to_launch)]
+        slots = sort_free_first(profile.resolve_slots())[: len(planned)]
         if max(slot.sharers for slot in slots) > 1 and not mps_is_running():
             print_note(f"workers compute on a GPU {NO_MPS_NOTE}")
-        return [_submit_local(_submission_content(results, plan.to_launch, profile, data or {}), slots, results)]
+        return [_submit_local(_submission_content(results, planned, profile, data), slots, results)]
     folders: list[Path] = []
-    arrays = _split_into_arrays(results, plan.to_launch, profile, _max_array_size())
-    content = _submission_content(results, plan.to_launch, profile, data or {})
+    arrays = _split_into_arrays(results, planned, profile, _max_array_size())
+    content = _submission_content(results, planned, profile, data)
     for array in arrays:
         try:
             folders.append(_submit_array(content, array, results, profile))
@@ -75,7 +89,7 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
             if not folders:
                 raise
             submitted_count = sum(len(a.planned) for a in arrays[: len(folders)])
-            message = f"{submitted_count} of {len(plan.to_launch)} runs were submitted, and then: {error}"
+            message = f"{submitted_count} of {len(planned)} runs were submitted, and then: {error}"
             raise type(error)(message) from None
     return folders
 
@@ -122,6 +136,9 @@ def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
 
     submission = _write_submission(results, content | {"slots": [asdict(slot) for slot in slots]})
     executor = SlotExecutor(submission.path, submission.code)
+    for slot in slots:
+        with storage_errors(submission.path):
+            submission.worker_heart(slot.name).write_heartbeat(0)
     try:
         workers = [process_identity(executor.start(slot.name)).to_json() for slot in slots]
     except OSError as error:

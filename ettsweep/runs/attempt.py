@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -16,11 +15,13 @@ from ettsweep.files import (
     json_or_empty,
     last_json_line,
     number,
+    read_counter,
     read_json,
     read_lines,
     storage_errors,
     sync,
     write_atomic,
+    write_counter,
 )
 from ettsweep.processes import Life, Process
 
@@ -137,16 +138,8 @@ class Attempt:
         return self.next_attempt().path.exists()
 
     def write_heartbeat(self, count: int) -> None:
-        """Write the heartbeat counter in place, to a file of constant size.
-
-        A file that is replaced shows up late on clients of a network file system, which cache the folder's listing;
-        one that stays is revalidated whenever it is opened.
-        """
-        descriptor = os.open(self.heartbeat_path, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            os.pwrite(descriptor, b"%20d\n" % count, 0)
-        finally:
-            os.close(descriptor)
+        """Write the heartbeat counter."""
+        write_counter(self.heartbeat_path, count)
 
     def heartbeat_interval_s(self) -> float | None:
         """Return the interval in seconds at which the owner said it would write heartbeats; None if it said none."""
@@ -155,10 +148,7 @@ class Attempt:
 
     def read_heartbeat(self) -> str:
         """Return the text of the heartbeat counter; empty before the first beat."""
-        try:
-            return self.heartbeat_path.read_text()
-        except (OSError, ValueError):
-            return ""
+        return read_counter(self.heartbeat_path)
 
     # --- provenance ---------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
@@ -289,6 +290,16 @@ class RunDir:
         with storage_errors(self.path):
             self.prune_path.unlink(missing_ok=True)
 
+    def give_up(self, number: int) -> None:
+        """Leave the run to another owner: that of attempt `number` is known to be dead, but not by its process.
+
+        A worker would see neither its job nor how long its heart stands still.
+        """
+        attempt = self.attempt(number)
+        if number and not attempt.failure() and attempt.liveness() == "unknown":
+            with storage_errors(self.path):
+                attempt.mark_retried()
+
     def retry(self) -> None:
         """Make the run trainable again: undo a cancellation or pruning, ignore failures, delete a damaged result.
 
@@ -331,13 +342,14 @@ class RunDir:
 
     def _unfinished(self, liveness: Liveness) -> Status:
         attempts = [self.attempt(number) for number in reversed(self.attempt_numbers())]
-        return unfinished_status(
+        status = unfinished_status(
             self.id,
             self._facts(attempts[0] if attempts else None),
             owner=lambda: liveness.owner(attempts[0]),
             lost=_lost_attempts(attempts),
             job_status=lambda: liveness.job_status(self.id),
         )
+        return replace(status, attempt=attempts[0].number if attempts else 0)
 
     def _facts(self, latest: Attempt | None) -> RunFacts:
         if latest is None:

@@ -1,7 +1,7 @@
 """The state of a run: never stored, always derived from its folder, its owner's liveness and the scheduler's jobs."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -52,6 +52,7 @@ class Status:
         remaining_slot_s: the run's share of its worker's time until then; less than `remaining_s` in a pack.
         worker: the process that trains it; runs of one pack have the same.
         slot: name of the worker's slot.
+        attempt: number of the latest attempt that this says something of; 0 if there was none.
     """
 
     state: State
@@ -63,6 +64,7 @@ class Status:
     remaining_slot_s: float | None = None
     worker: Process | None = None
     slot: str = ""
+    attempt: int = field(default=0, compare=False)
 
 
 # --- liveness ---------------------------------------------------------------------------------------------------------
@@ -103,8 +105,16 @@ class LocalLiveness(Liveness):
 
     def owner(self, attempt: Attempt) -> Owner:
         """Return whether the process that made the claim is alive."""
-        host = attempt.host()
-        return Owner(attempt.liveness(), host, f"claimed on {host}, which cannot be asked from here")
+        return Owner(attempt.liveness(), attempt.host(), unseen_reason(attempt.owner()))
+
+
+def unseen_reason(owner: Process | None) -> str:
+    """Return why an owner's process cannot be seen from here."""
+    if owner is None:
+        return "its claim cannot be seen from here yet"
+    if owner.has_name_of_this_host:
+        return f"claimed on {owner.host}: before its last boot, in a container, or on another machine of that name"
+    return f"claimed on {owner.host}, which cannot be asked from here"
 
 
 # --- state ------------------------------------------------------------------------------------------------------------

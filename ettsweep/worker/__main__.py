@@ -21,7 +21,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.worker.devices import join_job_group, join_leader_group, prepare_device
 from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.slurm_job import SlurmJob
-from ettsweep.worker.worker import Worker, write_worker_report
+from ettsweep.worker.worker import Worker, heartbeat, write_worker_report
 
 if TYPE_CHECKING:
     import torch
@@ -46,15 +46,16 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     # Until torch is loaded, a signal ends the process at once; StopSource replaces these handlers.
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    lock = lock_slot(slot, submission.results, wait=False)
-    if lock is None:  # announce it, so that commands can tell what this worker waits for
-        write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot))
-        lock = lock_slot(slot, submission.results)  # waits in the kernel, without torch
-    assert lock is not None
-    try:
-        Worker(submission, slot, submission.run_dirs(submission.runs), StopSource()).serve()
-    finally:
-        unlock(lock)
+    with heartbeat([submission.worker_heart(slot.name)], submission.profile["heartbeat_s"]):
+        lock = lock_slot(slot, submission.results, wait=False)
+        if lock is None:  # announce it, so that commands can tell what this worker waits for
+            write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot))
+            lock = lock_slot(slot, submission.results)  # waits in the kernel, without torch
+        assert lock is not None
+        try:
+            Worker(submission, slot, submission.run_dirs(submission.runs), StopSource()).serve()
+        finally:
+            unlock(lock)
     return 0
 
 

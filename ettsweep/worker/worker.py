@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ettsweep.console import print_note
 from ettsweep.errors import CorruptError, LaunchError, LostProcessError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
-from ettsweep.launch.liveness import SchedulerLiveness
+from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
 from ettsweep.launch.profile import PROFILES, AnyProfile, LocalProfile, Slot
 from ettsweep.launch.slots import Lock, held_slots, lock_paths, lock_slot, unlock
 from ettsweep.launch.slurm_cache import MISSED_BEATS
@@ -384,15 +384,22 @@ def train_attempts(
         return pack.train(map(train_attempt, tuple(attempts)), refill_pack)
 
 
-def heartbeat(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextManager[None]:
-    """Write heartbeats of the attempts from a thread while the body runs."""
+class Beating(Protocol):
+    """What has a heart: an attempt, or a worker."""
+
+    def write_heartbeat(self, count: int) -> None:
+        """Write the heartbeat counter."""
+
+
+def heartbeat(owned: Sequence[Beating], interval_s: float) -> AbstractContextManager[None]:
+    """Write heartbeats of what this process owns from a thread while the body runs."""
 
     def beat(ended: threading.Event) -> None:
         count = 0
         while True:
-            for attempt in tuple(attempts):
+            for item in tuple(owned):
                 with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
-                    attempt.write_heartbeat(count)
+                    item.write_heartbeat(count)
             count += 1
             if ended.wait(interval_s):
                 return
@@ -429,7 +436,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         signal.SIGPIPE, signal.SIG_IGN
     )  # a dead loader process then raises BrokenPipeError instead of killing this one
     run = RunDir.create(results, spec)
-    liveness = OwnerLiveness(results)
+    liveness = OwnerLiveness(results, watch_hearts(results, [run.id], print_note, of_this_name=True))
     if run.status(liveness).state in (State.FAILED, State.CANCELLED, State.PRUNED):
         run.retry()
     if run.status().state.finished:

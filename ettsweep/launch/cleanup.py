@@ -104,7 +104,7 @@ def _measure_waste(path: Path, reason: str) -> Waste:
 
 def watch_workers(results: Path, notify: Callable[[str], None]) -> SlurmCache:
     """Watch the hearts of workers that cannot be seen, on machines with the name of this one: see `watch_hearts`."""
-    run_ids = [path.name for path in runs_dir(results).glob("*")]
+    run_ids = folder_names(runs_dir(results))
     return watch_hearts(results, run_ids, notify, of_this_name=True)
 
 

@@ -178,9 +178,14 @@ def hide_secrets(override: str) -> str:
     return f"{match[0]}={HIDDEN_VALUE}" if match and match.end() < len(override) else override
 
 
-def source_with_overrides(source: str, overrides: Sequence[str], option: str = "--set") -> str:
-    """Return the source of data for messages, with the overrides that were applied."""
-    return f"{source} with {option} {' '.join(map(hide_secrets, overrides))}" if overrides else source
+def options_by_key(overrides: Sequence[str], option: str = "--set") -> dict[tuple[str, ...], str]:
+    """Return overrides as typed, by the keys that they set, for the `Source` of messages."""
+    options: dict[tuple[str, ...], str] = {}
+    for override in overrides:
+        key = tuple(override.partition("=")[0].split("."))
+        options.pop(key, None)  # the last of several counts, and stands last
+        options[key] = f"{option} {hide_secrets(override)}"
+    return options
 
 
 def parse_integers(text: str | None, option: str, example: str) -> list[int]:

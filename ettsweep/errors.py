@@ -133,9 +133,16 @@ def error_line(error: BaseException) -> str:
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> InputError:
     """Return the error for a name that is not in a registry, with the most similar one that is."""
+    names = sorted(choices)
+    near = nearest_name(name, names)
+    hint = f"; did you mean {near!r}?" if near else "."
+    return InputError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}")
+
+
+def nearest_name(name: str, choices: Iterable[str]) -> str | None:
+    """Return the most similar of some names, whatever its case; None if none is similar."""
     import difflib
 
-    names = sorted(choices)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    return InputError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}")
+    by_folded = {choice.casefold(): choice for choice in choices}
+    near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
+    return by_folded[near[0]] if near else None

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pkgutil import resolve_name
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -21,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticKnownError
 
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, nearest_name, unknown_name
 from ettsweep.files import expand_home
 
 
@@ -86,7 +88,7 @@ class Registered:
             return schema.model_validate({"kind": self.default, **value})
         table = resolve_name(self.table)
         if "kind" in value:
-            raise ValueError(f"unknown kind {str(value['kind'])!r}; known: {', '.join(map(repr, table))}")
+            raise ValueError(str(unknown_name("kind", str(value["kind"]), table)))
         fields = {name for entry in table.values() for name in entry.spec.model_fields}
         wrong: list[InitErrorDetails] = [{"type": "missing", "loc": ("kind",), "input": value}]
         for key in value.keys() - fields:
@@ -141,8 +143,8 @@ def identity(model: BaseModel) -> dict[str, object]:
 def _identity_fields(schema: type[BaseModel]) -> list[tuple[str, list[object]]]:
     """Return the name of each field with the values at which ids leave it out."""
     return [
-        (name, [mark.value for mark in field.metadata if isinstance(mark, OmitFromIdAt)])
-        for name, field in schema.model_fields.items()
+        (name, [mark.value for mark in info.metadata if isinstance(mark, OmitFromIdAt)])
+        for name, info in schema.model_fields.items()
     ]
 
 
@@ -164,7 +166,52 @@ Key = tuple[str, ...]
 """A key and those that it lies under, the outermost first."""
 
 
-def validate(schema: type[Schema], data: object, source: str, extra_keys: Iterable[Key] = ()) -> Schema:
+@dataclass(frozen=True)
+class Source:
+    """Where data come from, for messages: a file, and the options that set some of its keys.
+
+    Attributes:
+        file: the file; or what else to name for a key that no option sets.
+        options: options as typed, by the keys that they set, in the order in which they apply.
+    """
+
+    file: str
+    options: Mapping[Key, str] = field(default_factory=dict)
+
+    def of(self, key: Key, *, is_unknown: bool = False) -> str:
+        """Return the option that sets a key, else the file with all options that set a part of the key.
+
+        An unknown key with such parts (`is_unknown`) comes from the options alone.
+        """
+        setting = [option for k, option in self.options.items() if key[: len(k)] == k]
+        if setting:
+            return setting[-1]
+        of_parts = [option for k, option in self.options.items() if k[: len(key)] == key]
+        return " ".join(of_parts) if is_unknown and of_parts else self._file_with(of_parts)
+
+    def located(self, problem: str) -> str:
+        """Put the source before a problem that begins with its key, such as `model.heads: ...`.
+
+        For another key than those of the options, the file is named with all options: they may be its cause.
+        """
+        key = re.match(r"[\w.]+(?=: )", problem)
+        source = self.of(tuple(key[0].split("."))) if key else self.file
+        return f"{self._file_with(self.options.values()) if source == self.file else source}: {problem}"
+
+    def _file_with(self, options: Iterable[str]) -> str:
+        return " ".join([self.file, *(["with", *options] if options else [])])
+
+
+@contextmanager
+def locating(source: Source) -> Iterator[None]:
+    """Put the source of its key before each line of an InputError that is raised within."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError.of(map(source.located, str(error).splitlines())) from None
+
+
+def validate(schema: type[Schema], data: object, source: str | Source, extra_keys: Iterable[Key] = ()) -> Schema:
     """Validate plain data from a file or the command line.
 
     Args:
@@ -184,14 +231,15 @@ def validate(schema: type[Schema], data: object, source: str, extra_keys: Iterab
         ) from None
 
 
-def problems(error: ValidationError, source: str, known_keys: Sequence[Key] = ()) -> list[str]:
+def problems(error: ValidationError, source: str | Source, known_keys: Sequence[Key] = ()) -> list[str]:
     """Return a line for each problem that pydantic found: unknown keys first, without the keys that they misspell."""
+    source = Source(source) if isinstance(source, str) else source
     errors = error.errors(include_url=False)
     # A collection without its refused items is too short as well: that second error would only confuse.
     refused = {e["loc"][:-1] for e in errors}
     errors_shown = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in refused)]
     intended: list[Key] = []
-    unknown = []
+    lines = []
     for e in errors_shown:
         if e["type"] == "extra_forbidden":
             key = tuple(map(str, e["loc"]))
@@ -202,14 +250,19 @@ def problems(error: ValidationError, source: str, known_keys: Sequence[Key] = ()
                 hint = f"; did you mean {' or '.join(_format_key(k, dotted='.' in key[-1]) for k in near)}?"
             inner = {k[-1] for k in near} & set(e["input"] if isinstance(e["input"], dict) else ())
             path = (*key, *inner) if len(inner) == 1 else key  # the inner key is valid, only its parent is not
-            unknown.append(f"{source}: {'.'.join(path)}: unknown key{hint}")
+            lines.append(f"{source.of(key, is_unknown=True)}: {'.'.join(path)}: unknown key{hint}")
             intended += near
     remaining = [
         e
         for e in errors_shown
         if e["type"] != "extra_forbidden" and not (e["type"] == "missing" and e["loc"] in intended)
     ]
-    return [*unknown, *(f"{source}: {_problem(dict(e), known_keys)}" for e in remaining)]
+    for e in remaining:
+        option = source.of(tuple(map(str, e["loc"])))
+        problem = _problem(dict(e), known_keys)
+        # An option that has the name of the key says it already: `--margin: ...`.
+        lines.append(f"{option}: {problem.removeprefix(f'{option[2:]}: ')}")
+    return lines
 
 
 def _format_key(key: Key, *, dotted: bool) -> str:
@@ -232,21 +285,28 @@ def _problem(e: dict[str, Any], known_keys: Sequence[Key]) -> str:
             are_few = 0 < len(fields) <= 3
             form = f"{{{', '.join(f'{name}: ...' for name in fields)}}}" if are_few else "a mapping of keys to values"
             return f"{at}{form} is expected, got {e['input']!r}"
+        case "literal_error":
+            near = nearest_name(str(e["input"]), re.findall("'([^']*)'", e["ctx"]["expected"]))
+            hint = f"; did you mean {near!r}?" if near else ""
+            return f"{at}{_of_pydantic(e)}{hint}"
         case _:
-            message = e["msg"][0].lower() + e["msg"][1:]
-            return f"{at}{message}, got {e['input']!r}"
+            return f"{at}{_of_pydantic(e)}"
+
+
+def _of_pydantic(e: dict[str, Any]) -> str:
+    return f"{e['msg'][0].lower()}{e['msg'][1:]}, got {e['input']!r}"
 
 
 def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
     """Yield all keys of a schema and of its nested schemas, of the kinds that the data name."""
     values = data if isinstance(data, dict) else {}
-    for name, field in schema.model_fields.items():
+    for name, info in schema.model_fields.items():
         yield (name,)
         value = values.get(name)
-        kinds = next((mark for mark in field.metadata if isinstance(mark, Registered)), None)
+        kinds = next((mark for mark in info.metadata if isinstance(mark, Registered)), None)
         if kinds:
             yield (name, "kind")
-        inner_schema = kinds.schema(value or kinds.default) if kinds else field.annotation
+        inner_schema = kinds.schema(value or kinds.default) if kinds else info.annotation
         mappings: dict[Key, object] = {(name,): value}
         if get_origin(inner_schema) is dict and isinstance(value, dict):  # of names that people give
             inner_schema, mappings = get_args(inner_schema)[1], {(name, str(inner)): v for inner, v in value.items()}

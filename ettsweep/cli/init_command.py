@@ -35,6 +35,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented grid file for a first sweep; with --data, its model and recipe fit the data set."""
+    from ettsweep.study.grid_file import typed_options
     from ettsweep.study.grid_template import parse_axis, propose_grid, render_template
     from ettsweep.study.sweep_updates import check_name
     from ettsweep.trainer.tasks.data_location import configured_data
@@ -51,7 +52,7 @@ def init(
         raise InputError(f"--out: {path} is a folder; name a file in it, such as {path / name}.yaml")
     for filename in (path.stem, path.name):  # the stem becomes the default name of the sweep
         check_name(filename, "--out")
-    text, sweep_spec = render_template(grid, path)
+    text, sweep_spec = render_template(grid, path, typed_options(strategy or (), lr_range, wd_range))
     with naming_option("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):
             raise InputError(f"{path} exists already: --force overwrites it, --out FILE writes another file")

@@ -15,7 +15,7 @@ from ettsweep.cli.path_options import parse_location, parse_path
 from ettsweep.cli.prompts import repeat_option
 from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
 from ettsweep.console import Format, print_note
-from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.errors import CorruptError, InputError, nearest_name, unknown_name
 
 if TYPE_CHECKING:
     from ettsweep.launch.resolve import LaunchOptions
@@ -235,7 +235,9 @@ class FamilyOptions:
             available = sorted({getattr(member, attribute) for member in items})
             for name in names:
                 if not any(_matches(value, attribute, [name]) for value in available):
-                    hint = f"available: {', '.join(available)}" if available else "there is none yet"
+                    near = nearest_name(name, available) if attribute == "model" else None
+                    meant = f"did you mean {near!r}? Available" if near else "available"
+                    hint = f"{meant}: {', '.join(available)}" if available else "there is none yet"
                     raise InputError(f"{option} {name}: no {kind} matches; {hint}")
 
     def _select(self, runs: Sequence[RunOrStudy]) -> list[RunOrStudy]:
@@ -381,14 +383,11 @@ class VerdictOptions:
         Raises:
             InputError: The confidence or the margin is not valid.
         """
-        from ettsweep.schema import validate
+        from ettsweep.schema import Source, validate
         from ettsweep.study.criterion import CriterionOptions
 
-        try:
-            return validate(CriterionOptions, vars(self), "criterion")
-        except InputError as error:
-            # "criterion: margin" is the key in a grid file; here the user typed an option, --margin.
-            raise InputError(str(error).replace("criterion: ", "--")) from None
+        source = Source("criterion", {(name,): f"--{name}" for name in CriterionOptions.model_fields})
+        return validate(CriterionOptions, vars(self), source)
 
     def apply_to(self, sweep_spec: "SweepSpec") -> "SweepSpec":
         """Return a copy of `sweep_spec` whose criterion has these options in place of the grid file's."""

@@ -42,13 +42,13 @@ def map_(
     """Convert (lr, wd) from one scaling strategy to another, by a power of the width; nothing is trained."""
     from ettsweep.schema import validate
     from ettsweep.strategies.strategy import map_point, parse_strategy
-    from ettsweep.study.lattice import Centre
+    from ettsweep.study.lattice import POINT_OPTIONS, Centre
     from ettsweep.trainer.models.registry import model_spec
 
     if (width is None) == (model is None):
         raise InputError("a width is needed: give either --width N or --model NAME")
     # The checks of a grid's centre apply: finite, positive lr.
-    point = validate(Centre, {"lr": lr, "wd": wd}, "map")
+    point = validate(Centre, {"lr": lr, "wd": wd}, POINT_OPTIONS)
     n = width or model_spec(str(model)).width
     lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
     row = {"lr": lr_to, "wd": wd_to}

@@ -9,16 +9,26 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.config import HIDDEN_VALUE, NAME, hide_secrets, read_yaml, source_with_overrides, split_override
+from ettsweep.config import HIDDEN_VALUE, NAME, hide_secrets, options_by_key, read_yaml, split_override
 from ettsweep.console import format_count
-from ettsweep.errors import InputError, unknown_name, with_source
+from ettsweep.errors import InputError, unknown_name
 from ettsweep.files import expand_home
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
 from ettsweep.launch.job_environment import Variables
 from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, Scalar, SingleLine, Switch
 from ettsweep.processes import GIB, cores, memory_bytes
 from ettsweep.runs.spec import TaskSpec
-from ettsweep.schema import HomeExpanded, NonNegative, Positive, PositiveFloat, StrictModel, is_whole, validate
+from ettsweep.schema import (
+    HomeExpanded,
+    NonNegative,
+    Positive,
+    PositiveFloat,
+    Source,
+    StrictModel,
+    is_whole,
+    locating,
+    validate,
+)
 from ettsweep.shipped_files import shipped
 from ettsweep.trainer.tasks.registry import task_kind
 
@@ -358,20 +368,23 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     data = read_yaml(path)
     for override in overrides:
         _apply_override(data, override)
-    source = source_with_overrides(str(path), overrides, "--launch-set")
+    source = Source(str(path), options_by_key(overrides, "--launch-set"))
     kind = data.get("kind", "local")
     # Without `kind` the profile counts as local, and each SLURM field would be reported as an unknown key.
     slurm_only = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
     if "kind" not in data and slurm_only:
-        raise InputError(f"{source}: kind: is required; `kind: slurm` has {', '.join(slurm_only)}")
+        raise InputError(f"{source.file}: kind: is required; `kind: slurm` has {', '.join(slurm_only)}")
     if not isinstance(kind, str) or kind not in PROFILES:
-        raise InputError(f"{source}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
+        raise InputError(f"{source.of(('kind',))}: kind: {unknown_name('kind', str(kind), PROFILES)}")
     for other, schema in PROFILES.items():
         if misplaced := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
-            raise InputError(f"{source}: {', '.join(misplaced)}: unknown key of kind {kind}; `kind: {other}` has it")
+            raise InputError.of(
+                f"{source.of((key,), is_unknown=True)}: {key}: unknown key of kind {kind}; `kind: {other}` has it"
+                for key in misplaced
+            )
     profile = validate(PROFILES[kind], data, source)
     if isinstance(profile, LocalProfile):
-        with with_source(source):
+        with locating(source):
             profile.check_counts()
     return profile
 

@@ -14,7 +14,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Centre
+from ettsweep.study.lattice import POINT_OPTIONS, Centre
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.run_index import Run
 from ettsweep.study.seeds import fresh_seeds
@@ -289,7 +289,7 @@ def resolve_run(
 
     `lr` and `wd` default to the centre, `strategy` and `seed` to the grid's first.
     """
-    start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
+    start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, POINT_OPTIONS)
     sweep_spec = launch_options.apply_to(load_sweep_spec(grid, [strategy] if strategy else [], sets, start=start))
     study = with_corpus_digest(sweep_spec).studies()[0]
     return study.spec_at(lr, wd, seed), replace(launch_options, data=sweep_spec.data)

@@ -2,16 +2,27 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
-from ettsweep.config import read_yaml, source_with_overrides
+from ettsweep.config import options_by_key, read_yaml
 from ettsweep.errors import EttsweepError, InputError, with_source
 from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe, Seeds
-from ettsweep.schema import HomeExpanded, ListOfOne, StrictModel, expect, is_whole, keys_of, validate
+from ettsweep.schema import (
+    HomeExpanded,
+    Key,
+    ListOfOne,
+    Source,
+    StrictModel,
+    expect,
+    is_whole,
+    keys_of,
+    locating,
+    validate,
+)
 from ettsweep.shipped_files import grid_model, own_grids, shipped_grids
 from ettsweep.strategies.optimizers import OPTIMIZERS, factor_rule
 from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
@@ -102,19 +113,23 @@ class GridFile(StrictModel):
             raise ValueError(f"{', '.join(misplaced)} belongs beside the recipe, not in it")
         return recipe
 
+    @field_validator("strategies")
+    @classmethod
+    def _check_strategies(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        _refuse_repeated(names)
+        return names
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) != len(seeds):
+            raise ValueError(f"{list(seeds)} repeats a seed")
+        return seeds
+
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        # A mapping of centres iterates over the names of its strategies.
-        for names in (self.strategies, *self._stated_centres.values()):
-            try:
-                # Compared by canonical name: `mup` and `s=1` are one strategy.
-                canonical = [strategy_name(parse_strategy(name)) for name in names]
-            except EttsweepError as error:
-                raise ValueError(str(error)) from None
-            if repeated := sorted({name for name in canonical if canonical.count(name) > 1}):
-                raise ValueError(f"strategy {repeated[0]} is given twice")
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds: {list(self.seeds)} repeats a seed")
+        for centres in self._stated_centres.values():
+            _refuse_repeated(centres)
         if not self.centre:
             raise ValueError("centre: at least one strategy with lr and wd is needed")
         optimizer = self._recipe_optimizer
@@ -144,12 +159,10 @@ class GridFile(StrictModel):
         optimizer = self.recipe.get("optimizer", {})
         return optimizer.get("kind", DEFAULT_OPTIMIZER) if isinstance(optimizer, dict) else optimizer
 
-    def resolve_centres(self, recipe: Recipe, location: str) -> Centres:
+    def resolve_centres(self, recipe: Recipe) -> Centres:
         """Return the centre for each strategy: from the file, or else mapped from another strategy's.
 
-        Args:
-            recipe: the file's recipe with overrides applied.
-            location: file and overrides, for error messages.
+        `recipe` is the file's recipe with overrides applied.
 
         Raises:
             InputError: the file has no centre for this optimizer. Another optimizer's would be far off unnoticed.
@@ -159,10 +172,21 @@ class GridFile(StrictModel):
         centres = {parse_strategy(name): centre for name, centre in self._stated_centres[key].items()}
         if not centres:
             raise InputError(
-                f"{location}: no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by "
+                f"no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by "
                 f"orders of magnitude; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
             )
         return map_centres(self.strategies, centres, recipe)
+
+
+def _refuse_repeated(names: Iterable[str]) -> None:
+    """Raise ValueError for an unknown strategy, or two names of one."""
+    try:
+        # Compared by canonical name: `mup` and `s=1` are one strategy.
+        canonical = [strategy_name(parse_strategy(name)) for name in names]
+    except EttsweepError as error:
+        raise ValueError(str(error)) from None
+    if repeated := sorted({name for name in canonical if canonical.count(name) > 1}):
+        raise ValueError(f"strategy {repeated[0]} is given twice")
 
 
 # `centre_NAME` for every registered optimizer, so that one added to the registry needs no change here.
@@ -270,13 +294,35 @@ def load_sweep_spec(
         if text is not None:
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
     data |= {key: list(values) for key, values in (("strategies", strategies), ("seeds", seeds)) if values}
-    return make_sweep_spec(data, path, overrides, start)
+    return make_sweep_spec(data, path, overrides, start, typed_options(strategies, lr_range, wd_range, seeds))
+
+
+def typed_options(
+    strategies: Sequence[str] = (), lr_range: str | None = None, wd_range: str | None = None, seeds: Sequence[int] = ()
+) -> dict[Key, str]:
+    """Return the options that are given, as typed, by the keys of a grid file that they set."""
+    options: dict[Key, str] = {}
+    if lr_range is not None:
+        options["lr",] = f"--lr-range={lr_range}"
+    if wd_range is not None:
+        options["wd",] = f"--wd-range={wd_range}"
+    if strategies:
+        options["strategies",] = " ".join(f"--strategy {name}" for name in strategies)
+    if seeds:
+        options["seeds",] = f"--seeds={','.join(map(str, seeds))}"
+    return options
 
 
 def make_sweep_spec(
-    data: dict[str, Any], path: Path, overrides: Sequence[str] = (), start: Centre | None = None
+    data: dict[str, Any],
+    path: Path,
+    overrides: Sequence[str] = (),
+    start: Centre | None = None,
+    options: Mapping[Key, str] | None = None,
 ) -> SweepSpec:
     """Resolve the content of a grid file, which need not exist yet; arguments are those of `load_sweep_spec`.
+
+    `options` are those that set keys of `data`, for messages.
 
     Raises:
         InputError: all problems of the content, or there is no centre for the optimizer.
@@ -289,15 +335,19 @@ def make_sweep_spec(
     recipe_keys = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *EPOCH_KEYS)]
     recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
+    set_options = options_by_key(centre_overrides)
+    for option in options_by_key(factor_overrides).values():
+        set_options["mlp_factor",] = option
     try:
-        grid = validate(_GridFileSchema, data, source_with_overrides(str(path), centre_overrides), recipe_keys)
+        grid = validate(_GridFileSchema, data, Source(str(path), {**(options or {}), **set_options}), recipe_keys)
     except InputError as error:
         recipe_data, model, task = _without_misplaced(data.get("recipe")), data.get("model"), data.get("task")
         more_problems = recipe_problems(recipe_data, model, task, recipe_overrides, str(path))
         raise InputError.of([str(error), *more_problems]) from None
     recipe = resolve_recipe(grid.recipe, grid.model, grid.task, recipe_overrides, str(path))
     if start is None:
-        centres = grid.resolve_centres(recipe, source_with_overrides(str(path), overrides))
+        with locating(Source(str(path), options_by_key(overrides))):
+            centres = grid.resolve_centres(recipe)
     else:
         centres = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
     return SweepSpec(

@@ -13,6 +13,7 @@ from ettsweep.config import parse_yaml, read_yaml
 from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.powers import format_power
 from ettsweep.runs.spec import Recipe, TaskSpec
+from ettsweep.schema import Key
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import parse_strategy, transfer_point
@@ -192,12 +193,13 @@ def parse_axis(text: str, option: str) -> object:
     return {"range": [axis["low"], axis["high"]], "step": axis["step"]} if isinstance(axis, dict) else axis
 
 
-def render_template(grid: Mapping[str, Any], path: Path) -> tuple[str, SweepSpec]:
+def render_template(grid: Mapping[str, Any], path: Path, options: Mapping[Key, str]) -> tuple[str, SweepSpec]:
     """Return the text of the grid file, with comments, and the SweepSpec that it resolves to; write nothing.
 
     Args:
         grid: content of the file.
         path: where it is going to be written, for error messages.
+        options: options as typed, by the keys of the file that they set, for error messages.
 
     Raises:
         InputError: all problems of the content.
@@ -212,7 +214,7 @@ def render_template(grid: Mapping[str, Any], path: Path) -> tuple[str, SweepSpec
     }
     text = "\n".join([*HEAD, *_lines(grid, choices), ""])
     # Parsed from the text, not from `grid`: what is returned is what the file says.
-    return text, make_sweep_spec(parse_yaml(text, str(path)), path)
+    return text, make_sweep_spec(parse_yaml(text, str(path)), path, options=options)
 
 
 def _lines(grid: Mapping[str, Any], choices: Mapping[str, str], indent: str = "") -> Iterator[str]:

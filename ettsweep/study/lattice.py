@@ -11,13 +11,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ettsweep.errors import InputError
 from ettsweep.powers import LOG2_DIGITS, format_power, log2, parse_number
-from ettsweep.schema import NonNegative, PositiveFloat, StrictModel
+from ettsweep.schema import NonNegative, PositiveFloat, Source, StrictModel
 
 MAPPED_TOLERANCE = 1e-6
 """Distance in log2 within which a value counts as a lattice value: maps between strategies round in the last bits."""
 
 PRINTED_TOLERANCE = 2e-3
 """The same for values that people type with few digits, such as four."""
+
+
+POINT_OPTIONS = Source("run", {("lr",): "--lr", ("wd",): "--wd", ("seed",): "--seed"})
+"""Source of a point and a seed that the command line gives."""
 
 
 @dataclass(frozen=True)

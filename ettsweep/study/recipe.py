@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from fractions import Fraction
 from typing import Any
 
-from ettsweep.config import hide_secrets, source_with_overrides, split_override
-from ettsweep.errors import InputError, with_source
+from ettsweep.config import hide_secrets, options_by_key, split_override
+from ettsweep.console import format_count
+from ettsweep.errors import InputError
 from ettsweep.runs.spec import Recipe, ScheduleSpec
-from ettsweep.schema import validate
+from ettsweep.schema import Source, locating, validate
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.registry import check_compatible, steps_per_epoch, task_spec
@@ -32,7 +34,8 @@ def resolve_recipe(
     Raises:
         InputError: an unknown name or key, or a value that the schema refuses.
     """
-    with with_source(location):
+    source = Source(location, options_by_key(overrides))
+    with locating(source):
         data = {
             **deepcopy(recipe),  # overrides change it in place, and `_check_warmup` needs the file's schedule
             "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
@@ -40,12 +43,10 @@ def resolve_recipe(
         }
     for override in overrides:
         apply_override(data, override)
-    location = source_with_overrides(location, overrides)
     if "schedule" in data:
-        data["schedule"] = _epochs_to_steps(data["schedule"], data, location)
-        _check_warmup(data["schedule"], recipe.get("schedule"), data, location)
-    resolved = validate(Recipe, data, location, EPOCH_KEYS)
-    with with_source(location):
+        data["schedule"] = _epochs_to_steps(data["schedule"], recipe.get("schedule"), data, source)
+    resolved = validate(Recipe, data, source, EPOCH_KEYS)
+    with locating(source):
         check_size(resolved.model, resolved.optimizer)
         check_compatible(resolved.task, resolved.model, resolved.batch_size)
     return resolved
@@ -75,7 +76,7 @@ def recipe_problems(
             apply_override(data, override)
         if isinstance(schedule := data.get("schedule"), dict) and STEPS_FIELD_OF.keys() & schedule.keys():
             data["schedule"] = _PLACEHOLDER_SCHEDULE
-        validate(Recipe, data, source_with_overrides(location, overrides), EPOCH_KEYS)
+        validate(Recipe, data, Source(location, options_by_key(overrides)), EPOCH_KEYS)
     except InputError as error:
         # A line for each problem, so that they can be listed with those of the rest of the file.
         return str(error).splitlines()
@@ -96,49 +97,103 @@ EPOCH_KEYS = [("schedule", name) for name in STEPS_FIELD_OF]
 _PLACEHOLDER_SCHEDULE = ScheduleSpec(total_steps=1, warmup_steps=0, eval_every=1)
 
 
-def _epochs_to_steps(schedule: object, data: dict[str, Any], location: str) -> object:
-    """Convert the epochs of a schedule to steps; `data` is the recipe, for task and batch size.
+def _epochs_to_steps(schedule: object, file_schedule: object, data: dict[str, Any], source: Source) -> object:
+    """Return a schedule with its epochs converted to steps.
+
+    Args:
+        schedule: of the file, with overrides.
+        file_schedule: without them.
+        data: the recipe, for task and batch size.
+        source: of the data, for messages.
 
     Raises:
-        InputError: another part of the recipe is invalid, or a value is not a number of epochs.
+        InputError: another part of the recipe is invalid, a value is not a number of epochs or less than a step, or
+            lengths contradict each other.
     """
-    if not isinstance(schedule, dict) or not STEPS_FIELD_OF.keys() & schedule.keys():
+    if not isinstance(schedule, dict):
         return schedule
-    # Steps per epoch depend on task and batch size, so these have to be valid first.
-    recipe = validate(Recipe, data | {"schedule": _PLACEHOLDER_SCHEDULE}, location, EPOCH_KEYS)
-    with with_source(location):
-        steps = steps_per_epoch(recipe.task, recipe.batch_size)
+    steps = _steps_per_epoch(schedule, data, source)
     converted = {key: value for key, value in schedule.items() if key not in STEPS_FIELD_OF}
     for name, field in STEPS_FIELD_OF.items():
         if name not in schedule:
             continue
-        value = schedule[name]
+        value, at = schedule[name], f"{source.of(('schedule', name))}: schedule"
         # bool is a subclass of int: YAML's `yes` would be one epoch.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
-            raise InputError(f"{location}: schedule.{name}: a number of epochs is expected, got {value!r}")
+            raise InputError(f"{at}.{name}: a number of epochs is expected, got {value!r}")
         if field in converted:  # else the order of the keys would decide
-            raise InputError(f"{location}: schedule: {name} and {field} set the same value; give one of them")
+            raise InputError(f"{at}: {name} and {field} set the same value; give one of them")
         converted[field] = round(value * steps)
+        if not converted[field] and name != "warmup_epochs":
+            raise InputError(
+                f"{at}.{name}: at least one step is expected, which is {1 / steps:.3g} epochs, got {value:g}"
+            )
+    _check_lengths(schedule, converted, file_schedule, source)
     return converted
 
 
-def _check_warmup(schedule: object, file_schedule: object, data: dict[str, Any], location: str) -> None:
-    """Suggest a warm-up if overrides shorten the run to less than the warm-up of the file.
+def _steps_per_epoch(schedule: dict[str, Any], data: dict[str, Any], source: Source) -> int:
+    """Return the steps of an epoch; 1 for a schedule that has no epochs.
 
     Raises:
-        InputError: they do.
+        InputError: another part of the recipe is invalid, or only the data tell.
     """
-    try:
-        original = validate(ScheduleSpec, _epochs_to_steps(file_schedule, data, location), location)
-    except InputError:
-        return  # the file's own schedule is invalid: validating the recipe reports it
+    if not STEPS_FIELD_OF.keys() & schedule.keys():
+        return 1
+    # Steps per epoch depend on task and batch size, so these have to be valid first.
+    recipe = validate(Recipe, data | {"schedule": _PLACEHOLDER_SCHEDULE}, source, EPOCH_KEYS)
+    with locating(source):
+        return steps_per_epoch(recipe.task, recipe.batch_size)
+
+
+def _check_lengths(schedule: dict[str, Any], converted: dict[str, Any], file_schedule: object, source: Source) -> None:
+    """Check that warm-up and end of the run fit into the schedule; the message has the units of the schedule.
+
+    A schedule in steps that no option changes is left to its schema.
+
+    Args:
+        schedule: in epochs or steps, with overrides.
+        converted: the same in steps.
+        file_schedule: without overrides; its share of warm-up is suggested.
+        source: of the schedule, for messages.
+
+    Raises:
+        InputError: they do not.
+    """
+
+    def length(epochs: str) -> str:
+        field = STEPS_FIELD_OF[epochs]
+        if epochs in schedule:
+            return f"{epochs} {schedule[epochs]:g} ({format_count(converted[field], 'step')})"
+        return f"{field} {converted[field]}"
+
+    total, warmup, stop = (converted.get(field) for field in ("total_steps", "warmup_steps", "stop_step"))
+    in_epochs = STEPS_FIELD_OF.keys() & schedule.keys()
+    if in_epochs and isinstance(stop, int) and isinstance(total, int) and stop > total:
+        raise InputError(f"{source.of(('schedule',))}: schedule: {length('stop_epoch')} is beyond {length('epochs')}")
+    if not (isinstance(warmup, int) and isinstance(total, int) and 0 < total <= warmup):
+        return
+    problem = f"schedule: {length('warmup_epochs')} must be below {length('epochs')}"
+    shortening = [o for k, o in source.options.items() if k in (("schedule", "epochs"), ("schedule", "total_steps"))]
+    if shortening and (share := _warmup_share(file_schedule)) is not None:
+        # The option alone is the cause: in the file, the warm-up is shorter than the run.
+        if "epochs" in schedule:
+            remedy = f"--set schedule.warmup_epochs={float(share) * schedule['epochs']:.4g}"
+        else:
+            remedy = f"--set schedule.warmup_steps={int(share * total)}"
+        raise InputError(f"{shortening[-1]}: {problem}; {remedy} keeps the share that the file has")
+    if in_epochs:
+        raise InputError(f"{source.of(('schedule',))}: {problem}")
+
+
+def _warmup_share(schedule: object) -> Fraction | None:
+    """Return the warm-up as a share of the run; None if it is none, or has other units than the run."""
     fields = schedule if isinstance(schedule, dict) else {}
-    total, warmup = fields.get("total_steps"), original.warmup_steps
-    if fields.get("warmup_steps") == warmup and isinstance(total, int) and 0 < total <= warmup:
-        raise InputError(
-            f"{location}: schedule: warmup_steps {warmup} must be below total_steps {total}; "
-            f"--set schedule.warmup_steps={total * warmup // original.total_steps} keeps the share that the file has"
-        )
+    for keys in (("epochs", "warmup_epochs"), ("total_steps", "warmup_steps")):
+        total, warmup = map(fields.get, keys)
+        if isinstance(total, int | float) and isinstance(warmup, int | float) and 0 <= warmup < total:
+            return Fraction(warmup) / Fraction(total)  # exact: no step is lost to rounding
+    return None
 
 
 OPTION_OF_KEY = {

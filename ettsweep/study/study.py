@@ -8,7 +8,7 @@ from ettsweep.runs.spec import RunSpec, Seeds
 from ettsweep.schema import validate
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.criterion import Criterion, CriterionOptions
-from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.lattice import POINT_OPTIONS, Axis, Point
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import Metric, task_kind
 
@@ -118,7 +118,7 @@ class Study:
         overrides = {"lr": lr, "wd": wd, "seed": seed}
         # Validated, unlike `with_point`: these values may come from a user.
         data = self.base.model_dump() | {key: value for key, value in overrides.items() if value is not None}
-        return validate(RunSpec, data, "run")
+        return validate(RunSpec, data, POINT_OPTIONS)
 
 
 def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:

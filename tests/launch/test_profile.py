@@ -293,13 +293,11 @@ def test_what_cannot_be_a_way_to_train_is_refused(override: str, message: str) -
 
 
 def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"local.yaml with --launch-set slots=100000: slots: 100000 are too many: this machine has"
-    ):
+    with pytest.raises(InputError, match=r"^--launch-set slots=100000: slots: 100000 are too many: this machine has"):
         load_profile("local", ["slots=100000"])
     with pytest.raises(
         InputError,
-        match=r"threads=100000 loader_workers=100000: threads: 100000 are too many(.|\n)*loader_workers: 100000 are",
+        match=r"--launch-set threads=100000: threads: 100000 are too many(.|\n)*loader_workers: 100000 are",
     ):
         load_profile("local", ["threads=100000", "loader_workers=100000"])
     assert load_profile("local", [f"slots={2 * CORES}"]).kind == "local"
@@ -539,7 +537,7 @@ def test_parts_of_a_field_are_overridden_by_dots() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("partition.x=1", "mine.yaml with --launch-set partition.x=1: partition: input should be a valid string"),
+        ("partition.x=1", "--launch-set partition.x=1: partition: input should be a valid string"),
         ("sbatch.=1", "--launch-set sbatch.=1: key=value is expected"),
         (".a=1", "--launch-set .a=1: key=value is expected"),
         ("mail-type=END", "--launch-set mail-type=END: key=value is expected"),
@@ -583,13 +581,13 @@ def test_parts_of_what_has_none_are_refused() -> None:
         ("setup=module load cuda", "setup: input should be a valid tuple, got 'module load cuda'"),
         ("setup=[a, 1]", "setup.1: input should be a valid string, got 1"),
         ("sbatch.mail-type={a: 1}", "sbatch.mail-type: a word or a number is expected, got {'a': 1}"),
-        ("kind=cloud", "kind: 'cloud' is unknown; known: local, slurm"),
-        ("kind=[slurm]", "kind: ['slurm'] is unknown; known: local, slurm"),
+        ("kind=cloud", "kind: unknown kind 'cloud'. Known: local, slurm"),
+        ("kind=[slurm]", "kind: unknown kind \"['slurm']\"; did you mean 'slurm'? Known: local, slurm"),
         ("heartbeat_s=0", "heartbeat_s: input should be greater than 0, got 0"),
     ],
 )
 def test_bad_values_of_a_slurm_profile_are_refused(override: str, message: str) -> None:
-    assert refusal(override) == f"mine.yaml with --launch-set {override}: {message}"
+    assert refusal(override) == f"--launch-set {override}: {message}"
     assert "--launch-set" not in refusal(text="kind: slurm\ntime_min: 0\n"), "that is the file's fault"
 
 
@@ -738,7 +736,7 @@ def test_the_warning_before_the_end_of_a_job_comes_after_its_start(time_min: int
         assert slurm(*overrides).warn_s == warn_s
     else:
         assert refusal(*overrides) == (
-            f"mine.yaml with --launch-set time_min={time_min} warn_s={warn_s}: warn_s: {warn_s} s before the end of a job of {time_min} min may be before its start"
+            f"mine.yaml with --launch-set time_min={time_min} --launch-set warn_s={warn_s}: warn_s: {warn_s} s before the end of a job of {time_min} min may be before its start"
         )
 
 

@@ -75,7 +75,7 @@ def test_a_grid_file_states_as_much_as_it_wants(
         ),
         ({"confidence": 0.5}, "criterion.confidence: input should be greater than 0.5, got 0.5"),
         ({"confidence": "100%"}, "criterion.confidence: input should be less than 1, got 1.0"),
-        ({"rule": "papr"}, "criterion.rule: input should be 'bound' or 'paper', got 'papr'"),
+        ({"rule": "papr"}, "criterion.rule: input should be 'bound' or 'paper', got 'papr'; did you mean 'paper'?"),
         ({"margn": 0.1}, "criterion.margn: unknown key; did you mean criterion.margin?"),
         ("paper", "criterion: {rule: ..., confidence: ..., margin: ...} is expected, got 'paper'"),
     ],

@@ -183,13 +183,16 @@ def test_a_strategy_has_one_name(path: Path) -> None:
     assert list(sweep_spec.centres) == ["ntk", "hybrid", "mup", "s=0.25"]
     assert [study.strategy for study in sweep_spec.studies()] == ["ntk", "hybrid", "mup", "s=0.25"]
     assert load_sweep_spec(path, ["s=1.0"]) == load_sweep_spec(path, ["mup"])
-    assert refusal(path, strategies=["mup", "s=1"]) == "g.yaml: strategy mup is given twice"
+    assert (
+        refusal(path, strategies=["mup", "s=1"])
+        == "--strategy mup --strategy s=1: strategies: strategy mup is given twice"
+    )
 
 
 def test_a_centre_mapped_out_of_range_is_refused(path: Path) -> None:
     change(path, "lr: 0.0078125", "lr: 1e30")
     assert refusal(path, strategies=["ntk"]).startswith(
-        "the centre mapped to ntk: lr: a number between 1e-30 and 1e30 is expected"
+        "g.yaml: the centre mapped to ntk: lr: a number between 1e-30 and 1e30 is expected"
     )
 
 
@@ -249,9 +252,9 @@ def test_centres_can_be_set_too(path: Path, sets: list[str], lr: float, wd: floa
 
 
 def test_what_is_set_for_a_centre_is_checked(path: Path) -> None:
-    expected = "g.yaml with --set centre_sgd.mup.lr=-1: centre_sgd.mup.lr: input should be greater than 0, got -1"
+    expected = "--set centre_sgd.mup.lr=-1: centre_sgd.mup.lr: input should be greater than 0, got -1"
     assert refusal(path, overrides=["batch_size=8", "centre_sgd.mup.lr=-1"]) == expected
-    expected = "g.yaml with --set centre_lion.mup.lr=1: centre_lion: unknown key; did you mean centre?"
+    expected = "--set centre_lion.mup.lr=1: centre_lion: unknown key; did you mean centre?"
     assert refusal(path, overrides=["centre_lion.mup.lr=1"]) == expected
 
 
@@ -282,7 +285,7 @@ def test_a_range_without_a_step_keeps_that_of_the_file(path: Path) -> None:
     ("text", "message"),
     [
         ("1:-1", "--lr-range: empty range: 1 is above -1"),
-        ("-1:1:0", "g.yaml: lr.step: input should be greater than or equal to 0.0009765625, got 0.0"),
+        ("-1:1:0", "--lr-range=-1:1:0: lr.step: input should be greater than or equal to 0.0009765625, got 0.0"),
         ("0:2000", "--lr-range: low and high from -64 to 64 are expected, got '0:2000'"),
         ("nan:1", "--lr-range: low and high from -64 to 64 are expected, got 'nan:1'"),
         *(
@@ -348,7 +351,7 @@ def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
         ("model.widht=64", "model.widht: unknown key; did you mean model.width?"),
         ("model.width=62", "model: width 62 is not divisible by heads 4; nearest width: 60, 64"),
         ("model.width=wide", "model.width: input should be a valid integer, got 'wide'"),
-        ("optimizer=sdg", "optimizer: unknown kind 'sdg'; known: 'adamw', 'sgd'"),
+        ("optimizer=sdg", "optimizer: unknown kind 'sdg'; did you mean 'sgd'? Known: adamw, sgd"),
         (
             "optimizer.momentum=0.9",
             "optimizer.momentum: unknown key; known: kind, beta1, beta2, eps, clip_norm, decay_pe",
@@ -366,7 +369,7 @@ def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
     ],
 )
 def test_set_cannot_get_past_the_schema(path: Path, override: str, message: str) -> None:
-    assert refusal(path, overrides=[override]) == f"g.yaml with --set {override}: {message}"
+    assert refusal(path, overrides=[override]).removeprefix("g.yaml with ") == f"--set {override}: {message}"
 
 
 @pytest.mark.parametrize("override", ["batch_size", "=3", "a b=3", "model..width=3", ""])
@@ -388,26 +391,76 @@ def test_what_is_not_of_the_recipe_has_its_own_option(path: Path, override: str,
 
 
 def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
-    expected = "g.yaml: mlp_factor: input should be 'ignore' or 'include', got 'half'"
+    expected = "--set strategy.mlp_factor=half: mlp_factor: input should be 'ignore' or 'include', got 'half'"
     assert refusal(path, overrides=["strategy.mlp_factor=half"]) == expected
 
 
 @pytest.mark.parametrize(
-    ("model", "sets", "message"),
+    ("model", "given", "message", "steps"),
     [
-        ("vit-digits", ["schedule.epochs=2"], "24 must be below total_steps 24; --set schedule.warmup_steps=2"),
-        ("vit-digits", ["schedule.total_steps=20"], "24 must be below total_steps 20; --set schedule.warmup_steps=2"),
-        ("vit-b16", ["schedule.epochs=15"], "6240 must be below total_steps 4680; --set schedule.warmup_steps=312"),
-        ("vit-b16", ["schedule.total_steps=9"], "6240 must be below total_steps 9; --set schedule.warmup_steps=0"),
+        ("vit-digits", "epochs=2", "warmup_steps 24 must be below epochs 2 (24 steps); --set schedule.warmup_epochs=0.2", 2),
+        ("vit-digits", "epochs=0.5", "warmup_steps 24 must be below epochs 0.5 (6 steps); --set schedule.warmup_epochs=0.05", 1),
+        ("vit-digits", "total_steps=20", "warmup_steps 24 must be below total_steps 20; --set schedule.warmup_steps=2", 2),
+        ("vit-b16", "epochs=15", "warmup_epochs 20 (6240 steps) must be below epochs 15 (4680 steps); --set schedule.warmup_epochs=1", 312),
+        ("vit-b16", "total_steps=9", "warmup_epochs 20 (6240 steps) must be below total_steps 9; --set schedule.warmup_steps=0", 0),
     ],
-)
+)  # fmt: skip
 def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(
-    model: str, sets: list[str], message: str
+    model: str, given: str, message: str, steps: int
 ) -> None:
     grid = shipped("grids") / f"{model}.yaml"
-    assert f"schedule: warmup_steps {message} keeps the share that the file has" in refusal(grid, overrides=sets)
+    expected = f"--set schedule.{given}: schedule: {message} keeps the share that the file has"
+    assert refusal(grid, overrides=[f"schedule.{given}"]) == expected
     cure = message.partition("--set ")[2]
-    assert load_sweep_spec(grid, overrides=[*sets, cure]).recipe.schedule.warmup_steps == int(cure.partition("=")[2])
+    assert load_sweep_spec(grid, overrides=[f"schedule.{given}", cure]).recipe.schedule.warmup_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("schedule.warmup_epochs=20", "warmup_epochs 20 (240 steps) must be below epochs 20 (240 steps)"),
+        ("schedule.warmup_steps=240", "warmup_steps 240 must be below epochs 20 (240 steps)"),
+        ("schedule.stop_epoch=21", "stop_epoch 21 (252 steps) is beyond epochs 20 (240 steps)"),
+        ("schedule.eval_every_epochs=0.01", "eval_every_epochs: at least one step is expected, which is 0.0833 epochs, got 0.01"),
+        ("schedule.epochs=0", "epochs: at least one step is expected, which is 0.0833 epochs, got 0"),
+        ("schedule.epochs=many", "epochs: a number of epochs is expected, got 'many'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_epochs_is_answered_in_epochs(path: Path, given: str, message: str) -> None:
+    change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 2")
+    source, _, problem = refusal(path, overrides=[given]).partition(": schedule")
+    assert source.removeprefix("g.yaml with ") == f"--set {given}"
+    assert problem[1:].strip() == message
+
+
+def test_a_mistake_in_epochs_of_the_file_is_answered_in_epochs(path: Path) -> None:
+    change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 20")
+    expected = "g.yaml: schedule: warmup_epochs 20 (240 steps) must be below epochs 20 (240 steps)"
+    assert refusal(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr_range": "-1:1:0.3"}, "--lr-range=-1:1:0.3: lr: -1 is no multiple of the step 0.3; nearest: -1.2, -0.9"),
+        ({"wd_range": "-1:1:0.3"}, "--wd-range=-1:1:0.3: wd: -1 is no multiple of the step 0.3; nearest: -1.2, -0.9"),
+        ({"seeds": [0, 0]}, "--seeds=0,0: seeds: [0, 0] repeats a seed"),
+        ({"seeds": [0, -1]}, "--seeds=0,-1: seeds.1: input should be greater than or equal to 0, got -1"),
+        ({"overrides": ["batch_size=800"]}, "--set batch_size=800: batch_size: 800 is more than the 797 training images"),
+        ({"overrides": ["batch_size=8", "task=cifar10"]}, "g.yaml with --set batch_size=8 --set task=cifar10: model.channels: task cifar10 has 3, got 1"),
+        ({"overrides": ["batch_size=8", "batch_size=x"]}, "--set batch_size=x: batch_size: input should be a valid integer, got 'x'"),
+        ({"overrides": ["precision=FP32"]}, "--set precision=FP32: precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16', got 'FP32'; did you mean 'fp32'?"),
+        ({"overrides": ["schedule.stop_step=300"]}, "g.yaml with --set schedule.stop_step=300: schedule: stop_step 300 is beyond total_steps 240"),
+    ],
+)  # fmt: skip
+def test_a_value_of_an_option_is_refused_with_the_option(path: Path, options: dict[str, Any], message: str) -> None:
+    assert refusal(path, **options) == message
+
+
+def test_a_mistake_in_the_file_is_refused_with_the_file_whatever_the_options(path: Path) -> None:
+    change(path, "batch_size: 64", "batch_size: none")
+    expected = "g.yaml: batch_size: input should be a valid integer, got 'none'"
+    assert refusal(path, overrides=["model.depth=3"], lr_range="-1:1", seeds=[0]) == expected
 
 
 @pytest.mark.parametrize("size", ["width=100000000", "depth=1000000000000", "mlp_ratio=1000000000000"])
@@ -419,7 +472,9 @@ def test_a_model_that_no_machine_could_hold_is_refused(path: Path, size: str) ->
 
 def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:
     refusal_result = refusal(path, lr_range="-64:64:0.0009765625", wd_range="-64:63:1")
-    assert refusal_result.startswith(f"g.yaml: the grid has {131_073 * 128 * 2:,} runs, the limit is 1,000,000")
+    assert refusal_result.startswith(
+        f"g.yaml with --lr-range=-64:64:0.0009765625 --wd-range=-64:63:1: the grid has {131_073 * 128 * 2:,} runs, the limit is 1,000,000"
+    )
 
 
 def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
@@ -450,7 +505,7 @@ def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
         ("lr: 0.0078125", "lr: .nan", "g.yaml: centre.standard.lr: input should be a finite number, got nan"),
         ("lr: 0.0078125", "lr: 1e-40", "g.yaml: centre.standard.lr: a number between 1e-30 and 1e30 is expected, got 1e-40"),
         ("wd: 0.5}", "wd: 1e31}", "g.yaml: centre.standard.wd: a number between 1e-30 and 1e30 is expected, got 1e+31"),
-        ("strategies: [standard]", "strategies: [ntk, s=0]", "g.yaml: strategy ntk is given twice"),
+        ("strategies: [standard]", "strategies: [ntk, s=0]", "g.yaml: strategies: strategy ntk is given twice"),
         ("  standard:", "  ntk: {lr: 1.0, wd: 1.0}\n  s=0: {lr: 1.0, wd: 1.0}\n  standard:", "g.yaml: strategy ntk is given twice"),
         ("lr: 0.0078125", "lr: 1e31", "g.yaml: centre.standard.lr: a number between 1e-30 and 1e30 is expected, got 1e+31"),
         ("wd: 0.5}", "wd: 1e-31}", "g.yaml: centre.standard.wd: a number between 1e-30 and 1e30 is expected, got 1e-31"),
@@ -485,11 +540,11 @@ def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
         ("  standard: {lr: 0.0078125, wd: 0.5}", "  standard: 3", "g.yaml: centre.standard: {lr: ..., wd: ...} is expected, got 3"),
         ("step: 1}", "step: 0}", "g.yaml: lr.step: input should be greater than or equal to 0.0009765625, got 0"),
         ("seeds: [3, 5]", "seeds: [3, 3]", "g.yaml: seeds: [3, 3] repeats a seed"),
-        ("strategies: [standard]", "strategies: [s=2]", "g.yaml: strategy 's=2': s must be a number from 0 to 1, such as s=0.25"),
+        ("strategies: [standard]", "strategies: [s=2]", "g.yaml: strategies: strategy 's=2': s must be a number from 0 to 1, such as s=0.25"),
         ("warmup_steps: 24", "warmup_steps: 240", "g.yaml: schedule: warmup_steps 240 must be below total_steps 240"),
         ("batch_size: 64", "batch_size: 800", "g.yaml: batch_size: 800 is more than the 797 training images"),
-        ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'; known: 'digits', 'imagenet', 'cifar10', 'cifar100', 'pydoc', 'text'"),
-        ("decay: cosine", "decay: cosin", "g.yaml: schedule.decay: input should be 'cosine' or 'linear', got 'cosin'"),
+        ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'. Known: cifar10, cifar100, digits, imagenet, pydoc, text"),
+        ("decay: cosine", "decay: cosin", "g.yaml: schedule.decay: input should be 'cosine' or 'linear', got 'cosin'; did you mean 'cosine'?"),
         ("lr: {range: [-1, 1], step: 1}", "lr: {range: [-1, 1]", "g.yaml: line 9: expected ',' or '}', but got '<scalar>'"),
         ("seeds: [3, 5]", "strategies: [ntk]", "g.yaml: line 11: key 'strategies' is given twice"),
         ("wd: 0.5}", "wd: 0.5, lr: 1.0}", "g.yaml: line 7: key 'lr' is given twice"),
@@ -507,7 +562,7 @@ def test_a_bad_grid_file_is_refused_with_its_place(path: Path, old: str, new: st
     [
         ("model: vit-digits", "model: vit-digit", "g.yaml: model: unknown model 'vit-digit'; did you mean 'vit-digits'? Known: "),
         ("task: digits", "task: digit", "g.yaml: task: unknown task 'digit'; did you mean 'digits'? Known: "),
-        ("strategies: [standard]", "strategies: [nkt]", "g.yaml: unknown strategy 'nkt'; did you mean 'ntk'? Known: "),
+        ("strategies: [standard]", "strategies: [nkt]", "g.yaml: strategies: unknown strategy 'nkt'; did you mean 'ntk'? Known: "),
         ("  standard:", "  standrad:", "g.yaml: unknown strategy 'standrad'; did you mean 'standard'? Known: "),
     ],
 )  # fmt: skip
@@ -664,7 +719,7 @@ def test_a_run_is_the_centre_where_nothing_else_is_asked(path: Path) -> None:
 
 
 def test_a_run_with_an_impossible_value_is_refused(path: Path) -> None:
-    with pytest.raises(InputError, match="run: lr: input should be greater than 0, got -1"):
+    with pytest.raises(InputError, match="--lr: input should be greater than 0, got -1"):
         load_sweep_spec(path).studies()[0].spec_at(lr=-1.0)
 
 

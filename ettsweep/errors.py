@@ -3,6 +3,7 @@
     EttsweepError
     ├── InputError          exit 2   a wrong option, name, grid file, profile or value
     │   ├── SweepNameTakenError      a sweep of that name has other settings
+    │   ├── ValuesAsRangeError       a range has values of lr or wd in place of log2 steps
     │   └── TooFewPairsError         a text is too short for so many tokens
     ├── StoppedError        exit 130 Ctrl-C, with a message on what goes on or stays
     ├── DeviceMemoryError   exit 1   a device has too little memory for the run
@@ -20,7 +21,7 @@
 are outside the tree, since callers handle them and no user sees them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -47,6 +48,14 @@ class SweepNameTakenError(InputError):
     def __init__(self, message: str, free: str) -> None:
         super().__init__(message)
         self.free = free
+
+
+class ValuesAsRangeError(InputError):
+    """A range has values of lr or wd in place of log2 steps; `options` are the nearest right ones, by name."""
+
+    def __init__(self, message: str, options: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.options = options
 
 
 class TooFewPairsError(InputError):

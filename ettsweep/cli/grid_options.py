@@ -7,6 +7,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import Grid, Model, Sets, Strategies
+from ettsweep.cli.prompts import suggest_command
 from ettsweep.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ class GridOptions:
 
         path = choose_grid_path(self.grid, self.model, missing_message)
         seeds = parse_integers(self.seeds, "--seeds", "0,1,2")
-        sweep_spec = load_sweep_spec(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
+        with suggest_command():
+            sweep_spec = load_sweep_spec(
+                path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds
+            )
         name = check_name(path.stem if self.name is None else self.name)
         if self.note is not None:
             # Before anything is recorded.

@@ -9,6 +9,7 @@ import typer
 from ettsweep.cli import completion
 from ettsweep.cli.options import Data, Strategies
 from ettsweep.cli.path_options import parse_path
+from ettsweep.cli.prompts import suggest_command
 from ettsweep.console import format_count, print_note
 from ettsweep.errors import InputError
 from ettsweep.files import naming_option, write_atomic
@@ -52,7 +53,8 @@ def init(
         raise InputError(f"--out: {path} is a folder; name a file in it, such as {path / name}.yaml")
     for filename in (path.stem, path.name):  # the stem becomes the default name of the sweep
         check_name(filename, "--out")
-    text, sweep_spec = render_template(grid, path, typed_options(strategy or (), lr_range, wd_range))
+    with suggest_command():
+        text, sweep_spec = render_template(grid, path, typed_options(strategy or (), lr_range, wd_range))
     with naming_option("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):
             raise InputError(f"{path} exists already: --force overwrites it, --out FILE writes another file")

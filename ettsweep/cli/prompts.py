@@ -4,13 +4,13 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from ettsweep.console import escape_control, print_note
-from ettsweep.errors import InputError, SweepNameTakenError
+from ettsweep.errors import InputError, SweepNameTakenError, ValuesAsRangeError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,22 +62,32 @@ def detach_on_interrupt(follows: bool = True, code: int = 1, selection: Sequence
 
 
 @contextlib.contextmanager
-def suggest_free_name(option: str) -> Iterator[None]:
-    """If the sweep's name is taken, add to the error the same command with a free name for `option`."""
+def suggest_command() -> Iterator[None]:
+    """If a sweep's name is taken, or a range is in values, add the same command with options that work to the error."""
     try:
         yield
     except SweepNameTakenError as error:
-        from ettsweep.config import hide_secrets
+        raise InputError(f"{error}; for a separate sweep:\n  {_this_command({'--name': error.free})}") from None
+    except ValuesAsRangeError as error:
+        if not error.options:
+            raise
+        raise InputError(f"{error}:\n  {_this_command(error.options)}") from None
 
-        arguments = [hide_secrets(argument) for argument in sys.argv[1:]]  # without secrets of --launch-set
+
+def _this_command(options: Mapping[str, str]) -> str:
+    """Return the command line for a shell, with the values of some options replaced or added."""
+    from ettsweep.config import hide_secrets
+
+    arguments = [hide_secrets(argument) for argument in sys.argv[1:]]  # without secrets of --launch-set
+    for option, value in options.items():
         for index, argument in enumerate(arguments):
             if argument == option or argument.startswith(f"{option}="):
                 # "--name x" takes two arguments, "--name=x" one.
                 del arguments[index : index + 1 + (argument == option)]
                 break
-        raise InputError(
-            f"{error}; for a separate sweep:\n  {shlex.join(['ettsweep', *arguments, option, error.free])}"
-        ) from None
+        # A value such as -1:1 could be taken for an option.
+        arguments += [f"{option}={value}"] if value.startswith("-") else [option, value]
+    return shlex.join(["ettsweep", *arguments])
 
 
 def confirm_continue(cost: str) -> bool:

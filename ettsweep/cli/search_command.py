@@ -14,7 +14,7 @@ from ettsweep.cli.prompts import (
     detach_on_interrupt,
     progress_console,
     repeat_option,
-    suggest_free_name,
+    suggest_command,
 )
 from ettsweep.console import Format, print_note
 from ettsweep.errors import InputError
@@ -89,7 +89,7 @@ def search(
     name, requested_spec, notes = _load_spec(grid_options, sweep, verdict_options, results)
     # Also before anything is read or written.
     check_pruner(pruner, requested_spec.recipe.schedule)
-    with suggest_free_name("--name"):
+    with suggest_command():
         sweep_spec = training_options.launch_options().resolve_grid(requested_spec, results, name)
     context = CommandContext(
         results, *load_launch(sweep_spec), dry_run, progress_console() if follow else None, "search", notify=print_note

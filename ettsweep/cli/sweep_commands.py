@@ -23,7 +23,7 @@ from ettsweep.cli.prompts import (
     detach_on_interrupt,
     progress_console,
     shell_command,
-    suggest_free_name,
+    suggest_command,
 )
 from ettsweep.console import Format, print_note
 from ettsweep.errors import InputError
@@ -50,7 +50,7 @@ def grid(
     name, requested_spec, notes = grid_options.load_spec(
         verdict_options, "select a grid with --model NAME or --grid FILE"
     )
-    with suggest_free_name("--name"):
+    with suggest_command():
         sweep_spec = training_options.launch_options().resolve_grid(requested_spec, results, name)
         studies, screen = sweep_spec.studies(name), progress_console() if follow else None
         context = CommandContext(results, *load_launch(sweep_spec), dry_run, screen, name, studies, notify=print_note)

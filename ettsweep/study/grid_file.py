@@ -3,13 +3,15 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
 from ettsweep.config import options_by_key, read_yaml
-from ettsweep.errors import EttsweepError, InputError, with_source
+from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_source
+from ettsweep.powers import parse_number
 from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe, Seeds
 from ettsweep.schema import (
     HomeExpanded,
@@ -35,6 +37,7 @@ from ettsweep.study.recipe import (
     resolve_recipe,
 )
 from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.study.value_range import ValueRange
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.registry import task_spec
 
@@ -325,12 +328,14 @@ def make_sweep_spec(
     `options` are those that set keys of `data`, for messages.
 
     Raises:
+        ValuesAsRangeError: a range has values of lr or wd in place of log2 steps, and nothing else is wrong.
         InputError: all problems of the content, or there is no centre for the optimizer.
     """
     centre_overrides = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
     factor_overrides = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
     for override in (*centre_overrides, *factor_overrides):
         apply_override(data, override.removeprefix("strategy."))
+    _check_ranges(data, path, overrides, options or {})
     # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
     recipe_keys = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *EPOCH_KEYS)]
     recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
@@ -386,6 +391,35 @@ def single_seed_hint(path: Path, seeds: Sequence[int] = ()) -> str:
     return f"only seed {number} is trained; for {number} seeds give {list_text}"
 
 
+def _check_ranges(data: dict[str, Any], path: Path, overrides: Sequence[str], options: Mapping[Key, str]) -> None:
+    """Explain ranges that are given as values of lr or wd; arguments are those of `make_sweep_spec`.
+
+    Raises:
+        ValuesAsRangeError: there are such ranges, and nothing else is wrong.
+    """
+    value_ranges = {name: value_range for name in ("lr", "wd") if (value_range := ValueRange.parse(data.get(name)))}
+    if not value_ranges:
+        return
+    try:
+        # The centre follows from the rest of the content, which is valid or not whatever these ranges are.
+        sweep_spec = make_sweep_spec(deepcopy(data) | dict.fromkeys(value_ranges, "fixed"), path, overrides)
+    except InputError:
+        return
+    strategy, centre = next(iter(sweep_spec.centres.items()))
+    if not centre.wd and "wd" in value_ranges:
+        return  # no steps lead from 0
+    problems, right_options = [], {}
+    for name, value_range in value_ranges.items():
+        source, form, start = f"{path}: {name}", "[{}, {}]", getattr(centre, name)
+        if typed := options.get((name,)):
+            option, _, text = typed.partition("=")
+            colons = ":".join(["{}", "{}", *text.split(":")[2:]])  # the step stays as it is
+            source, form = typed, f"{option}={colons}"
+            right_options[option] = colons.format(*(f"{x:g}" for x in value_range.nearest_offsets(start)))
+        problems.append(f"{source}: {value_range.explain(name, strategy, start, form)}")
+    raise ValuesAsRangeError("\n".join(problems), right_options)
+
+
 def parse_range(text: str, option: str, current: object = None) -> object:
     """Parse `low:high[:step]` or `fixed` into a value for `lr` or `wd` of a grid file.
 
@@ -400,18 +434,22 @@ def parse_range(text: str, option: str, current: object = None) -> object:
     if text == "fixed":
         return "fixed"
     try:
-        numbers = [float(number) for number in text.split(":")]
+        numbers = [parse_number(number) for number in text.split(":")]
     except ValueError:
         numbers = []
     if len(numbers) not in (2, 3):
         raise InputError(f"{option}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
+    # -2:2 alone widens a range without leaving the lattice: the file's step stays.
+    step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
+    # 2^-6 stays text: it is a value, and never a number of steps.
+    low, high = (bound if "^" in bound else number for bound, number in zip(text.split(":"), numbers[:2], strict=False))
+    if ValueRange.parse(axis := {"low": low, "high": high, "step": step}):
+        return axis
     if not all(map(_is_offset, numbers[:2])):
         raise InputError(f"{option}: low and high from -{MAX_OFFSET} to {MAX_OFFSET} are expected, got {text!r}")
     if numbers[0] > numbers[1]:
         raise InputError(f"{option}: empty range: {numbers[0]:g} is above {numbers[1]:g}")
-    # -2:2 alone widens a range without leaving the lattice: the file's step stays.
-    step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
-    return {"low": numbers[0], "high": numbers[1], "step": step}
+    return axis
 
 
 def _is_offset(bound: object) -> bool:

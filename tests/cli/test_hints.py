@@ -82,3 +82,23 @@ def test_who_detaches_is_told_how_to_see_the_same_runs(capsys: pytest.CaptureFix
     with pytest.raises(typer.Exit), detach_on_interrupt(selection=["--sweep", "a"]):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "detached; the runs go on: `ettsweep watch --sweep a` shows them\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "grid --grid w8.yaml --lr-range=1e-4:1e-2 --dry-run",
+        "grid --lr-range 1e-4:1e-2 --grid w8.yaml --seeds 0 --name other --dry-run --wd-range 0.1:0.4",
+        "search --grid w8.yaml --wd-range=2^-4:2^-2 --dry-run",
+        "init --lr-range 1e-4:1e-2 --out mine.yaml",
+    ],
+)
+def test_a_range_in_values_is_answered_with_the_command_in_steps(arguments: str, call: Call, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml")
+    words = shlex.split(arguments)
+    message = call(*words, code=2).err.splitlines()[-1]
+    pasted = shlex.split(message)
+    kept = [word for word in words if "range" not in word and ":" not in word]
+    assert pasted[0] == "ettsweep"
+    assert [word for word in pasted[1:] if "range" not in word and ":" not in word] == kept
+    assert call(*pasted[1:], code=None).code in (0, 1), "it is valid"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ettsweep.config import parse_yaml
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, ValuesAsRangeError
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import SgdSpec
 from ettsweep.study.grid_file import find_grid, grid_note, load_sweep_spec
@@ -533,7 +533,7 @@ def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
         ("[-1, 1], step: 1", "[-1.5, 1], step: 1", "g.yaml: lr: -1.5 is no multiple of the step 1; nearest: -2, -1"),
         ("centre_sgd:", "centre_adamw:", "g.yaml: centre is already for adamw, the recipe's optimizer; remove centre_adamw or change the recipe's optimizer"),
         ("[-1, 1]", "[1, -1]", "g.yaml: lr: empty range: 1 is above -1"),
-        ("[-1, 1]", "[0.2, 0.8]", "g.yaml: lr: no multiple of the step 1 between 0.2 and 0.8"),
+        ("[-1, 1]", "[-0.8, -0.2]", "g.yaml: lr: no multiple of the step 1 between -0.8 and -0.2"),
         ("[-1, 1]", "[-1]", "g.yaml: lr: range: [low, high] from -64 to 64 is expected, got [-1]"),
         ("[-1, 1]", "[-2000, 0]", "g.yaml: lr: range: [low, high] from -64 to 64 is expected, got [-2000, 0]"),
         ("lr: {range: [-1, 1], step: 1}", "lr: [-1, 1]", "g.yaml: lr: {range: [-1, 1], step: 1} or fixed is expected, got [-1, 1]"),
@@ -616,6 +616,67 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(path: Path) -> None:
     assert refusal(path).startswith("g.yaml: cannot be read: ")
     path.write_bytes(b"\x00")
     assert refusal(path).startswith("g.yaml: ")
+
+
+# --- ranges in values of lr and wd ------------------------------------------------------------------------------------
+
+CENTRE_TEXT = "a range is in log2 steps from the centre (lr 2^-7 (0.0078125) under standard), multiples of 1; "
+
+
+@pytest.mark.parametrize(
+    ("text", "exact", "nearest"),
+    [  # of the centre 2^-7: log2(0.0001) is -13.288, log2(0.01) is -6.644
+        ("1e-4:1e-2", "-6.3:0.4", "-6:0"),
+        ("1e-2:1e-4", "-6.3:0.4", "-6:0"),
+        ("2^-13:2^-7", "-6.0:0.0", "-6:0"),
+        ("2^1:2^3", "8.0:10.0", "8:10"),
+        ("100:1000", "13.6:17.0", "14:17"),
+        ("1e-4:1e-2:0.5", "-6.3:0.4:0.5", "-6.5:0.5:0.5"),
+        ("1e-30:1", "-92.7:7.0", "-64:7"),
+    ],
+)
+def test_a_range_in_values_is_explained_in_steps(text: str, exact: str, nearest: str, path: Path) -> None:
+    with pytest.raises(ValuesAsRangeError) as error:
+        load_sweep_spec(path, lr_range=text)
+    message = str(error.value)
+    assert message.startswith(
+        f"--lr-range={text}: {CENTRE_TEXT}".replace("of 1;", "of 0.5;" if "0.5" in text else "of 1;")
+    )
+    assert message.endswith(f" is --lr-range={exact}, nearest --lr-range={nearest}")
+    assert error.value.options == {"--lr-range": nearest}
+    assert load_sweep_spec(path, lr_range=nearest).specs()
+
+
+def test_ranges_in_values_are_explained_in_a_file_and_for_both_axes(path: Path) -> None:
+    change(path, "lr: {range: [-1, 1], step: 1}", "lr: {range: [1e-4, 1e-2], step: 1}")
+    with pytest.raises(ValuesAsRangeError) as error:
+        load_sweep_spec(path, wd_range="0.125:1")
+    assert str(error.value).splitlines() == [
+        f"g.yaml: lr: {CENTRE_TEXT}lr from 0.0001 to 0.01 is [-6.3, 0.4], nearest [-6, 0]",
+        "--wd-range=0.125:1: a range is in log2 steps from the centre (wd 2^-1 (0.5) under standard), multiples of 0.5; "
+        "wd from 0.125 to 1 is --wd-range=-2.0:1.0, nearest --wd-range=-2:1",
+    ]
+    assert error.value.options == {"--wd-range": "-2:1"}
+    change(path, "[1e-4, 1e-2]", "[2^-13, 2^-7]")
+    assert refusal(path).endswith("is [-6.0, 0.0], nearest [-6, 0]")
+
+
+def test_a_range_in_values_is_measured_from_the_centre_in_use(path: Path) -> None:
+    mapped = load_sweep_spec(path, ["mup"], ["optimizer=sgd"]).centres["mup"].lr
+    text = f"{mapped / 8}:{mapped * 1.9}"
+    assert refusal(path, strategies=["mup"], overrides=["optimizer=sgd"], lr_range=text).endswith(
+        "--lr-range=-3.0:0.9, nearest --lr-range=-3:1"
+    )
+    assert "nearest --lr-range=-7:-1" in refusal(path, overrides=["centre.standard.lr=1.0"], lr_range="0.01:0.4")
+
+
+def test_beside_other_problems_a_range_in_values_is_one_of_them(path: Path) -> None:
+    assert refusal(path, overrides=["batchsize=3"], lr_range="1e-4:1e-2").splitlines() == [
+        "--lr-range=1e-4:1e-2: lr: no multiple of the step 1 between 0.0001 and 0.01",
+        "--set batchsize=3: batchsize: unknown key; did you mean batch_size?",
+    ]
+    change(path, "standard: {lr: 0.0078125, wd: 0.5}", "standard: {lr: 0.0078125, wd: 0}")
+    assert "wd: 0.3 is no multiple of the step 0.5" in refusal(path, wd_range="0.3:0.5"), "no steps lead from 0"
 
 
 # --- finding a grid -------------------------------------------------------------------------------------------------

@@ -1,47 +1,184 @@
-"""The GPUs of this machine as the driver reports them, without importing torch."""
+"""The GPUs of this machine as the driver lists them, and those that CUDA shows a process; without importing torch.
+
+The rules are those of CUDA's Programming Guide ("CUDA Environment Variables", "Device Enumeration and Properties"), of
+the Multi-Instance GPU User Guide ("CUDA Device Enumeration"), and of torch.cuda, which was compared with a driver
+where the guides say nothing (pytorch/pytorch#92315).
+"""
 
 import os
 import re
 import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
+from ettsweep.errors import InputError
+
 NO_MPS_NOTE = "in turn, since no daemon of NVIDIA's MPS runs (nvidia-cuda-mps-control -d starts one)"
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+HIDES_ALL = ("", "-1", "none", "nodevfiles")
+"""Values of CUDA_VISIBLE_DEVICES by which users and SLURM hide all GPUs; others that do are mistakes."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU that the driver lists.
+
+    Attributes:
+        uuid: such as GPU-8932f937-d72c-4106-c12f-20bd9faed9f6.
+        name: its model, such as NVIDIA H200.
+        instances: names of its MIG instances by UUID. If there are any, the card itself cannot be used.
+    """
+
+    uuid: str
+    name: str
+    instances: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """What a process can use, one of them at a time: the MIG instances or the card, with the names in torch."""
+        return {uuid: f"{self.name} {name}" for uuid, name in self.instances.items()} or {self.uuid: self.name}
+
+
+def listed_cards() -> list[Card]:
+    """Return the GPUs of this machine in the order of their buses; none if the driver reports none."""
+    cards: list[Card] = []
+    for line in _nvidia_smi("-L").splitlines():
+        if gpu := re.match(r"GPU \d+: (.*) \(UUID: ([\w-]+)\)", line):
+            cards.append(Card(gpu[2], gpu[1]))
+        elif cards and (instance := re.match(r"\s+(MIG \S+).*\(UUID: ([\w/-]+)\)", line)):
+            cards[-1].instances[instance[2]] = instance[1]
+    return cards
 
 
 def gpu_bytes() -> int:
     """Return the memory of the largest GPU of this machine in bytes; 0 if the driver reports none."""
-    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
+    output = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return 2**20 * max((int(mib) for mib in output.split() if mib.isdigit()), default=0)
 
 
 def gpu_names() -> dict[str, str]:
     """Return GPU models of this machine, such as NVIDIA H200, by UUID; empty if the driver reports none."""
+    return {uuid: name for card in listed_cards() for uuid, name in card.devices.items()}
+
+
+def _nvidia_smi(*arguments: str) -> str:
+    """Return what the driver's tool prints; empty if there is none, or if it fails."""
     try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+        command = ["nvidia-smi", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        listing = ""
-    return {uuid: name for name, uuid in re.findall(r"^GPU \d+: (.*) \(UUID: ([\w-]+)\)", listing, re.MULTILINE)}
+        return ""
+
+
+# --- CUDA_VISIBLE_DEVICES -------------------------------------------------------------------------------------------
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, by UUID if the driver reports it.
+    """Return the GPUs that this process may use, by UUID if the driver reports it: a worker can train on each.
 
-    A UUID names the same card whatever CUDA_VISIBLE_DEVICES is, so all commands agree on its slot.
+    A UUID names the same card whatever CUDA_VISIBLE_DEVICES is, so all commands agree on its slot. CUDA shows a process
+    one MIG instance at most. But each worker is shown one device alone, so all instances can be used at once.
+
+    Raises:
+        InputError: CUDA_VISIBLE_DEVICES hides all GPUs, but not by a value that is meant to; or it has numbers, and
+            their order is not known.
     """
-    uuids = list(gpu_names())
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:
-        return uuids
-    requested = [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    visible = [
-        uuids[int(gpu)] if gpu.isdigit() and int(gpu) < len(uuids) else gpu
-        for gpu in requested
-        if gpu not in ("", "-1")
-    ]
-    return list(dict.fromkeys(visible))  # CUDA rejects duplicates, and a worker would wait for its own lock
+    cards, value = listed_cards(), os.environ.get(VISIBLE)
+    if value is None:
+        return [uuid for card in cards for uuid in card.devices]
+    visible = cuda_devices(value, cards)
+    if not visible and value.strip().lower() not in HIDES_ALL:
+        raise InputError(
+            f"{VISIBLE}={value}: CUDA shows no GPU by that: a repeated entry hides all, and an invalid one hides "
+            f"itself and those after it; `nvidia-smi -L` lists {len(cards)}, and `--launch-set devices=cpu` needs none"
+        )
+    return visible
+
+
+def cuda_devices(value: str, cards: Sequence[Card]) -> list[str]:
+    """Return the devices that CUDA shows by a value of CUDA_VISIBLE_DEVICES, in its order.
+
+    A card that is split stands for its first MIG instance. If the driver lists no cards, entries remain as they are.
+    """
+    entries = visible_entries(value)
+    if not cards:
+        return entries
+    if entries and entries[0].isdigit():
+        cards = _sort_as_cuda(cards)
+    visible: list[str] = []
+    for entry in entries:
+        matches = _matching_devices(entry, cards)
+        if len(matches) != 1:  # unknown or ambiguous: it hides itself and those after it
+            break
+        if matches[0] in visible:
+            return []
+        visible += matches
+    return visible
+
+
+def visible_entries(value: str) -> list[str]:
+    """Return the entries of CUDA_VISIBLE_DEVICES that CUDA reads: numbers, or UUIDs of the kind of the first.
+
+    Text behind a number is ignored. Another entry ends the list, and one that is repeated hides all.
+    """
+    prefix = next((prefix for prefix in ("GPU-", "MIG-") if value.startswith(prefix)), "")
+    entries: list[str] = []
+    for text in value.split(","):
+        number = re.match(r"\s*([+-]?[0-9]+)", text)
+        if prefix:
+            entry = text if text.startswith(prefix) else ""
+        else:
+            entry = str(int(number[1])) if number and int(number[1]) >= 0 else ""
+        if not entry:
+            break
+        if entry in entries:
+            return []
+        entries.append(entry)
+    return entries
+
+
+def _matching_devices(entry: str, cards: Sequence[Card]) -> list[str]:
+    """Return the devices that an entry may name."""
+    if entry.isdigit():
+        return [next(iter(card.devices)) for card in cards[int(entry) : int(entry) + 1]]
+    if entry.startswith("GPU-"):
+        return [next(iter(card.devices)) for card in cards if card.uuid.startswith(entry)]
+    # MIG-<GPU-UUID>/<GPU instance>/<compute instance> is also understood by drivers that list instances by UUID.
+    if any(card.instances and entry.startswith(f"MIG-{card.uuid}/") for card in cards):
+        return [entry]
+    return [uuid for card in cards for uuid in card.instances if uuid.startswith(entry)]
+
+
+def _sort_as_cuda(cards: Sequence[Card]) -> list[Card]:
+    """Return the cards as CUDA numbers them: by bus or, which is the default, fastest first.
+
+    Raises:
+        InputError: the cards differ, and torch does not say which are the fastest.
+    """
+    if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({card.name for card in cards}) == 1:
+        return list(cards)
+    by_uuid = {card.uuid: card for card in cards}
+    uuids = _torch_uuids()
+    if set(uuids) != set(by_uuid):
+        raise InputError(
+            f"{VISIBLE}={os.environ.get(VISIBLE)}: the GPUs of this machine differ, and torch does not say how CUDA "
+            "numbers them; set CUDA_DEVICE_ORDER=PCI_BUS_ID for the numbers of nvidia-smi, or name GPUs by UUID"
+        )
+    return [by_uuid[uuid] for uuid in uuids]
+
+
+@cache  # importing torch takes seconds
+def _torch_uuids() -> tuple[str, ...]:
+    """Return the UUIDs of all GPUs in CUDA's order, as torch reports them in another process; none if it fails."""
+    code = "import torch.cuda as c; print(*(f'GPU-{c.get_device_properties(k).uuid}' for k in range(c.device_count())))"
+    environment = {name: value for name, value in os.environ.items() if name != VISIBLE}
+    command = [sys.executable, "-c", code]
+    return tuple(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout.split())
 
 
 def mps_is_running() -> bool:

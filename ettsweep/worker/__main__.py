@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import EttsweepError, LaunchError, LostProcessError
+from ettsweep.launch.gpus import visible_entries
 from ettsweep.launch.profile import Slot
 from ettsweep.launch.slots import lock_paths, lock_slot, unlock
 from ettsweep.launch.submissions import Submission, read_submission
@@ -105,7 +106,12 @@ def run_task(folder: Path) -> int:
     _check_code(submission)
     submission.record_array(job.id.partition("_")[0])
     profile = submission.profile
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = visible_entries(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    if profile["gpus"] and not gpus:
+        raise LaunchError(
+            f"SLURM shows this job no GPU (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}), but its "
+            f"profile has gpus={profile['gpus']}; gpus=0 trains on the CPU"
+        )
     slot = Slot(
         name=f"{job.index}-{job.rank}",
         device="cuda" if profile["gpus"] else "cpu",

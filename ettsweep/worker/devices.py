@@ -56,7 +56,7 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     """Import torch, pinned to the slot; return the device and the facts about it that a claim records.
 
     Raises:
-        LaunchError: the slot is a GPU that torch does not see.
+        LaunchError: the slot is a GPU that torch does not see, or torch sees another one.
     """
     if slot.gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # must precede torch's first CUDA call
@@ -78,9 +78,33 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
         keep_freed_memory()
     if slot.device == "cuda" and not torch.cuda.is_available():
         raise LaunchError(f"slot {slot.name}: torch sees no GPU; check CUDA_VISIBLE_DEVICES, or set `devices: cpu`")
+    if slot.gpu is not None:
+        check_gpu(slot.gpu)
     if slot.sharers > 1:
         torch.cuda.set_per_process_memory_fraction(1 / slot.sharers)
     return device, environment(device) | {"slot": slot.name}
+
+
+def check_gpu(gpu: str) -> None:
+    """Check that the only GPU that torch sees is the one that this worker is for.
+
+    A number means whatever CUDA takes it for. Of a MIG instance, drivers report its own UUID or that of its card; but
+    its name says that it is one.
+
+    Raises:
+        LaunchError: it is another GPU, which may be another worker's.
+    """
+    import torch
+
+    if gpu.isdigit():
+        return
+    seen = torch.cuda.get_device_properties(0)
+    if f"{gpu[:4]}{seen.uuid}".startswith(gpu) or (gpu.startswith("MIG-") and " MIG " in seen.name):
+        return
+    raise LaunchError(
+        f"this worker is for GPU {gpu}, but torch has {seen.name} (UUID {seen.uuid}): CUDA reads "
+        f"CUDA_VISIBLE_DEVICES={gpu} differently, or the GPUs have changed; `nvidia-smi -L` lists them"
+    )
 
 
 def limit_spinning() -> None:

@@ -1,0 +1,302 @@
+"""CUDA_VISIBLE_DEVICES means here what CUDA takes it for; the driver's tool is a script that prints what a real one does."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ettsweep.errors import InputError, LaunchError
+from ettsweep.launch import gpus
+from ettsweep.launch.gpus import cuda_devices, gpu_names, listed_cards, visible_gpus
+from ettsweep.launch.profile import LocalProfile, Slot
+from ettsweep.worker.devices import prepare_device
+
+A = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+B = "GPU-8932a000-3c1f-0b77-9a10-5d2b1a9f0e11"
+C = "GPU-b2b2b2b2-0000-4000-8000-000000000000"
+M1 = "MIG-c7384736-a75d-5afc-978f-d2f1294409fd"
+M2 = "MIG-28fa2b8e-5e3c-52f2-8d33-6f2e4a5f9d10"
+M3 = "MIG-0d8b1f60-45b1-5b5c-9f6f-0a7b6c1d2e3f"
+
+
+def line(number: int, name: str, uuid: str) -> str:
+    return f"GPU {number}: {name} (UUID: {uuid})"
+
+
+H200 = "NVIDIA H200"
+THREE = [line(0, H200, A), line(1, H200, B), line(2, H200, C)]
+SPLIT = [
+    line(0, "NVIDIA A100-SXM4-40GB", A),
+    f"  MIG 3g.20gb     Device  0: (UUID: {M1})",
+    f"  MIG 1g.5gb      Device  1: (UUID: {M2})",
+    line(1, "NVIDIA A100-SXM4-40GB", B),
+    line(2, "NVIDIA A100-SXM4-40GB", C),
+    f"  MIG 7g.40gb     Device  0: (UUID: {M3})",
+]
+OLD = f"MIG-{A}/1/0"
+SPLIT_R450 = [line(0, "A100-SXM4-40GB", A), f"  MIG 3g.20gb Device 0: (UUID: {OLD})", line(1, "A100-SXM4-40GB", B)]
+DIFFERENT = [line(0, "NVIDIA GeForce GTX 1080", A), line(1, "NVIDIA GeForce RTX 3090", B)]
+
+Driver = Callable[[list[str]], None]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
+    """Return a function that puts a driver's tool in front which lists GPUs."""
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    gpus._torch_uuids.cache_clear()
+
+    def install(lines: list[str]) -> None:
+        (tmp_path / "list").write_text("\n".join(lines) + "\n")
+        tool = tmp_path / "bin" / "nvidia-smi"
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text(f'#!/bin/sh\n[ "$*" = -L ] && exec /bin/cat {tmp_path}/list\nexit 2\n')
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tool.parent))
+
+    return install
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+WHOLE_CARDS = [
+    pytest.param("0", [A], id="a number"),
+    pytest.param("2,1", [C, B], id="the order is that of the entries"),
+    pytest.param("0,2,-1,1", [A, C], id="an invalid index hides itself and those after it"),
+    pytest.param("0,1,7,2", [A, B], id="so does one that is too large"),
+    pytest.param("-1", [], id="a negative one alone hides all"),
+    pytest.param("", [], id="an empty value hides all"),
+    pytest.param(",0", [], id="an empty entry is invalid"),
+    pytest.param("0,,1", [A], id="also in the middle"),
+    pytest.param("none", [], id="none"),
+    pytest.param("NoDevFiles", [], id="NoDevFiles, of SLURM"),
+    pytest.param("1,none", [B], id="a word hides what comes after it"),
+    pytest.param("0,1,0", [], id="an index twice hides all"),
+    pytest.param("0,9,0", [], id="even behind an invalid one"),
+    pytest.param("0,1,-1,0", [A, B], id="but not behind a negative one"),
+    pytest.param(" 0 , 1 ", [A, B], id="spaces around numbers"),
+    pytest.param("+1,-0", [B, A], id="signs"),
+    pytest.param("1gpu2,2ampere", [B, C], id="text behind a number is ignored"),
+    pytest.param("01,1", [], id="one number in two spellings"),
+    pytest.param(B, [B], id="a UUID"),
+    pytest.param(f"{C},{A}", [C, A], id="UUIDs in order"),
+    pytest.param("GPU-8932f937", [A], id="an abbreviation"),
+    pytest.param("GPU-b", [C], id="of a letter"),
+    pytest.param("GPU-8932", [], id="an ambiguous one is invalid"),
+    pytest.param("GPU-b,GPU-8932,GPU-8932a", [C], id="and hides those after it"),
+    pytest.param("GPU-b,GPU-cafe,GPU-8932a", [C], id="as an unknown one does"),
+    pytest.param("GPU-b,GPU-b2", [], id="a card twice hides all"),
+    pytest.param(f"{A},{A}", [], id="a UUID twice hides all"),
+    pytest.param("GPU-b,1", [C], id="no numbers among UUIDs"),
+    pytest.param("1,GPU-b", [B], id="no UUIDs among numbers"),
+    pytest.param("GPU-b, GPU-8932a", [C], id="no spaces before UUIDs"),
+    pytest.param(f" {B}", [], id="not even before the first"),
+    pytest.param(B.lower(), [], id="GPU- is in capitals"),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), WHOLE_CARDS)
+def test_cards_are_those_that_cuda_shows(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, value: str, expected: list[str]
+) -> None:
+    driver(THREE)
+    assert cuda_devices(value, listed_cards()) == expected
+
+    # torch's own reading, which was compared with a driver.
+    uuids = [A, B, C]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    parsed: list[Any] = torch.cuda._parse_visible_devices()
+    if parsed and isinstance(parsed[0], str):
+        parsed = torch.cuda._transform_uuid_to_ordinals(parsed, uuids)
+    known = next((k for k, number in enumerate(parsed) if number >= len(uuids)), len(parsed))
+    assert [uuids[number] for number in parsed[:known]] == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "value", "expected"),
+    [
+        pytest.param(THREE, None, [A, B, C], id="nothing is set: all"),
+        pytest.param(SPLIT, None, [M1, M2, B, M3], id="nothing is set: all instances, and cards that are whole"),
+        pytest.param(SPLIT_R450, None, [OLD, B], id="names of instances by old drivers"),
+        pytest.param([], None, [], id="no driver"),
+        pytest.param(SPLIT, "0", [M1], id="of a split card a process sees the first instance"),
+        pytest.param(SPLIT, "1,2,0", [B, M3, M1], id="numbers count cards, not instances"),
+        pytest.param(SPLIT, "3", [], id="so there is no fourth"),
+        pytest.param(SPLIT, A, [M1], id="the same by the card's UUID"),
+        pytest.param(SPLIT, M2, [M2], id="an instance"),
+        pytest.param(SPLIT, f"{M3},{M1}", [M3, M1], id="several, for a worker each"),
+        pytest.param(SPLIT, f"{M1},{M1}", [], id="an instance twice hides all"),
+        pytest.param(SPLIT, f"{M2},MIG-ffff,{M1}", [M2], id="an unknown one hides those after it"),
+        pytest.param(SPLIT, f"{M2},{B}", [M2], id="no cards among instances"),
+        pytest.param(SPLIT, f"{B},{M2}", [B], id="no instances among cards"),
+        pytest.param(SPLIT, f"MIG-{A}/2/0", [f"MIG-{A}/2/0"], id="an instance by its numbers"),
+        pytest.param(SPLIT, f"MIG-{B}/2/0", [], id="which only a split card has"),
+        pytest.param(SPLIT_R450, OLD, [OLD], id="as old drivers list it"),
+        pytest.param([], "3,1", ["3", "1"], id="without the driver's tool, CUDA alone knows"),
+        pytest.param([], "3,1,-1,0", ["3", "1"], id="but what is invalid hides as ever"),
+        pytest.param([], "GPU-ab12", ["GPU-ab12"], id="and UUIDs stay as they are"),
+    ],
+)
+def test_instances_and_what_the_driver_does_not_list(
+    driver: Driver, lines: list[str], value: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(lines)
+    if value is None:
+        assert visible_gpus() == expected
+        assert [slot.gpu for slot in LocalProfile().resolve_slots() if slot.gpu] == expected
+    else:
+        assert cuda_devices(value, listed_cards()) == expected
+
+
+def test_names_are_those_of_torch(driver: Driver) -> None:
+    driver(SPLIT)
+    a100 = "NVIDIA A100-SXM4-40GB"
+    assert gpu_names() == {M1: f"{a100} MIG 3g.20gb", M2: f"{a100} MIG 1g.5gb", B: a100, M3: f"{a100} MIG 7g.40gb"}
+
+
+def test_a_driver_that_fails_lists_nothing(driver: Driver, tmp_path: Path) -> None:
+    driver(THREE)
+    (tmp_path / "bin" / "nvidia-smi").write_text(f"#!/bin/sh\necho '{THREE[0]}'\nexit 9\n")
+    assert visible_gpus() == []
+
+
+def test_slots_of_old_instances_have_names_of_files(driver: Driver) -> None:
+    driver(SPLIT_R450)
+    assert [slot.name for slot in LocalProfile().resolve_slots()] == [f"gpu-MIG-{A}_1_0", f"gpu-{B}"]
+
+
+# --- what hides all ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["", "-1", "none", "NoDevFiles", " -1 "])
+def test_whoever_hides_all_gpus_gets_the_cpu(driver: Driver, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    driver(THREE)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert {slot.device for slot in LocalProfile().resolve_slots()} == {"cpu"}
+
+
+@pytest.mark.parametrize("value", ["0,0", "3", "cuda:0", "GPU-8932", ",0", "-1,0"])
+def test_whoever_hides_all_gpus_by_a_mistake_is_not_sent_to_the_cpu(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    driver(THREE)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    with pytest.raises(InputError) as error:
+        LocalProfile().resolve_slots()
+    assert str(error.value) == (
+        f"CUDA_VISIBLE_DEVICES={value}: CUDA shows no GPU by that: a repeated entry hides all, and an invalid one hides "
+        "itself and those after it; `nvidia-smi -L` lists 3, and `--launch-set devices=cpu` needs none"
+    )
+    assert {slot.device for slot in LocalProfile(devices="cpu").resolve_slots()} == {"cpu"}
+
+
+# --- the order --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fastest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Put a module in place of torch, in other processes, that reports the second GPU first; return it."""
+    module = tmp_path / "modules" / "torch"
+    module.mkdir(parents=True)
+    (module / "__init__.py").touch()
+    (module / "cuda.py").write_text(
+        "import os; from types import SimpleNamespace as S; assert 'CUDA_VISIBLE_DEVICES' not in os.environ\n"
+        f"uuids = {[B.removeprefix('GPU-'), A.removeprefix('GPU-')]}\n"
+        "device_count = lambda: len(uuids); get_device_properties = lambda k: S(uuid=uuids[k])\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(module.parent))
+    return module
+
+
+@pytest.mark.usefixtures("fastest_first")
+@pytest.mark.parametrize(
+    ("order", "value", "expected"),
+    [
+        (None, "0", [B]),
+        ("FASTEST_FIRST", "0,1", [B, A]),
+        ("PCI_BUS_ID", "0", [A]),
+        ("PCI_BUS_ID", "1,0", [B, A]),
+        (None, A, [A]),
+        (None, None, [A, B]),
+    ],
+)
+def test_numbers_of_different_cards_are_in_cudas_order(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, order: str | None, value: str | None, expected: list[str]
+) -> None:
+    driver(DIFFERENT)
+    for name, text in (("CUDA_DEVICE_ORDER", order), ("CUDA_VISIBLE_DEVICES", value)):
+        if text is not None:
+            monkeypatch.setenv(name, text)
+    assert visible_gpus() == expected
+
+
+def test_numbers_whose_order_nobody_knows_are_refused(
+    driver: Driver, fastest_first: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(DIFFERENT)
+    (fastest_first / "cuda.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(InputError) as error:
+        visible_gpus()
+    assert str(error.value) == (
+        "CUDA_VISIBLE_DEVICES=0: the GPUs of this machine differ, and torch does not say how CUDA numbers them; "
+        "set CUDA_DEVICE_ORDER=PCI_BUS_ID for the numbers of nvidia-smi, or name GPUs by UUID"
+    )
+
+
+# --- in the worker ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "uuid", "name", "right"),
+    [
+        (A, A, H200, True),
+        ("GPU-8932f937", A, H200, True),
+        (A, B, H200, False),
+        (A, M1, f"{H200} MIG 1g.18gb", False),  # split since the slot was planned
+        (M1, M1, f"{H200} MIG 1g.18gb", True),
+        (M1, A, f"{H200} MIG 1g.18gb", True),  # some drivers report the card's UUID
+        (OLD, A, f"{H200} MIG 1g.18gb", True),
+        (M1, A, H200, False),
+        ("3", B, H200, True),
+    ],
+)
+def test_a_worker_asks_torch_whether_it_has_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, gpu: str, uuid: str, name: str, right: bool
+) -> None:
+    properties = SimpleNamespace(uuid=uuid[4:], name=name)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    slot = Slot("gpu-0", "cuda", gpu, 1)
+    if right:
+        _, facts = prepare_device(slot)
+        assert (facts["device_name"], os.environ["CUDA_VISIBLE_DEVICES"]) == (name, gpu)
+    else:
+        with pytest.raises(LaunchError) as error:
+            prepare_device(slot)
+        assert str(error.value).startswith(f"this worker is for GPU {gpu}, but torch has {name} (UUID {uuid[4:]}): ")
+
+
+def test_a_job_to_which_slurm_shows_no_gpu_says_so(results: Path) -> None:
+    folder = results / "jobs" / "000001-0123abcd"
+    folder.mkdir(parents=True)
+    content = {"kind": "slurm", "runs": [], "profile": {"gpus": 2, "nodes": 1, "cpus": 1, "runs_per_job": 1}}
+    (folder / "submission.json").write_text(json.dumps(content))
+    job = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}
+    command = [sys.executable, "-m", "ettsweep.worker", folder]
+    completed = subprocess.run(command, env=os.environ | job, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (
+        1,
+        "ettsweep: SLURM shows this job no GPU (CUDA_VISIBLE_DEVICES=NoDevFiles), but its profile has gpus=2; "
+        "gpus=0 trains on the CPU\n",
+    )

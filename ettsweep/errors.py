@@ -142,7 +142,7 @@ def error_line(error: BaseException) -> str:
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> InputError:
     """Return the error for a name that is not in a registry, with the most similar one that is."""
-    names = sorted(choices)
+    names = sorted(choices, key=str.casefold)
     near = nearest_name(name, names)
     hint = f"; did you mean {near!r}?" if near else "."
     return InputError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}")

@@ -18,7 +18,9 @@ from ettsweep.files import naming_option, write_atomic
 def init(
     model: Annotated[
         str | None,
-        typer.Option(help="Model name; by default one that fits the task.", autocompletion=completion.models),
+        typer.Option(
+            help="Model name, or WIDTHxDEPTH; by default one that fits the task.", autocompletion=completion.models
+        ),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Task, such as imagenet or text.", autocompletion=completion.tasks)

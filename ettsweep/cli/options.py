@@ -19,6 +19,8 @@ from ettsweep.errors import CorruptError, InputError, nearest_name, unknown_name
 
 if TYPE_CHECKING:
     from ettsweep.launch.resolve import LaunchOptions
+    from ettsweep.runs.spec import ModelSpec, OptimizerSpec
+    from ettsweep.strategies.factors import MlpFactor
     from ettsweep.study.criterion import CriterionOptions
     from ettsweep.study.run_index import Run, RunIndex
     from ettsweep.study.study import Study
@@ -126,7 +128,8 @@ class FamilyOptions:
 
     sweep: SweepNames = None
     model: Annotated[
-        list[str] | None, typer.Option(help="Model name; repeatable.", autocompletion=completion.models)
+        list[str] | None,
+        typer.Option(help="Model name, or WIDTHxDEPTH; repeatable.", autocompletion=completion.models),
     ] = None
     strategy: Strategies = None
     family: Annotated[list[str] | None, typer.Option(help="Family id or a prefix of it; repeatable.")] = None
@@ -234,7 +237,7 @@ class FamilyOptions:
         for option, attribute, names in self._filters():
             available = sorted({getattr(member, attribute) for member in items})
             for name in names:
-                if not any(_matches(value, attribute, [name]) for value in available):
+                if not any(_matches(member, attribute, [name]) for member in items):
                     near = nearest_name(name, available) if attribute == "model" else None
                     meant = f"did you mean {near!r}? Available" if near else "available"
                     hint = f"{meant}: {', '.join(available)}" if available else "there is none yet"
@@ -242,16 +245,63 @@ class FamilyOptions:
 
     def _select(self, runs: Sequence[RunOrStudy]) -> list[RunOrStudy]:
         filters = self._filters()
-        return [
-            run
-            for run in runs
-            if all(_matches(getattr(run, attribute), attribute, names) for _, attribute, names in filters)
-        ]
+        return [run for run in runs if all(_matches(run, attribute, names) for _, attribute, names in filters)]
 
 
-def _matches(value: str, attribute: str, names: Sequence[str]) -> bool:
-    # Family ids are long hashes: a prefix is enough.
-    return value.startswith(tuple(names)) if attribute == "family" else value in names
+def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:
+    from ettsweep.study.study import Study
+    from ettsweep.trainer.models.registry import short_form
+
+    value: str = getattr(item, attribute)
+    if attribute == "family":  # ids are long hashes: a prefix is enough
+        return value.startswith(tuple(names))
+    spec = item.base if isinstance(item, Study) else item.spec
+    return value in names or (attribute == "model" and short_form(spec.model) in names)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options that name a model for commands on scaling theory, with what scales it."""
+
+    model: Annotated[str | None, typer.Option(help="Model name, or WIDTHxDEPTH.", autocompletion=completion.models)] = (
+        None
+    )
+    grid: Annotated[
+        Path | None,
+        typer.Option(help="Grid file with the model and its optimizer.", parser=parse_path, metavar="FILE"),
+    ] = None
+    optimizer: Annotated[
+        Literal["adamw", "sgd"] | None, typer.Option(help="Optimizer; by default the grid's, else adamw.")
+    ] = None
+    mlp_factor: Annotated[
+        Literal["ignore", "include"] | None,
+        typer.Option(
+            help="Whether factors depend on M, the ratio of MLP width to width; by default the grid's, else ignore."
+        ),
+    ] = None
+
+    def load(self) -> "tuple[ModelSpec, OptimizerSpec, MlpFactor]":
+        """Return the model, its optimizer, and whether factors depend on M.
+
+        Raises:
+            InputError: Not exactly one of --model and --grid is given, or the one that is given is not valid.
+        """
+        from ettsweep.strategies.optimizers import OPTIMIZERS
+        from ettsweep.study.grid_file import load_sweep_spec
+        from ettsweep.study.lattice import PLACEHOLDER_CENTRE
+        from ettsweep.trainer.models.registry import model_spec
+
+        if (self.model is None) == (self.grid is None):
+            raise InputError("select a model with --model NAME, --model WIDTHxDEPTH or --grid FILE")
+        if self.grid is None:
+            kind = self.optimizer or "adamw"
+            return model_spec(str(self.model)), OPTIMIZERS[kind].spec(kind=kind), self.mlp_factor or "ignore"
+        # No starting point is needed: any will do.
+        sweep_spec = load_sweep_spec(self.grid, start=PLACEHOLDER_CENTRE)
+        optimizer = sweep_spec.recipe.optimizer
+        if self.optimizer not in (None, optimizer.kind):
+            optimizer = OPTIMIZERS[self.optimizer].spec(kind=self.optimizer)
+        return sweep_spec.recipe.model, optimizer, self.mlp_factor or sweep_spec.mlp_factor
 
 
 @dataclass(frozen=True)

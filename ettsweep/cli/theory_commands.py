@@ -2,71 +2,70 @@
 
 import signal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, ModelOptions, Results
 from ettsweep.cli.path_options import parse_path
 from ettsweep.cli.power_options import power_option
 from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
 from ettsweep.files import naming_option
 
-Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
-ModelName = Annotated[str, typer.Option(help="Model name.", autocompletion=completion.models)]
+if TYPE_CHECKING:
+    from ettsweep.strategies.factors import Optimizer
+
 Strategy = Annotated[
     str,
     typer.Option(help="Scaling strategy: standard, ntk, hybrid, mup or s=0.25.", autocompletion=completion.strategies),
 ]
-MlpFactor = Annotated[
-    Literal["ignore", "include"], typer.Option(help="Whether factors depend on M, the ratio of MLP width to width.")
-]
 
 
 def map_(
+    *,
     lr: Annotated[float, power_option("Learning rate under --from.")],
     wd: Annotated[float, power_option("Weight decay under --from.")],
     from_: Annotated[
         str, typer.Option("--from", help="Strategy that lr and wd belong to.", autocompletion=completion.strategies)
     ],
     to: Annotated[str, typer.Option("--to", help="Strategy to map to.", autocompletion=completion.strategies)],
-    width: Annotated[int | None, typer.Option(min=1, help="Width n of the model.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model whose width to use.", autocompletion=completion.models)
-    ] = None,
-    optimizer: Optimizer = "adamw",
+    width: Annotated[int | None, typer.Option(min=1, help="Width n, in place of a model.")] = None,
+    model_options: ModelOptions,
     form: Form = Format.TABLE,
 ) -> None:
     """Convert (lr, wd) from one scaling strategy to another, by a power of the width; nothing is trained."""
     from ettsweep.schema import validate
+    from ettsweep.strategies.optimizers import factor_rule
     from ettsweep.strategies.strategy import map_point, parse_strategy
     from ettsweep.study.lattice import POINT_OPTIONS, Centre
-    from ettsweep.trainer.models.registry import model_spec
 
-    if (width is None) == (model is None):
-        raise InputError("a width is needed: give either --width N or --model NAME")
+    if [width, model_options.model, model_options.grid].count(None) != 2:
+        raise InputError("a width is needed: give one of --width N, --model NAME, --model WIDTHxDEPTH and --grid FILE")
     # The checks of a grid's centre apply: finite, positive lr.
     point = validate(Centre, {"lr": lr, "wd": wd}, POINT_OPTIONS)
-    n = width or model_spec(str(model)).width
-    lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
+    factors: Optimizer = model_options.optimizer or "adamw"
+    if width is None:
+        model, optimizer, _ = model_options.load()
+        width, factors = model.width, factor_rule(optimizer)
+    lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), width, factors)
     row = {"lr": lr_to, "wd": wd_to}
     print_table([row], form, data=row)
 
 
 def scales(
-    model: ModelName,
+    *,
+    model_options: ModelOptions,
     strategy: Strategy = "ntk",
     lr: Annotated[float | None, power_option("Learning rate; adds a column of effective learning rates.")] = None,
-    optimizer: Optimizer = "adamw",
-    mlp_factor: MlpFactor = "ignore",
     form: Form = Format.TABLE,
 ) -> None:
     """Print a model's parameter groups: shape, initial std, factors of learning rate and weight decay."""
     from ettsweep.trainer.models.parameter_scales import describe_scales
 
     _check_lr(lr)
+    model, optimizer, mlp_factor = model_options.load()
     data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
     print_table(data["groups"], form, columns, data=data)
@@ -82,10 +81,9 @@ def _check_lr(lr: float | None) -> None:
 
 
 def check_scaling(
-    model: ModelName,
+    *,
+    model_options: ModelOptions,
     strategy: Strategy = "ntk",
-    optimizer: Optimizer = "adamw",
-    mlp_factor: MlpFactor = "ignore",
     widths: Annotated[
         str | None, typer.Option(help="Widths, such as 96,192,384,768; by default 8, 16, 32 and 64 times the heads.")
     ] = None,
@@ -123,11 +121,15 @@ def check_scaling(
         from ettsweep.theory.measure import CPU
         from ettsweep.theory.scaling_check import check_scaling as run_check
     from ettsweep.config import parse_integers
+    from ettsweep.strategies.optimizers import factor_rule
     from ettsweep.trainer.training.memory import available_bytes
 
     _check_lr(lr)
-    requested_widths = tuple(parse_integers(widths, "--widths", "96,192,384,768"))
-    request = CheckRequest(model, strategy, optimizer, mlp_factor, requested_widths or None, steps, seeds, lr, depth)
+    requested_widths = tuple(parse_integers(widths, "--widths", "96,192,384,768")) or None
+    model, optimizer, mlp_factor = model_options.load()
+    request = CheckRequest(
+        model, strategy, factor_rule(optimizer), mlp_factor, requested_widths or None, steps, seeds, lr, depth
+    )
     plan = make_check_plan(request, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
     with naming_option("--out", folder):

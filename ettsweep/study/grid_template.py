@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ettsweep.config import parse_yaml, read_yaml
-from ettsweep.errors import DataMissingError, InputError, unknown_name
+from ettsweep.errors import DataMissingError, InputError
 from ettsweep.powers import format_power
 from ettsweep.runs.spec import Recipe, TaskSpec
 from ettsweep.schema import Key
@@ -20,7 +20,7 @@ from ettsweep.strategies.strategy import parse_strategy, transfer_point
 from ettsweep.study.criterion import DEFAULT_MARGINS
 from ettsweep.study.grid_file import load_sweep_spec, make_sweep_spec, parse_range
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.trainer.models.registry import model_spec, named_models
+from ettsweep.trainer.models.registry import is_short_form, model_spec, named_models
 from ettsweep.trainer.tasks.data_location import data_env, resolve_data
 from ettsweep.trainer.tasks.images.image_data import guess_task
 from ettsweep.trainer.tasks.registry import TASKS, check_compatible, check_data, task_kind, task_spec
@@ -89,8 +89,8 @@ def propose_grid(
         InputError: there is no such model or task, or they do not fit together.
         DataMissingError: the data do not exist, or do not fit the task.
     """
-    if model is not None and model not in SHIPPED_GRIDS:
-        raise unknown_name("model", model, SHIPPED_GRIDS)
+    if model is not None and not is_short_form(model):
+        model_spec(model)  # an unknown name fails here, before the data are read
     data = resolve_data(data) if data else None
     if task is None and data:
         task = _guess_task(data)
@@ -99,12 +99,14 @@ def propose_grid(
         raise InputError(f"--data: task {task} has its data from a package, and reads no other")
     size = _training_samples(stated_task, data) if stated_task and data else math.inf
     # The last entry of each task has the minimum 0, so that one always fits.
-    name = model or next(name for min_size, name in PROPOSED_MODELS[task or "digits"] if size >= min_size)
-    grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[name]}.yaml")
+    base_name = next(name for min_size, name in PROPOSED_MODELS[task or "digits"] if size >= min_size)
+    base_name = model if model in SHIPPED_GRIDS else base_name
+    name = model or base_name
+    grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[base_name]}.yaml")
     base = load_sweep_spec(path).recipe
     # The shipped grid may set fields of its task, which the plain name would lose.
     grid_task = base.task if stated_task is None or task == base.task.kind else stated_task
-    grid_model = model_spec(name)
+    grid_model = model_spec(name, like=base_name)
     check_compatible(grid_task, grid_model, 2)  # 2: the smallest batch size that is proposed below
     if data:
         grid_task, grid_model = task_kind(grid_task).fit_to_data(grid_task, grid_model, data)

@@ -7,6 +7,7 @@ from pydantic import Field, field_serializer
 from ettsweep.config import hide_secrets
 from ettsweep.runs.spec import Recipe, RunSpec, Seeds, StrategySpec
 from ettsweep.schema import StrictModel, validate
+from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import CriterionOptions, resolve_criterion
 from ettsweep.study.lattice import Axis, Centres, Point, expand
@@ -32,7 +33,7 @@ class SweepSpec(StrictModel):
 
     grid: str
     recipe: Recipe
-    mlp_factor: str
+    mlp_factor: MlpFactor
     centres: Centres
     lr: Axis
     wd: Axis

@@ -11,7 +11,7 @@ from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.theory.exponents import MAX_POWER_ERROR, error_floor
 from ettsweep.theory.probe import SAMPLES, small_model
-from ettsweep.trainer.models.registry import model_spec, parameter_count
+from ettsweep.trainer.models.registry import model_name, parameter_count
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 
 DEFAULT_CHANNELS = (8, 16, 32, 64)
@@ -33,7 +33,7 @@ class CheckRequest:
     """A requested check, as typed on the command line; None stands for a default that depends on the model.
 
     Attributes:
-        model: name of a model.
+        model: the model.
         strategy: name of a strategy, or `s=<number>`.
         optimizer: used with its default settings and without weight decay.
         mlp_factor: whether the learning-rate factors contain the MLP ratio M.
@@ -44,7 +44,7 @@ class CheckRequest:
         depth: blocks; by default the model's, at most 4 + 4 for text.
     """
 
-    model: str
+    model: ModelSpec
     strategy: str
     optimizer: Optimizer = "adamw"
     mlp_factor: MlpFactor = "ignore"
@@ -77,7 +77,7 @@ class CheckPlan:
     def name(self) -> str:
         """Name of the check's results folder."""
         suffix = "-include" if self.request.mlp_factor == "include" else ""
-        return f"{self.request.model}-{strategy_name(self.s)}-{self.request.optimizer}{suffix}"
+        return f"{model_name(self.request.model)}-{strategy_name(self.s)}-{self.request.optimizer}{suffix}"
 
     @property
     def models(self) -> list[ModelSpec]:
@@ -106,11 +106,11 @@ def make_check_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     """Fill in a request's defaults and check that it can be carried out.
 
     Raises:
-        InputError: unknown model or strategy, or widths that the model cannot have or that cannot determine a power.
+        InputError: unknown strategy, or widths that the model cannot have or that cannot determine a power.
         DeviceMemoryError: the widest network needs more than `free_bytes`.
     """
     s = parse_strategy(request.strategy)
-    model = small_model(model_spec(request.model), request.depth)
+    model = small_model(request.model, request.depth)
     # Ascending and distinct: the last is taken as the widest, and a repeated width would count twice in fits.
     widths = tuple(sorted(set(request.widths or (model.heads * channels for channels in DEFAULT_CHANNELS))))
     problems = [f"width {n} is below the model's {model.heads} heads" for n in widths if n < model.heads]

@@ -22,6 +22,7 @@ from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.measure import activation_changes, measure
 from ettsweep.theory.measurement import Changes, Measurement
 from ettsweep.theory.probe import SAMPLES, Probe, load_checkable, make_probe
+from ettsweep.trainer.models.registry import model_name
 
 TARGET_CHANGE = 0.01
 """Target rms change of the trained outputs in one step at the narrowest: small, so that changes are linear in lr."""
@@ -178,7 +179,7 @@ def _coordinate_curves(expectations: Expectations, changes: Sequence[Changes], l
 def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
     request = plan.request
     return {
-        "model": request.model,
+        "model": model_name(request.model),
         "strategy": strategy_name(plan.s),
         "optimizer": request.optimizer,
         "mlp_factor": request.mlp_factor,
@@ -199,7 +200,8 @@ def _describe_check(plan: CheckPlan, lrs: LearningRates) -> str:
         "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
     )
     return (
-        f"{request.model} under {strategy_name(plan.s)}: {model.heads} heads, {load_checkable(model).about(model)}; "
+        f"{model_name(request.model)} under {strategy_name(plan.s)}: {model.heads} heads, "
+        f"{load_checkable(model).about(model)}; "
         f"{len(plan.seeds)} seeds, {request.steps} steps of {request.optimizer} at lr {lrs[plan.s]:.2g}{standard_note}"
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import Call, ettsweep, keep, runs_in, write_grid
+from support.commandline import GRID, Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
@@ -162,6 +162,34 @@ def test_scales_are_those_of_the_theory(call: Call) -> None:
     assert groups["head"]["lr_factor"] == pytest.approx(4.1175e-5, rel=1e-3)
     assert groups["head_bias"]["wd_factor"] == 0
     assert groups["q"]["wd_factor"] == pytest.approx(1 / groups["q"]["lr_factor"])
+
+
+def test_a_model_is_named_in_one_way_wherever_it_is_named(call: Call, tmp_path: Path) -> None:
+    def data(*arguments: object) -> Any:
+        return call(*arguments, "--format", "json").json
+
+    write_grid(tmp_path / "own.yaml", model="64x4", recipe=GRID["recipe"] | {"optimizer": "sgd"})
+    by_size, by_grid = (("--model", "64x4"), ("--grid", "own.yaml"))
+    assert (data("scales", *by_size)["width"], data("scales", *by_size)["model"]) == (64, "vit-n64-l4-h8-p4-i8-c1-k10")
+    assert data("scales", *by_grid) == data("scales", *by_size, "--optimizer", "sgd") != data("scales", *by_size)
+    assert data("scales", *by_grid, "--optimizer", "adamw") == data("scales", *by_size)
+    point = ("map", "--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk")
+    assert data(*point, *by_size)["lr"] == 64**1.5
+    assert data(*point, *by_grid)["lr"] == 64, "by the optimizer of the grid"
+    assert data(*point, "--width", 64) == data(*point, *by_size)
+    # What `init` writes for a size is the grid file of a model of that name.
+    assert "`ettsweep init --model 16x1`" in call("grid", "--model", "16x1", "--dry-run", code=2).err
+    call("init", "--model", "16x1")
+    assert "16x1-digits.yaml" in call("grid", "--model", "16x1", "--dry-run").err
+
+
+def test_runs_are_selected_by_the_size_of_their_model(call: Call, results: Path, tmp_path: Path) -> None:
+    for name, width in (("a", 8), ("b", 16)):
+        keep(results, load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", model=GRID["model"] | {"width": width})))
+    verdicts = call("verify-optimum", "--model", "16x1", "--dry-run", "--results", results, "--format", "json", code=1)
+    assert [verdict["sweep"] for verdict in verdicts.json] == ["b"]
+    refusal = call("verify-optimum", "--model", "64x4", "--results", results, code=2).err
+    assert "--model 64x4: no study matches; available: vit-n16" in refusal
 
 
 @pytest.mark.parametrize("form", ["csv", "markdown"])
@@ -590,7 +618,13 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("train fff", "no run starts with 'fff'"),
         ("train --grid grid.yaml --lr -1", "lr: input should be greater than 0, got -1"),
         ("train --grid grid.yaml --wd inf", "wd: input should be a finite number"),
-        ("map --lr 1 --wd 1 --from standard --to ntk", "a width is needed: give either --width N or --model NAME"),
+        ("map --lr 1 --wd 1 --from standard --to ntk", "a width is needed: give one of --width N, --model NAME, "),
+        ("map --lr 1 --wd 1 --from ntk --to mup --width 8 --model 8x1", "a width is needed: give one of --width N, "),
+        ("scales", "select a model with --model NAME, --model WIDTHxDEPTH or --grid FILE"),
+        ("scales --model vit-digits --grid grid.yaml", "select a model with --model NAME"),
+        ("scales --grid other.yaml", "other.yaml: no such file"),
+        ("scales --model 64x", "unknown model '64x'"),
+        ("grid --model 64x4", "no grid file has `model: 64x4`; `ettsweep init --model 64x4` writes one"),
         ("map --lr 1 --wd 1 --from standard --to ntk --model vit", "unknown model 'vit'"),
         ("map --lr 1 --wd 1 --from nkt --to ntk --width 8", "unknown strategy 'nkt'"),
         ("map --lr -1 --wd -1 --from ntk --to mup --width 8", "--lr: input should be greater than 0, got -1.0"),

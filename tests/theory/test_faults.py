@@ -21,6 +21,7 @@ from ettsweep.theory.scaling_check import CheckResult, check_scaling, compute_ex
 from ettsweep.trainer.models import build
 from ettsweep.trainer.models.blocks import CrossAttention, Mlp, Network
 from ettsweep.trainer.models.encdec import DecoderBlock, EncDec
+from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.training import trainer
 
 IMAGES, TEXT = "vit-digits", "encdec-tiny"
@@ -33,7 +34,7 @@ ATTENTION, LAYER_NORM = F.scaled_dot_product_attention, F.layer_norm
 
 def check(model: str, strategy: str = "ntk") -> CheckResult:
     """Check a model of one block, as fast as can be: what is said first has no need of more seeds and steps."""
-    request = CheckRequest(model, strategy, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
+    request = CheckRequest(model_spec(model), strategy, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
     return check_scaling(make_check_plan(request, 2**36))
 
 

@@ -13,6 +13,7 @@ from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.scaling_check import CheckResult, check_scaling
 from ettsweep.trainer.models import build, encdec, parameter_scales
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.training import optimizer, trainer
 
 WIDTHS = (32, 64, 128, 256)
@@ -26,7 +27,7 @@ def planned(request: CheckRequest, free_bytes: int = 64 * GIB) -> CheckPlan:
 def check(strategy: str = "ntk", model: str = "vit-digits", **fields: Any) -> CheckResult:
     """Check a small model, text with one block each in encoder and decoder."""
     small = {"depth": 1, "widths": (16, 32, 64, 128), "seeds": 4} if model == "encdec-tiny" else {"seeds": 3}
-    return check_scaling(planned(CheckRequest(model, strategy, **{**small, **fields})))
+    return check_scaling(planned(CheckRequest(model_spec(model), strategy, **{**small, **fields})))
 
 
 def off(result: CheckResult) -> dict[str, set[str]]:
@@ -206,13 +207,13 @@ def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_defaults_follow_from_the_model() -> None:
-    plan = planned(CheckRequest("vit-b16", "ntk"))
+    plan = planned(CheckRequest(model_spec("vit-b16"), "ntk"))
     assert plan.widths == (96, 192, 384, 768)
     assert plan.seeds == (0, 1, 2)
     assert plan.model.depth == 12
     assert plan.name == "vit-b16-ntk-adamw"
-    assert len(planned(CheckRequest("vit-digits", "ntk")).seeds) == 12
-    text = planned(CheckRequest("bart-large", "s=0.25", "sgd"))
+    assert len(planned(CheckRequest(model_spec("vit-digits"), "ntk")).seeds) == 12
+    text = planned(CheckRequest(model_spec("bart-large"), "s=0.25", "sgd"))
     assert isinstance(text.model, EncDecSpec)
     assert (text.model.depth, text.widths, text.name) == (4, (128, 256, 512, 1024), "bart-large-s=0.25-sgd")
 
@@ -230,7 +231,7 @@ def test_defaults_follow_from_the_model() -> None:
 )
 def test_what_cannot_be_checked_is_refused_with_what_can(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
-        check_scaling(planned(CheckRequest("vit-digits", "ntk", **{"seeds": 2, **fields})))
+        check_scaling(planned(CheckRequest(model_spec("vit-digits"), "ntk", **{"seeds": 2, **fields})))
     assert message in str(refused.value)
 
 
@@ -238,11 +239,11 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(
         DeviceMemoryError, match=r"and 1.0 GiB are free; --widths up to (\d+) or a smaller --depth"
     ) as raises_result:
-        planned(CheckRequest("vit-b16", "ntk"), GIB)
+        planned(CheckRequest(model_spec("vit-b16"), "ntk"), GIB)
     fits = int(str(raises_result.value).split("up to ")[1].split()[0])
-    assert planned(CheckRequest("vit-b16", "ntk", widths=(96, 192, fits)), GIB).widths[-1] == fits
+    assert planned(CheckRequest(model_spec("vit-b16"), "ntk", widths=(96, 192, fits)), GIB).widths[-1] == fits
     with pytest.raises(DeviceMemoryError):
-        planned(CheckRequest("vit-b16", "ntk", widths=(96, 192, fits + 12)), GIB)
+        planned(CheckRequest(model_spec("vit-b16"), "ntk", widths=(96, 192, fits + 12)), GIB)
 
 
 def test_a_given_learning_rate_is_taken() -> None:

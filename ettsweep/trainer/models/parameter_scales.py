@@ -1,12 +1,12 @@
 """Apply a strategy to a model: a table of scales by parameter group, and the optimizer's factors by parameter."""
 
-from typing import Any, Literal
+from typing import Any
 
 from ettsweep.runs.spec import ModelSpec, OptimizerSpec, StrategySpec
-from ettsweep.strategies.factors import Group, init_std, lr_factor, output_rescale, wd_factor
-from ettsweep.strategies.optimizers import OPTIMIZERS, factor_rule
+from ettsweep.strategies.factors import Group, MlpFactor, init_std, lr_factor, output_rescale, wd_factor
+from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
-from ettsweep.trainer.models.registry import architecture, dims, model_spec, parameter_count, parameter_shapes
+from ettsweep.trainer.models.registry import architecture, dims, model_name, parameter_count, parameter_shapes
 
 
 def scale_table(
@@ -39,29 +39,23 @@ def scale_table(
 
 
 def describe_scales(
-    model: str,
-    strategy: str,
-    optimizer: Literal["adamw", "sgd"],
-    mlp_factor: Literal["ignore", "include"],
-    lr: float | None,
+    model: ModelSpec, strategy: str, optimizer: OptimizerSpec, mlp_factor: MlpFactor, lr: float | None
 ) -> dict[str, Any]:
-    """Return the scale table of a named model under a named strategy, with the model's width and size.
+    """Return the scale table of a model under a named strategy, with the model's name, width and size.
 
     `output_rescale` is None unless the head is tied to the word embedding.
 
     Raises:
-        InputError: unknown model or strategy.
+        InputError: unknown strategy.
     """
-    spec = model_spec(model)
     s = parse_strategy(strategy)
-    optimizer_spec = OPTIMIZERS[optimizer].spec(kind=optimizer)
     return {
-        "model": model,
+        "model": model_name(model),
         "strategy": strategy_name(s),
-        "width": spec.width,
-        "output_rescale": output_rescale(spec.width, s) if architecture(spec).tied_head else None,
-        "parameters": parameter_count(spec),
-        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), optimizer_spec, lr),
+        "width": model.width,
+        "output_rescale": output_rescale(model.width, s) if architecture(model).tied_head else None,
+        "parameters": parameter_count(model),
+        "groups": scale_table(model, StrategySpec(s=s, mlp_factor=mlp_factor), optimizer, lr),
     }
 
 

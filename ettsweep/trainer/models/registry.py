@@ -1,5 +1,6 @@
 """Registry of architectures, with a preset for each named model."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -146,16 +147,37 @@ def named_models() -> dict[str, ModelSpec]:
     return {name: model for entry in ARCHITECTURES.values() for name, model in entry.presets.items()}
 
 
-def model_spec(name: str) -> ModelSpec:
-    """Return a preset by name.
+_SHORT_FORM = re.compile(r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})")
+
+
+def short_form(model: ModelSpec) -> str:
+    """Return WIDTHxDEPTH, such as 64x4."""
+    return f"{model.width}x{model.depth}"
+
+
+def is_short_form(name: str) -> bool:
+    """`True` for a name of the form WIDTHxDEPTH."""
+    return _SHORT_FORM.fullmatch(name) is not None
+
+
+def model_spec(name: str, like: str = "vit-digits") -> ModelSpec:
+    """Return a model by name: a preset, or WIDTHxDEPTH, such as 64x4, which is otherwise like the preset `like`.
+
+    Such a model has as many heads as divide its width, of at least as many channels as those of `like` if it is that
+    wide.
 
     Raises:
-        InputError: no preset has that name.
+        InputError: there is no model of that name.
     """
     models = named_models()
-    if name not in models:
-        raise unknown_name("model", name, models)
-    return models[name]
+    if name in models:
+        return models[name]
+    if not (size := _SHORT_FORM.fullmatch(name)):
+        raise unknown_name("model", name, [*models, "WIDTHxDEPTH"])
+    width, depth = map(int, size.groups())
+    channels = models[like].width // models[like].heads
+    heads = next(heads for heads in range(max(1, width // channels), 0, -1) if width % heads == 0)
+    return models[like].model_copy(update={"width": width, "depth": depth, "heads": heads})
 
 
 def model_name(spec: ModelSpec) -> str:

@@ -72,7 +72,7 @@ def test_table_of_bart_large_under_ntk() -> None:
     ],
 )
 def test_the_description_says_what_multiplies_the_logits(model: str, strategy: str, rescale: float | None) -> None:
-    assert describe_scales(model, strategy, "adamw", "ignore", None)["output_rescale"] == rescale
+    assert describe_scales(model_spec(model), strategy, AdamWSpec(), "ignore", None)["output_rescale"] == rescale
 
 
 def test_table_without_an_lr_has_no_effective_lr() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
-from ettsweep.trainer.models.registry import model_name, model_spec, named_models
+from ettsweep.trainer.models.registry import model_name, model_spec, named_models, short_form
 from ettsweep.trainer.models.vit_spec import VitSpec
 
 
@@ -42,6 +42,28 @@ def test_bart_large_and_r2c2_are_the_papers() -> None:
     )
     assert model_spec("bart-large") == bart
     assert model_spec("r2c2") == bart.model_copy(update={"width": 2048, "depth": 22, "heads": 32})
+
+
+@pytest.mark.parametrize(
+    ("name", "like", "fields"),
+    [
+        ("64x4", "vit-digits", {"width": 64, "depth": 4, "heads": 8, "image_size": 8, "channels": 1}),
+        ("96x3", "vit-b16", {"width": 96, "depth": 3, "heads": 1, "image_size": 224, "classes": 1000}),
+        ("10x1", "vit-digits", {"width": 10, "depth": 1, "heads": 1}),  # 8 channels a head leave one head
+        ("60x2", "vit-digits", {"heads": 6}),  # neither does 7 divide 60
+        ("128x2", "encdec-tiny", {"width": 128, "depth": 2, "heads": 8, "vocabulary": 2048}),
+    ],
+)
+def test_a_model_of_a_size_is_otherwise_like_another(name: str, like: str, fields: dict[str, int]) -> None:
+    model = model_spec(name, like)
+    assert {field: getattr(model, field) for field in fields} == fields
+    assert short_form(model) == name
+
+
+@pytest.mark.parametrize("name", ["0x4", "64x", "x4", "64x4x2", "64X4", "-64x4", "64x4.0"])
+def test_what_is_no_size_is_no_name(name: str) -> None:
+    with pytest.raises(InputError, match=r"unknown model .* WIDTHxDEPTH"):
+        model_spec(name)
 
 
 def test_unknown_model_names_the_nearest() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from ettsweep.errors import InputError
+from ettsweep.files import read_file
 
 HIDDEN_VALUE = "***"
 """Replaces the value of an environment variable, which may be a secret, wherever it is shown or stored."""
@@ -129,10 +130,12 @@ def read_yaml(path: Path) -> Any:
         InputError: it does not exist, cannot be read, or is no YAML mapping.
     """
     try:
-        text = path.read_text()
+        text = read_file(path).decode()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     data = parse_yaml(text, str(path))
     if not isinstance(data, dict):

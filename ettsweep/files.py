@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,54 @@ def naming_option(option: str, folder: Path) -> Iterator[None]:
         raise StorageError(f"{folder}: {problem}") from cause
 
 
+# --- regular files ----------------------------------------------------------------------------------------------------
+
+KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link"}
+"""What else may have the name of a file; all others are devices."""
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file and return its descriptor; what is no regular file, such as a FIFO or a device, is never waited for.
+
+    To write, a link is not followed: it could lead to any file of this user.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file; `strerror` says what it is.
+    """
+    is_written = flags & (os.O_WRONLY | os.O_RDWR)
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if is_written else 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENODEV, errno.EISDIR) or (is_written and error.errno == errno.ELOOP):
+            mode = (path.lstat() if is_written else path.stat()).st_mode
+            raise _irregular(path, mode) from None
+        raise
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _irregular(path, mode)
+    return descriptor
+
+
+def _irregular(path: Path, mode: int) -> OSError:
+    return OSError(errno.EINVAL, f"it is {KINDS.get(stat.S_IFMT(mode), 'a device')}, not a file", str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a regular file; raises an OSError as `open_regular` does."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append to a regular file in one write, and make it if there is none; raises an OSError as `open_regular` does."""
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+        file.write(text.encode())
+
+
+# --- whole files ------------------------------------------------------------------------------------------------------
+
+
 def write_atomic(
     path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False, private: bool = False
 ) -> bool:
@@ -86,7 +135,7 @@ def write_atomic(
 
 
 def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_regular(path)
     try:
         os.fsync(descriptor)
     finally:
@@ -95,7 +144,7 @@ def sync(path: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -163,7 +212,7 @@ def read_json(path: Path) -> Json:
         CorruptError: it is no JSON object, or cannot be read.
     """
     try:
-        value = loads(path.read_bytes())
+        value = loads(read_file(path))
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -208,7 +257,7 @@ def read_lines(path: Path, holding: bytes = b"") -> list[Json]:
     """
     lines: list[Json] = []
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError:
         return []
     for raw in data.split(b"\n")[:-1]:
@@ -227,7 +276,7 @@ def read_lines(path: Path, holding: bytes = b"") -> list[Json]:
 def first_json_line(path: Path) -> Json | None:
     """Return the first complete line of a .jsonl file, or None."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             line = file.readline(4096)
         value = loads(line) if line.endswith(b"\n") else None
     except (OSError, ValueError):
@@ -238,7 +287,7 @@ def first_json_line(path: Path) -> Json | None:
 def last_json_line(path: Path) -> Json | None:
     """Return the last complete line of a .jsonl file, or None. Lines are shorter than 4 KiB."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
             lines = file.read().split(b"\n")[:-1]
         value = loads(lines[-1]) if lines else None
@@ -253,7 +302,7 @@ def write_counter(path: Path, count: int) -> None:
     A file that is replaced shows up late on clients of a network file system, which cache the folder's listing; one
     that stays is revalidated whenever it is opened.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(descriptor, b"%20d\n" % count, 0)
     finally:
@@ -263,7 +312,7 @@ def write_counter(path: Path, count: int) -> None:
 def read_counter(path: Path) -> str:
     """Return the text of a counter; empty if it cannot be read."""
     try:
-        return path.read_text()
+        return read_file(path).decode()
     except (OSError, ValueError):
         return ""
 

@@ -1,13 +1,16 @@
 """Whole files under kills, cut lines, strict JSON."""
 
+import os
+import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.claims import python
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import dumps, expand_home, finite, read_json, read_lines, write_atomic
+from ettsweep.files import append_text, dumps, expand_home, finite, read_json, read_lines, write_atomic, write_counter
 
 REWRITE_UNDER_KILLS = """
 import os, random, signal, sys, time
@@ -111,3 +114,43 @@ def test_home_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # this user has no entry in passwd
     with pytest.raises(InputError, match=r"^~/x: no home folder is known \(HOME is not set\)"):
         expand_home("~/x")
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(path))
+
+
+IRREGULAR: dict[str, Callable[[Path], None]] = {
+    "a FIFO": os.mkfifo,
+    "a socket": make_socket,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_what_is_no_file_is_named_and_never_waited_for(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "x"
+    IRREGULAR[kind](path)
+    with pytest.raises(CorruptError, match=f"x: cannot be read: it is {kind}, not a file"):
+        read_json(path)
+    assert read_lines(path) == []
+    for write in (lambda: append_text(path, "text"), lambda: write_counter(path, 1)):
+        with pytest.raises(OSError, match=f"it is {'a link' if kind == 'a device' else kind}, not a file"):
+            write()
+
+
+def test_a_link_is_read_and_never_written_through(tmp_path: Path) -> None:
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.write_text('{"a": 1}')
+    link.symlink_to(mine)
+    assert read_json(link) == {"a": 1}
+    for write in (lambda: append_text(link, "text"), lambda: write_counter(link, 1)):
+        with pytest.raises(OSError, match="it is a link, not a file"):
+            write()
+    write_atomic(link, "new")
+    assert (mine.read_text(), link.is_symlink()) == ('{"a": 1}', False)

@@ -97,16 +97,33 @@ def damage(rng: random.Random, results: Path) -> tuple[Path, str]:
         "a line more": lambda: data + rng.choice(ABSURD).encode() + b"\n",
         "another file": lambda: rng.choice(files).read_bytes(),
     }
-    (method,) = rng.choices([*contents, "deleted", "a folder", "a link to itself"], [6] + 10 * [1])
+    others = {
+        "a folder": path.mkdir,
+        "a link to itself": lambda: path.symlink_to(path),
+        "a FIFO": lambda: os.mkfifo(path),
+        "a socket": lambda: make_socket(path),
+        "a link to a device": lambda: path.symlink_to("/dev/zero"),
+        "a link to a FIFO": lambda: linked_fifo(path),
+    }
+    (method,) = rng.choices([*contents, "deleted", *others], [6] + 14 * [1])
     if method in contents:
         path.write_bytes(contents[method]())
         return path, method
     path.unlink()
-    if method == "a folder":
-        path.mkdir()
-    elif method == "a link to itself":
-        path.symlink_to(path)
+    if method in others:
+        others[method]()
     return path, method
+
+
+def make_socket(path: Path) -> None:
+    """Make a socket, whose name must be short, from within its folder."""
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as server:
+        server.bind(path.name)
+
+
+def linked_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
 
 
 def kind(path: Path) -> str:
@@ -170,6 +187,32 @@ def running(results: Path) -> Attempt:
         path for path in results.rglob("claim.json") if json.loads(path.read_text())["process"]["pid"] == os.getpid()
     )
     return Attempt(path.parents[2], int(path.parent.name))
+
+
+@pytest.mark.slow
+def test_no_command_waits_for_a_fifo(old_results: Path, tmp_path: Path) -> None:
+    run, faults = running(old_results).run.name, []
+    commands = [
+        *(("status",), ("sweeps",), ("show", run), ("logs", run), ("clean", "--dry-run")),
+        *(("verify-optimum", "--dry-run"), ("grid", "--grid", "results/sweeps/grid-2/0001.yaml", "--dry-run")),
+        *(("report", "--out", tmp_path / "report"), ("cancel", run), ("sweeps", "note", "grid-3", "note")),
+    ]
+    paths = {kind(path): path for path in sorted(old_results.rglob("*")) if path.is_file()}
+    own = {kind(path): path for path in sorted((old_results / "runs" / run).rglob("*")) if path.is_file()}
+    for path in (paths | own).values():
+        results = tmp_path / "results"
+        shutil.copytree(old_results, results, symlinks=True)
+        fifo = results / path.relative_to(old_results)
+        fifo.unlink()
+        os.mkfifo(fifo)
+        for command in commands:
+            try:
+                with patience(), contextlib.chdir(tmp_path):
+                    ettsweep(*command, "--results", results, code=None)
+            except Exception as error:
+                faults.append(f"{path.name}: {command[0]}: {type(error).__name__}: {str(error)[:200]}")
+        shutil.rmtree(results)
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("value", ABSURD, ids=lambda value: value[:12])

@@ -1,8 +1,10 @@
 """Follow the log of a run while it is written, attempt after attempt, until the run is over."""
 
+import os
 import time
 from collections.abc import Callable
 
+from ettsweep.files import open_regular
 from ettsweep.launch.progress import POLL_REST_FACTOR, POLL_S, ProgressMonitor
 from ettsweep.runs.attempt import NOTHING_LOGGED
 from ettsweep.runs.folder import RunDir
@@ -46,7 +48,7 @@ class LogFollower:
 
     def _read_bytes(self) -> bytes:
         try:
-            with self._run.attempt(self._number).log_path.open("rb") as file:
+            with os.fdopen(open_regular(self._run.attempt(self._number).log_path), "rb") as file:
                 # By bytes, not characters: decoding starts anew with each read.
                 file.seek(self._offset)
                 return file.read()

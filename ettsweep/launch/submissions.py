@@ -29,6 +29,7 @@ from ettsweep.files import (
     json_or_empty,
     number,
     read_counter,
+    read_file,
     read_json,
     write_atomic,
     write_counter,
@@ -236,7 +237,10 @@ class Submission:
     def last_output(self) -> str:
         """Return the last line that a worker printed, with the path of its output."""
         for path in sorted(self.path.glob("*_log.out")):
-            for line in reversed(path.read_text(errors="replace").splitlines()):
+            lines: list[str] = []
+            with contextlib.suppress(OSError):
+                lines = read_file(path).decode(errors="replace").splitlines()
+            for line in reversed(lines):
                 # Lines of submitit and SLURM follow the worker's own error, and would hide it.
                 if (text := line.strip()) and not text.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
                     return f"{text} (full output: {path})"

@@ -10,12 +10,14 @@ from typing import Literal, NamedTuple
 from ettsweep.errors import CorruptError
 from ettsweep.files import (
     Json,
+    append_text,
     dumps,
     first_json_line,
     json_or_empty,
     last_json_line,
     number,
     read_counter,
+    read_file,
     read_json,
     read_lines,
     storage_errors,
@@ -191,8 +193,8 @@ class Attempt:
     def append(self, path: Path, lines: Iterable[Json]) -> None:
         """Append lines to metrics.jsonl or timings.jsonl in one write."""
         text = "".join(dumps(line) + "\n" for line in lines)
-        with storage_errors(path), path.open("a") as file:
-            file.write(text)
+        with storage_errors(path):
+            append_text(path, text)
 
     def history(self, until: int | None = None) -> list[Json]:
         """Return the metrics of this attempt and of those it resumed from, up to and including step `until`.
@@ -264,8 +266,8 @@ class Attempt:
 
     def record_skipped_sample(self, rank: int, text: str) -> None:
         """Append a line on a sample that process `rank` could not read and left out."""
-        with storage_errors(self.path), (self.path / f"skipped-{rank}.txt").open("a") as file:
-            file.write(text + "\n")
+        with storage_errors(self.path):
+            append_text(self.path / f"skipped-{rank}.txt", text + "\n")
 
     def skipped_samples(self) -> list[str]:
         """Return the samples left out by any process of this attempt or of those it resumed from, each once."""
@@ -273,7 +275,7 @@ class Attempt:
         samples = dict.fromkeys(parent.skipped_samples() if parent else [])  # a dict: a set with an order
         for path in sorted(self.path.glob("skipped-*.txt")):
             with contextlib.suppress(OSError):
-                samples |= dict.fromkeys(path.read_text(errors="replace").splitlines())
+                samples |= dict.fromkeys(read_file(path).decode(errors="replace").splitlines())
         return list(samples)
 
     # --- checkpoint ---------------------------------------------------------------------------------------------------
@@ -314,7 +316,7 @@ class Attempt:
 
     def mark_retried(self) -> None:
         """Ignore from now on how the attempt ended; treat an owner whose liveness is unknown as dead."""
-        self.retried_path.touch()
+        write_atomic(self.retried_path, "")
 
     def is_retried(self) -> bool:
         """`True` if `ettsweep retry` was called after this attempt."""
@@ -323,9 +325,11 @@ class Attempt:
     def log_text(self) -> str:
         """Return the log of the attempt, followed by `log_footer`."""
         try:
-            text = self.log_path.read_text(errors="replace")
-        except OSError:
+            text = read_file(self.log_path).decode(errors="replace")
+        except FileNotFoundError:
             text = NOTHING_LOGGED
+        except OSError as error:
+            text = f"(its log cannot be read: {error.strerror})\n"
         return text + self.log_footer()
 
     def log_footer(self) -> str:

@@ -40,7 +40,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import Json, dumps, loads, read_json, read_lines, storage_errors, sync, write_atomic
+from ettsweep.files import Json, dumps, loads, read_file, read_json, read_lines, storage_errors, sync, write_atomic
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import EVALUATION_MARK, Attempt
 from ettsweep.runs.spec import RunSpec
@@ -243,7 +243,7 @@ class RunDir:
         """
         result = self.result()
         try:
-            data = self.metrics_path.read_bytes()
+            data = read_file(self.metrics_path)
         except OSError as error:
             raise CorruptError(f"{self.metrics_path}: cannot be read: {error.strerror}; {self._remedy}") from error
         if result is not None and hashlib.sha256(data).hexdigest() != result.get("metrics_sha256"):

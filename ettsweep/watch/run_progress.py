@@ -2,7 +2,7 @@
 
 import os
 
-from ettsweep.files import last_json_line, loads, number
+from ettsweep.files import last_json_line, loads, number, open_regular
 from ettsweep.runs.attempt import Attempt
 
 TAIL_BYTES = 16384
@@ -12,7 +12,7 @@ TAIL_BYTES = 16384
 def read_loss(attempt: Attempt) -> float | None:
     """Return the loss of the last logged step; None if there is none yet, or if it is not finite."""
     try:
-        with attempt.metrics_path.open("rb") as file:
+        with os.fdopen(open_regular(attempt.metrics_path), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().split(b"\n")[:-1]  # the last part is empty, or a line that is still being written
     except OSError:

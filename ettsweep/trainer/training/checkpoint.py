@@ -6,6 +6,7 @@ distributes them when it resumes, to any number of processes, sharded or not.
 """
 
 import hashlib
+import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.errors import CorruptError, short_message
-from ettsweep.files import Json, dumps
+from ettsweep.files import Json, dumps, open_regular
 from ettsweep.runs.attempt import Attempt
 from ettsweep.trainer.training.distributed import full_tensor, parameters
 from ettsweep.trainer.training.trainer import Trainer
@@ -124,6 +125,7 @@ def load_checkpoint(attempt: Attempt) -> CheckpointState:
     if not path.exists():
         raise FileNotFoundError(path)
     try:
+        os.close(open_regular(path))  # a FIFO would block for ever
         with zipfile.ZipFile(path) as archive:
             if broken := archive.testzip():  # torch.load does not verify checksums
                 raise ValueError(f"{broken} has a wrong checksum")

@@ -19,6 +19,7 @@ from ettsweep.errors import InputError
 from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.runs.folder import read_spec
+from ettsweep.runs.state import State
 from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import ARCHITECTURES
@@ -78,7 +79,7 @@ def test_a_sweep_of_an_architecture_and_a_task_from_outside(tmp_path: Path, resu
     assert [spec.lr for spec in specs] == [0.5, 1.0, 2.0]
     assert (specs[0].model, specs[0].task) == (ToySpec(width=4), ToyTask())
     for spec in specs:
-        assert train_in_foreground(results, spec, LocalProfile(devices="cpu", slots=1, threads=1))
+        assert train_in_foreground(results, spec, LocalProfile(devices="cpu", slots=1, threads=1)) is State.DONE
     run_index = read_run_index(results)
     assert all(read_spec(run.dir.spec_path) == run.spec for run in run_index.runs.values())
     assert {run.spec.run_id for run in run_index.runs.values()} == {spec.run_id for spec in specs}

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
+from ettsweep.cli.options import DEFAULT_RESULTS, ExistingResults, Form, Results, require_folder
 from ettsweep.console import Format, format_count, print_note, print_table
 from ettsweep.errors import CorruptError, InputError
 
@@ -46,7 +46,7 @@ def list_sweeps(
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.verification import judge
 
-    sweep_store, run_index = load_sweep_store(results), read_run_index(results)
+    sweep_store, run_index = load_sweep_store(require_folder(results)), read_run_index(results)
     listed_sweeps = [sweep for sweep in sweep_store.sweeps.values() if all_ or not sweep.is_archived]
     rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in listed_sweeps]
     # CSV keeps all columns, so that scripts can rely on them.
@@ -68,7 +68,7 @@ def list_sweeps(
 def rename(
     name: Name,
     new: Annotated[str, typer.Argument(metavar="NEW", show_default=False)],
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Rename a sweep; its runs and verdicts stay as they are."""
     from ettsweep.study.sweep_updates import rename_sweep
@@ -81,7 +81,7 @@ def rename(
 def set_note(
     name: Name,
     text: Annotated[str, typer.Argument(metavar="TEXT", show_default=False)],
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Set the note of a sweep; an empty one removes it."""
     from ettsweep.study.sweep import SweepVersion
@@ -91,13 +91,13 @@ def set_note(
 
 
 @app.command("archive")
-def archive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
+def archive(names: Names, results: ExistingResults = DEFAULT_RESULTS) -> None:
     """Hide sweeps from commands without --sweep; nothing is deleted."""
     _archive(results, names, True)
 
 
 @app.command("unarchive")
-def unarchive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
+def unarchive(names: Names, results: ExistingResults = DEFAULT_RESULTS) -> None:
     """Show archived sweeps again."""
     _archive(results, names, False)
 

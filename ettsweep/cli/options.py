@@ -32,10 +32,35 @@ if TYPE_CHECKING:
 RunOrStudy = TypeVar("RunOrStudy", "Run", "Study")
 
 
-Results = Annotated[
-    Path,
-    typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.", parser=parse_path, metavar="DIR"),
-]
+def require_folder(results: Path) -> Path:
+    """Return the results folder of a command that reads it.
+
+    Raises:
+        InputError: it does not exist, or is no folder.
+    """
+    if results.is_dir():
+        return results
+    if results.exists():
+        raise InputError(f"{results.resolve()} is not a folder; --results DIR selects another one")
+    raise InputError(
+        f"no results yet: {results.resolve()} does not exist; `ettsweep grid --model vit-digits` starts a sweep there, "
+        "--results DIR selects another folder"
+    )
+
+
+def _results_option(callback: Callable[[Path], Path] | None = None) -> Any:
+    return typer.Option(
+        "--results",
+        envvar="ETTSWEEP_RESULTS",
+        help="Results folder.",
+        parser=parse_path,
+        metavar="DIR",
+        callback=callback,
+    )
+
+
+Results = Annotated[Path, _results_option()]
+ExistingResults = Annotated[Path, _results_option(require_folder)]
 Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", parser=parse_path, metavar="FILE")]
 Model = Annotated[
     str | None,

@@ -11,6 +11,7 @@ from ettsweep.cli import completion
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     DryRun,
+    ExistingResults,
     FamilyOptions,
     Form,
     Grid,
@@ -20,6 +21,7 @@ from ettsweep.cli.options import (
     Sets,
     TrainingOptions,
     Yes,
+    require_folder,
 )
 from ettsweep.cli.path_options import parse_path
 from ettsweep.cli.power_options import power_option
@@ -54,7 +56,7 @@ def status(
     *,
     run_options: RunOptions,
     form: Form = Format.TABLE,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """List runs with their states."""
     from ettsweep.cli.run_tables import idle_reason, run_sort_key, state_note, status_row
@@ -84,8 +86,8 @@ def status(
     if form is Format.TABLE:
         states = ", ".join(describe_states({r.id: r.status for r in runs})) or "none"
         print_note(f"{format_count(len(runs), 'run')} in {results}: {states}")
-        if not results.is_dir():
-            print_note(f"{results.resolve()} is not a folder; --results DIR selects another one")
+        if not (run_index.runs or run_index.broken):
+            print_note("no runs yet; `ettsweep grid --model vit-digits` starts some")
         vacant = SchedulerLiveness(results).vacant_slots([r.id for r in runs if r.state is State.QUEUED])
         if slots := ", ".join(v.slot for v in vacant if v.died):
             print_note(f"no worker in {slots}: it died; a command that follows or requests the runs starts another")
@@ -103,7 +105,7 @@ def status(
 def watch(
     *,
     family_options: FamilyOptions,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Show live progress, verdicts and events; q or Ctrl-C leaves, and the runs go on.
 
@@ -146,7 +148,7 @@ def logs(
     run: RunId,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")] = False,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Print the log of a run, attempt by attempt.
 
@@ -187,7 +189,7 @@ def show_run(
     all_: Annotated[bool, typer.Option("--all", help="Print all fields too, one per line.")] = False,
     reproduce: Annotated[bool, typer.Option("--reproduce", help="Print a command that trains it again.")] = False,
     form: Form = Format.TABLE,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Show one run: losses, score, spikes, speed and attempts. Formats other than table have all fields."""
     from ettsweep.cli.run_overview import show_overview
@@ -217,7 +219,7 @@ def cancel(
     run_options: RunOptions,
     all_: Annotated[bool, typer.Option("--all", help="Cancel all queued, running and interrupted runs.")] = False,
     yes: Yes = False,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Stop runs after their current step; `retry` resumes them from there."""
     from ettsweep.launch.cancellation import cancel_runs as cancel_runs
@@ -246,7 +248,7 @@ def retry(
     ] = False,
     training_options: TrainingOptions,
     yes: Yes = False,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Retry failed, cancelled, pruned or corrupt runs, from their last checkpoint if there is one."""
     from ettsweep.cli.run_tables import show_submit_result
@@ -281,13 +283,11 @@ def retry(
 def clean(
     dry_run: DryRun = False,
     form: Form = Format.TABLE,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Remove checkpoints of finished runs, and files that nothing uses any more; results stay."""
     from ettsweep.launch.cleanup import find_waste, remove, watch_workers
 
-    if not results.is_dir():
-        raise InputError(f"{results.resolve()} is not a folder; --results DIR selects another one")
     slurm_cache = None if dry_run else watch_workers(results, print_note)
     waste = find_waste(results, slurm_cache)
     if not dry_run:
@@ -324,11 +324,14 @@ def train(
     training_options: TrainingOptions,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Train one run in the foreground. Ctrl-C saves a checkpoint; the same command resumes from it."""
+    """Train one run in the foreground. Ctrl-C saves a checkpoint; the same command resumes from it.
+
+    The exit code is 0 if the run is done, 1 if it diverged or is unfinished.
+    """
     from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.follow import read_run_index
     from ettsweep.launch.resolve import resolve_run
-    from ettsweep.runs.folder import RunDir, read_spec
+    from ettsweep.runs.folder import read_spec
     from ettsweep.runs.state import State
     from ettsweep.study.grid_file import choose_grid_path, grid_note
     from ettsweep.study.plan import make_plan
@@ -343,7 +346,7 @@ def train(
             raise InputError(f"--spec FILE describes the whole run: leave out {' and '.join(conflicting)}")
         spec = read_spec(spec_file)
     elif run is not None:
-        spec = find_intact_run(read_run_index(results), run).spec
+        spec = find_intact_run(read_run_index(require_folder(results)), run).spec
     else:
         path = choose_grid_path(
             grid, model, "select what to train: a run id, --model NAME, --grid FILE, or --spec FILE"
@@ -351,17 +354,17 @@ def train(
         spec, launch_options = resolve_run(path, strategy, set_ or [], lr, wd, seed, launch_options)
         note = grid_note(path, model)
     profile, data = launch_options.resolve_local(spec)
-    folder, account = RunDir.create(results, spec), CostEstimator(profile)
+    account = CostEstimator(profile)
     # force_ids: a run that failed or was cancelled is blocked otherwise.
     print_note(account.describe_estimate(make_plan([spec], read_run_index(results), force_ids={spec.run_id})))
     print_note(note)
-    finished = train_in_foreground(results, spec, profile, data)
+    state = train_in_foreground(results, spec, profile, data)
     print_note(account.describe_cost(read_run_index(results)))
     status(run_options=RunOptions(run=[spec.run_id]), results=results)
     # Ctrl-C is the usual way to stop: the run is interrupted, not failed.
-    if folder.status().state is State.INTERRUPTED:
+    if state is State.INTERRUPTED:
         print_note("stopped: the same command resumes from the last checkpoint")
-    raise typer.Exit(0 if finished else 1)
+    raise typer.Exit(0 if state is State.DONE else 1)
 
 
 def _note_skipped(requested: "list[Run]", handled: Collection[str], outcome: str) -> None:

@@ -8,7 +8,16 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.grid_options import GridOptions
-from ettsweep.cli.options import DEFAULT_RESULTS, BudgetOptions, DryRun, Form, Results, TrainingOptions, VerdictOptions
+from ettsweep.cli.options import (
+    DEFAULT_RESULTS,
+    BudgetOptions,
+    DryRun,
+    Form,
+    Results,
+    TrainingOptions,
+    VerdictOptions,
+    require_folder,
+)
 from ettsweep.cli.prompts import (
     confirm_continue,
     detach_on_interrupt,
@@ -168,7 +177,7 @@ def _load_spec(
         )
     else:
         grid_options.reject_with("--sweep")
-        (existing,) = load_sweep_store(results).select([sweep])
+        (existing,) = load_sweep_store(require_folder(results)).select([sweep])
         name, sweep_spec, notes = (
             sweep,
             verdict_options.apply_to(existing.latest_spec(grid_options.strategy or [])),

@@ -10,6 +10,7 @@ from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     BudgetOptions,
     DryRun,
+    ExistingResults,
     FamilyOptions,
     Follow,
     Form,
@@ -92,7 +93,7 @@ def verify_optimum(
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Judge each family's best point against its six neighbours; submit missing ones.
 
@@ -140,7 +141,7 @@ def seeds(
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Rerun each verified optimum with fresh seeds, for an estimate without selection bias."""
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
@@ -185,7 +186,7 @@ def report(
         typer.Option(help="Also write an Optuna journal, for optuna-dashboard.", parser=parse_path, metavar="FILE"),
     ] = None,
     form: Form = Format.TABLE,
-    results: Results = DEFAULT_RESULTS,
+    results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Write a report: tables (CSV, Parquet), figures (PNG, SVG, PDF) and one self-contained HTML page.
 

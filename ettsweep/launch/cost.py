@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
@@ -11,9 +12,11 @@ from ettsweep.files import Json, number
 from ettsweep.launch.gpus import gpu_names
 from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.launch.progress import format_duration
+from ettsweep.launch.submissions import try_read_submission
 from ettsweep.launch.time_left import makespan_s
+from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
+from ettsweep.runs.folder import RunDir, jobs_dir
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Point
 from ettsweep.study.plan import Plan, PlannedRun
@@ -244,10 +247,15 @@ class CostEstimator:
         return f", {format_duration(wall_s)} {placement}"
 
     def describe_cost(self, run_index: RunIndex) -> str:
-        """Return a line on what the launched runs have cost, and what runs that were finished before have saved."""
+        """Return a line on what the launched runs have cost, and what runs that were finished before have saved.
+
+        Runs that another command trained meanwhile are part of its cost, not of this one's.
+        """
         ended = [run for run_id in self._fraction_left if (run := run_index.runs.get(run_id))]
+        others = {run.id for run in ended if run.state in TRAINED_STATES + STOPPED_STATES and _is_of_others(run)}
         trained, stopped = (
-            [run for run in ended if run.state in states] for states in (TRAINED_STATES, STOPPED_STATES)
+            [run for run in ended if run.state in states and run.id not in others]
+            for states in (TRAINED_STATES, STOPPED_STATES)
         )
         sentences = []
         if trained or stopped:
@@ -262,11 +270,25 @@ class CostEstimator:
             sentences.append(
                 f"{label}: {format_device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}"
             )
+        if others:
+            sentences.append(f"{format_count(len(others), 'run')} trained by another command")
         # A round always keeps the runs of its candidate: that is no saving.
         if (reused := self._already_finished) and not self.in_rounds:
             subject = f"{format_count(len(reused), 'run')} {'was' if len(reused) == 1 else 'were'} finished already"
             sentences.append(f"{subject}: {format_device_hours(sum(map(spent_device_s, reused)))} saved")
         return "; ".join(sentences)
+
+
+def _is_of_others(run: Run) -> bool:
+    """`True` if another command made the latest attempt at a run, or submitted it to the worker that did."""
+    latest = run.dir.latest_attempt()
+    if latest is None:
+        return False
+    owner, folder = latest.owner(), latest.claim().get("submission")
+    if folder:
+        submission = try_read_submission(jobs_dir(run.dir.path.parents[1]) / Path(str(folder)).name)
+        owner = submission.submitter if submission else None
+    return owner is not None and owner != process_identity()
 
 
 def _describe_packs(trained: Iterable[Run]) -> str:

@@ -418,8 +418,8 @@ class OwnerLiveness(SchedulerLiveness):
         return None
 
 
-def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> bool:
-    """Train one run in this process; return whether it is finished.
+def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> State:
+    """Train one run in this process; return its state.
 
     A failed, cancelled or pruned run is retried, since the user has requested it explicitly.
 
@@ -439,8 +439,8 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     liveness = OwnerLiveness(results, watch_hearts(results, [run.id], print_note, of_this_name=True))
     if run.status(liveness).state in (State.FAILED, State.CANCELLED, State.PRUNED):
         run.retry()
-    if run.status().state.finished:
-        return True
+    if (state := run.status().state).finished:
+        return state
     lock, slot = _hold_any_slot(profile.resolve_slots(), results)
     try:
         device, claim_info = prepare_device(slot)
@@ -450,7 +450,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         if attempt is None:
             status = run.status(liveness)
             if status.state.finished:
-                return True
+                return status.state
             reason = f" ({status.reason})" if status.reason else ""
             raise LaunchError(
                 f"run {run.id} is {status.state}{reason}: another process trains it; `ettsweep watch` shows it"
@@ -463,7 +463,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         settings, code = slot_settings(profile, slot, data), provenance()
         with slot_group(slot, device) as group:
             train_attempts([attempt], Pack(device), settings, stop_source, group, profile.heartbeat_s, code)
-        return run.status().state.finished
+        return run.status().state
     finally:
         unlock(lock)
 

@@ -269,10 +269,12 @@ def test_status_as_csv_and_markdown_has_the_same_runs(trained: Path, call: Call)
 
 
 def test_status_of_nothing_is_an_empty_list(call: Call) -> None:
+    Path("empty").mkdir()
     for form in ("json", "csv", "markdown", "table"):
-        result = call("status", "--results", "nowhere", "--format", form)
+        result = call("status", "--results", "empty", "--format", form)
         assert form != "json" or result.json == []
-    assert not Path("nowhere").exists()
+    assert "no runs yet; `ettsweep grid --model vit-digits --results empty` starts some" in result.err
+    assert "no sweeps yet" in call("sweeps", "--results", "empty").err
 
 
 def test_status_narrows(trained: Path, call: Call) -> None:
@@ -344,11 +346,44 @@ def test_status_is_sorted_for_people(results: Path, finish_scores: Any, call: Ca
         ]
 
 
-def test_status_of_a_folder_that_is_not_there_asks_whether_it_is_the_right_one(call: Call, tmp_path: Path) -> None:
-    result = call("status", "--results", "nowhere")
-    assert f"{tmp_path / 'nowhere'} is not a folder; --results DIR selects another one" in result.err
-    (tmp_path / "empty").mkdir()
-    assert "is not a folder" not in call("status", "--results", "empty").err
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "status",
+            "sweeps",
+            "watch",
+            "logs 0",
+            "show 0",
+            "show 0 --reproduce",
+            "cancel --all",
+            "retry --all",
+            "clean",
+        ),
+        *("verify-optimum", "seeds", "report", "train 0", "search --sweep a"),
+        *("sweeps rename a b", "sweeps note a b", "sweeps archive a", "sweeps unarchive a"),
+    ],
+)
+def test_who_looks_into_a_folder_that_is_not_there_is_given_the_first_command(
+    call: Call, tmp_path: Path, command: str
+) -> None:
+    result = call(*command.split(), code=2)
+    assert result.out == ""
+    assert result.err == (
+        f"ettsweep: no results yet: {tmp_path / 'results'} does not exist; `ettsweep grid --model vit-digits` starts a "
+        "sweep there, --results DIR selects another folder\n"
+    )
+    assert "`ettsweep grid --model vit-digits --results a`" in call(*command.split(), "--results", "a", code=2).err
+    Path("file").touch()
+    result = call(*command.split(), "--results", "file", code=2)
+    assert result.err == f"ettsweep: {tmp_path / 'file'} is not a folder; --results DIR selects another one\n"
+    assert files(tmp_path) == [tmp_path / "file"]
+
+
+def test_a_run_that_diverged_is_no_success_of_who_trains_it(results: Path, finish_scores: Any, call: Call) -> None:
+    done, diverged, _ = finish_scores([1.0, None, 1.0])
+    assert "diverged" in call("train", diverged.run_id, "--results", results, code=1).out
+    assert "done" in call("train", done.run_id, "--results", results).out
 
 
 def test_status_says_what_starts_runs_that_wait(results: Path, finish_scores: Any, call: Call) -> None:
@@ -559,7 +594,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("search --grid grid.yaml --pruner MEDIAN", "unknown pruner 'MEDIAN'; did you mean 'median'?"),
         ("search --grid grid.yaml --from NTK", "unknown strategy or sweep 'NTK'; did you mean 'ntk'?"),
         ("init --task DIGITS", "unknown task 'DIGITS'; did you mean 'digits'?"),
-        ("status --state DONE", "unknown state 'DONE'; did you mean 'done'?"),
+        ("status --state DONE --results empty", "unknown state 'DONE'; did you mean 'done'?"),
         ("status --results asked --sweep GRID", "unknown sweep 'GRID'; did you mean 'grid'?"),
         ("status --results asked --model VIT-N8-L1-H2-P4-I8-C1-K10", "no run or study matches; did you mean 'vit-n8"),
         ("train --grid grid.yaml --lr -1", "--lr: input should be greater than 0, got -1"),
@@ -588,34 +623,33 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("grid --grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
         ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
         ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
-        ("verify-optimum", "no sweeps yet; `ettsweep grid --model vit-digits` starts one"),
+        ("verify-optimum --results empty", "no sweeps yet; `ettsweep grid --model vit-digits --results empty` starts one"),
         ("verify-optimum --results asked --strategy ntk", "--strategy ntk: no study matches; available: standard\n"),
         ("verify-optimum --results asked --strategy nkt", "unknown strategy 'nkt'"),
         ("verify-optimum --results asked --family zzz", "--family zzz: no study matches; available: "),
         ("report --results asked --model vit-b16", "--model vit-b16: no study matches; available: vit-n8"),
         ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),
         ("verify-optimum --results asked --launch nope", "unknown launch profile 'nope'"),
-        ("seeds", "no sweeps yet"),
-        ("report", "no sweeps yet"),
-        ("status --state finshed", "unknown state 'finshed'"),
-        ("status fff", "no run starts with 'fff'"),
-        ("status --family zzz", "--family zzz: no run or study matches; there is none yet\n"),
-        ("status --model nope", "--model nope: no run or study matches; there is none yet\n"),
-        ("status --strategy nkt", "unknown strategy 'nkt'"),
+        ("seeds --results empty", "no sweeps yet"),
+        ("report --results empty", "no sweeps yet"),
+        ("status --state finshed --results empty", "unknown state 'finshed'"),
+        ("status fff --results empty", "no run starts with 'fff'"),
+        ("status --family zzz --results empty", "--family zzz: no run or study matches; there is none yet\n"),
+        ("status --model nope --results empty", "--model nope: no run or study matches; there is none yet\n"),
+        ("status --strategy nkt --results empty", "unknown strategy 'nkt'"),
         ("status --results asked --strategy mup", "--strategy mup: no run or study matches; available: standard\n"),
         ("status --results asked --model vit-b16", "--model vit-b16: no run or study matches; available: vit-n8"),
         ("watch --results asked --model vit-n9-l1-h2-p4-i8-c1-k10", "-k10: no run or study matches; did you mean 'vit-n8"),
         ("cancel --results asked --strategy mup", "--strategy mup: no run or study matches; available: standard\n"),
-        ("clean --results gone", "gone is not a folder; --results DIR selects another one"),
-        ("show fff", "no run starts with 'fff'"),
-        ("logs fff", "no run starts with 'fff'"),
-        ("watch", "no runs to watch"),
-        ("cancel", "select runs: "),
-        ("cancel fff", "no run starts with 'fff'"),
-        ("retry", "select runs: "),
-        ("retry --all --launch nope", "unknown launch profile 'nope'"),
+        ("show fff --results empty", "no run starts with 'fff'"),
+        ("logs fff --results empty", "no run starts with 'fff'"),
+        ("watch --results empty", "no runs to watch"),
+        ("cancel --results empty", "select runs: "),
+        ("cancel fff --results empty", "no run starts with 'fff'"),
+        ("retry --results empty", "select runs: "),
+        ("retry --all --launch nope --results empty", "unknown launch profile 'nope'"),
         ("train", "select what to train"),
-        ("train fff", "no run starts with 'fff'"),
+        ("train fff --results empty", "no run starts with 'fff'"),
         ("train --grid grid.yaml --lr -1", "lr: input should be greater than 0, got -1"),
         ("train --grid grid.yaml --wd inf", "wd: input should be a finite number"),
         ("map --lr 1 --wd 1 --from standard --to ntk", "a width is needed: give one of --width N, --model NAME, "),
@@ -637,6 +671,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
 def test_wrong_input_is_a_message_and_exit_code_2(call: Call, tmp_path: Path, arguments: str, message: str) -> None:
     grid = write_grid(tmp_path / "grid.yaml")
     keep(tmp_path / "asked", load_sweep_spec(grid))
+    (tmp_path / "empty").mkdir()
     result = call(*arguments.split(), code=2)
     assert message in result.err
     assert result.err.startswith("ettsweep: ")
@@ -690,12 +725,12 @@ def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, fin
     specs = finish_scores([2.0, 1.0, 2.0])
     for seed in (1, 2):
         RunDir.create(results, specs[0].with_point(1.0, 0.5, seed))
-    call("cancel", "--all", "--results", results, stdin="n\n", code=1)
+    call("cancel --results empty", "--all", "--results", results, stdin="n\n", code=1)
     assert not list(results.glob("runs/*/cancel.json"))
-    assert "2 runs cancelled" in call("cancel", "--all", "--results", results, stdin="y\n").err
+    assert "2 runs cancelled" in call("cancel --results empty", "--all", "--results", results, stdin="y\n").err
     rows = call("status", "--results", results, "--format", "json").json
     assert sorted(row["state"] for row in rows) == ["cancelled", "cancelled", "done", "done", "done"]
-    assert "0 runs cancelled" in call("cancel", "--all", "--yes", "--results", results).err
+    assert "0 runs cancelled" in call("cancel --results empty", "--all", "--yes", "--results", results).err
 
 
 def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results: Path, finish_scores: Any) -> None:
@@ -715,7 +750,7 @@ def test_a_failed_run_is_not_cancelled(call: Call, results: Path, finish_scores:
     specs = finish_scores([2.0, -1, -1])
     failed(results, specs[1])
     RunDir.create(results, specs[2])
-    result = call("cancel", "--all", "--yes", "--results", results)
+    result = call("cancel --results empty", "--all", "--yes", "--results", results)
     assert result.err.splitlines() == ["1 run cancelled"]
     rows = call("status", "--results", results, "--format", "json").json
     assert [row["state"] for row in rows] == ["done", "failed", "cancelled"]
@@ -724,7 +759,7 @@ def test_a_failed_run_is_not_cancelled(call: Call, results: Path, finish_scores:
 def test_a_named_run_that_cannot_be_cancelled_says_why(call: Call, results: Path, finish_scores: Any) -> None:
     specs = finish_scores([2.0, None, -1])
     failed(results, specs[2])
-    result = call("cancel", *(spec.run_id for spec in specs), "--yes", "--results", results)
+    result = call("cancel --results empty", *(spec.run_id for spec in specs), "--yes", "--results", results)
     assert "0 runs cancelled" in result.err
     for spec, state in zip(specs, ("done", "diverged", "failed"), strict=True):
         assert f"run {spec.run_id} is {state}: nothing to cancel" in result.err
@@ -736,7 +771,7 @@ def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path
     attempt = RunDir.create(results, spec).claim({}, after=0)  # this process lives
     assert attempt
     before = files(results)
-    result = call("retry", spec.run_id, "--results", results)
+    result = call("retry --results empty", spec.run_id, "--results", results)
     assert f"run {spec.run_id} is running: nothing to retry" in result.err
     assert files(results) == before
     assert not attempt.is_retried()
@@ -746,7 +781,7 @@ def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path
 def test_retrying_a_finished_run_keeps_its_result(call: Call, results: Path, finish_scores: Any) -> None:
     spec = finish_scores([2.0, 1.0, 2.0])[0]
     before = files(results)
-    assert "1 finished" in call("retry", spec.run_id, "--results", results).err
+    assert "1 finished" in call("retry --results empty", spec.run_id, "--results", results).err
     assert files(results) == before
 
 
@@ -763,7 +798,7 @@ def test_a_result_edited_by_hand_is_a_failure_with_what_to_type(call: Call, resu
 
 def test_nothing_to_retry_is_said(call: Call, results: Path, finish_scores: Any) -> None:
     finish_scores([2.0, 1.0, 2.0])
-    assert "nothing to do" in call("retry", "--all", "--yes", "--results", results).err
+    assert "nothing to do" in call("retry --results empty", "--all", "--yes", "--results", results).err
     assert not (results / "jobs").exists()
 
 

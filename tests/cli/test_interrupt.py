@@ -34,6 +34,7 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
     tmp_path: Path, program: str, command: str, at: str, code: int
 ) -> None:
     write_grid(tmp_path / "grid.yaml")
+    (tmp_path / "results").mkdir()
     completed = subprocess.run(
         [*program.split(), *command.split()],
         cwd=tmp_path,
@@ -49,7 +50,7 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
 
 def test_ctrl_c_ends_an_import_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "yaml.py").write_text('import time\nprint("importing", flush=True)\ntime.sleep(3600)\n')
-    process = start("status", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    process = start("status", "--results", tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert process.stdout is not None
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
@@ -59,6 +60,7 @@ def test_ctrl_c_ends_an_import_that_hangs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", ["ettsweep.cli:30", "pydantic:0"])
 def test_who_has_it_ignored_is_not_interrupted(at: str, tmp_path: Path) -> None:
     """As whoever starts a command with nohup, or in the background of a script."""
+    (tmp_path / "results").mkdir()
     ignoring = f"trap '' INT; exec {ETTSWEEP} sweeps"
     completed = subprocess.run(
         ["sh", "-c", ignoring], cwd=tmp_path, env=ctrl_c_at(at), capture_output=True, check=False

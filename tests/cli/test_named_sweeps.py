@@ -312,7 +312,6 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
     ):
         assert messages in call("sweeps", "rename", "narrow", name, "--results", results, code=2).err
     assert "unknown sweep 'w8'" in call("sweeps", "note", "w8", "x", "--results", results, code=2).err
-    assert "no sweeps yet" in call("sweeps", "--results", "nowhere").err
 
 
 def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, request_sweep: Ask) -> None:

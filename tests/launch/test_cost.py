@@ -1,5 +1,7 @@
 """What runs will cost and have cost: closed forms, from result files as they lie in real folders."""
 
+import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from ettsweep.launch.cost import (
     runs_saved_by_racing,
 )
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile
+from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -182,6 +185,28 @@ def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec
     finish(results, taken_on, 3600)  # a quarter of it by this command
     assert account.describe_cost(load_run_index(results)) == (
         "2 of 3 runs trained: 1.2 device hours in 15 min 0 s; 1 run was finished already: 0.5 device hours saved"
+    )
+
+
+def test_what_another_command_trained_meanwhile_is_its_cost(results: Path, make_spec: Specs) -> None:
+    """As two of them that follow the same runs: each run is claimed by a worker of one of their submissions."""
+    other = subprocess.Popen(["sleep", "600"])
+    folders = [results / "jobs" / f"00000{number}-{number:08x}" for number in (1, 2)]
+    for folder, submitter in zip(folders, (process_identity(), process_identity(other.pid)), strict=True):
+        folder.mkdir(parents=True)
+        content = {"kind": "local", "runs": ["0" * 12], "submitter": submitter.to_json()}
+        (folder / "submission.json").write_text(json.dumps(content))
+    other.kill()
+    other.wait()
+    specs = [make_spec(seed=seed) for seed in range(4)]
+    account = CostEstimator(HERE, clock=lambda: 0.0)
+    account.describe_estimate(make_plan(specs, load_run_index(results)))
+    for spec, folder in zip(specs, (folders[0], folders[1], folders[1], None), strict=True):
+        claim = {"submission": folder.name} if folder else {}  # `train` claims for itself
+        assert RunDir.create(results, spec).claim(claim, after=0)
+        finish(results, spec, 3600)
+    assert account.describe_cost(load_run_index(results)) == (
+        "2 of 4 runs trained: 2 device hours in 0 s; 2 runs trained by another command"
     )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
@@ -132,6 +133,18 @@ def write_atomic(
         finally:
             temporary.unlink(missing_ok=True)
     return True
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder: a kill at any instant leaves it whole, or under a hidden name, which `clean` removes.
+
+    Raises:
+        StorageError: it cannot be removed.
+    """
+    hidden = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
+    with storage_errors(folder):
+        folder.rename(hidden)
+        shutil.rmtree(hidden)
 
 
 def sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command group sweeps: list, rename, note, archive, unarchive."""
+"""The command group sweeps: list, rename, note, archive, unarchive, delete."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.options import DEFAULT_RESULTS, ExistingResults, Form, Results, require_folder
+from ettsweep.cli.options import DEFAULT_RESULTS, ExistingResults, Form, Results, Yes, require_folder
+from ettsweep.cli.prompts import confirm, repeat_option, shell_command
 from ettsweep.console import Format, format_count, print_note, print_table
 from ettsweep.errors import CorruptError, InputError
 
 app = typer.Typer(
     name="sweeps",
-    help="List sweeps; rename, annotate or archive them.",
+    help="List sweeps; rename, annotate, archive or delete them.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -100,6 +101,32 @@ def archive(names: Names, results: ExistingResults = DEFAULT_RESULTS) -> None:
 def unarchive(names: Names, results: ExistingResults = DEFAULT_RESULTS) -> None:
     """Show archived sweeps again."""
     _archive(results, names, False)
+
+
+@app.command("delete")
+def delete(names: Names, yes: Yes = False, results: ExistingResults = DEFAULT_RESULTS) -> None:
+    """Delete sweeps. Their runs stay, and serve other sweeps; `clean --unused-runs` removes those of no sweep."""
+    from ettsweep.launch.follow import read_run_index
+    from ettsweep.runs.state import State
+    from ettsweep.study.sweep_store import load_sweep_store, runs_of_sweeps
+    from ettsweep.study.sweep_updates import check_deletable, delete_sweep
+
+    sweep_store = load_sweep_store(results)
+    for name in names:
+        check_deletable(sweep_store, name)
+    # Of a sweep that cannot be read, the runs are not known.
+    readable = [name for name in names if name in sweep_store.sweeps]
+    runs = runs_of_sweeps(read_run_index(results).runs.values(), sweep_store, readable) if readable else []
+    if active := sum(run.state in (State.QUEUED, State.HELD, State.RUNNING) for run in runs):
+        cancel_command = shell_command("cancel", *repeat_option("--sweep", readable))
+        print_note(f"{format_count(active, 'run')} will be trained all the same: {cancel_command} prevents it")
+    confirm(f"delete {', '.join(names)}? Runs stay.", yes)
+    for name in dict.fromkeys(names):
+        delete_sweep(results, name)
+        print_note(f"sweep {name} is deleted")
+    if runs:
+        subject = f"{format_count(len(runs), 'run')} {'stays' if len(runs) == 1 else 'stay'}"
+        print_note(f"{subject}: `ettsweep clean --unused-runs` removes those that no other sweep needs")
 
 
 def _archive(results: Path, names: list[str], archived: bool) -> None:

@@ -281,16 +281,22 @@ def retry(
 
 
 def clean(
+    unused_runs: Annotated[
+        bool, typer.Option("--unused-runs", help="Remove runs that belong to no sweep too, with their results.")
+    ] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Remove checkpoints of finished runs, and files that nothing uses any more; results stay."""
-    from ettsweep.launch.cleanup import find_waste, remove, watch_workers
+    """Remove checkpoints of finished runs, and files that nothing uses; results stay without --unused-runs."""
+    from ettsweep.launch.cleanup import RUN_OF_NO_SWEEP, find_waste, remove, watch_workers
 
     slurm_cache = None if dry_run else watch_workers(results, print_note)
-    waste = find_waste(results, slurm_cache)
+    waste = find_waste(results, slurm_cache, unused_runs=unused_runs)
+    unused_count = sum(w.reason == RUN_OF_NO_SWEEP for w in waste)
     if not dry_run:
+        confirm(f"remove {format_count(unused_count, 'run')} of no sweep, with results?", yes or not unused_count)
         remove(waste, slurm_cache)
     rows = [{"path": str(w.path), "bytes": w.size, "reason": w.reason} for w in waste]
     if dry_run or form is not Format.TABLE:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ettsweep.files import folder_names, json_or_empty, storage_errors
+from ettsweep.files import folder_names, json_or_empty, remove_folder, storage_errors
 from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
 from ettsweep.launch.slurm_cache import SlurmCache
@@ -14,6 +14,8 @@ from ettsweep.launch.submissions import submission_folders, submissions, try_rea
 from ettsweep.processes import Process
 from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
+from ettsweep.study.run_index import load_run_index
+from ettsweep.study.sweep_store import load_sweep_store, runs_without_sweep
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,32 @@ class Waste:
     size: int
 
 
-def find_waste(results: Path, slurm_cache: SlurmCache | None = None) -> list[Waste]:
+RUN_OF_NO_SWEEP = "run of no sweep"
+"""Reason of a whole run, which has results."""
+
+
+def find_waste(results: Path, slurm_cache: SlurmCache | None = None, *, unused_runs: bool = False) -> list[Waste]:
     """Return what `clean` removes; it contains nothing that a live worker could touch.
 
     Args:
         results: the results folder.
         slurm_cache: heartbeats so far: workers that cannot be seen are alive while theirs may beat.
+        unused_runs: return whole runs of no sweep too.
+
+    Raises:
+        CorruptError: with `unused_runs`, a sweep cannot be read, so that its runs are not known.
     """
     liveness = SchedulerLiveness(results, slurm_cache)
+    unused = _unused_runs(results, liveness) if unused_runs else set()
     folders = {folder: try_read_submission(folder) for folder in submission_folders(results)}
     live_folders = {folder for folder, submission in folders.items() if submission and liveness.is_live(submission)}
     waste = []
     for name in folder_names(runs_dir(results)):
         path = runs_dir(results) / name
         # Only folders that ettsweep names so: users may keep their own beside them.
-        if path.is_dir() and is_run_id(name):
+        if name in unused:
+            waste.append(_measure_waste(path, RUN_OF_NO_SWEEP))
+        elif path.is_dir() and is_run_id(name):
             waste += list(_run_waste(RunDir(path), liveness, bool(live_folders)))
     for folder, submission in folders.items():
         # An ended submission with unfinished runs is still needed to ask SLURM why its jobs ended.
@@ -59,8 +72,17 @@ def find_waste(results: Path, slurm_cache: SlurmCache | None = None) -> list[Was
             waste.append(_measure_waste(path, "note of a command that has ended"))
     # Temporary files may belong to a live worker, and cannot be told apart.
     if not live_folders:
-        waste += [_measure_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
+        patterns = "sweeps/*/.*.tmp", "sweeps/.*.tmp", "runs/.*.tmp"
+        leftovers = sorted(path for pattern in patterns for path in results.glob(pattern))
+        waste += [_measure_waste(path, "left by a kill") for path in leftovers]
     return waste + [_measure_waste(path, reason) for path, reason in _unused_snapshots(results, liveness).items()]
+
+
+def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
+    """Return the ids of runs that belong to no sweep, unless they are or may be about to be trained."""
+    active = (State.QUEUED, State.HELD, State.RUNNING, State.UNKNOWN)
+    runs = runs_without_sweep(load_run_index(results, liveness).runs.values(), load_sweep_store(results))
+    return {run.id for run in runs if run.state not in active}
 
 
 def _unused_snapshots(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
@@ -114,6 +136,7 @@ def remove(waste: list[Waste], slurm_cache: SlurmCache | None = None) -> None:
     Raises:
         StorageError: a file or folder cannot be removed.
     """
+    unused: set[str] | None = None
     for item in waste:
         # Time has passed since `find_waste`, perhaps for the user's answer: check again.
         submission = try_read_submission(item.path)
@@ -124,6 +147,12 @@ def remove(waste: list[Waste], slurm_cache: SlurmCache | None = None) -> None:
             results, SchedulerLiveness(results, slurm_cache)
         ):
             continue  # a submission uses it again
+        if item.reason == RUN_OF_NO_SWEEP:
+            if unused is None:
+                unused = _unused_runs(results, SchedulerLiveness(results, slurm_cache))
+            if item.path.name in unused:
+                remove_folder(item.path)
+            continue
         with storage_errors(item.path):
             if item.path.is_dir() and not item.path.is_symlink():
                 shutil.rmtree(item.path)

@@ -127,6 +127,17 @@ def split_exclusive_runs(
     return exclusive_runs, dict(shared_counts)
 
 
+def runs_without_sweep(runs: Iterable[Run], sweep_store: SweepStore) -> list[Run]:
+    """Return the runs that belong to no sweep, not even an archived one.
+
+    Raises:
+        CorruptError: a sweep cannot be read, so that its runs are not known.
+    """
+    for problem in sweep_store.broken.values():
+        raise CorruptError(problem)
+    return [run for run in runs if not run_sweeps(sweep_store.studies_by_family, run.family, run.spec)]
+
+
 def with_spec(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> SweepStore:
     """Return the store as it would be with a compatible spec added to the sweep of this name; write nothing."""
     sweep = sweep_store.sweeps.get(name) or Sweep(name)

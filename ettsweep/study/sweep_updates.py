@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.config import dump_yaml
-from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
-from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
+from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError, unknown_name
+from ettsweep.files import dumps, json_or_empty, remove_folder, storage_errors, write_atomic
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.study.compatibility import sweep_differences
@@ -157,14 +157,36 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
     if new in sweep_store.sweeps or new in sweep_store.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
     # A command that follows the sweep would write its next file under the old name.
+    _refuse_followed(results, name)
+    folder = sweeps_dir(results) / name
+    with storage_errors(folder):
+        folder.rename(sweeps_dir(results) / new)
+
+
+def delete_sweep(results: Path, name: str) -> None:
+    """Delete a sweep, also one that cannot be read; its runs stay.
+
+    Raises:
+        InputError: there is no such sweep, or a command follows it.
+    """
+    check_deletable(load_sweep_store(results), name)
+    remove_folder(sweeps_dir(results) / name)
+
+
+def check_deletable(sweep_store: SweepStore, name: str) -> None:
+    """Raise InputError if there is no sweep of this name, or a command follows it."""
+    if name not in (names := sweep_store.sweeps.keys() | sweep_store.broken.keys()):
+        raise unknown_name("sweep", name, names)
+    _refuse_followed(sweep_store.results, name)
+
+
+def _refuse_followed(results: Path, name: str) -> None:
+    """Raise InputError if a command follows the sweep."""
     for path, follower in find_followers(results, name).items():
         raise InputError(
             f"a command follows sweep {name} (process {follower.pid} on {follower.host}); end it first, its runs "
             f"continue; if it is gone, delete {path}"
         )
-    folder = sweeps_dir(results) / name
-    with storage_errors(folder):
-        folder.rename(sweeps_dir(results) / new)
 
 
 def find_followers(results: Path, name: str) -> dict[Path, Process]:
@@ -176,7 +198,7 @@ def find_followers(results: Path, name: str) -> dict[Path, Process]:
 
 @contextlib.contextmanager
 def mark_followed(results: Path, names: Iterable[str]) -> Iterator[None]:
-    """Context in which this process follows sweeps; they cannot be renamed meanwhile."""
+    """Context in which this process follows sweeps; they cannot be renamed or deleted meanwhile."""
     # A file of its own for each process: several commands may follow one sweep.
     paths = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
     try:
@@ -198,8 +220,8 @@ def try_append(results: Path, sweep_store: SweepStore, name: str, version: Sweep
 
 
 def _write_version(path: Path, version: SweepVersion, *, is_first: bool) -> bool:
-    """Create a file; `False` if it exists, or if its folder has been renamed."""
-    # For the first file only: the folder of a sweep that was renamed must not come back.
+    """Create a file; `False` if it exists, or if its folder has been renamed or deleted."""
+    # For the first file only: the folder of a sweep that was renamed or deleted must not come back.
     if is_first:
         with storage_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,4 +230,4 @@ def _write_version(path: Path, version: SweepVersion, *, is_first: bool) -> bool
     except StorageError:
         if is_first or path.parent.is_dir():
             raise
-        return False  # the sweep was renamed meanwhile: the caller reads the store again
+        return False  # the sweep is gone under this name: the caller reads the store again

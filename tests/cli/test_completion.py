@@ -79,7 +79,7 @@ def test_each_shell_is_offered_commands_options_and_names(
     make_sweep(folder, "first")
     make_sweep(folder, "second")
     assert ask(shell, folder, "ver") == ["verify-optimum"]
-    assert ask(shell, folder, "sweeps", "") == ["rename", "note", "archive", "unarchive"]
+    assert ask(shell, folder, "sweeps", "") == ["rename", "note", "archive", "unarchive", "delete"]
     assert ask(shell, folder, "status", "--st") == ["--strategy", "--state"]
     assert ask(shell, folder, "status", "-s", "") == ["first", "second"]
     assert ask(shell, folder, "sweeps", "archive", "first", "se") == ["second"]
@@ -90,7 +90,16 @@ def test_each_shell_is_offered_commands_options_and_names(
 
 @pytest.mark.parametrize(
     "message",
-    ["status --sweep", "watch -s", "grid --name", "sweeps rename", "sweeps note", "sweeps archive", "sweeps unarchive"],
+    [
+        "status --sweep",
+        "watch -s",
+        "grid --name",
+        "sweeps rename",
+        "sweeps note",
+        "sweeps archive",
+        "sweeps unarchive",
+        "sweeps delete",
+    ],
 )
 def test_sweeps_are_offered(message: str, folder: Path, offered: Offer) -> None:
     make_sweep(folder, "wide.2")

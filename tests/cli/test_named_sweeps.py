@@ -29,7 +29,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_store import load_sweep_store
+from ettsweep.study.sweep_store import SweepStore, load_sweep_store
+from ettsweep.study.sweep_updates import mark_followed
 
 Ask = Callable[..., list[RunSpec]]
 OTHER = {"batch_size": 16, "schedule": GRID["recipe"]["schedule"]}
@@ -384,6 +385,76 @@ def test_sweeps_none_of_which_can_be_read_are_a_failure(call: Call, results: Pat
         assert messages in result.err
         assert f"sweep {name} is left out" in result.err
         assert "makes one" not in result.err
+
+
+# --- deleted --------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_sweep_leaves_its_runs_to_those_that_need_them(call: Call, results: Path, request_sweep: Ask) -> None:
+    specs = request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    request_sweep("centre", lr="fixed")
+    before = verdicts(call, results, "--sweep", "centre")
+    assert "no answer; --yes skips this question" in call("sweeps", "delete", "w8", "--results", results, code=2).err
+    call("sweeps", "delete", "w8", "--results", results, code=1, stdin="n\n")
+    assert load_sweep_store(results).sweeps.keys() == {"w8", "centre"}
+    result = call("sweeps", "delete", "w8", "--results", results, stdin="y\n")
+    assert "sweep w8 is deleted\n3 runs stay: `ettsweep clean --unused-runs" in result.err
+    assert [path.name for path in (results / "sweeps").iterdir()] == ["centre"]
+    assert [sweep for sweep, _ in states(call, results).values()].count("-") == 2
+    assert verdicts(call, results, "--sweep", "centre") == before
+    assert "unknown sweep 'w8'" in call("sweeps", "delete", "w8", "--yes", "--results", results, code=2).err
+
+    options = "clean", "--unused-runs", "--results", results
+    assert call(*options, "--dry-run", "--format", "csv").out.count("run of no sweep") == 2
+    assert "--yes" in call(*options, code=2).err
+    call(*options, "--yes")
+    assert states(call, results).keys() == {spec.run_id for spec in specs if spec.lr == 0.25}
+    request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))  # its name is free, and what is left of it is used
+    assert verdicts(call, results, "--sweep", "w8")["w8"]["verdict"] == "optimal"
+
+
+def test_runs_of_archived_and_damaged_sweeps_and_of_workers_are_not_unused(
+    call: Call, results: Path, request_sweep: Ask
+) -> None:
+    archived = request_sweep("w8", falling)
+    request_sweep("bad", falling, recipe=OTHER)
+    (spec,) = request_sweep("gone", lr="fixed", recipe=GRID["recipe"] | {"batch_size": 8})
+    call("sweeps", "archive", "w8", "--results", results)
+    assert RunDir.create(results, spec).claim({}, after=0)
+    (results / "sweeps" / "bad" / "0001.yaml").write_text("asked: [")
+    assert "bad/0001.yaml" in call("clean", "--unused-runs", "--yes", "--results", results, code=1).err
+    result = call("sweeps", "delete", "bad", "gone", "--yes", "--results", results)
+    assert "1 run will be trained all the same: `ettsweep cancel --sweep gone " in result.err
+    assert load_sweep_store(results).broken == {}
+    call("clean", "--unused-runs", "--yes", "--results", results)
+    assert {run.id for run in runs_in(results)} == {spec.run_id, *(spec.run_id for spec in archived)}
+
+
+def test_a_sweep_that_a_command_follows_is_not_deleted(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep("w8")
+    request_sweep("w16", recipe=OTHER)
+    with mark_followed(results, ["w8"]):
+        result = call("sweeps", "delete", "w16", "w8", "--yes", "--results", results, code=2)
+    assert "a command follows sweep w8 (process" in result.err
+    assert load_sweep_store(results).sweeps.keys() == {"w8", "w16"}, "all of them or none"
+
+
+def test_a_deletion_that_is_killed_leaves_the_sweep_or_none(
+    call: Call, results: Path, request_sweep: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request_sweep("w8")
+
+    def killed(path: Path) -> None:
+        (path / "0001.yaml").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        call("sweeps", "delete", "w8", "--yes", "--results", results, code=130)
+    assert load_sweep_store(results) == SweepStore(results, {}, {})
+    request_sweep("w8")
+    call("clean", "--results", results)
+    assert [path.name for path in (results / "sweeps").iterdir()] == ["w8"]
 
 
 # --- runs that are shared, and those of nobody ----------------------------------------------------------------------

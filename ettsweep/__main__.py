@@ -1,13 +1,20 @@
 """The command `ettsweep`, also as `python -m ettsweep`."""
 
+import atexit
+import os
 import signal
 import sys
+from types import FrameType
+
+MESSAGE = "ettsweep: interrupted\n"
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it without a traceback; during imports, the signal kills the process."""
+    """Run the command line. Ctrl-C ends it without a traceback, with exit code 130."""
     if handled := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, by nohup
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, _exit)
+        # At the very end, Python takes its handlers away, and the signal would kill a command that has said all.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     from ettsweep import cli
 
     try:
@@ -17,10 +24,16 @@ def main() -> None:
             cli.main()
         finally:
             if handled:
-                signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback from the interpreter's shutdown either
+                signal.signal(signal.SIGINT, _exit)  # no traceback from the interpreter's shutdown either
     except KeyboardInterrupt:
-        sys.stderr.write("ettsweep: interrupted\n")
+        sys.stderr.write(MESSAGE)
         sys.exit(130)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    """End at once: a module that is being imported might catch an exception."""
+    os.write(2, MESSAGE.encode())
+    os._exit(130)
 
 
 if __name__ == "__main__":

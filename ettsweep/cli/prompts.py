@@ -40,9 +40,9 @@ def repeat_option(option: str, values: Iterable[str]) -> list[str]:
     return [argument for value in values for argument in (option, value)]
 
 
-def detach_message(selection: Sequence[str]) -> str:
+def runs_go_on(selection: Sequence[str]) -> str:
     """Return the message for a user who leaves a command while its runs go on."""
-    return f"detached; the runs go on: {shell_command('watch', *selection)} shows them"
+    return f"the runs go on: {shell_command('watch', *selection)} shows them"
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def detach_on_interrupt(follows: bool = True, code: int = 1, selection: Sequence
     except KeyboardInterrupt:
         if not follows:
             raise
-        print_note(detach_message(selection))
+        print_note(f"interrupted; {runs_go_on(selection)}")
         raise typer.Exit(code) from None
 
 
@@ -95,10 +95,29 @@ def confirm_continue(cost: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     try:
-        return typer.confirm(f"{cost}; continue?", err=True)
-    except typer.Abort:  # Ctrl-C ends the search, not the command: its results so far are still shown
-        print_note("")
+        return _ask(f"{cost}; continue?")
+    except KeyboardInterrupt:  # this ends the search, not the command: its results so far are still shown
+        print_note("interrupted")
         return False
+    except typer.Abort:
+        return False
+
+
+def _ask(question: str) -> bool:
+    """Return the answer to a yes-or-no question.
+
+    Raises:
+        KeyboardInterrupt: the user pressed Ctrl-C.
+        typer.Abort: there is no answer, such as without a terminal.
+    """
+    try:
+        # On standard error, as standard output may be piped into a file.
+        return typer.confirm(escape_control(question), err=True)
+    except typer.Abort as abort:
+        sys.stderr.write("\n")  # the question's line has no end yet
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -111,8 +130,7 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     try:
-        # On standard error, as standard output may be piped into a file.
-        confirmed = typer.confirm(escape_control(question), err=True)
+        confirmed = _ask(question)
     except typer.Abort:
         raise InputError("no answer; --yes skips this question") from None
     if not confirmed:

@@ -28,14 +28,14 @@ from ettsweep.cli.power_options import power_option
 from ettsweep.cli.prompts import (
     can_show_screen,
     confirm,
-    detach_message,
     detach_on_interrupt,
     progress_console,
     repeat_option,
+    runs_go_on,
     shell_command,
 )
 from ettsweep.console import Format, escape_control, format_cell, format_count, print_note, print_table
-from ettsweep.errors import EttsweepError, InputError
+from ettsweep.errors import EttsweepError, InputError, StoppedError
 
 if TYPE_CHECKING:
     from ettsweep.study.run_index import Run, RunIndex
@@ -135,7 +135,7 @@ def watch(
             # relaunch=False: watching never starts or submits anything.
             sweep_status = follow_progress(monitor, str(results), progress_console(), relaunch=False)
     if sweep_status is None or not sweep_status.is_over:
-        print_note(detach_message(family_options.as_arguments))
+        print_note(f"detached; {runs_go_on(family_options.as_arguments)}")
         return
     if sys.stderr.isatty():  # elsewhere the summary was the last line of progress already
         print_note(sweep_status.summary())
@@ -332,12 +332,12 @@ def train(
 ) -> None:
     """Train one run in the foreground. Ctrl-C saves a checkpoint; the same command resumes from it.
 
-    The exit code is 0 if the run is done, 1 if it diverged or is unfinished.
+    The exit code is 0 if the run is done, 1 if it diverged, failed or was cancelled.
     """
     from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.follow import read_run_index
     from ettsweep.launch.resolve import resolve_run
-    from ettsweep.runs.folder import read_spec
+    from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.state import State
     from ettsweep.study.grid_file import choose_grid_path, grid_note
     from ettsweep.study.plan import make_plan
@@ -360,6 +360,7 @@ def train(
         spec, launch_options = resolve_run(path, strategy, set_ or [], lr, wd, seed, launch_options)
         note = grid_note(path, model)
     profile, data = launch_options.resolve_local(spec)
+    RunDir.create(results, spec)  # a folder that cannot be written is an error before anything is announced
     account = CostEstimator(profile)
     # force_ids: a run that failed or was cancelled is blocked otherwise.
     print_note(account.describe_estimate(make_plan([spec], read_run_index(results), force_ids={spec.run_id})))
@@ -367,9 +368,9 @@ def train(
     state = train_in_foreground(results, spec, profile, data)
     print_note(account.describe_cost(read_run_index(results)))
     status(run_options=RunOptions(run=[spec.run_id]), results=results)
-    # Ctrl-C is the usual way to stop: the run is interrupted, not failed.
+    # Ctrl-C is the usual way to stop.
     if state is State.INTERRUPTED:
-        print_note("stopped: the same command resumes from the last checkpoint")
+        raise StoppedError("interrupted; the same command resumes from the last checkpoint")
     raise typer.Exit(0 if state is State.DONE else 1)
 
 

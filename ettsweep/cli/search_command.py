@@ -118,7 +118,7 @@ def search(
     print_note(notes)
     print_note(_changed_ranges(sweep_store.sweeps[name].studies if name in sweep_store.sweeps else [], target.studies))
     selection = ["--sweep", name, *repeat_option("--strategy", grid_options.strategy or [])]
-    with detach_on_interrupt(selection=selection):
+    with detach_on_interrupt(context.follows, selection=selection):
         for study in target.studies:
             print_note(f"{study.title} starts {start_points[study.key].reason}" if study.key in start_points else "")
         with mark_followed(results, [name] if context.follows else ()):

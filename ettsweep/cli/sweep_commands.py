@@ -125,7 +125,7 @@ def verify_optimum(
     on_progress, may_continue = (print_note, confirm_continue) if follow else (None, None)
     selection = family_options.as_arguments
     with (
-        detach_on_interrupt(selection=selection),
+        detach_on_interrupt(context.follows, selection=selection),
         mark_followed(results, {study.sweep for study in studies} if context.follows else ()),
     ):
         result = verify_rounds(studies, context, at=point, budget=budget, notify=on_progress, confirm=may_continue)

@@ -162,7 +162,7 @@ def decode_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Image
                     images += size[future]
                     advance(size[future])
     except KeyboardInterrupt:  # decoding a large data set takes minutes: what was found so far is worth showing
-        stopped = "stopped by Ctrl-C"
+        stopped = "interrupted"
     except BrokenProcessPool:
         stopped = "a process died (of an image, or for lack of memory)"
     return ImageReading(images, time.monotonic() - start_s, unreadable, stopped)

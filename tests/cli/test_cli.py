@@ -425,7 +425,7 @@ def test_errors_name_the_results_folder_too(results: Path, finish_scores: Any, c
     result = call("show", "fff", "--results", results, code=2)
     assert f"no run starts with 'fff'; `ettsweep status --results {results}` lists them" in result.err
     result = call("status", "fff", f"--results={tmp_path / 'my runs'}", code=2)
-    assert f"`ettsweep status --results '{tmp_path / 'my runs'}'` lists them" in result.err
+    assert f"`ettsweep grid --model vit-digits --results '{tmp_path / 'my runs'}'` starts a sweep there" in result.err
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
@@ -725,12 +725,12 @@ def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, fin
     specs = finish_scores([2.0, 1.0, 2.0])
     for seed in (1, 2):
         RunDir.create(results, specs[0].with_point(1.0, 0.5, seed))
-    call("cancel --results empty", "--all", "--results", results, stdin="n\n", code=1)
+    call("cancel", "--all", "--results", results, stdin="n\n", code=1)
     assert not list(results.glob("runs/*/cancel.json"))
-    assert "2 runs cancelled" in call("cancel --results empty", "--all", "--results", results, stdin="y\n").err
+    assert "2 runs cancelled" in call("cancel", "--all", "--results", results, stdin="y\n").err
     rows = call("status", "--results", results, "--format", "json").json
     assert sorted(row["state"] for row in rows) == ["cancelled", "cancelled", "done", "done", "done"]
-    assert "0 runs cancelled" in call("cancel --results empty", "--all", "--yes", "--results", results).err
+    assert "0 runs cancelled" in call("cancel", "--all", "--yes", "--results", results).err
 
 
 def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results: Path, finish_scores: Any) -> None:
@@ -750,7 +750,7 @@ def test_a_failed_run_is_not_cancelled(call: Call, results: Path, finish_scores:
     specs = finish_scores([2.0, -1, -1])
     failed(results, specs[1])
     RunDir.create(results, specs[2])
-    result = call("cancel --results empty", "--all", "--yes", "--results", results)
+    result = call("cancel", "--all", "--yes", "--results", results)
     assert result.err.splitlines() == ["1 run cancelled"]
     rows = call("status", "--results", results, "--format", "json").json
     assert [row["state"] for row in rows] == ["done", "failed", "cancelled"]
@@ -759,7 +759,7 @@ def test_a_failed_run_is_not_cancelled(call: Call, results: Path, finish_scores:
 def test_a_named_run_that_cannot_be_cancelled_says_why(call: Call, results: Path, finish_scores: Any) -> None:
     specs = finish_scores([2.0, None, -1])
     failed(results, specs[2])
-    result = call("cancel --results empty", *(spec.run_id for spec in specs), "--yes", "--results", results)
+    result = call("cancel", *(spec.run_id for spec in specs), "--yes", "--results", results)
     assert "0 runs cancelled" in result.err
     for spec, state in zip(specs, ("done", "diverged", "failed"), strict=True):
         assert f"run {spec.run_id} is {state}: nothing to cancel" in result.err
@@ -771,7 +771,7 @@ def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path
     attempt = RunDir.create(results, spec).claim({}, after=0)  # this process lives
     assert attempt
     before = files(results)
-    result = call("retry --results empty", spec.run_id, "--results", results)
+    result = call("retry", spec.run_id, "--results", results)
     assert f"run {spec.run_id} is running: nothing to retry" in result.err
     assert files(results) == before
     assert not attempt.is_retried()
@@ -781,7 +781,7 @@ def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path
 def test_retrying_a_finished_run_keeps_its_result(call: Call, results: Path, finish_scores: Any) -> None:
     spec = finish_scores([2.0, 1.0, 2.0])[0]
     before = files(results)
-    assert "1 finished" in call("retry --results empty", spec.run_id, "--results", results).err
+    assert "1 finished" in call("retry", spec.run_id, "--results", results).err
     assert files(results) == before
 
 
@@ -798,7 +798,7 @@ def test_a_result_edited_by_hand_is_a_failure_with_what_to_type(call: Call, resu
 
 def test_nothing_to_retry_is_said(call: Call, results: Path, finish_scores: Any) -> None:
     finish_scores([2.0, 1.0, 2.0])
-    assert "nothing to do" in call("retry --results empty", "--all", "--yes", "--results", results).err
+    assert "nothing to do" in call("retry", "--all", "--yes", "--results", results).err
     assert not (results / "jobs").exists()
 
 

@@ -81,7 +81,7 @@ def test_a_search_tells_to_go_on_with_what_proposes_its_points(call: Call, resul
 def test_who_detaches_is_told_how_to_see_the_same_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit), detach_on_interrupt(selection=["--sweep", "a"]):
         raise KeyboardInterrupt
-    assert capsys.readouterr().err == "detached; the runs go on: `ettsweep watch --sweep a` shows them\n"
+    assert capsys.readouterr().err == "interrupted; the runs go on: `ettsweep watch --sweep a` shows them\n"
 
 
 @pytest.mark.parametrize(

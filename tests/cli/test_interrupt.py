@@ -1,37 +1,52 @@
 """Ctrl-C while a command is still being imported: it ends, and prints no traceback."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.commandline import ETTSWEEP, LONG, PATIENCE_S, ctrl_c_at, ended, runs_in, start, wait_for, write_grid
+from support.commandline import (
+    ETTSWEEP,
+    LONG,
+    PATIENCE_S,
+    Call,
+    ctrl_c_at,
+    ended,
+    keep,
+    runs_in,
+    start,
+    wait_for,
+    write_grid,
+)
 
+from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
+from ettsweep.study.grid_file import load_sweep_spec
 
 MODULE = f"{sys.executable} -m ettsweep"
 TRAIN = "train --grid grid.yaml"
 
 
 @pytest.mark.parametrize(
-    ("program", "command", "at", "code"),
+    ("program", "command", "at"),
     [
-        (ETTSWEEP, "status", "ettsweep.cli:0", -signal.SIGINT),
-        (MODULE, "status", "ettsweep.cli:0", -signal.SIGINT),
-        (MODULE, "status", "ettsweep.cli:30", -signal.SIGINT),
-        (ETTSWEEP, "status", "pydantic:0", 130),
-        (ETTSWEEP, "status", "pydantic:1000", 130),
-        (ETTSWEEP, "watch", "yaml:30", 130),
-        (ETTSWEEP, "grid --grid grid.yaml --follow", "pydantic:100", 130),
-        pytest.param(ETTSWEEP, TRAIN, "torch:0", 130, marks=pytest.mark.slow),
-        pytest.param(ETTSWEEP, TRAIN, "numpy:100", 130, marks=pytest.mark.slow),  # torch would lose it, and go on
-        pytest.param(ETTSWEEP, "check-scaling --model vit-digits", "numpy:100", 130, marks=pytest.mark.slow),
+        (ETTSWEEP, "status", "ettsweep.cli:0"),
+        (MODULE, "status", "ettsweep.cli:0"),
+        (MODULE, "status", "ettsweep.cli:30"),
+        (ETTSWEEP, "status", "pydantic:0"),
+        (ETTSWEEP, "status", "pydantic:1000"),
+        (ETTSWEEP, "watch", "yaml:30"),
+        (ETTSWEEP, "grid --grid grid.yaml --follow", "pydantic:100"),
+        pytest.param(ETTSWEEP, TRAIN, "torch:0", marks=pytest.mark.slow),
+        pytest.param(ETTSWEEP, TRAIN, "numpy:100", marks=pytest.mark.slow),  # torch would lose it, and go on
+        pytest.param(ETTSWEEP, "check-scaling --model vit-digits", "numpy:100", marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
-    tmp_path: Path, program: str, command: str, at: str, code: int
+    tmp_path: Path, program: str, command: str, at: str
 ) -> None:
     write_grid(tmp_path / "grid.yaml")
     (tmp_path / "results").mkdir()
@@ -44,8 +59,48 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
         check=False,
         timeout=PATIENCE_S,
     )
-    assert (completed.returncode, completed.stdout) == (code, "")
-    assert completed.stderr.removeprefix("1 run to train\n") == ("ettsweep: interrupted\n" if code == 130 else "")
+    assert (completed.returncode, completed.stdout) == (130, "")
+    assert completed.stderr.removeprefix("1 run to train\n") == "ettsweep: interrupted\n"
+
+
+@pytest.mark.parametrize("command", ["cancel --all", "clean --unused-runs", "sweeps delete grid"])
+def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path, command: str) -> None:
+    grid, results = load_sweep_spec(write_grid(tmp_path / "grid.yaml")), tmp_path / "results"
+    keep(results, grid)
+    for spec in (*grid.specs(), *grid.model_copy(update={"seeds": (9,)}).specs()):
+        RunDir.create(results, spec)
+    if command.startswith("clean"):
+        shutil.rmtree(results / "sweeps")
+    before = sorted(results.rglob("*"))
+    process = start(*command.split(), "--results", results, stdin=subprocess.PIPE)
+    assert process.stderr is not None
+    seen = ""
+    while not seen.endswith("[y/N]"):
+        seen += process.stderr.read(1)
+    process.send_signal(signal.SIGINT)
+    assert ended(process, 130).stderr.endswith("\nettsweep: interrupted\n")
+    assert sorted(results.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize(
+    ("command", "code"), [("grid --grid grid.yaml --follow", 1), ("watch", 0), ("logs RUN -f", 0)]
+)
+def test_ctrl_c_leaves_the_runs_that_a_command_follows(
+    results: Path, tmp_path: Path, command: str, code: int, call: Call
+) -> None:
+    write_grid(tmp_path / "grid.yaml", lr="fixed", recipe=LONG)
+    if not command.startswith("grid"):
+        call("grid", "--grid", "grid.yaml", "--results", results)
+    run = wait_for(lambda: runs_in(results), "a run")[0].id if not command.startswith("grid") else ""
+    process = start(*command.replace("RUN", run).split(), "--results", results, cwd=tmp_path)
+    wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "the claim of the run")
+    if command == "watch":
+        assert process.stderr is not None
+        process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert "interrupted; the runs go on: `ettsweep watch" in ended(process, code).stderr
+    wait_for(lambda: runs_in(results)[0].status().state is State.DONE, "the end of the run")
 
 
 def test_ctrl_c_ends_an_import_that_hangs(tmp_path: Path) -> None:
@@ -77,9 +132,9 @@ def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_comm
     wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "the claim of the run")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "interrupted" in out
-    assert err.endswith("stopped: the same command resumes from the last checkpoint\n")
+    assert err.endswith("ettsweep: interrupted; the same command resumes from the last checkpoint\n")
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     (run,) = runs_in(results)
     assert run.status().state is State.DONE

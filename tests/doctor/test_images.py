@@ -159,7 +159,7 @@ def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(tmp_path: Path, grid:
     ended_result = ended(process, code=1)
     os.close(writer)
     rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(ended_result.stdout)]
-    assert rows[-1] == ("decoding", "failed", "stopped by Ctrl-C after 0 of 45 images")
+    assert rows[-1] == ("decoding", "failed", "interrupted after 0 of 45 images")
     assert ("training images", "ok", "36") in rows
 
 

@@ -874,7 +874,7 @@ def test_a_job_that_never_starts_says_why_until_it_is_cancelled(
     follow = Terminal(*requested, "--follow")
     wait_for(lambda: follow.says(f"{job} {reason}"), "the picture to say why nothing happens")
     follow.ctrl_c()
-    wait_for(lambda: follow.says("detached; the runs go on"), "the command to detach")
+    wait_for(lambda: follow.says("interrupted; the runs go on"), "the command to detach")
     assert follow.ended() == 1, "not yet"
     assert len(submission_folders(results)) == 1
     look(results, "queued")

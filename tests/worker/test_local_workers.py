@@ -282,7 +282,7 @@ def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
         command = start(*grid(recipe=GRID["recipe"]), *ONE_SLOT, "--follow", start_new_session=True)
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
         os.killpg(command.pid, signal.SIGINT)
-        assert "detached; the runs go on" in ended(command, code=1).stderr
+        assert "interrupted; the runs go on" in ended(command, code=1).stderr
         assert alive(worker)
     (run,) = wait_for_results(results, 1)
     assert owner(run.attempt(1)) == worker

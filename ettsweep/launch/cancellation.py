@@ -1,10 +1,14 @@
-"""Cancel runs."""
+"""Cancel runs, and withdraw the jobs of SLURM that have nothing left to train."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.console import format_count
-from ettsweep.launch.liveness import withdraw_jobs
+from ettsweep.errors import SlurmUnavailableError
+from ettsweep.launch import slurm
+from ettsweep.launch.liveness import SchedulerLiveness
+from ettsweep.launch.submissions import submissions, try_read_submission
+from ettsweep.runs.folder import jobs_dir
 from ettsweep.runs.state import State
 from ettsweep.study.run_index import Run
 from ettsweep.study.sweep_store import SweepStore, split_exclusive_runs
@@ -37,13 +41,54 @@ def cancel_runs(results: Path, runs: Sequence[Run]) -> Iterator[str]:
 
     Raises:
         StorageError: a run folder cannot be written.
-        SlurmUnavailableError: SLURM does not answer; the runs are cancelled all the same.
+        SlurmUnavailableError: SLURM does not answer; the runs are cancelled all the same, and a later command withdraws
+            the jobs.
     """
+    ids = {run.id for run in runs}
+    # First of all: after a kill, or without an answer of SLURM, the next command withdraws the jobs.
+    for submission in submissions(results):
+        if submission.kind == "slurm" and not ids.isdisjoint(submission.runs):
+            submission.request_withdrawal()
     for run in runs:
         run.dir.cancel()
     yield f"{format_count(len(runs), 'run')} cancelled"
     if running := sum(run.state is State.RUNNING for run in runs):
         yield f"{running} of them {'stops at its' if running == 1 else 'stop at their'} next step, with a checkpoint"
     # Last: without an answer of SLURM the runs must be cancelled all the same.
-    if jobs := withdraw_jobs(results, {run.id for run in runs}):
-        yield f"{format_count(len(jobs), 'waiting job')} withdrawn from SLURM"
+    if message := withdraw_jobs(results):
+        yield message
+
+
+def withdraw_jobs(results: Path) -> str:
+    """Carry out all requests to withdraw jobs: cancel those that would find only cancelled or finished runs.
+
+    Running jobs are left to their workers, which see the cancellation and save first.
+
+    Returns:
+        A line for people; empty if there was nothing to withdraw.
+
+    Raises:
+        SlurmUnavailableError: SLURM does not answer, or refuses; the request stays for the next command.
+    """
+    requests: dict[Path, list[Path]] = {}
+    for path in jobs_dir(results).glob("*/withdraw-*"):
+        requests.setdefault(path.parent, []).append(path)
+    if not requests:
+        return ""
+    liveness, withdrawn_count, problems = SchedulerLiveness(results), 0, []
+    for folder, paths in requests.items():
+        try:
+            if submission := try_read_submission(folder):
+                jobs = liveness.withdrawable_jobs(submission)
+                slurm.cancel_jobs(jobs)
+                withdrawn_count += len(jobs)
+        except SlurmUnavailableError as error:
+            problems.append(str(error))
+        else:
+            for path in paths:
+                path.unlink(missing_ok=True)
+    message = f"{format_count(withdrawn_count, 'waiting job')} withdrawn from SLURM" if withdrawn_count else ""
+    if problems:
+        later = "the next command that submits or cancels withdraws waiting jobs of cancelled runs"
+        raise SlurmUnavailableError("; ".join(filter(None, [message, *dict.fromkeys(problems), later])))
+    return message

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.console import escape_control, format_count
 from ettsweep.errors import LaunchError, SlurmNotInstalledError, SlurmUnavailableError, SubmissionUnknownError
+from ettsweep.launch.cancellation import withdraw_jobs
 from ettsweep.launch.cost import CostEstimator, TrainingTimes
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness, watch_hearts
 from ettsweep.launch.local_workers import WorkerRespawner, respawn_workers
@@ -141,6 +142,10 @@ def execute_plan(plan: Plan, context: CommandContext, replan: Callable[[RunIndex
         context.notify(f"{format_count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
         return SubmitResult(plan, context, batch_scripts=batch_scripts(context.results, plan, context.profile))
     context.notify(respawn_workers(vacancies))
+    try:
+        context.notify(withdraw_jobs(context.results))
+    except SlurmUnavailableError as error:
+        context.notify(str(error))
     if context.console is None:
         return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
     last_plan = _follow_rounds(plan, context, context.console, replan, cost_estimator)

@@ -224,27 +224,26 @@ class SchedulerLiveness:
             return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
         return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
 
-    def withdrawable_jobs(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the ids of jobs that wait in SLURM only for cancelled or finished runs.
+    def withdrawable_jobs(self, submission: Submission) -> list[str]:
+        """Return the ids of a submission's jobs that have not started, and wait only for cancelled or finished runs.
 
-        Also return the reasons why SLURM could not be asked about other jobs.
+        Raises:
+            SlurmUnavailableError: SLURM cannot be asked about its jobs, or they are being submitted.
         """
-        job_ids, problems = [], []
-        for submission in self._slurm:
-            if not set(cancelled) & set(submission.runs):
-                continue
-            if problem := self._slurm_problem(submission.cluster, submission.user):
-                problems.append(problem)
-                continue
-            array = self._slurm_cache.arrays.get(submission.name)
-            for index in dict.fromkeys(map(submission.task_index, submission.runs)):
-                task = self._slurm_cache.tasks.get(f"{array}_{index}")
-                runs = submission.run_dirs(submission.task_runs(index))
-                # A job that still has an unfinished run of another sweep stays.
-                is_waiting_job = task and task.name == submission.name and task.is_waiting
-                if is_waiting_job and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
-                    job_ids.append(f"{array}_{index}")
-        return job_ids, problems
+        if problem := self._slurm_problem(submission.cluster, submission.user):
+            raise SlurmUnavailableError(problem)
+        array = self._slurm_cache.arrays.get(submission.name)
+        if array is None and submission.submitter_life() == "alive":
+            raise SlurmUnavailableError("jobs are being submitted")
+        job_ids = []
+        for index in dict.fromkeys(map(submission.task_index, submission.runs)):
+            task = self._slurm_cache.tasks.get(f"{array}_{index}")
+            runs = submission.run_dirs(submission.task_runs(index))
+            # A job that still has an unfinished run of another sweep stays.
+            is_waiting_job = task and task.name == submission.name and task.is_waiting
+            if is_waiting_job and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
+                job_ids.append(f"{array}_{index}")
+        return job_ids
 
     def count_active_workers(self, runs: Collection[str]) -> int:
         """Return how many workers (with a slot here, or in a running job) can train some of these runs now."""
@@ -322,21 +321,3 @@ def watch_hearts(
         is_first = False
         time.sleep(HEARTBEAT_POLL_S)
     return slurm_cache
-
-
-def withdraw_jobs(results: Path, cancelled: Collection[str]) -> list[str]:
-    """Cancel the SLURM jobs that have not started and would find only cancelled or finished runs; return their ids.
-
-    Running jobs are left to their workers, which see the cancellation and save first.
-
-    Raises:
-        SlurmUnavailableError: SLURM does not answer; the runs are cancelled all the same.
-    """
-    jobs, problems = SchedulerLiveness(results).withdrawable_jobs(cancelled)
-    if jobs:
-        slurm.cancel_jobs(jobs)
-    if problems:
-        raise SlurmUnavailableError(
-            f"{problems[0]}; waiting jobs of the cancelled runs could not be withdrawn, and will find nothing to train"
-        )
-    return jobs

@@ -8,6 +8,7 @@ A folder jobs/<submission>/ holds
   workers.json: processes of local workers;
 - worker-<name>.json: the report of a worker about itself, first written when it starts;
 - worker-<name>.heartbeat: a counter that a local worker increments, while it waits for its slot too;
+- withdraw-<hex>: a request of `cancel` to withdraw the jobs that find no run to train, until SLURM has answered it;
 - environment.sh: the profile's variables for jobs, readable only by their owner: no other file has the values;
 - the batch script, and the output of the workers.
 """
@@ -175,6 +176,11 @@ class Submission:
         if self.submitter is None or self.array_id() is not None or (self.path / "unanswered").exists():
             return "dead"
         return self.submitter.liveness()
+
+    def request_withdrawal(self) -> None:
+        """Request that jobs that wait only for cancelled or finished runs be withdrawn."""
+        # A file for each request: one that is made while SLURM answers another must stay.
+        write_atomic(self.path / f"withdraw-{uuid.uuid4().hex}", "")
 
     @property
     def runs_per_job(self) -> int:

@@ -83,9 +83,7 @@ def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path, command: str) -> None
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize(
-    ("command", "code"), [("grid --grid grid.yaml --follow", 1), ("watch", 0), ("logs RUN -f", 0)]
-)
+@pytest.mark.parametrize(("command", "code"), [("grid --grid grid.yaml --follow", 1), ("watch", 0), ("logs RUN -f", 0)])
 def test_ctrl_c_leaves_the_runs_that_a_command_follows(
     results: Path, tmp_path: Path, command: str, code: int, call: Call
 ) -> None:

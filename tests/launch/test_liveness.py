@@ -14,7 +14,8 @@ import pytest
 
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm
-from ettsweep.launch.liveness import SchedulerLiveness, withdraw_jobs
+from ettsweep.launch.cancellation import withdraw_jobs
+from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.slurm_cache import QUERY_MAX_S, QUERY_MIN_S, SlurmCache, watch_heartbeats
 from ettsweep.launch.submissions import Submission, next_name, submissions
@@ -740,6 +741,9 @@ def test_nobody_waits_for_a_pulse_that_was_not_promised(
 
 
 def cancel(results: Path, *runs: str) -> None:
+    for submission in submissions(results):
+        if not set(runs).isdisjoint(submission.runs):
+            submission.request_withdrawal()
     for run in runs:
         folder = RunDir(runs_dir(results) / run)
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -752,12 +756,16 @@ def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(toy_clust
     for index in range(3):
         toy_cluster.has(f"7_{index}", "PENDING")
     cancel(results, *runs[:3])
-    assert withdraw_jobs(results, runs[:3]) == ["7_0"]
+    assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
     assert toy_cluster.cancelled == ["7_0"], "the second job has a run that is still wanted"
+    asked = toy_cluster.asked
+    assert (withdraw_jobs(results), toy_cluster.asked) == ("", asked), "it is done"
     finished = RunDir(runs_dir(results) / runs[3]).result_path
     finished.parent.mkdir(parents=True)
     finished.write_text("{}")
-    assert withdraw_jobs(results, runs[:3]) == ["7_0", "7_1"]
+    cancel(results, runs[2])
+    assert withdraw_jobs(results) == "2 waiting jobs withdrawn from SLURM"
+    assert toy_cluster.cancelled == ["7_0", "7_0", "7_1"]
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "CONFIGURING", "CANCELLED", "COMPLETED"])
@@ -765,7 +773,7 @@ def test_jobs_that_have_started_are_left_to_their_workers(toy_cluster: Cluster, 
     submitted(results)
     toy_cluster.has("7_0", state)
     cancel(results, RUN)
-    assert withdraw_jobs(results, [RUN]) == []
+    assert withdraw_jobs(results) == ""
     assert toy_cluster.cancelled == []
 
 
@@ -786,7 +794,7 @@ def test_a_job_that_is_not_surely_ours_is_never_withdrawn(
     submitted(results)
     toy_cluster.has(id_, "PENDING", name=name)
     cancel(results, RUN)
-    assert withdraw_jobs(results, [RUN]) == []
+    assert withdraw_jobs(results) == ""
     assert toy_cluster.cancelled == []
 
 
@@ -794,26 +802,77 @@ def test_jobs_found_by_name_are_withdrawn_too(toy_cluster: Cluster, results: Pat
     submitted(results, array=None)
     toy_cluster.has("8_0", "PENDING")
     cancel(results, RUN)
-    assert withdraw_jobs(results, [RUN]) == ["8_0"]
+    assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
+    assert toy_cluster.cancelled == ["8_0"]
 
 
 def test_nothing_is_asked_where_no_job_lists_what_is_cancelled(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER)
     toy_cluster.silence = "no controller"
     cancel(results, RUN)
-    assert withdraw_jobs(results, [RUN]) == []
+    assert withdraw_jobs(results) == ""
     assert toy_cluster.asked == 0
 
 
-def test_jobs_that_cannot_be_withdrawn_are_said_to_do_nothing(toy_cluster: Cluster, results: Path) -> None:
+def test_what_cannot_be_withdrawn_now_is_withdrawn_later(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    toy_cluster.silence = "no controller"
+    toy_cluster.has("7_0", "PENDING")
     cancel(results, RUN)
-    with pytest.raises(
-        SlurmUnavailableError,
-        match=r"no controller; waiting jobs of the cancelled runs could not be withdrawn, and will find nothing to train",
-    ):
-        withdraw_jobs(results, [RUN])
+    toy_cluster.silence = "no controller"
+    for _ in range(2):
+        with pytest.raises(
+            SlurmUnavailableError,
+            match=r"^SLURM does not answer: no controller; the next command that submits or cancels withdraws waiting jobs ",
+        ):
+            withdraw_jobs(results)
+    toy_cluster.silence = ""
+    assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
+    assert (withdraw_jobs(results), toy_cluster.cancelled) == ("", ["7_0"])
+
+
+def test_a_retry_undoes_what_was_not_withdrawn_yet(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", "PENDING")
+    cancel(results, RUN)
+    toy_cluster.silence = "no controller"
+    with pytest.raises(SlurmUnavailableError):
+        withdraw_jobs(results)
+    RunDir(runs_dir(results) / RUN).retry()
+    toy_cluster.silence = ""
+    assert (withdraw_jobs(results), toy_cluster.cancelled) == ("", [])
+
+
+def test_jobs_whose_submission_is_under_way_are_withdrawn_when_there_are_some(
+    toy_cluster: Cluster, results: Path
+) -> None:
+    submitted(results, array=None, submitter=process_identity())
+    cancel(results, RUN)
+    with pytest.raises(SlurmUnavailableError, match=r"^jobs are being submitted; the next command "):
+        withdraw_jobs(results)
+    toy_cluster.has("8_0", "PENDING")
+    assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
+
+
+def test_a_refusal_of_one_cluster_user_keeps_no_other_jobs_waiting(
+    toy_cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(results)
+    submitted(results, OTHER, array="8", name="other")
+    toy_cluster.has("7_0", "PENDING")
+    toy_cluster.has("8_0", "PENDING", name="other")
+    cancel(results, RUN, OTHER)
+
+    def refuse(ids: list[str]) -> None:
+        if "7_0" in ids:
+            raise SlurmUnavailableError("scancel: access denied")
+        toy_cluster.cancelled.extend(ids)
+
+    monkeypatch.setattr(slurm, "cancel_jobs", refuse)
+    with pytest.raises(SlurmUnavailableError, match=r"^1 waiting job withdrawn from SLURM; scancel: access denied; "):
+        withdraw_jobs(results)
+    assert toy_cluster.cancelled == ["8_0"]
+    with pytest.raises(SlurmUnavailableError, match=r"^scancel: access denied; "):
+        withdraw_jobs(results)
 
 
 # --- SLURM's own words ----------------------------------------------------------------------------------------------

@@ -329,6 +329,34 @@ def nodes_are_up(cluster: Cluster) -> bool:
     return "unknown" not in states
 
 
+@pytest.mark.parametrize("command", ["cancel", "grid", "retry"])
+def test_what_is_cancelled_while_the_controller_is_away_is_withdrawn_later(
+    cluster: Cluster, tmp_path: Path, results: Path, command: str
+) -> None:
+    requested = asks(tmp_path, runs=3, sbatch=LATER)
+    ettsweep(*requested)
+    ids = sorted(look(results, "queued"))
+    cluster.ctl("stop", "slurmctld")
+    for _ in range(2):
+        result = ettsweep("cancel", *ids[:2], "--yes", "--results", results, code=1)
+        assert f"{NO_CONTROLLER}; the next command that submits or cancels withdraws waiting jobs" in result.stderr
+    cluster.ctl("start", "slurmctld")
+    wait_for(lambda: nodes_are_up(cluster), "the controller")
+    assert len([job for job in cluster.squeue() if job["state"] == "PENDING"]) == 3
+    withdrawn, waiting = "2 waiting jobs withdrawn from SLURM", 1
+    if command == "cancel":
+        assert withdrawn in ettsweep("cancel", ids[0], "--results", results).stderr
+    elif command == "grid":
+        assert withdrawn in ettsweep(*requested, code=None).stderr
+    else:
+        withdrawn, waiting = "1 waiting job withdrawn from SLURM", 2
+        assert withdrawn in ettsweep("retry", ids[0], "--results", results).stderr
+    assert len([job for job in cluster.squeue() if job["state"] == "PENDING"]) == waiting
+    rows = look(results, "queued", "cancelled")
+    assert [rows[run]["state"] for run in ids].count("queued") == waiting
+    assert len(submission_folders(results)) == 1
+
+
 @pytest.mark.slow
 def test_a_restart_of_the_controller_goes_unnoticed(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any

@@ -23,6 +23,7 @@ from ettsweep.console import Format, Row, format_count, print_note, print_table,
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.process_pool import Pool, open_pool
 from ettsweep.processes import cores
+from ettsweep.quantities import share_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import MAX_SEED
 from ettsweep.runs.state import State, Status
@@ -297,7 +298,7 @@ def _simulated(options: argparse.Namespace) -> None:
         raise
     print_table(rows, Format(options.format))
     if options.format == Format.TABLE:
-        margin = study.metric.format_share(criterion.margin_for(study.metric))
+        margin = share_text(criterion.margin_for(study.metric), study.metric.name)
         text = f"{format_count(options.sweeps, 'sweep')} a rule; {study.metric.name}, margin {margin}"
         print_note(f"{text}, confidence {criterion.confidence:g}")
 

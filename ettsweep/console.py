@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ettsweep.powers import POWER_COLUMNS, power_and_decimal
+from ettsweep.quantities import METRICS, header, hours_text, score_text
 
 
 class Format(StrEnum):
@@ -87,7 +88,7 @@ def with_results_option(text: str, results: str) -> str:
 
 def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
     cells = [[format_cell(row[n], n).replace("|", "\\|") for n in names] for row in rows]
-    lines = [names, ["---"] * len(names), *cells]
+    lines = [map(header, names), ["---"] * len(names), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -103,7 +104,7 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
-        table.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
+        table.add_column(header(name), justify="right" if name in numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(format_cell(row[name], name), style=_style(row[name])) for name in names))
     Console().print(table)
@@ -115,7 +116,7 @@ def _aligned(rows: Sequence[Row], names: Sequence[str], numeric: Collection[str]
 
     columns = []
     for name in names:
-        texts = [name, *(format_cell(row[name], name).strip() for row in rows)]
+        texts = [header(name), *(format_cell(row[name], name).strip() for row in rows)]
         lengths = [cell_len(text) for text in texts]
         width = max(lengths[0] + 2, *lengths)
         blanks = [" " * (width - length) for length in lengths]
@@ -166,16 +167,24 @@ def format_minutes(minutes: float) -> str:
 
 
 def format_cell(value: object, name: str = "") -> str:
-    """Return a value as people read it; an lr or wd, known by the column's name, as `2^-6 (0.015625)`."""
+    """Return a value as people read it; the column's name tells of an lr or wd, a score and device hours."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return power_and_decimal(value) if name.rpartition(".")[2] in POWER_COLUMNS else f"{value:.4g}"
+        return _format_number(value, name)
     if isinstance(value, list | tuple):
         return " x ".join(format_cell(v) for v in value)
     return escape_control(str(value).replace("\n", " "))
+
+
+def _format_number(value: float, name: str) -> str:
+    if name.rpartition(".")[2] in POWER_COLUMNS:
+        return power_and_decimal(value)
+    if name in METRICS:
+        return score_text(value, name, unit=False)
+    return hours_text(value) if name == "device h" else f"{value:.4g}"
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
@@ -219,5 +228,5 @@ def progress(
 def format_device_hours(seconds: float) -> str:
     """Return 1440 s as `0.4 device hours`, with two digits."""
     hours = seconds / 3600
-    number = f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"
+    number = hours_text(hours)
     return f"{number} device hour{'s' * (number != '1')}"

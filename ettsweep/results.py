@@ -109,6 +109,7 @@ class Results:
             lr, wd: the candidate.
             metric, seeds, score, std: mean and sample standard deviation over the seeds that chose the candidate.
             fresh_seeds, fresh_score, fresh_std: the same over fresh seeds.
+            score_unit: of these scores, nats or fraction.
             bound, confidence, margin: with that confidence, no neighbour is better by more than the bound, a share of
                 the loss or a difference of accuracies.
             ...: the other columns of the report's `optima` table, such as spikes of the candidate.

@@ -25,7 +25,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"processes", "provenance"},
     {"files"},
     {"errors", "seeding", "console", "cgroups", "shipped_files", "token_ids", "trainer"},
-    {"powers"},
+    {"powers", "quantities"},
     {""},  # ettsweep/__init__.py
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

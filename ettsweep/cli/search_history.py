@@ -4,7 +4,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from ettsweep.console import Format, Row, escape_control, format_cell, format_count, print_table
+from ettsweep.console import Format, Row, escape_control, format_count, print_table
+from ettsweep.quantities import score_text
 from ettsweep.study.history import HistoryEntry, search_history
 from ettsweep.study.run_index import RunIndex
 from ettsweep.study.study import Study, study_titles
@@ -32,7 +33,7 @@ def show_history(studies: Sequence[Study], run_index: RunIndex, form: Format) ->
 def _summary(history: Sequence[HistoryEntry], metric: Metric) -> str:
     # The best of single runs: verdicts compare means over seeds.
     best, n_suggested = history[-1].best_score, sum(entry.suggestion_number is not None for entry in history)
-    prefix = "no score in" if best is None else f"{metric.name} {format_cell(best)} in the best of"
+    prefix = "no score in" if best is None else f"{metric.name} {score_text(best, metric.name)} in the best of"
     return f"{prefix} {format_count(len(history), 'run')}, {n_suggested} of them suggested"
 
 

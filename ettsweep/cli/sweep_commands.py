@@ -128,7 +128,15 @@ def verify_optimum(
         detach_on_interrupt(context.follows, selection=selection),
         mark_followed(results, {study.sweep for study in studies} if context.follows else ()),
     ):
-        result = verify_rounds(studies, context, at=point, budget=budget, notify=on_progress, confirm=may_continue)
+        result = verify_rounds(
+            studies,
+            context,
+            at=point,
+            budget=budget,
+            notify=on_progress,
+            confirm=may_continue,
+            other_studies=sweep_store.studies,
+        )
     command = ["verify-optimum", *selection, *(["--at", at] if at else []), "--follow"]
     raise typer.Exit(show_verification(result, budget, form, command, selection))
 

@@ -1,16 +1,15 @@
 """Output of commands on verdicts and sweeps: table rows, JSON, and notes on standard error."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
-from ettsweep.launch.cost import runs_saved_by_racing
 from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
+from ettsweep.quantities import difference_text, score_text
 from ettsweep.runs.folder import sweeps_dir
-from ettsweep.runs.spec import RunSpec
 from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Difference
 from ettsweep.study.run_index import RunIndex, count_states, spent_device_s
@@ -18,6 +17,7 @@ from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_store import SweepStore, run_sweeps
 from ettsweep.study.verdict import Verdict, conflicting_verdicts
+from ettsweep.study.verification import Verification, evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def score_note(studies: Sequence[Study]) -> str:
     for metric, models in models_by_metric.items():
         prefix = f"{', '.join(models)}: " if len(models_by_metric) > 1 else ""
         description = f"{descriptions[metric.name]} along the trajectory, the mean over seeds"
-        lines.append(f"{prefix}{metric.name}: {description}; {metric.mode} is best")
+        lines.append(f"{prefix}{metric.name}: {description}; {metric.mode} is best; ± is a standard error")
     return "\n".join(lines)
 
 
@@ -129,24 +129,17 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     _show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
 
 
-def note_saved_runs(verdicts: Sequence[Verdict], extra_specs: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
-    """Print how many runs racing has saved, compared to as many seeds at all points as the point with most seeds has.
-
-    `extra_specs` are the runs that were added to the requested ones, by sweep and family. Those at points that are not
-    compared are subtracted from the savings.
-    """
-    saved = 0
-    for v in verdicts:
-        # Without extra runs there was no race.
-        if v.bound and v.candidate and extra_specs.get(v.key):
-            compared_points = [scored_point.point for scored_point in v.compared_points]
-            not_compared = [
-                spec
-                for spec in extra_specs.get(v.key, ())
-                if Point(spec.lr, spec.wd) not in {*compared_points, *v.outside}
-            ]
-            saved += runs_saved_by_racing(v.run_counts, compared_points) - len(not_compared)
-    print_note(f"racing saved {format_count(saved, 'run')} compared to equal seeds at all points" if saved > 0 else "")
+def note_saved_runs(verification: Verification, run_index: RunIndex) -> None:
+    """Print how many runs racing has saved, of all verdicts together, and compared to what."""
+    others = [*verification.studies, *verification.other_studies]
+    saved = sum(
+        evaluate(v.study, run_index.family_runs(v.family)).runs_saved_by_racing(v, others)
+        for v in verification.verdicts
+        if v.bound and v.candidate
+    )
+    if saved:
+        reference = "giving a candidate and its neighbours all as many seeds as the one of them with the most has"
+        print_note(f"racing saved {format_count(saved, 'run')}, compared to {reference}")
 
 
 def note_outside_points(verdicts: Sequence[Verdict]) -> None:
@@ -189,7 +182,7 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
         "seeds": v.candidate and v.candidate.runs,
         **_nearest_neighbour(v),
         "neighbours": neighbours if v.missing_points or not v.neighbours else None,
-        "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
+        "fresh seeds": f"{score_text(fmean(fresh), v.study.metric.name)} ({len(fresh)})" if fresh else None,
     }
 
 
@@ -201,9 +194,9 @@ def _nearest_neighbour(v: Verdict) -> dict[str, Any]:
     nearest = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
     if nearest is None or v.bound is None:
         return {"nearest neighbour": None}
-    format_share, direction = v.study.metric.format_share, "behind" if nearest.mean >= 0 else "ahead"
-    error = "" if v.bound.noise.source == "unknown" else f" ± {format_share(nearest.error)}"
-    return {"nearest neighbour": f"{format_share(abs(nearest.mean))}{error} {direction}"}
+    error = None if v.bound.noise.source == "unknown" else nearest.error
+    difference = difference_text(abs(nearest.mean), error, v.study.metric.name, signed=False)
+    return {"nearest neighbour": f"{difference} {'behind' if nearest.mean >= 0 else 'ahead'}"}
 
 
 def bound_json(v: Verdict) -> dict[str, Any] | None:

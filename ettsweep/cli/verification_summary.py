@@ -25,7 +25,7 @@ def show_verification(
     show_verdicts(verification.verdicts, form)
     note_outside_points(verification.verdicts)
     if context.follows:
-        note_saved_runs(verification.verdicts, verification.extra_specs)
+        note_saved_runs(verification, result.submit_result.plan.run_index)
     if context.dry_run:
         show_plan(result.submit_result, form, below_table=True)
     else:

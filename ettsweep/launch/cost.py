@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, jobs_dir
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Point
 from ettsweep.study.plan import Plan, PlannedRun
 from ettsweep.study.run_index import Run, RunIndex, count_states, spent_device_s
 from ettsweep.study.sweep_store import StudiesByFamily
@@ -326,16 +325,3 @@ def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
 def count_sweeps(run: Run, studies_by_family: StudiesByFamily) -> int:
     """Return the number of sweeps that requested a run."""
     return len({s.sweep for s in studies_by_family.get(run.family, ()) if s.requests(run.point, run.spec.seed)})
-
-
-def runs_saved_by_racing(run_counts: Mapping[Point, int], compared: Iterable[Point]) -> int:
-    """Return how many more runs a family would have needed with the same number of seeds at all points.
-
-    That number is the maximum over the compared points; if other points have more seeds, the result may be negative.
-
-    Args:
-        run_counts: number of counted runs at each point.
-        compared: the candidate and its neighbours.
-    """
-    seeds = max((run_counts.get(point, 0) for point in compared), default=0)
-    return seeds * len(run_counts) - sum(run_counts.values())

@@ -263,6 +263,7 @@ def verify_rounds(
     notify: Callable[[str], None] | None = None,
     confirm: Callable[[str], bool] | None = None,
     suggester: SuggestionSource | None = None,
+    other_studies: Sequence[Study] = (),
     make_pruner: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
 ) -> VerificationResult:
     """Judge each study and submit the runs that its verdict lacks: one round, or all rounds if the context follows.
@@ -275,6 +276,7 @@ def verify_rounds(
         notify: receives a line for each step of a climb.
         confirm: asks the user whether a climb may continue, given what the next round would cost.
         suggester: suggests points.
+        other_studies: of sweeps that are not judged; the runs that they request count against no budget.
         make_pruner: makes the pruner, given a function that returns the ids of runs that were only suggested.
 
     Raises:
@@ -288,7 +290,16 @@ def verify_rounds(
         1 if context.dry_run else count_parallel_runs(context.profile, [study.base.task for study in studies])
     )
     verification = Verification(
-        studies, at, budget, notify, confirm, estimate_device_s, parallel_runs, context.follows, suggester
+        studies,
+        at,
+        budget,
+        notify,
+        confirm,
+        estimate_device_s,
+        parallel_runs,
+        context.follows,
+        suggester,
+        other_studies,
     )
     if make_pruner:
         context = replace(context, pruner=make_pruner(verification.prunable_ids))

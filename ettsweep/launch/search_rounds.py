@@ -91,6 +91,7 @@ def search_rounds(
         notify=context.notify if context.console else None,
         confirm=confirm,
         suggester=suggester,
+        other_studies=[study for study in target.sweep_store.studies if study.sweep != target.name],
         make_pruner=None if pruner == "none" else partial(_make_pruner, context, pruner, target),
     )
 

@@ -155,13 +155,14 @@ def _with_captions(
 CAPTIONS = {
     "seeds": (
         "Optima of all strategies, a line for each fresh seed, or for each of the search's if there are none. "
-        "In brackets: mean ± standard deviation, and the number of seeds."
+        "In brackets: mean ± standard error, and the number of seeds."
     ),
     "scores": (
-        "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh seeds."
+        "Scores of the optima, mean ± standard error: open circles are the search's seeds, filled ones fresh seeds."
     ),
     "trajectories": (
-        "Evaluations of all points, a line each, mean over the search's seeds; the candidate's line is thick."
+        "Evaluations of all points, a line each, mean over the search's seeds: the candidate's is thick, those of its "
+        "neighbours have colours, all others are grey. In brackets: mean ± standard error."
     ),
     "curves": (
         "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "

@@ -1,4 +1,4 @@
-"""Numbers and colours as text, the same in all figures and on the page."""
+"""Labels and colours, the same in all figures and on the page, and means over seeds."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ import numpy as np
 
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
+from ettsweep.quantities import is_accuracy, score_with_error, three_digits, with_unit
 from ettsweep.report.theme import INK
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.lattice import Point
@@ -29,44 +30,13 @@ FAMILY_COLOURS = {
 GREY = "#9a9a9a"
 """The colour of points and strategies that do not stand out."""
 
-LARGE_LOSS = 1e6
-"""Losses from here on are written with a power of ten."""
 
-
-# --- numbers --------------------------------------------------------------------------------------------
-
-
-def three_digits(value: float) -> str:
-    """Return a number with three significant digits: 0.0156, 22.6, 3.05e-7."""
-    text = f"{value:.3g}"
-    if "e" not in text:
-        return text
-    # "%g" has an exponent from 1000 on: short numbers are written in full instead.
-    mantissa, exponent = text.split("e")
-    return f"{value:.0f}" if 0 < int(exponent) < 5 else f"{mantissa}e{int(exponent)}"
+# --- in figures -----------------------------------------------------------------------------------------
 
 
 def point_text(point: Point) -> str:
     """Return a point as powers of two: (2^-6, 2^-1)."""
     return f"({format_power(point.lr, 3)}, {format_power(point.wd, 3)})"
-
-
-def is_accuracy(metric: str) -> bool:
-    """`True` if a metric is a fraction, shown in percent."""
-    return metric.endswith("accuracy")
-
-
-def score_text(value: float, metric: str, unit: bool = True) -> str:
-    """Return a score as text: 97.70%, or a loss with four digits."""
-    if is_accuracy(metric):
-        return f"{100 * value:.2f}" + ("%" if unit else "")
-    size = abs(value)
-    if size >= LARGE_LOSS:
-        mantissa, exponent = f"{value:.3e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
-    if size >= 1e4:
-        return f"{value:.0f}"
-    return f"{value:.4g}" if size >= 1e-4 or value == 0 else three_digits(value)
 
 
 def cell_text(value: float, metric: str) -> str:
@@ -87,6 +57,21 @@ def error_text(error: float, score: float, metric: str) -> str:
     return text[1:] if text.startswith("0.") and not is_accuracy(metric) else text
 
 
+def metric_name(metric: str) -> str:
+    """Return the label of a metric, such as lowest validation loss."""
+    reduction, quantity = metric.split("_", 1)
+    prefix = {"best": "lowest " if quantity == "loss" else "best ", "final": "final "}[reduction]
+    return prefix + ("validation accuracy" if quantity == "accuracy" else "validation loss")
+
+
+def axis_title_and_factor(metric: str) -> tuple[str, int]:
+    """Return the title of a metric's axis with its unit, and the factor from values to that axis."""
+    return with_unit(metric_name(metric), metric), 100 if is_accuracy(metric) else 1
+
+
+# --- over seeds -----------------------------------------------------------------------------------------
+
+
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return mean and sample standard deviation; both are None if a score is missing, or there are none."""
     finite = [score for score in scores if score is not None]
@@ -104,33 +89,10 @@ def standard_error(scores: Sequence[float | None]) -> float | None:
     return None if std is None else std / math.sqrt(len(scores))
 
 
-def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None:
-    """Return mean ± deviation; a loss has as many decimals as two digits of its deviation need."""
-    if mean is None:
-        return None
-    if std is None:
-        return score_text(mean, metric)
-    if is_accuracy(metric):
-        return f"{score_text(mean, metric, unit=False)} ± {score_text(std, metric)}"
-    # Mean and deviation share one power of ten: (1.20 ± 0.31)e7.
-    if (size := max(abs(mean), std)) >= LARGE_LOSS:
-        exponent = math.floor(math.log10(size))
-        return f"({plus_minus(mean / 10.0**exponent, std / 10.0**exponent, metric)})e{exponent}"
-    # Two significant digits of the deviation.
-    decimals = min(12, max(2, 1 - math.floor(math.log10(std)))) if std > 0 else 4
-    return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
-
-
-def metric_name(metric: str) -> str:
-    """Return the label of a metric, such as lowest validation loss."""
-    reduction, quantity = metric.split("_", 1)
-    prefix = {"best": "lowest " if quantity == "loss" else "best ", "final": "final "}[reduction]
-    return prefix + ("validation accuracy" if quantity == "accuracy" else "validation loss")
-
-
-def axis_title_and_factor(metric: str) -> tuple[str, int]:
-    """Return the title of a metric's axis, and the factor from values to that axis (100 for percent)."""
-    return (metric_name(metric) + " (%)", 100) if is_accuracy(metric) else (metric_name(metric), 1)
+def mean_text(scores: Sequence[float | None], metric: str) -> str | None:
+    """Return the mean over seeds with its standard error; None if a score is missing, or there are none."""
+    mean, _ = mean_std(scores)
+    return None if mean is None else score_with_error(mean, standard_error(scores), metric)
 
 
 # --- strategies -----------------------------------------------------------------------------------------

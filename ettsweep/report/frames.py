@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import pandas as pd
 
 from ettsweep.powers import log2
+from ettsweep.quantities import score_text, score_with_error
 from ettsweep.report.families import JudgedFamily
-from ettsweep.report.formats import plus_minus, point_text, score_text, standard_error
+from ettsweep.report.formats import point_text, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories
 from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import map_point
@@ -77,7 +78,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         # A point with a diverged seed has neither mean nor error.
         error = None if scored.score is None else standard_error(scores)
         metric = study.metric.name
-        score_cell = "" if scored.score is None else plus_minus(scored.score, error, metric) or ""
+        score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         rows.append(
             (
                 *(*_owner_columns(verdict), point_text(point), point.lr, point.wd, *point.log2()),

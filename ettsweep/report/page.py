@@ -18,6 +18,7 @@ from ettsweep import __version__
 from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
 from ettsweep.launch.cost import cost_so_far
 from ettsweep.powers import power_and_decimal
+from ettsweep.quantities import confidence_text, hours_text, three_digits
 from ettsweep.report import formats, summary, verdict_text
 from ettsweep.report.cost_table import costs
 from ettsweep.report.families import JudgedFamily, StrategyComparison
@@ -101,7 +102,12 @@ def _environment(results: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"short": formats.three_digits, "metric": formats.metric_name, "point": formats.point_text}
+    environment.filters |= {
+        "hours": hours_text,
+        "short": three_digits,
+        "metric": formats.metric_name,
+        "point": formats.point_text,
+    }
     environment.filters |= {
         "power": power_and_decimal,
         "prose": partial(_prose_markup, results),
@@ -166,7 +172,7 @@ def _capitalize_first(text: str) -> str:
 def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
     """Return the confidences that the sweeps require, such as 95%."""
     confidences = {family.verdict.study.criterion.confidence for family in families} or {Criterion().confidence}
-    return [f"{100 * confidence:.10g}%" for confidence in sorted(confidences)]
+    return [confidence_text(confidence) for confidence in sorted(confidences)]
 
 
 def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from ettsweep.launch.reproduce import find_mixed_versions
+from ettsweep.quantities import score_with_error
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.figure_files import Figure
@@ -40,21 +41,22 @@ def comparison_section(comparison: StrategyComparison, figures: Figures, others:
     return {
         "title": comparison.title,
         "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
-        "metric": formats.metric_name(comparison.metric.name),
+        "metric": formats.axis_title_and_factor(comparison.metric.name)[0],
         "families": [_family_section(family, figures, others) for family in comparison.families],
     }
 
 
 def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
     verdict, metric = family.verdict, family.verdict.study.metric.name
-    _, searched_std = formats.mean_std(family.scores)
     return {
         "verdict": verdict,
         "anchor": family_anchor(family),
         "colour": family_colour(family),
         "others": others.get(verdict.key, ()),
         "mixture": (find_mixed_versions(verdict.runs) or ("",))[0],
-        "score": formats.plus_minus(verdict.score, searched_std, metric),
+        "score": None
+        if verdict.score is None
+        else score_with_error(verdict.score, formats.standard_error(family.scores), metric),
         "seeds": verdict_text.seed_count(verdict),
         "known": verdict_text.bound_row(verdict),
         "neighbours": verdict_text.neighbour_rows(verdict),

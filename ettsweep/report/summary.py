@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ettsweep.console import format_count
+from ettsweep.console import format_count, format_device_hours
 from ettsweep.powers import POWER_COLUMNS, power_and_decimal
+from ettsweep.quantities import is_accuracy, score_text, score_with_error, three_digits
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.cost_table import cost_of
 from ettsweep.report.families import JudgedFamily, StrategyComparison
@@ -68,7 +69,7 @@ def line_label(name: str, verdict: Verdict) -> str:
     """Return the label of a line of a card."""
     labels = {
         "optimum": "optimum" if verdict.verdict == "optimal" else "candidate",
-        "score": formats.metric_name(verdict.study.metric.name),
+        "score": formats.axis_title_and_factor(verdict.study.metric.name)[0],
         "fresh": "over fresh seeds",
         "beats": "beats all neighbours",
         "behind": "nearest neighbour is worse by",
@@ -88,13 +89,13 @@ def _card_lines(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dic
             f"lr {power_and_decimal(verdict.point.lr)}, wd {power_and_decimal(verdict.point.wd)}",
             "",
         )
-    _, std = formats.mean_std(family.scores)
-    if score := formats.plus_minus(verdict.score, std, metric):
+    if verdict.score is not None:
+        score = score_with_error(verdict.score, formats.standard_error(family.scores), metric)
         card_lines["score"] = (score, format_count(verdict_text.seed_count(verdict), "search seed"))
     diverged = sum(score is None for score in verdict.fresh_scores.values())
     if diverged:
         card_lines["fresh"] = (f"{diverged} of {len(verdict.fresh_scores)} diverged", "")
-    elif fresh := formats.plus_minus(*formats.mean_std([*verdict.fresh_scores.values()]), metric):
+    elif fresh := formats.mean_text([*verdict.fresh_scores.values()], metric):
         card_lines["fresh"] = (fresh, format_count(len(verdict.fresh_scores), "seed"))
     bound = verdict_text.bound_row(verdict)
     if bound and bound["best"]:
@@ -104,14 +105,14 @@ def _card_lines(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dic
     # Without a bound, the lead is a difference of means, by the rule of the paper.
     elif not bound and verdict.lead_over_neighbours is not None:
         difference = verdict_text.difference_row(verdict.lead_over_neighbours, verdict)
-        card_lines["behind"] = (difference["text"], difference["relative"] or "")
+        card_lines["behind"] = (difference["text"], "")
     return card_lines | _other_metric_lines(family) | _cost_line(family, studies_by_family)
 
 
 def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     """Return the lines of metrics other than the score, means over all seeds that have a score."""
     runs, card_lines = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
-    if not formats.is_accuracy(family.verdict.study.metric.name) and (mean := _mean_text(runs, "best_accuracy")):
+    if not is_accuracy(family.verdict.study.metric.name) and (mean := _mean_text(runs, "best_accuracy")):
         card_lines["accuracy"] = (mean, "")
     if mean := _mean_text(runs, "best_bits"):
         card_lines["bits"] = (mean, "")
@@ -122,14 +123,14 @@ def _cost_line(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dict
     cost = cost_of("", family.runs, studies_by_family)
     if not cost.runs:
         return {}
-    hours = f"{formats.three_digits(cost.hours)} device hours" if cost.device_s else ""
+    hours = format_device_hours(cost.device_s) if cost.device_s else ""
     return {"cost": (format_count(cost.runs, "finished run"), hours)}
 
 
 def _mean_text(runs: "pd.DataFrame", metric: str) -> str | None:
     """Return the mean of a metric over the runs that have it; None if none has."""
     values = runs[metric].dropna()
-    return formats.score_text(values.mean(), metric) if len(values) else None
+    return score_text(values.mean(), metric) if len(values) else None
 
 
 def run_cell(name: str, value: object) -> str:
@@ -139,10 +140,10 @@ def run_cell(name: str, value: object) -> str:
         return ""
     if isinstance(value, float):
         if name in tables.METRIC_COLUMNS:
-            return formats.score_text(value, name)
+            return score_text(value, name)
         if name in POWER_COLUMNS:
             return power_and_decimal(value)
         if name in ("utilisation", "data_wait"):
             return f"{100 * value:.3g}%"
-        return formats.three_digits(value)
+        return three_digits(value)
     return str(value)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ettsweep.files import write_atomic
 from ettsweep.powers import POWER_COLUMNS, format_power
+from ettsweep.quantities import is_accuracy
 from ettsweep.report.families import JudgedFamily, judged_families, runs_by_family, runs_by_point
 from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
@@ -30,7 +31,10 @@ RESULT_COLUMNS = (*METRIC_COLUMNS, *SPIKE_LABELS, "steps", "wall_s", "device_s",
 FAMILY_COLUMNS = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE_COLUMNS = ("family", "model", "task", "strategy", "optimizer", "precision")
 RUN_COLUMNS = ("run", "sweep", *RECIPE_COLUMNS, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
-SCORE_COLUMNS = ("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std", "lead")
+SCORE_COLUMNS = (
+    *("metric", "score_unit", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
+    *("score_lead", "lead_share"),
+)
 BOUND_COLUMNS = ("rule", "confidence", "margin", "bound", "p_best", "noise", "noise_known", "more_runs", "caveat")
 RECOMMENDED_COLUMNS = ("as_good", "recommended_lr", "recommended_wd")
 OPTIMUM_COLUMNS = (
@@ -47,7 +51,7 @@ OPTIMUM_COLUMNS = (
 )
 PAPER_COLUMNS = (
     *("sweep", "model", "strategy", "optimizer", "verdict", "lr", "wd", "bound", "confidence"),
-    *("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
+    *("metric", "score_unit", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
 )
 """Columns of the LaTeX table of optima: those that a paper needs."""
 
@@ -58,6 +62,7 @@ TEXT_COLUMNS = {
     "state",
     "verdict",
     "metric",
+    "score_unit",
     "rule",
     "noise_known",
     "caveat",
@@ -193,10 +198,12 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     Columns:
         score: the mean over the seeds that count; they chose the point, so this is optimistic.
         fresh_score: the mean over reruns with fresh seeds; missing if one of them diverged.
-        lead: how much worse the best neighbour is, in the metric's own unit.
+        score_unit: of score, std, fresh_score, fresh_std and score_lead: nats of a loss, fraction of an accuracy.
+        score_lead: how much worse the best neighbour is.
+        lead_share: the same in the unit of bound, margin and noise: a share of the loss or a difference of accuracies.
         bound, margin, confidence: with the confidence, no neighbour is better by more than `bound`; the verdict is
             optimal where that is within `margin`.
-        noise: standard deviation of one run. Like bound and margin, a share of the loss or a difference of accuracies.
+        noise: standard deviation of one run.
         p_best: the probability that the candidate beats all its neighbours.
         as_good: how many other points are no worse by more than the margin.
         recommended_lr, recommended_wd: the point in the middle of those.
@@ -219,14 +226,21 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                     study.base.optimizer.kind if family.runs else None,
                 ),
                 *(verdict.verdict, verdict.lr, verdict.wd),
-                *(study.metric.name, verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
-                *(len(verdict.fresh_scores), fresh_mean, fresh_std, verdict.lead_over_neighbours),
+                *(study.metric.name, "fraction" if is_accuracy(study.metric.name) else "nats"),
+                *(verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
+                *(len(verdict.fresh_scores), fresh_mean, fresh_std, *_leads(verdict)),
                 *_bound_columns(verdict),
                 *((spikes.runs, spikes.steps) if spikes.runs else (None, None)),
                 *(rate for name in SPIKE_LABELS for rate in spikes.rates(name)),
             )
         )
     return _typed_frame(rows, OPTIMUM_COLUMNS)
+
+
+def _leads(verdict: Verdict) -> tuple[float | None, float | None]:
+    """Return by how much the best neighbour is worse, as a difference of scores and as a share."""
+    lead, level = verdict.lead_over_neighbours, 1.0 if is_accuracy(verdict.study.metric.name) else verdict.score
+    return lead, None if lead is None or not level else lead / level
 
 
 def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:
@@ -279,8 +293,9 @@ def write_tables(
     known_optima = drop_empty_columns(optima)
     in_paper = [name for name in PAPER_COLUMNS if name in known_optima]
     files: dict[str, str | bytes] = {
-        "optima.md": to_markdown(known_optima),
-        "optima.tex": to_latex(known_optima[in_paper]),
+        "optima.md": to_markdown(with_units(known_optima)),
+        # A paper has the verdict in words.
+        "optima.tex": to_latex(with_units(known_optima[in_paper].assign(verdict=[v.statement for v in verdicts]))),
     }
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():
         files |= {f"{name}.csv": frame.to_csv(index=False), f"{name}.parquet": frame.to_parquet(index=False)}
@@ -296,6 +311,22 @@ def drop_empty_columns(frame: pd.DataFrame) -> pd.DataFrame:
     counts = [name for name in frame.columns if name.startswith((*SPIKE_LABELS, "corrupt_images"))]
     all_zero = [name for name in counts if not frame[name].fillna(0).any()]
     return frame.drop(columns=all_zero).dropna(axis="columns", how="all")
+
+
+SCORE_UNIT_COLUMNS = ("score", "std", "fresh_score", "fresh_std", "score_lead")
+SHARE_COLUMNS = ("lead_share", "bound", "margin", "noise")
+
+
+def with_units(optima: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of optima with units in its headers, unless the rows have several."""
+    units = list(optima["score_unit"].unique()) if "score_unit" in optima else list[str]()
+    if len(units) != 1:
+        return optima
+    share = "difference of accuracies" if units[0] == "fraction" else "share of loss"
+    headers = {name: f"{name} ({units[0]})" for name in SCORE_UNIT_COLUMNS}
+    return optima.drop(columns="score_unit").rename(
+        columns=headers | {name: f"{name} ({share})" for name in SHARE_COLUMNS}
+    )
 
 
 def to_markdown(frame: pd.DataFrame) -> str:

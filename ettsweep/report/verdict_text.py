@@ -6,10 +6,21 @@ from typing import Any
 
 from ettsweep.console import format_count
 from ettsweep.powers import log2, power_and_decimal
+from ettsweep.quantities import (
+    bound_text,
+    confidence_text,
+    deviation_text,
+    difference_text,
+    is_accuracy,
+    probability_text,
+    score_text,
+    share_text,
+    three_digits,
+)
 from ettsweep.report import formats
 from ettsweep.study.posterior import Difference
 from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import MAX_PROBABILITY, Verdict, conflicting_verdicts
+from ettsweep.study.verdict import Verdict, conflicting_verdicts
 
 T95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.9}
 """The 95% quantile of Student's t for few degrees of freedom (one-sided); above these, `student_quantile` has it."""
@@ -50,10 +61,11 @@ def best_optimum(verdicts: Sequence[Verdict]) -> Row | None:
     metric = verified[0].study.metric
     ranked = sorted(verified, key=lambda v: metric.sort_key(fresh[v.family][0] if by_fresh else v.score))
     winner = ranked[0]
-    mean, std = fresh[winner.family] if by_fresh else (winner.score, None)
+    assert winner.score is not None
+    fresh_text = formats.mean_text([*winner.fresh_scores.values()], metric.name)
     return {
         "verdict": winner,
-        "score": formats.plus_minus(mean, std, metric.name),
+        "score": fresh_text if by_fresh else score_text(winner.score, metric.name),
         "seeds": format_count(
             len(winner.fresh_scores) if by_fresh else seed_count(winner), "fresh seed" if by_fresh else "search seed"
         ),
@@ -85,26 +97,20 @@ def _lead_text(winner: Verdict, second: Verdict) -> str | None:
     # Rounded down, which is conservative; 1e-9 absorbs the rounding of a whole number.
     sure = error * (T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(0.95, dof))
     metric = winner.study.metric.name
-    gap = f"{formats.plus_minus(ahead, error, metric)} (standard error"
+    # As shares of the best score, like all differences.
+    level = 1.0 if is_accuracy(metric) else first_mean
+    gap = difference_text(ahead / level, error / level, metric, signed=False)
     if ahead > sure:
-        return f"ahead of {second.strategy} by {gap})"
-    return f"not distinguishable from {second.strategy}: {gap}; 95% sure from {formats.score_text(sure, metric)} on)"
+        return f"ahead of {second.strategy} by {gap}"
+    return f"not distinguishable from {second.strategy}: {gap}, 95% sure from {bound_text(sure / level, metric)} on"
 
 
 def difference_row(worse_by: float, verdict: Verdict) -> Row:
-    """Return a difference in the metric's own unit and, for a loss, relative to the candidate's."""
-    accuracy = formats.is_accuracy(verdict.study.metric.name)
-    plain_text = (
-        f"{worse_by:+.4f}" if worse_by == 0 or 1e-3 <= abs(worse_by) < formats.LARGE_LOSS else f"{worse_by:+.2g}"
-    )
-    text = f"{100 * worse_by:+.2f} points" if accuracy else plain_text
-    relative = worse_by / verdict.score if verdict.score and not accuracy else None
-    return {
-        # A real minus sign, as wide as the plus sign.
-        "text": text.replace("-", "−"),
-        "relative": None if relative is None else f"{100 * relative:+.1f}%".replace("-", "−"),
-        "better": worse_by < 0,
-    }
+    """Return a difference of scores as a share of the candidate's loss, or in points of accuracy."""
+    metric = verdict.study.metric.name
+    level = 1.0 if is_accuracy(metric) else verdict.score
+    text = difference_text(worse_by / level, None, metric) if level else score_text(worse_by, metric)
+    return {"text": text, "better": worse_by < 0}
 
 
 def neighbour_rows(verdict: Verdict) -> list[Row]:
@@ -122,7 +128,7 @@ def neighbour_rows(verdict: Verdict) -> list[Row]:
             {
                 "move": f"{_move_text('lr', lr, centre.lr)}, {_move_text('wd', wd, centre.wd)}",
                 "scored": scored,
-                "score": None if scored.score is None else formats.score_text(scored.score, metric.name),
+                "score": None if scored.score is None else score_text(scored.score, metric.name, unit=False),
                 "difference": apart,
             }
         )
@@ -137,40 +143,31 @@ def nearest_row(verdict: Verdict) -> Row | None:
 
 def _fitted_row(difference: Difference, verdict: Verdict) -> Row:
     """Return a fitted difference with its error: in percent of the candidate's loss, or in points of accuracy."""
-    # Two significant digits of the error.
-    decimals = min(6, max(0, 1 - math.floor(math.log10(100 * difference.error)))) if difference.error > 0 else 2
-    mean, error = (
-        f"{100 * value:{sign}.{decimals}f}" for value, sign in ((difference.mean, "+"), (difference.error, ""))
-    )
-    unit = " points" if formats.is_accuracy(verdict.study.metric.name) else "%"
-    return {"text": f"{mean} ± {error}{unit}".replace("-", "−"), "relative": None, "better": False}
+    text = difference_text(difference.mean, difference.error, verdict.study.metric.name)
+    return {"text": text, "better": False}
 
 
 def bound_row(verdict: Verdict) -> Row | None:
     """Return the bound of a verdict as texts: probability, noise, as good points, margin; None if there is no bound."""
     if (bound := verdict.bound) is None:
         return None
-    as_share, noise = verdict.study.metric.format_share, bound.noise
-    beats = (
-        f"{100 * bound.best_probability:.3g}%"
-        if bound.best_probability <= MAX_PROBABILITY
-        else f"> {100 * MAX_PROBABILITY:g}%"
-    )
+    metric, noise = verdict.study.metric.name, bound.noise
     noise_sources = {"measured": "measured by repeated seeds", "inferred": "inferred from the residuals of the fit"}
     return {
-        "best": beats if noise.source in noise_sources else None,
-        "noise": f"{as_share(noise.sd)}, {noise_sources[noise.source]} ({noise.dof:.3g} degrees of freedom)"
+        "best": probability_text(bound.best_probability) if noise.source in noise_sources else None,
+        "noise": f"{deviation_text(noise.sd, metric)}, {noise_sources[noise.source]} ({noise.dof:.3g} degrees of "
+        "freedom)"
         if noise.source in noise_sources
         else None,
         "more": bound.further_runs,
         "plateau": [formats.point_text(point) for point in bound.plateau],
         "recommended": formats.point_text(bound.recommended),
-        "margin": as_share(bound.margin),
-        "confidence": f"{100 * bound.confidence:.10g}%",
+        "margin": share_text(bound.margin, metric),
+        "confidence": confidence_text(bound.confidence),
     }
 
 
 def _move_text(name: str, new: float, old: float) -> str:
     if log2(new) == log2(old):
         return name
-    return f"{formats.three_digits(new / old)} {name}" if new > old else f"{name} / {formats.three_digits(old / new)}"
+    return f"{three_digits(new / old)} {name}" if new > old else f"{name} / {three_digits(old / new)}"

@@ -7,6 +7,7 @@ from itertools import product
 from statistics import fmean, median
 
 from ettsweep.console import format_count, format_device_hours
+from ettsweep.quantities import bound_text, confidence_text, probability_text, share_text
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Point, neighbours
@@ -18,7 +19,7 @@ from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import PENDING, STUCK, StudyState
 from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import MAX_NEEDED_RUNS, MAX_PROBABILITY, MEANS_VERDICTS, Bound, ScoredPoint, Verdict
+from ettsweep.study.verdict import MAX_NEEDED_RUNS, MEANS_VERDICTS, Bound, ScoredPoint, Verdict
 
 FIT_RADIUS = 3
 """Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
@@ -212,9 +213,8 @@ class BoundRule(StudyState):
         # Better for sure is not enough: an advantage within the margin does not refute the candidate.
         if probability < confidence or posterior.bound(self._origin, others, confidence) <= self._margin:
             return ""
-        # Draws of the posterior do not resolve probabilities closer to 1.
-        shown_probability = f"more than {MAX_PROBABILITY:g}" if probability > MAX_PROBABILITY else f"{probability:.3g}"
-        return f"{self.point_at(position, candidate.point)} is better, with a probability of {shown_probability}"
+        better = self.point_at(position, candidate.point)
+        return f"{better} is better, with a probability of {probability_text(probability)}"
 
     def _conclusion(
         self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
@@ -231,18 +231,18 @@ class BoundRule(StudyState):
             reason = "no two points have scores of the same seed, so nothing tells luck from merit"
             return "unresolved", f"noise unknown: {reason}{paper_text}", None
         bound = self._bound(posterior, candidate, scored_neighbours, paper)
-        format_share = self.study.metric.format_share
         if bound.value is None:
             return (
                 "unresolved",
                 f"noise unknown: {self._unknown_noise_reason(posterior, candidate, scored_neighbours)}{paper_text}",
                 bound,
             )
-        confidence = f"{100 * bound.confidence:.10g}%"
-        bound_text, margin_text = format_share(bound.value), format_share(bound.margin)
+        confidence, metric = confidence_text(bound.confidence), self.study.metric.name
+        stated, margin = bound_text(bound.value, metric), share_text(bound.margin, metric)
         if not bound.is_too_wide:
-            return "optimal", f"no neighbour is better by more than {bound_text} ({confidence} sure)", bound
-        gap = f"a neighbour may be better by up to {bound_text} ({confidence} sure), the margin is {margin_text}"
+            by_more = f" by more than {stated}" if bound.value else ""
+            return "optimal", f"no neighbour is better{by_more} ({confidence} sure)", bound
+        gap = f"a neighbour may be better by up to {stated} ({confidence} sure), the margin is {margin}"
         if bound.further_runs is None:
             return "unresolved", f"{gap}; more than {MAX_NEEDED_RUNS} more runs would tell", bound
         about = "some " if bound.further_runs > 1 else ""

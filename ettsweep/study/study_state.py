@@ -348,15 +348,37 @@ class StudyState(ABC):
             ]
         return specs
 
-    def extra_runs(self, verdict: Verdict) -> list[Run]:
-        """Return existing runs that were not requested, of requested points and of points that the climb reached."""
-        members = [run for point in verdict.outside for run in self._runs[point].values()]
-        members += [run for point in self._requested_points for run in self._runs.get(point, {}).values()]
+    def extra_runs(self, others: Iterable[Study] = ()) -> list[Run]:
+        """Return existing runs that nobody requested and whose seeds count: all those of climbs and races.
+
+        Args:
+            others: further studies, whose requested runs are none of these.
+        """
+        studies = [self.study, *(other for other in others if other.family == self.study.family)]
         return [
             run
-            for run in members
-            if self.is_verdict_seed(run.spec.seed) and not self.study.requests(run.point, run.spec.seed)
+            for runs in self.runs_by_point().values()
+            for run in runs
+            if not any(study.requests(run.point, run.spec.seed) for study in studies)
         ]
+
+    def runs_saved_by_racing(self, verdict: Verdict, others: Iterable[Study] = ()) -> int:
+        """Return how many more runs it takes to give the candidate and each neighbour equal seeds.
+
+        As many as the one with the most has; what racing spent at other points is subtracted. 0 without a race.
+        `others` are those of `extra_runs`.
+        """
+        compared = [scored_point.point for scored_point in verdict.compared_points]
+        climbed = set(verdict.outside)
+        raced = [
+            run
+            for run in self.extra_runs(others)
+            if self._canonical_point(run.point) not in climbed or run.spec.seed not in self.initial_seeds
+        ]
+        most = max((verdict.run_counts.get(point, 0) for point in compared), default=0)
+        elsewhere = sum(self._canonical_point(run.point) not in compared for run in raced)
+        saved = most * len(compared) - sum(verdict.run_counts.values()) - elsewhere
+        return max(0, saved) if raced else 0
 
     def requested_specs(self) -> list[RunSpec]:
         """Return all requested runs, existing or new."""

@@ -41,7 +41,12 @@ class SweepStore:
     @cached_property
     def studies_by_family(self) -> dict[str, list[Study]]:
         """The studies of all sweeps, archived ones too, by family."""
-        return group_by_family(study for sweep in self.sweeps.values() for study in sweep.studies)
+        return group_by_family(self.studies)
+
+    @property
+    def studies(self) -> list[Study]:
+        """The studies of all sweeps, archived ones too."""
+        return [study for sweep in self.sweeps.values() for study in sweep.studies]
 
     def select(self, names: Sequence[str] = ()) -> list[Sweep]:
         """Return the sweeps of these names; without names, all that are not archived.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from ettsweep.quantities import bound_text, confidence_text, share_text
 from ettsweep.runs.state import State
 from ettsweep.study.compatibility import study_differences
 from ettsweep.study.lattice import Point
@@ -24,9 +25,6 @@ MEANS_VERDICTS = frozenset({"optimal", "tie", "refuted"})
 
 MAX_NEEDED_RUNS = 2000
 """Limit of the estimate of further runs; beyond it, no estimate is given."""
-
-MAX_PROBABILITY = 0.999
-"""Largest probability that is reported: the number of posterior draws does not resolve higher ones."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +142,13 @@ class Verdict:
             return self.verdict
         if self.bound is None or self.bound.value is None:
             return f"{self.verdict}: {'all diverged' if self.score is None else 'noise unknown'}"
-        format_share = self.study.metric.format_share
-        bound = f"within {format_share(self.bound.value)} ({100 * self.bound.confidence:.10g}%)"
+        metric, confidence = self.study.metric.name, confidence_text(self.bound.confidence)
+        if self.verdict == "optimal" and not self.bound.value:
+            return f"optimal: no neighbour is better ({confidence})"
+        bound = f"within {bound_text(self.bound.value, metric)} ({confidence})"
         if self.verdict == "optimal":
             return f"optimal {bound}"
-        return f"unresolved: {bound}, margin {format_share(self.bound.margin)}"
+        return f"unresolved: {bound}, margin {share_text(self.bound.margin, metric)}"
 
     @property
     def compared_points(self) -> tuple[ScoredPoint, ...]:

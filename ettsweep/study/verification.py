@@ -8,6 +8,7 @@ from typing import Protocol
 from ettsweep.console import format_device_hours
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
+from ettsweep.quantities import score_text
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.lattice import Point
 from ettsweep.study.means_rule import MeansRule
@@ -122,6 +123,7 @@ class Verification:
         suggester: suggests points of studies, which are judged once it is done; None without a search.
         verdicts: one per study, from the last round.
         planned: number of runs planned so far.
+        other_studies: of sweeps that are not verified; the runs that they request are not counted as extra runs.
         extra_specs: planned runs that were neither requested nor suggested, by sweep and family.
         runs_over_budget: runs that the budget kept out of the last plan.
         stop_reasons: a line for each study that does not go on.
@@ -136,6 +138,7 @@ class Verification:
     capacity: int = 1
     follows: bool = False
     suggester: SuggestionSource | None = None
+    other_studies: Sequence[Study] = ()
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
     extra_specs: dict[tuple[str, str], list[RunSpec]] = field(default_factory=dict)
@@ -330,10 +333,10 @@ class Verification:
         return self._allowance.get(verdict.key, 1) * n_requested - self._count_extra_runs(study_state, verdict)
 
     def _count_extra_runs(self, study_state: StudyState, verdict: Verdict) -> int:
-        """Return how many unrequested runs a study has: at points that its climb reached, or planned here."""
+        """Return how many runs a study has that nobody requested: on disk, or planned here."""
         return len(
             # By id: a run planned here may be on disk by now, and would count twice.
-            {run.id for run in study_state.extra_runs(verdict)}
+            {run.id for run in study_state.extra_runs([*self.studies, *self.other_studies])}
             | {spec.run_id for spec in self.extra_specs.get(verdict.key, ())}
         )
 
@@ -348,5 +351,6 @@ class Verification:
 
 def _describe_candidate(verdict: Verdict) -> str:
     assert verdict.point is not None
-    score = "diverged" if verdict.score is None else f"{verdict.study.metric.name} {verdict.score:.4g}"
+    metric = verdict.study.metric.name
+    score = "diverged" if verdict.score is None else f"{metric} {score_text(verdict.score, metric)}"
     return f"candidate lr {format_power(verdict.point.lr)} wd {format_power(verdict.point.wd)}, {score}"

@@ -10,8 +10,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from ettsweep.quantities import three_digits
 from ettsweep.report.figure_files import Figure
-from ettsweep.report.formats import three_digits
 from ettsweep.theory.scaling_check import CoordinateCurves
 
 TITLE = "Change of activations in the first steps of training"

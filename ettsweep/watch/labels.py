@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
-from ettsweep.study.verdict import MAX_NEEDED_RUNS, MAX_PROBABILITY, Bound, Verdict
+from ettsweep.quantities import bound_text, probability_text, score_text, share_text, with_unit
+from ettsweep.study.verdict import MAX_NEEDED_RUNS, Bound, Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 
 StyledText = tuple[str, str]
@@ -25,9 +26,9 @@ def verdict_label(family: FamilyView) -> StyledText:
 
 
 def _short_verdict(verdict: Verdict) -> str:
-    bound, format_share = verdict.bound, verdict.study.metric.format_share
+    bound, metric = verdict.bound, verdict.study.metric.name
     if verdict.verdict == "unresolved" and bound and bound.value is not None:
-        return f"unresolved: {format_share(bound.value)}, margin {format_share(bound.margin)}"
+        return f"unresolved: {bound_text(bound.value, metric)}, margin {share_text(bound.margin, metric)}"
     return verdict.statement
 
 
@@ -53,19 +54,15 @@ def detail_lines(family: FamilyView) -> Iterator[StyledText]:
 def _score_text(verdict: Verdict) -> str:
     if verdict.score is None or verdict.candidate is None:
         return "no score: it diverged" if verdict.candidate and verdict.candidate.state.finished else "no score yet"
-    metric = verdict.study.metric.name.replace("_", " ")
-    return f"{metric} {verdict.score:.4g}, {format_count(verdict.candidate.runs, 'seed')}"
+    metric = verdict.study.metric.name
+    score = f"{with_unit(metric.replace('_', ' '), metric)} {score_text(verdict.score, metric, unit=False)}"
+    return f"{score}, {format_count(verdict.candidate.runs, 'seed')}"
 
 
 def _bound_lines(verdict: Verdict, bound: Bound) -> Iterator[StyledText]:
     # Without an estimate of the noise, the probability means nothing.
     if bound.noise.source != "unknown":
-        probability = (
-            f"more than {100 * MAX_PROBABILITY:g}%"
-            if bound.best_probability > MAX_PROBABILITY
-            else f"{100 * bound.best_probability:.3g}%"
-        )
-        yield f"beats all {len(verdict.neighbours)} neighbours: {probability}", ""
+        yield f"beats all {len(verdict.neighbours)} neighbours: {probability_text(bound.best_probability)}", ""
     if bound.is_too_wide:
         further_runs = f"more than {MAX_NEEDED_RUNS}" if bound.further_runs is None else f"about {bound.further_runs}"
         yield f"{further_runs} more runs would decide", "yellow"

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ettsweep.console import STYLES, format_cell
 from ettsweep.powers import format_power
+from ettsweep.quantities import score_text
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.trainer.models.registry import model_name
@@ -59,7 +60,7 @@ def _family_row(family: FamilyView, several_models: bool) -> list[StyledText]:
         (f"{finished}/{family.runs}", ""),
         verdict_label(family),
         *((lr, ""), (wd, "")),
-        (f"{verdict.score:.4g}" if verdict and verdict.score is not None else "", ""),
+        (score_text(verdict.score, study.metric.name) if verdict and verdict.score is not None else "", ""),
         (str(running) if running else "", "cyan"),
         (str(cancelled) if cancelled else "", "yellow"),
         (str(stuck) if stuck else "", "red"),

@@ -47,19 +47,19 @@ def made(results: Path, base: RunSpec, proposed: int = 4) -> Study:
 def test_runs_that_improved_are_listed_with_their_proposals(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = shown(results, made(results, digits_spec(None)), monkeypatch)
     title, head, *rows = (re.split(r"\s{2,}", line.strip()) for line in messages.splitlines() if line)
-    assert title == ["vit-digits standard: best_loss 0.4 in the best of 5 runs, 4 of them suggested"]
-    assert head == ["run", "proposal", "lr", "wd", "seed", "best_loss"]
+    assert title == ["vit-digits standard: best_loss 0.4000 in the best of 5 runs, 4 of them suggested"]
+    assert head == ["run", "proposal", "lr", "wd", "seed", "best_loss (nats)"]
     assert rows == [
-        ["1", "1", "2^-6 (0.015625)", "2^-1 (0.5)", "0", "0.9"],
-        ["3", "3", "2^-7 (0.0078125)", "2^-1 (0.5)", "0", "0.5"],
-        ["5", "2^-6 (0.015625)", "2^-2 (0.25)", "0", "0.4"],
+        ["1", "1", "2^-6 (0.015625)", "2^-1 (0.5)", "0", "0.9000"],
+        ["3", "3", "2^-7 (0.0078125)", "2^-1 (0.5)", "0", "0.5000"],
+        ["5", "2^-6 (0.015625)", "2^-2 (0.25)", "0", "0.4000"],
     ]
 
 
 def test_accuracies_rise(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = shown(results, made(results, imagenet_spec(None)), monkeypatch)
-    assert "best_accuracy 0.9 in the best of 5 runs" in messages
-    assert [line.split()[-1] for line in messages.splitlines()[2:] if line] == ["0.775", "0.875", "0.9"]
+    assert "best_accuracy 90.00% in the best of 5 runs" in messages
+    assert [line.split()[-1] for line in messages.splitlines()[3:] if line] == ["77.50", "87.50", "90.00"]
 
 
 def test_many_runs_of_a_long_name_fit_80_columns(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,4 +105,4 @@ def test_a_search_shows_its_course_before_its_verdicts(results: Path, tmp_path: 
     run = RunDir.create(results, study.base)
     assert run.finish({"status": "done", "score": 0.5}, [])
     _, observed = at_a_terminal("search", "--sweep", "w8", "--dry-run", "--results", results)
-    assert observed.index("w8 standard: best_loss 0.5 in the best of 1 run") < observed.index("verdict")
+    assert observed.index("w8 standard: best_loss 0.5000 in the best of 1 run") < observed.index("verdict")

@@ -14,7 +14,6 @@ from ettsweep.launch.cost import (
     TrainingTimes,
     cost_so_far,
     format_device_hours,
-    runs_saved_by_racing,
 )
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile
 from ettsweep.processes import process_identity
@@ -264,22 +263,6 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
     assert told(("one", (0, 1), (low, high))) == "4 finished runs: 2 device hours"
     values = ("one", (0, 1), (low, high)), ("two", (0,), (low, high)), ("three", (0,), (high,))
     assert told(*values) == "4 finished runs: 2 device hours; 2 of them for several sweeps: 1.5 device hours saved"
-
-
-@pytest.mark.parametrize(
-    ("counts", "compared", "saved"),
-    [
-        ([3, 3, 3, 3], [0, 1], 0),  # each point the same number of seeds
-        ([2, 8, 8, 2, 2], [1, 2], 5 * 8 - 22),
-        ([2, 8, 9, 2], [0, 1], 4 * 8 - 21),  # 9 seeds where it did not matter in the end
-        ([2, 2, 9], [0, 1], 3 * 2 - 13),  # racing took more
-        ([3, 3], [0, 5], 0),  # a neighbour that has no run
-        ([], [], 0),
-    ],
-)
-def test_racing_saves_the_seeds_that_decide_nothing(counts: list[int], compared: list[int], saved: int) -> None:
-    points = [Point(2.0**n, 1.0) for n in range(6)]
-    assert runs_saved_by_racing(dict(zip(points, counts, strict=False)), [points[n] for n in compared]) == saved
 
 
 def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:

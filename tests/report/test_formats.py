@@ -1,8 +1,8 @@
-"""How a report looks: colours, and numbers as people read them."""
+"""How a report looks: colours, and numbers in hexagons."""
 
 import pytest
 
-from ettsweep.report.formats import error_text, plus_minus, score_text, strategy_colour, three_digits
+from ettsweep.report.formats import error_text, mean_text, strategy_colour
 
 
 def test_strategies_keep_their_colours() -> None:
@@ -10,20 +10,12 @@ def test_strategies_keep_their_colours() -> None:
     assert strategy_colour("s=0.25") == strategy_colour("s=0.25")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(2.0**-6, "0.0156"), (20.0, "20"), (3.0517578e-7, "3.05e-7"), (2048.0, "2048"), (1234567.0, "1.23e6"), (0.0, "0")],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert three_digits(value) == text
-
-
-def test_scores_read_well() -> None:
-    assert score_text(0.97703, "best_accuracy") == "97.70%"
-    assert score_text(0.0783412, "best_loss") == "0.07834"
-    assert plus_minus(0.0783412, 0.00612, "best_loss") == "0.0783 ± 0.0061"
-    assert plus_minus(0.97703, 0.0021, "best_accuracy") == "97.70 ± 0.21%"
-    assert plus_minus(0.5, 0.0, "best_loss") == "0.5000 ± 0.0000"
+def test_a_mean_over_seeds_has_its_standard_error() -> None:
+    # Deviations of -1, 0 and 1 hundredths: a standard deviation of .01, and an error of .01 / sqrt(3).
+    assert mean_text([0.09, 0.10, 0.11], "best_loss") == "0.1000 ± 0.0058"
+    assert mean_text([0.97, 0.98, 0.99], "best_accuracy") == "98.00 ± 0.58%"
+    assert mean_text([0.1], "best_loss") == "0.1000"
+    assert mean_text([0.1, None], "best_loss") is None
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_scores_are_means_over_the_seeds_that_count_with_their_standard_error(sa
     scores = [loss_at(0, 0, seed) for seed in SEEDS]
     assert centre["score"] == pytest.approx(statistics.fmean(scores)), "fresh seeds are left out"
     assert centre["error"] == pytest.approx(statistics.stdev(scores) / math.sqrt(3))
-    assert (centre["seeds"], centre["metric"], centre["told"]) == (3, "best_loss", "0.10040 ± 0.00023")
+    assert (centre["seeds"], centre["metric"], centre["told"]) == (3, "best_loss", "0.1004 ± 0.0002")
     members = {run.id for run in family(sample, "standard").optimum}
     assert (set(centre["runs"].split()), len(members)) == (members, len(SEEDS) + len(FRESH))
     assert tuple(centre[["lr", "wd", "log2_lr", "log2_wd"]]) == (2.0**-6, 0.5, -6, -1)
@@ -239,7 +239,7 @@ def test_a_course_has_a_row_for_each_finished_run_in_order(tmp_path: Path) -> No
     frame = frames.search_history_frame(family(text, "standard"))
     assert frame["number"].tolist() == [1, 2, 3]
     assert frame["point"].tolist() == [CENTRE, "(2^-5, 2^-1)", "(2^-7, 2^-1)"]
-    assert frame["told"].tolist() == ["diverged", "1", "1.5"]
+    assert frame["told"].tolist() == ["diverged", "1.0000", "1.5000"]
     pd.testing.assert_series_equal(frame["proposal"], pd.Series([1, 2, None], dtype="float64"), check_names=False)
     pd.testing.assert_series_equal(frame["score"], pd.Series([None, 1, 1.5], dtype="float64"), check_names=False)
     pd.testing.assert_series_equal(frame["best"], pd.Series([None, 1, 1], dtype="float64"), check_names=False)

@@ -130,10 +130,11 @@ def test_optima_state_search_and_fresh_seeds_apart(sample: Made) -> None:
     assert row["fresh_score"] == pytest.approx(statistics.fmean(fresh))
     assert row["fresh_std"] == pytest.approx(statistics.stdev(fresh))
     # The best of the six neighbours is (lr / 2, wd), loss 0.1 * (1 + 0.2 - 0.03), and the centre 0.1.
-    assert row["lead"] == pytest.approx(0.017)
+    assert (row["score_lead"], row["score_unit"]) == (pytest.approx(0.017), "nats")
+    assert row["lead_share"] == pytest.approx(0.017 / statistics.fmean(search))
     assert row["loss_spikes"] == 0 + 1 + 2 + 1 + 2
     assert row["grad_spikes"] == 5
-    assert pd.isna(table.loc["mup"][["lr", "score", "lead", "loss_spikes"]]).all()
+    assert pd.isna(table.loc["mup"][["lr", "score", "score_lead", "lead_share", "loss_spikes"]]).all()
     assert table.loc["ntk"]["verdict"] == "incomplete"
     assert pd.isna(table.loc["ntk"]["fresh_score"])
 
@@ -165,7 +166,11 @@ def test_points_and_optima_go_by_the_seeds_that_count(noisy: Made) -> None:
 def test_latex_of_optima_has_what_belongs_into_a_paper(sample: Made, tmp_path: Path) -> None:
     tables.write_tables(tmp_path, sample.runs, sample.verdicts, sample.studies_by_family)
     header = (tmp_path / "optima.tex").read_text().split("\\midrule")[0]
-    assert "sweep & model & strategy & optimizer & verdict & lr & wd & bound & confidence & metric" in header
+    assert (
+        "sweep & model & strategy & optimizer & verdict & lr & wd & bound (share of loss) & confidence & metric & seeds & score (nats)"
+        in header
+    )
+    assert sample.verdict("standard").statement.replace("%", "\\%") in (tmp_path / "optima.tex").read_text()
     assert not [name for name in ("family", "noise", "p\\_best", "steps", "loss\\_spikes") if name in header]
 
 
@@ -175,7 +180,7 @@ def test_lead_is_negative_for_a_better_neighbour(sample: Made) -> None:
     assert verdict.candidate.score is not None
     higher = replace(verdict, candidate=replace(verdict.candidate, score=1.0))
     table = tables.optima_table(judged_families(sample.runs, [verdict, higher]))
-    assert table["lead"].tolist() == [pytest.approx(0.017), pytest.approx(0.017 + verdict.candidate.score - 1)]
+    assert table["score_lead"].tolist() == [pytest.approx(0.017), pytest.approx(0.017 + verdict.candidate.score - 1)]
 
 
 def test_of_an_accuracy_less_is_worse() -> None:

@@ -375,12 +375,57 @@ def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Call
     study = search_of(margin="2%")
     seven = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
     runs = {run.spec.run_id: run for run in noisy(study, WIDE, 0.1, curvature=0.06)}
-    asking = Verification([seven], follows=True)
+    wide = replace(study, sweep="wide", grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
+    asking = Verification([seven], follows=True, other_studies=[wide])
     plan = asking.plan(RunIndex(runs, {}))
     assert asking.verdicts[0].verdict == "unresolved"
     assert 0 < len(plan.to_launch) <= 2
     assert asking.stop_reasons == []
     assert [spec.run_id for spec in asking.extra_specs[seven.key]] == [p.id for p in plan.to_launch]
+
+
+def test_all_runs_of_climbs_and_races_are_counted_and_none_that_a_sweep_requested(
+    search_of: Callable[..., Study],
+) -> None:
+    study = search_of(seeds=(0, 1))
+    seven = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
+    wide = replace(study, sweep="wide", grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
+    requested = noisy(study, WIDE, 0.02)
+    # A climb has left (4, 0) and (5, 0) behind, far from the candidate; a race ran two seeds at (0, 0) and one at (2, 2).
+    climbed = [run_at(study, (4, 0), 0, bowl((4, 0))), run_at(study, (5, 0), 0, bowl((5, 0)))]
+    raced = [run_at(study, (0, 0), seed, 1.0) for seed in RACING_SEEDS[:2]]
+    raced.append(run_at(study, (2, 2), RACING_SEEDS[0], bowl((2, 2))))
+    fresh = [run_at(study, (0, 0), 2, 1.0)]
+    bound_rule = BoundRule(seven, [*requested, *climbed, *raced, *fresh])
+    expected = {run.id for run in climbed + raced}
+    assert {run.id for run in bound_rule.extra_runs([wide])} == expected
+    elsewhere = {run.id for run in requested if offset_of(run.point) not in SEVEN}
+    assert {run.id for run in bound_rule.extra_runs()} == expected | elsewhere
+    # One more run that makes another point the candidate takes none of them away.
+    other_scores = [replace(run, result={"score": 0.2}) if offset_of(run.point) == (1, 0) else run for run in requested]
+    moved = BoundRule(seven, [*other_scores, *climbed, *raced])
+    assert offset_of(moved.verdict().point) != (0, 0)
+    assert {run.id for run in moved.extra_runs([wide])} >= expected
+
+
+def test_racing_saves_what_equal_seeds_would_have_taken(search_of: Callable[..., Study]) -> None:
+    study = search_of(seeds=(0, 1))
+    seven = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
+    requested = noisy(study, SEVEN, 0.02)
+    without_race = BoundRule(seven, requested)
+    assert without_race.runs_saved_by_racing(without_race.verdict()) == 0
+    raced = [run_at(study, (0, 0), seed, 1.0) for seed in RACING_SEEDS[:3]]
+    raced += [run_at(study, (1, 0), seed, bowl((1, 0))) for seed in RACING_SEEDS[:1]]
+    bound_rule = BoundRule(seven, [*requested, *raced])
+    verdict = bound_rule.verdict()
+    assert offset_of(verdict.point) == (0, 0)
+    # The candidate has 5 seeds: 7 points of 5 are 35, and 14 + 4 were run.
+    assert bound_rule.runs_saved_by_racing(verdict) == 35 - 18
+    far = run_at(study, (2, 2), 0, bowl((2, 2)))
+    with_far = BoundRule(seven, [*requested, *raced, far])
+    assert with_far.runs_saved_by_racing(with_far.verdict()) == 35 - 18 - 1, "a race may run points farther away"
+    others = [replace(study, sweep="other", grid_points=(CENTRE.moved(2, 2),))]
+    assert with_far.runs_saved_by_racing(with_far.verdict(), others) == 35 - 18
 
 
 def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Study]) -> None:

@@ -29,7 +29,7 @@ def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bo
     [
         (verdict("optimal", 0.018), "optimal within 1.8% (95%)"),
         (verdict("optimal", 0.0015, accuracy=True), "optimal within 0.15 points (95%)"),
-        (verdict("optimal", 0.0), "optimal within 0% (95%)"),
+        (verdict("optimal", 0.0), "optimal: no neighbour is better (95%)"),
         (verdict("unresolved", 0.02003), "unresolved: within 2.1% (95%), margin 2%"),
         (verdict("unresolved", 0.031, accuracy=True), "unresolved: within 3.1 points (95%), margin 0.2 points"),
         (verdict("unresolved", 1.0), "unresolved: within 100% (95%), margin 2%"),

@@ -5,7 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from ettsweep.report.formats import plus_minus, point_text
+from ettsweep.quantities import score_with_error
+from ettsweep.report.formats import point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
 from ettsweep.study.lattice import Axis, Point, neighbours
 
@@ -42,7 +43,11 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
             **dict(zip(("lr", "wd", "log2_lr", "log2_wd"), (*point, *point.log2()), strict=True)),
             **{"lr_steps": steps[0], "wd_steps": steps[1], "role": role, "metric": metric},
             **{"state": "done" if score is not None else "diverged", "score": score, "error": error, "seeds": 3},
-            **{"told": plus_minus(score, error, metric) or "", "as_good": False, "runs": f"run{steps[0]}{steps[1]}"},
+            **{
+                "told": "" if score is None else score_with_error(score, error, metric),
+                "as_good": False,
+                "runs": f"run{steps[0]}{steps[1]}",
+            },
         }
         rows.append({name: given(name, steps, mapping.get(name)) for name in POINT_COLUMNS})
     kinds = {"seeds": "Int64", "proposal": "Int64"} | dict.fromkeys(

@@ -6,16 +6,13 @@ import altair as alt
 import pandas as pd
 
 from ettsweep.report.figures.chart_data import Datasets, layer_charts, legend_columns
-from ettsweep.report.formats import GREY, strategy_colour
+from ettsweep.report.figures.highlights import NEIGHBOUR_COLOURS, label_points
 from ettsweep.report.run_histories import EVALUATIONS, QUANTITY_LABELS, TRAINING
 from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.trainer.tasks.registry import evaluation_column
 
-NEIGHBOUR_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
-"""Okabe and Ito's colour-blind-safe palette and a brown, for the neighbours of a candidate."""
-
 MAX_OTHER_POINTS = 12
-"""Further points drawn in grey, the best first."""
+"""Further points drawn in grey, the best first; more where there are no neighbours."""
 
 CHOSEN_POINT = "chosen"
 """Vega parameter: the label of the point whose runs are drawn one by one; empty for none. The page sets it."""
@@ -43,7 +40,10 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
         spikes: its rows of `spikes_frame`.
         points: its rows of `points_frame`.
     """
-    data, labelled = Datasets(), _labelled_points(points[points["point"].isin(curves["point"])])
+    data, drawn = Datasets(), points[points["point"].isin(curves["point"])]
+    # Without neighbours there is room for as many others.
+    room = MAX_OTHER_POINTS + (0 if (drawn["role"] == "neighbour").any() else len(NEIGHBOUR_COLOURS))
+    labelled = label_points(drawn, room)
     quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
     scored = evaluation_column(str(points["metric"].iloc[0]))
     quantity = scored if scored in quantities else quantities[0]
@@ -64,27 +64,6 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     chart = layer_charts(*layers).add_params(*controls)
     title = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
     return data.attach_to(chart.properties(width="container", height=320, title=title))
-
-
-def _labelled_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Select the points to draw: the candidate, then its neighbours by score, then the best others.
-
-    Columns: point, role, label (of the legend), colour.
-    """
-    lower = not str(points["metric"].iloc[0]).endswith("accuracy")
-    ranked = points.sort_values("score", ascending=lower, na_position="last")
-    candidate, neighbours = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour"))
-    others = ranked[ranked["role"] == "other"].head(
-        MAX_OTHER_POINTS if len(neighbours) else MAX_OTHER_POINTS + len(NEIGHBOUR_COLOURS)
-    )
-    colour = strategy_colour(str(points["strategy"].iloc[0]))
-    # The palette contains the colours of ntk and mup.
-    palette = [other for other in NEIGHBOUR_COLOURS if other != colour]
-    colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]
-    selected = pd.concat([candidate, neighbours, others])[["point", "role", "told", "state"]]
-    best = selected["told"].where(selected["told"] != "", selected["state"])
-    label = (selected["point"] + " [" + best + "]").where(selected["role"] != "other", "other points")
-    return selected.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
 
 
 def _quantity_chart(data: Datasets, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:

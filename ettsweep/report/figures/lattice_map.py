@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.powers import format_power
+from ettsweep.quantities import is_accuracy
 from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts, significant_digits
 from ettsweep.report.figures.contours import contours
 from ettsweep.report.figures.line_map import line_map
 from ettsweep.report.figures.selection import FITTED, add_surface_switch, pick_layer, tooltip_frame
 from ettsweep.report.figures.shapes import HEXAGON, STATE_SIGNS, suggestion_numbers
-from ettsweep.report.formats import cell_text, error_text, is_accuracy, metric_name
+from ettsweep.report.formats import axis_title_and_factor, cell_text, error_text
 from ettsweep.report.theme import CANDIDATE, INK
 
 MAP_PIXELS, MAX_CELL_PIXELS = 600, 62
@@ -137,7 +138,7 @@ class _HexagonMap:
             )
         )
         scale = alt.Scale(scheme="viridis", domain=[low, high], clamp=True, reverse=lower)
-        title = f"{metric_name(self.metric)} ({'lower' if lower else 'higher'} is better)"
+        title = f"{axis_title_and_factor(self.metric)[0]}, {'lower' if lower else 'higher'} is better"
         digits = significant_digits(pd.Series([low, high])) - 1
         labels = f".{digits}~g" if lower else f".{digits - 1}~%"
         legend = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)

@@ -5,10 +5,11 @@ import math
 import altair as alt
 import pandas as pd
 
+from ettsweep.quantities import is_accuracy
 from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts
 from ettsweep.report.figures.selection import FITTED, add_surface_switch, pick_layer, tooltip_frame
 from ettsweep.report.figures.shapes import STATE_SIGNS, suggestion_numbers
-from ettsweep.report.formats import axis_title_and_factor, is_accuracy, strategy_colour
+from ettsweep.report.formats import axis_title_and_factor, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
 CLIP_REACH = 8

@@ -3,13 +3,12 @@
 import altair as alt
 import pandas as pd
 
+from ettsweep.quantities import is_accuracy
 from ettsweep.report.figures.chart_data import FILE_WIDTH, Datasets, layer_charts, legend_columns
 from ettsweep.report.figures.trajectories import drop_lowest_accuracies, value_scale
 from ettsweep.report.formats import (
     axis_title_and_factor,
-    is_accuracy,
-    mean_std,
-    plus_minus,
+    mean_text,
     strategy_colour,
     strategy_rank,
 )
@@ -22,7 +21,7 @@ SEED_KINDS = ["search's seeds", "fresh seeds"]
 def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
     """Draw the evaluations of each strategy's candidate, a line for each run.
 
-    The legend has (lr, wd) and the mean ± standard deviation of the scores; a click on an entry hides or shows it.
+    The legend has (lr, wd) and the mean ± standard error of the scores; a click on an entry hides or shows it.
 
     Args:
         curves: rows of `curves_frame` of families that differ only in strategy; at least one is an evaluation.
@@ -64,7 +63,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
 
 
 def scores(runs: pd.DataFrame) -> alt.LayerChart:
-    """Draw the score of each run of each candidate, with means and standard deviations where none diverged.
+    """Draw the score of each run of each candidate, with means and standard errors where none diverged.
 
     Open circles are the search's seeds, which chose the point, so their mean is optimistic; filled ones are fresh.
 
@@ -77,11 +76,11 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
     scored = all_runs[~all_runs["diverged"]]
     groups = all_runs.groupby(["strategy", "kind"], as_index=False)
     statistics = groups.agg(
-        mean=("value", "mean"), std=("value", "std"), runs=("run", "size"), diverged=("diverged", "sum")
+        mean=("value", "mean"), error=("value", "sem"), runs=("run", "size"), diverged=("diverged", "sum")
     )
     # pandas leaves NaN out: a mean over the runs that did not diverge would flatter the point.
     spread, others = statistics[statistics["diverged"] == 0], statistics[statistics["diverged"] > 0]
-    spread = spread.assign(low=spread["mean"] - spread["std"], high=spread["mean"] + spread["std"])
+    spread = spread.assign(low=spread["mean"] - spread["error"], high=spread["mean"] + spread["error"])
     y = alt.Y("strategy:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(ticks=False, domain=False))
     apart = alt.YOffset("kind:N", scale=alt.Scale(domain=SEED_KINDS))
     x = alt.X("value:Q", title=name, scale=alt.Scale(zero=False, padding=12))
@@ -123,7 +122,7 @@ def _legend_label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
     # NaN, where a run diverged, differs from itself.
     scores = [None if score != score else score for score in runs["score"]]
     kind = "search" if bool(runs["counted"].iloc[0]) else "fresh"
-    score_label = plus_minus(*mean_std(scores), metric) or f"{sum(score is None for score in scores)} diverged"
+    score_label = mean_text(scores, metric) or f"{sum(score is None for score in scores)} diverged"
     return f"{strategy} {runs['point'].iloc[0]} [{score_label}, {len(runs)} {kind}]"
 
 

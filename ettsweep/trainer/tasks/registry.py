@@ -52,17 +52,6 @@ class Metric:
         """Return by how much score `a` is worse than `b`; negative if it is better."""
         return a - b if self.mode == "min" else b - a
 
-    def format_share(self, share: float) -> str:
-        """Format a share of a loss as percent, or a difference of accuracies as percentage points.
-
-        It is rounded up to two digits: a bound that is rounded down would not hold.
-        """
-        percent = 100 * share
-        digits = 1 - math.floor(math.log10(abs(percent))) if percent else 0
-        # Rounded to 6 places first, else an error in the last bit would raise the second digit.
-        rounded_up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
-        return f"{rounded_up:g}%" if self.mode == "min" else f"{rounded_up:g} points"
-
     def sort_key(self, score: float | None) -> float:
         """Return a key that sorts scores best first, and diverged ones (None) last."""
         return math.inf if score is None else self.worse_by(score, 0.0)

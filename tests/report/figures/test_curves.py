@@ -10,8 +10,8 @@ from support.made_frames import SIX, Steps, curves_of, named, points_of, run_of,
 from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.files import Json
-from ettsweep.report.figures.curves import GREY, MAX_OTHER_POINTS, TRIANGLE, curves
-from ettsweep.report.formats import strategy_colour
+from ettsweep.report.figures.curves import MAX_OTHER_POINTS, TRIANGLE, curves
+from ettsweep.report.formats import GREY, strategy_colour
 from ettsweep.report.theme import INK
 
 SCORES: dict[Steps, float | None] = {
@@ -66,7 +66,7 @@ def single(values: Sequence[float], quantity: str = "val_loss") -> Json:
 
 
 def test_the_legend_names_the_candidate_first_and_its_neighbours_by_score(spec: Json) -> None:
-    expected = {(0, 0): "0.100 ± 0.010", (-1, 0): "0.200 ± 0.010", (1, 0): "0.300 ± 0.010", (0, 1): "diverged"}
+    expected = {(0, 0): "0.1000 ± 0.0100", (-1, 0): "0.2000 ± 0.0100", (1, 0): "0.3000 ± 0.0100", (0, 1): "diverged"}
     assert scene(spec).legend == [
         *(f"{named(steps)} [{messages}]" for steps, messages in expected.items()),
         "other points",

@@ -225,7 +225,7 @@ def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
     assert len(mapping) == 25
     local = mapping[named((0, 0))]
     assert (local["mean ± standard error"], local["seeds"], local["state"], local["runs"]) == (
-        "0.100 ± 0.010",
+        "0.1000 ± 0.0100",
         "3",
         "done, as good within the margin",
         "run00",

@@ -24,7 +24,7 @@ def dots(result: Scene, **look: Any) -> list[tuple[float, float]]:
 
 def test_one_free_axis_is_a_line_through_scores_with_their_errors() -> None:
     result = drawn(points_of(SCORES, error={(1, 0): None}))
-    assert result.names == {"x": "log2 lr, wd 3", "y": "lowest validation loss"}
+    assert result.names == {"x": "log2 lr, wd 3", "y": "lowest validation loss (nats)"}
     expected = [(pytest.approx(i), pytest.approx(score)) for (i, _), score in SCORES.items()]
     (line,) = result.of("line")
     assert result.at(line) == expected
@@ -82,7 +82,7 @@ def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
     result = drawn(points_of(SCORES | {(2, 0): None}))
     mapping = {mark.told["(lr, wd)"]: mark.told for mark in result.of("symbol", fillOpacity=0)}
     local, worst = mapping[named((0, 0))], mapping[named((2, 0))]
-    assert (local["mean ± standard error"], local["seeds"], local["runs"]) == ("0.100 ± 0.010", "3", "run00")
+    assert (local["mean ± standard error"], local["seeds"], local["runs"]) == ("0.1000 ± 0.0100", "3", "run00")
     assert (worst["mean ± standard error"], worst["state"]) == ("none", "diverged")
 
 

@@ -1,5 +1,7 @@
 """The optima of all strategies: a line a seed, scores with means and deviations, in the strategies' colours."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,15 +45,15 @@ def test_a_line_for_each_fresh_seed_and_for_each_of_the_searchs_where_there_are_
     assert [x for x, _ in drawing.at(best)] == pytest.approx([40 * k / 12 for k in range(1, 7)], abs=1e-3)
 
 
-def test_the_legend_has_the_mean_of_the_scores_with_their_deviation_in_the_usual_order(
+def test_the_legend_has_the_mean_of_the_scores_with_their_error_in_the_usual_order(
     curves: pd.DataFrame, optima: pd.DataFrame
 ) -> None:
     fresh = [loss_at(0, 0, seed) + 0.01 for seed in FRESH]
-    mean, std = np.mean(fresh), np.std(fresh, ddof=1)
+    mean, error = np.mean(fresh), np.std(fresh, ddof=1) / math.sqrt(2)
     assert scene(seeds(curves, optima)).legend == [
-        f"standard (2^-6, 2^-1) [{mean:.5f} ± {std:.5f}, 2 fresh]",
-        "ntk (2^-6, 2^-1) [0.10040 ± 0.00040, 3 search]",
-        "hybrid (2^-6, 2^-1) [0.10040 ± 0.00040, 3 search]",
+        f"standard (2^-6, 2^-1) [{mean:.4f} ± {error:.4f}, 2 fresh]",
+        "ntk (2^-6, 2^-1) [0.1004 ± 0.0002, 3 search]",
+        "hybrid (2^-6, 2^-1) [0.1004 ± 0.0002, 3 search]",
     ]
 
 
@@ -62,7 +64,7 @@ def test_a_strategy_whose_seeds_diverged_says_how_many(curves: pd.DataFrame, opt
 
 def test_scores_are_open_circles_for_the_searchs_seeds_and_filled_ones_for_fresh(optima: pd.DataFrame) -> None:
     drawing = scene(scores(optima))
-    assert drawing.names["x"] == "lowest validation loss"
+    assert drawing.names["x"] == "lowest validation loss (nats)"
     dots = [
         (mark.told["strategy"], mark.fill != "transparent", drawing.at(mark)[0][0]) for mark in drawing.of("symbol")
     ]
@@ -73,14 +75,14 @@ def test_scores_are_open_circles_for_the_searchs_seeds_and_filled_ones_for_fresh
     assert heights["standard", "search's seeds"] < heights["standard", "fresh seeds"] < heights["ntk", "search's seeds"]
 
 
-def test_means_have_their_deviation_to_both_sides(optima: pd.DataFrame) -> None:
+def test_means_have_their_standard_error_to_both_sides(optima: pd.DataFrame) -> None:
     drawing = scene(scores(optima))
     loss_ats = [loss_at(0, 0, seed) for seed in SEEDS]
-    mean, std = np.mean(loss_ats), np.std(loss_ats, ddof=1)
+    mean, error = np.mean(loss_ats), np.std(loss_ats, ddof=1) / math.sqrt(len(SEEDS))
     ((low, _),), ((high, _),) = next(
         (drawing.at(rule), drawing.at(rule, x="x2")) for rule in drawing.of("rule") if rule.told["strategy"] == "ntk"
     )
-    assert (low, high) == (pytest.approx(mean - std, rel=1e-3), pytest.approx(mean + std, rel=1e-3))
+    assert (low, high) == (pytest.approx(mean - error, rel=1e-4), pytest.approx(mean + error, rel=1e-4))
     tick = next(mark for mark in drawing.of("rect") if mark.told["strategy"] == "ntk")
     assert drawing.value("x", tick.x + tick.width / 2) == pytest.approx(mean, rel=1e-3)
 

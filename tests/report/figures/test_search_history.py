@@ -51,10 +51,10 @@ def test_steps_are_the_best_loss_so_far_and_dots_the_runs(results: Path) -> None
     panel_result = panel(results, digits_spec(None))
     assert best(panel_result) == [(1, 2.0), (2, 1.0), (3, 1.0), (4, 1.0)]
     assert dots(panel_result) == list(enumerate(LOSSES.values(), 1))
-    assert panel_result.names == {"x": "runs finished", "y": "lowest validation loss"}
+    assert panel_result.names == {"x": "runs finished", "y": "lowest validation loss (nats)"}
     filled = {number: mark.fill != "transparent" for number, mark in told(panel_result).items()}
     assert filled == {"1": True, "2": True, "3": True, "4": False}
-    assert told(panel_result)["2"].told["score"] == "1"
+    assert told(panel_result)["2"].told["score"] == "1.0000"
     assert [told(panel_result)[number].told["kind"] for number in "34"] == ["suggestion", "other run"]
 
 

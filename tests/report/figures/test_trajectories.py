@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from support.made_frames import Steps, curves_of, named, points_of
+from support.made_frames import SIX, Steps, curves_of, named, points_of
 from support.scene import Scene, scene
 
-from ettsweep.report.figures.trajectories import GREY, MAX_LEGEND_POINTS, mean_curves, trajectories
+from ettsweep.report.figures.highlights import NEIGHBOUR_COLOURS
+from ettsweep.report.figures.trajectories import mean_curves, trajectories
+from ettsweep.report.formats import GREY, strategy_colour
 
 
 def falling(level: float, epochs: int = 6) -> list[float]:
@@ -30,17 +32,17 @@ def test_the_mean_is_that_of_all_seeds_as_far_as_the_shortest_goes() -> None:
     assert mean["value"].tolist() == pytest.approx([0.2 + math.exp(-epoch) for epoch in (1, 2, 3, 4)])
 
 
-def test_the_legend_has_the_best_first_and_what_diverged_last() -> None:
-    result = drawn({(1, 0): 0.3, (2, 0): None, (0, 0): 0.1, (-1, 0): 0.2})
-    expected = {(0, 0): "0.1", (-1, 0): "0.2", (1, 0): "0.3", (2, 0): "diverged"}
+def test_the_legend_has_the_candidate_then_its_neighbours_the_best_first_and_what_diverged_last() -> None:
+    result = drawn({(1, 0): 0.3, (0, -1): None, (0, 0): 0.1, (-1, 0): 0.2})
+    expected = {(0, 0): "0.1000 ± 0.0100", (-1, 0): "0.2000 ± 0.0100", (1, 0): "0.3000 ± 0.0100", (0, -1): "diverged"}
     assert result.legend == [f"{named(steps)} [{best}]" for steps, best in expected.items()]
     assert len({mark.stroke for mark in result.entries.values()}) == 4
 
 
 def test_the_best_accuracy_comes_first_and_in_percent() -> None:
-    result = drawn({(0, 0): 0.8, (1, 0): 0.7, (2, 0): 0.75}, "best_accuracy")
+    result = drawn({(0, 0): 0.8, (1, 0): 0.7, (0, 1): 0.75}, "best_accuracy")
     assert result.legend == [
-        f"{named(s)} [{best}%]" for s, best in (((0, 0), "80.00"), ((2, 0), "75.00"), ((1, 0), "70.00"))
+        f"{named(s)} [{best} ± 1.00%]" for s, best in (((0, 0), "80.00"), ((0, 1), "75.00"), ((1, 0), "70.00"))
     ]
     assert result.names == {"x": "epoch", "y": "validation accuracy (%)"}
     ends = sorted(result.at(line)[-1][1] for line in result.of("line"))
@@ -61,20 +63,30 @@ def test_one_line_a_point_through_its_means_and_the_candidate_is_thick() -> None
     assert set(lines) == {named(steps) for steps in scores}
     for (k, _), score in scores.items():
         line = lines[named((k, 0))]
-        assert line.stroke == drawing.entries[f"{named((k, 0))} [{score:.4g}]"].stroke
+        assert (
+            line.stroke
+            == drawing.entries[f"{named((k, 0))} [{score:.4f} ± 0.0100]" if k < 2 else "other points"].stroke
+        )
         expected = [(epoch, score + math.exp(-epoch)) for epoch in range(1, 7)]
         np.testing.assert_allclose(drawing.at(line), expected, rtol=2e-3, err_msg="fresh seeds are left out")
     widths = {name: line.strokeWidth for name, line in lines.items()}
     assert widths.pop(named((0, 0))) > 2 * max(widths.values())
 
 
-def test_beyond_what_a_legend_has_room_for_points_are_grey() -> None:
-    scores: dict[Steps, float | None] = {(k, 0): 0.1 + 0.01 * k for k in range(MAX_LEGEND_POINTS + 3)}
+def test_twenty_curves_are_a_candidate_six_neighbours_and_grey() -> None:
+    scores: dict[Steps, float | None] = {
+        (i, j): 0.1 + 0.01 * (i * i + j * j) for i in range(-2, 3) for j in range(-2, 2)
+    }
     result = drawn(scores)
-    assert (len(result.legend), result.legend[-1]) == (MAX_LEGEND_POINTS + 1, "other points")
-    grey = [line.told["point"] for line in result.of("line", stroke=GREY)]
-    assert sorted(grey) == sorted(named((k, 0)) for k in range(MAX_LEGEND_POINTS, MAX_LEGEND_POINTS + 3))
-    assert len(result.of("line")) == MAX_LEGEND_POINTS + 3
+    lines = {line.told["point"]: line for line in result.of("line")}
+    assert set(lines) == {named(steps) for steps in scores}
+    assert lines[named((0, 0))].stroke == strategy_colour("ntk")
+    neighbours = {lines[named(steps)].stroke for steps in SIX}
+    assert len(neighbours) == 6
+    assert neighbours <= set(NEIGHBOUR_COLOURS)
+    others = scores.keys() - {(0, 0), *SIX}
+    assert {lines[named(steps)].stroke for steps in others} == {GREY}
+    assert (len(result.legend), result.legend[-1]) == (8, "other points")
 
 
 def test_accuracies_are_shown_where_they_differ() -> None:
@@ -89,4 +101,4 @@ def test_accuracies_are_shown_where_they_differ() -> None:
 def test_points_without_an_evaluation_have_no_entry() -> None:
     points = points_of({(0, 0): 0.1, (1, 0): None})
     drawing = scene(trajectories(curves_of(points, {(0, 0): {0: falling(0.1)}}), points))
-    assert drawing.legend == [f"{named((0, 0))} [0.1]"]
+    assert drawing.legend == [f"{named((0, 0))} [0.1000 ± 0.0100]"]

@@ -1,0 +1,140 @@
+"""Scores, shares and probabilities as text: one rule for each, the same in the terminal, on the page and in figures.
+
+A share is part of a loss, shown in percent, or a difference of accuracies, shown in points. `±` is a standard error.
+"""
+
+import math
+
+LARGE_LOSS = 1e6
+"""Losses from here on are written with a power of ten."""
+
+
+def is_accuracy(metric: str) -> bool:
+    """`True` if a metric is a fraction, shown in percent."""
+    return metric.endswith("accuracy")
+
+
+def with_unit(title: str, metric: str) -> str:
+    """Return a title of scores with their unit: nats of a loss, percent of an accuracy."""
+    return f"{title} ({'%' if is_accuracy(metric) else 'nats'})"
+
+
+METRICS = ("best_loss", "best_accuracy", "final_loss", "final_accuracy")
+
+
+def header(column: str) -> str:
+    """Return the header of a column in tables for people: scores have their unit."""
+    return with_unit(column, column) if column in METRICS else column
+
+
+# --- scores -------------------------------------------------------------------------------------------------------
+
+
+def score_text(value: float, metric: str, unit: bool = True) -> str:
+    """Return a score: 97.70%, or a loss with four decimals and at least four digits."""
+    if is_accuracy(metric):
+        return f"{100 * value:.2f}" + ("%" if unit else "")
+    size = abs(value)
+    if size >= LARGE_LOSS or 0 < size < 1e-4:
+        mantissa, exponent = f"{value:.3e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return f"{value:.{_loss_decimals(size)}f}"
+
+
+def score_with_error(score: float, error: float | None, metric: str) -> str:
+    """Return a score as in `score_text`, and its standard error with as many decimals; no error if it is None.
+
+    Both have more decimals where the error has no digit otherwise.
+    """
+    if error is None:
+        return score_text(score, metric)
+    if is_accuracy(metric):
+        return f"{score_text(score, metric, unit=False)} ± {score_text(error, metric)}"
+    # Both share one power of ten: (1.20 ± 0.31)e7.
+    if (size := max(abs(score), error)) >= LARGE_LOSS:
+        exponent = math.floor(math.log10(size))
+        scaled, scaled_error = (value / 10.0**exponent for value in (score, error))
+        return f"({scaled:.2f} ± {scaled_error:.2f})e{exponent}"
+    # A small error still has a digit.
+    decimals = max(_loss_decimals(abs(score)), min(12, -math.floor(math.log10(error))) if error else 0)
+    return f"{score:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def _loss_decimals(size: float) -> int:
+    if size >= 10:
+        return 2 if size < 1e4 else 0
+    return min(7, max(4, 3 - math.floor(math.log10(size)))) if size > 0 else 4
+
+
+# --- shares -------------------------------------------------------------------------------------------------------
+
+
+def share_text(share: float, metric: str) -> str:
+    """Return a share as exactly as it was set, such as a margin."""
+    return f"{100 * share:.10g}{_share_unit(metric)}"
+
+
+def bound_text(bound: float, metric: str) -> str:
+    """Return a bound, rounded up to two digits: one that is rounded down would not hold."""
+    percent = 100 * bound
+    # Four decimals at most: a bound of 1e-9 is no news.
+    digits = min(4, 1 - math.floor(math.log10(abs(percent)))) if percent else 0
+    # Rounded to 6 places first, else an error in the last bit would raise the second digit.
+    rounded_up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
+    # Only a bound of 0 is 0.
+    if percent > 0 and not rounded_up:
+        rounded_up = 10.0**-digits
+    return f"{rounded_up:g}{_share_unit(metric)}"
+
+
+def deviation_text(deviation: float, metric: str) -> str:
+    """Return a standard deviation or error as a share, to the nearest of two digits."""
+    return f"{100 * deviation:.{_decimals_of_error(deviation)}f}{_share_unit(metric)}"
+
+
+def difference_text(difference: float, error: float | None, metric: str, signed: bool = True) -> str:
+    """Return a difference as a share with its standard error, of which two digits say how many decimals both have."""
+    sign = "+" if signed else ""
+    decimals = _decimals_of_error(error if error else abs(difference))
+    text = f"{100 * difference:{sign}.{decimals}f}"
+    text += f" ± {100 * error:.{decimals}f}" if error is not None else ""
+    # A real minus sign, as wide as the plus sign.
+    return text.replace("-", "−") + _share_unit(metric)
+
+
+def _decimals_of_error(error: float) -> int:
+    return min(6, max(0, 1 - math.floor(math.log10(100 * error)))) if error > 0 else 2
+
+
+def _share_unit(metric: str) -> str:
+    return " points" if is_accuracy(metric) else "%"
+
+
+# --- others -------------------------------------------------------------------------------------------------------
+
+
+def probability_text(probability: float) -> str:
+    """Return a probability in whole percent, never 0% or 100%: draws of a posterior do not resolve more."""
+    if probability > 0.99:
+        return "more than 99%"
+    return f"{100 * probability:.0f}%" if probability >= 0.01 else "less than 1%"
+
+
+def confidence_text(confidence: float) -> str:
+    """Return a confidence as it was set: 95%."""
+    return f"{100 * confidence:.10g}%"
+
+
+def hours_text(hours: float) -> str:
+    """Return device hours with two digits."""
+    return f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits: 0.0156, 22.6, 3.05e-7."""
+    text = f"{value:.3g}"
+    if "e" not in text:
+        return text
+    # "%g" has an exponent from 1000 on: short numbers are written in full instead.
+    mantissa, exponent = text.split("e")
+    return f"{value:.0f}" if 0 < int(exponent) < 5 else f"{mantissa}e{int(exponent)}"

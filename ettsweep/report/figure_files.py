@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +100,18 @@ class FigureBuilder:
                 yield verdict.key, _make_figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, chart)
 
     def _unique_name(self, name: str, family: str) -> str:
-        """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added.
+        """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added, or a number.
 
         LaTeX takes what follows a dot for the file type, and other programs may do the same.
         """
         file_name = name.replace("=", "").replace(".", "p")
         ascii_name = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in file_name)
-        if ascii_name in self._used_names:
-            ascii_name += f"-{family[:6]}"
-        self._used_names.add(ascii_name)
-        return ascii_name
+        # The family alone would not do: sweeps a_b, a-b and a.b may share one.
+        candidates = chain([ascii_name], (f"{ascii_name}-{suffix}" for suffix in chain([family[:6]], count(2))))
+        # Some file systems take W64 and w64 for one name.
+        unique_name = next(candidate for candidate in candidates if candidate.casefold() not in self._used_names)
+        self._used_names.add(unique_name.casefold())
+        return unique_name
 
 
 def _series_name(verdict: Verdict) -> str:

@@ -17,12 +17,16 @@ def update_manifest(out: Path, paths: Iterable[Path]) -> None:
     Raises:
         StorageError: a file cannot be removed, or the list cannot be written.
     """
+    written = list(paths)
     with storage_errors(out):
-        checksums = {path.relative_to(out).as_posix(): sha256_of(path) for path in paths}
+        checksums = {path.relative_to(out).as_posix(): sha256_of(path) for path in written}
         for name, checksum in json_or_empty(out / MANIFEST_NAME).items():
             path = out / name
             # The list may have been edited or copied: never delete outside of the two folders.
             is_output = path.parent in (out / "figures", out / "tables") and path.name != ".."
-            if is_output and name not in checksums and path.is_file() and sha256_of(path) == checksum:
+            if not (is_output and name not in checksums and path.is_file() and sha256_of(path) == checksum):
+                continue
+            # Where a file system ignores case, it may be a file of this report, by the name of a sweep since renamed.
+            if not any(path.samefile(new_path) for new_path in written):
                 path.unlink()
     write_atomic(out / MANIFEST_NAME, dumps(checksums))

@@ -21,23 +21,39 @@ def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -
     """Return the sweep of this name, which the spec may extend; None if there is none.
 
     Raises:
-        SweepNameTakenError: the sweep has another recipe or lattice than the spec.
+        SweepNameTakenError: the sweep has another recipe or lattice than the spec, or the name differs from another
+            sweep's in case alone.
         CorruptError: the sweep cannot be read.
     """
     if name in sweep_store.broken:
         raise CorruptError(sweep_store.broken[name])
     sweep = sweep_store.sweeps.get(name)
     if sweep and (problems := sweep_differences(sweep.sweep_specs, sweep_spec)):
-        text = "; ".join(problems.values())
-        taken_names = sweep_store.sweeps.keys() | sweep_store.broken.keys()
         # The first difference makes a telling name: w64-batch_size-32.
-        free = next(
-            candidate
-            for candidate in name_candidates(sanitize_name(f"{name}-{next(iter(problems))}"))
-            if candidate not in taken_names
+        free = _free_name(sweep_store, f"{name}-{next(iter(problems))}")
+        raise SweepNameTakenError(
+            f"sweep {name} is for another recipe or lattice: {'; '.join(problems.values())}", free
         )
-        raise SweepNameTakenError(f"sweep {name} is for another recipe or lattice: {text}", free)
+    if other := _same_but_for_case(sweep_store, name):
+        raise SweepNameTakenError(
+            f"there is a sweep {other}: where a file system ignores case, {name} would be the same folder; --name "
+            f"{other} extends it",
+            _free_name(sweep_store, name),
+        )
     return sweep
+
+
+def _same_but_for_case(sweep_store: SweepStore, name: str) -> str:
+    """Return the other sweep whose name differs from a new sweep's in case alone; "" if there is none."""
+    names = [*sweep_store.sweeps, *sweep_store.broken]
+    # Sweeps that exist beside each other already go on.
+    return "" if name in names else next((other for other in names if other.casefold() == name.casefold()), "")
+
+
+def _free_name(sweep_store: SweepStore, text: str) -> str:
+    """Return a valid name for a new sweep that is like a text."""
+    taken_names = {name.casefold() for name in (*sweep_store.sweeps, *sweep_store.broken)}
+    return next(name for name in name_candidates(sanitize_name(text)) if name.casefold() not in taken_names)
 
 
 def check_name(name: str, option: str = "--name") -> str:
@@ -156,6 +172,8 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
     sweep_store.select([name])
     if new in sweep_store.sweeps or new in sweep_store.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
+    if (other := _same_but_for_case(sweep_store, new)) not in ("", name):
+        raise InputError(f"there is a sweep {other}, which some file systems take for {new}; choose another name")
     # A command that follows the sweep would write its next file under the old name.
     _refuse_followed(results, name)
     folder = sweeps_dir(results) / name

@@ -150,6 +150,29 @@ def test_two_sweeps_of_one_model_are_told_apart(tmp_path: Path) -> None:
     assert f"vit-digits-standard-{finished_result.verdicts[1].family[:6]}-map" in names
 
 
+@pytest.mark.parametrize(
+    "sweeps",
+    [
+        ["a_b", "a-b"],
+        ["a_b_c", "a-b-c", "a_b-c", "a-b_c"],
+        ["a.b", "apb", "A.b"],
+        ["W8", "w8"],
+        ["w", "w-ntk", "w_ntk"],
+        [f"{'x' * 63}{end}" for end in "_-."],
+    ],
+)
+def test_sweeps_of_one_family_have_files_of_their_own_where_case_is_ignored_too(
+    tmp_path: Path, sweeps: list[str]
+) -> None:
+    finished_result = finished(
+        tmp_path, base := digits_spec(0.0), [replace(search(base, seeds=(0,)), sweep=sweep) for sweep in sweeps]
+    )
+    names = [figure.name.lower() for figure in figures_of(finished_result)]
+    assert sum(name.endswith("-map") for name in names) == len(sweeps)
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) < 200
+
+
 @pytest.mark.parametrize(("sweep", "plain"), [("s=0.25", "s0p25"), ('../$x^{"<b>', "pp--x----b-"), ("ж/名", "---")])
 def test_names_of_files_are_plain(tmp_path: Path, sweep: str, plain: str) -> None:
     base = digits_spec(0.0)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -254,6 +255,29 @@ def test_a_renamed_sweep_is_the_same_but_for_its_name(make_sweep_spec: Ask, resu
     for new in ("w8", "width-8"):
         with pytest.raises(InputError, match="already"):
             rename_sweep(results, "width-8", new)
+
+
+def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
+    extend_sweep(results, "W8-Batch_size-64", make_sweep_spec(overrides=["batch_size=16"]))
+    with pytest.raises(SweepNameTakenError, match=r"^there is a sweep w8: .*--name w8 extends it$") as error:
+        extend_sweep(results, "W8", make_sweep_spec())
+    assert error.value.free == "W8-2"
+    with pytest.raises(SweepNameTakenError) as error:
+        extend_sweep(results, "w8", make_sweep_spec(overrides=["batch_size=64"]))
+    assert error.value.free == "w8-batch_size-64-2"
+    extend_sweep(results, "other", make_sweep_spec())
+    with pytest.raises(InputError, match=r"^there is a sweep w8, which some file systems take for W8"):
+        rename_sweep(results, "other", "W8")
+    rename_sweep(results, "w8", "W8")
+    assert sorted(load_sweep_store(results).sweeps) == ["W8", "W8-Batch_size-64", "other"]
+
+
+def test_sweeps_that_differ_in_case_alone_since_an_earlier_version_go_on(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
+    shutil.copytree(results / "sweeps" / "w8", results / "sweeps" / "W8")
+    for name in ("w8", "W8"):
+        assert extend_sweep(results, name, make_sweep_spec(seeds=[1])) == f"sweep {name} is extended"
 
 
 def test_a_sweep_that_a_command_follows_keeps_its_name(make_sweep_spec: Ask, results: Path) -> None:

@@ -41,7 +41,8 @@ class GridOptions:
     def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":
         """Return the sweep's name, its spec, and notes for the user.
 
-        The notes say which grid file it is, and whether --seeds N may have been meant as a number of seeds.
+        The notes say which grid file it is, whether --seeds N may have been meant as a number of seeds, and what the
+        schedule does to some points.
 
         Without --grid and --model, the error has the text `missing_message`.
 
@@ -50,6 +51,7 @@ class GridOptions:
         """
         from ettsweep.config import parse_integers
         from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec, single_seed_hint
+        from ettsweep.study.schedule_check import check_sweep_schedule
         from ettsweep.study.sweep_updates import check_name, check_note
 
         path = choose_grid_path(self.grid, self.model, missing_message)
@@ -62,7 +64,7 @@ class GridOptions:
         if self.note is not None:
             # Before anything is recorded.
             check_note(self.note)
-        notes = [grid_note(path, self.model), single_seed_hint(path, seeds)]
+        notes = [grid_note(path, self.model), single_seed_hint(path, seeds), check_sweep_schedule(sweep_spec)]
         return name, verdict_options.apply_to(sweep_spec), "\n".join(filter(None, notes))
 
     def reject_with(self, option: str) -> None:

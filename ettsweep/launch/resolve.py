@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ettsweep.config import hide_secrets
+from ettsweep.config import hide_secrets, options_by_key
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile
@@ -12,11 +12,12 @@ from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_memory, check_plan
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.schema import validate
+from ettsweep.schema import Source, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.run_index import Run
+from ettsweep.study.schedule_check import check_schedule
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec, with_corpus_digest
@@ -291,5 +292,7 @@ def resolve_run(
     """
     start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, POINT_OPTIONS)
     sweep_spec = launch_options.apply_to(load_sweep_spec(grid, [strategy] if strategy else [], sets, start=start))
-    study = with_corpus_digest(sweep_spec).studies()[0]
-    return study.spec_at(lr, wd, seed), replace(launch_options, data=sweep_spec.data)
+    spec = with_corpus_digest(sweep_spec).studies()[0].spec_at(lr, wd, seed)
+    with locating(Source(str(grid), options_by_key(sets))):
+        check_schedule(spec.schedule, [spec.lr])
+    return spec, replace(launch_options, data=sweep_spec.data)

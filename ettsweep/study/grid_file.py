@@ -36,6 +36,7 @@ from ettsweep.study.recipe import (
     recipe_problems,
     resolve_recipe,
 )
+from ettsweep.study.schedule_check import check_sweep_schedule
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.value_range import ValueRange
 from ettsweep.trainer.models.registry import model_spec
@@ -355,7 +356,7 @@ def make_sweep_spec(
             centres = grid.resolve_centres(recipe)
     else:
         centres = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
-    return SweepSpec(
+    sweep_spec = SweepSpec(
         grid=path.name,
         recipe=recipe,
         mlp_factor=grid.mlp_factor,
@@ -366,6 +367,10 @@ def make_sweep_spec(
         criterion=grid.criterion or None,  # None is left out of the sweep's file
         data=grid.data,
     )
+    if start is None:  # else its lr is that of no point
+        with locating(Source(str(path), options_by_key(overrides))):
+            check_sweep_schedule(sweep_spec)
+    return sweep_spec
 
 
 def _without_misplaced(recipe: object) -> object:

@@ -225,7 +225,7 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cu
     path = write_grid(
         tmp_path / "grid.yaml",
         model=WIDE,
-        recipe={"batch_size": 512, "schedule": {"total_steps": 1, "warmup_steps": 0, "eval_every": 1}},
+        recipe={"batch_size": 512, "schedule": {"total_steps": 1, "warmup_steps": 0, "eval_every": 1, "lr_min": 1e-6}},
     )
 
     def train(*sets: str, results: str = "results") -> "subprocess.CompletedProcess[str]":

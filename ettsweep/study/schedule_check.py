@@ -1,0 +1,51 @@
+"""Schedules that do not train with the lr of a point: the lr would rise after the warm-up, or its steps do nothing."""
+
+from collections.abc import Sequence
+
+from ettsweep.errors import InputError
+from ettsweep.powers import format_power
+from ettsweep.runs.spec import ScheduleSpec
+from ettsweep.study.lattice import MAPPED_TOLERANCE
+from ettsweep.study.sweep_spec import SweepSpec
+
+
+def check_sweep_schedule(sweep_spec: SweepSpec) -> str:
+    """Return the note of `check_schedule` for all points of a grid; it raises the same errors."""
+    offsets = sweep_spec.lr.offsets()
+    return check_schedule(
+        sweep_spec.recipe.schedule,
+        [centre.lr * 2.0**offset for centre in sweep_spec.centres.values() for offset in offsets],
+    )
+
+
+def check_schedule(schedule: ScheduleSpec, lrs: Sequence[float]) -> str:
+    """Return a note on effects of a schedule that people rarely want; empty without any.
+
+    Args:
+        schedule: of the runs.
+        lrs: the lr of each point.
+
+    Raises:
+        InputError: lr would rise after the warm-up at all points, or no step would change anything.
+    """
+    last, warmup, floor = schedule.last_step, schedule.warmup_steps, schedule.lr_min
+    if last == schedule.total_steps == 1 and not warmup and not floor:
+        raise InputError("schedule.total_steps: lr falls to 0 at the last step, here the only one; give 2 or more")
+    # Only a run that ends after its warm-up gets there. Centres mapped between strategies differ in the last bits.
+    below = sorted({lr for lr in lrs if last > warmup and lr < floor * (1 - MAPPED_TOLERANCE)})
+    texts = [format_power(lr, 4) for lr in below]
+    values = ", ".join(texts) if len(texts) <= 4 else f"{texts[0]} to {texts[-1]}"
+    if below and max(lrs) == below[-1]:
+        raise InputError(
+            f"schedule.lr_min: {floor:g} is above lr {values}, which is all there is: after the warm-up, lr would rise "
+            f"to it; give less than {texts[0]}, or 0"
+        )
+    notes = []
+    if below:
+        notes.append(f"schedule.lr_min {floor:g} is above lr {values}: after the warm-up, lr rises to it there")
+    if last < warmup:
+        share = f"{last / warmup:.0%}"
+        notes.append(f"runs end at step {last}, within the warm-up of {warmup}: they get to {share} of a point's lr")
+    elif last == schedule.total_steps == warmup + 1 and not floor:
+        notes.append("the only step after the warm-up has lr 0, and changes nothing")
+    return "\n".join(notes)

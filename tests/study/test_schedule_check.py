@@ -1,0 +1,74 @@
+"""Schedules whose lr would rise after the warm-up or whose steps do nothing, beside what the trainer makes of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import ettsweep, write_grid
+
+from ettsweep.errors import InputError
+from ettsweep.runs.spec import ScheduleSpec
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.schedule_check import check_schedule
+from ettsweep.trainer.training.schedule import lr_at
+
+
+def schedule(**fields: Any) -> ScheduleSpec:
+    return ScheduleSpec.model_validate({"total_steps": 12, "warmup_steps": 4, "eval_every": 4, **fields})
+
+
+def rises(lr: float, spec: ScheduleSpec) -> bool:
+    """Return whether lr rises at a step after the warm-up, by the trainer's own function."""
+    steps = range(max(1, spec.warmup_steps), spec.last_step)
+    return any(lr_at(step + 1, lr, spec) > lr_at(step, lr, spec) for step in steps)
+
+
+@pytest.mark.parametrize("decay", ["cosine", "linear"])
+@pytest.mark.parametrize("stop_step", [None, 3, 4, 5])
+@pytest.mark.parametrize("lr_min", [0.0, 0.25, 0.5, 0.75])
+def test_what_is_refused_or_noted_is_where_the_trainer_raises_lr(
+    decay: str, stop_step: int | None, lr_min: float
+) -> None:
+    spec, low, high = schedule(decay=decay, stop_step=stop_step, lr_min=lr_min), 0.25, 0.5
+    if rises(low, spec) and rises(high, spec):
+        with pytest.raises(
+            InputError,
+            match=r"^schedule\.lr_min: 0\.75 is above lr 2\^-2, 2\^-1, which is all .*; give less than 2\^-2",
+        ):
+            check_schedule(spec, [high, low])
+    else:
+        note = "schedule.lr_min 0.5 is above lr 2^-2: after the warm-up, lr rises to it there"
+        assert (note in check_schedule(spec, [high, low])) == rises(low, spec)
+
+
+def test_steps_that_do_nothing_are_refused_or_noted() -> None:
+    single = schedule(total_steps=1, warmup_steps=0)
+    assert lr_at(1, 1.0, single) == 0
+    with pytest.raises(InputError, match=r"^schedule\.total_steps: lr falls to 0 at the last step, here the only one"):
+        check_schedule(single, [1.0])
+    assert check_schedule(schedule(total_steps=2, warmup_steps=0), [1.0]) == ""
+    cliff = schedule(total_steps=5, warmup_steps=4)
+    assert lr_at(5, 1.0, cliff) == 0
+    assert check_schedule(cliff, [1.0]) == "the only step after the warm-up has lr 0, and changes nothing"
+    short = schedule(stop_step=3)
+    assert lr_at(3, 1.0, short) == 0.75
+    assert (
+        check_schedule(short, [1.0]) == "runs end at step 3, within the warm-up of 4: they get to 75% of a point's lr"
+    )
+
+
+def test_a_grid_is_refused_by_its_option_and_one_run_by_its_lr(tmp_path: Path, results: Path) -> None:
+    path = write_grid(tmp_path / "w8.yaml")
+    lowest, *_, highest = sorted(spec.lr for spec in load_sweep_spec(path).specs())
+
+    def say(*arguments: object, code: int = 0) -> str:
+        return ettsweep(*arguments, "--results", results, code=code).stderr
+
+    grid = ("grid", "--grid", path, "--dry-run", "--set")
+    start = f"ettsweep: --set schedule.lr_min={2 * highest}: schedule.lr_min: "
+    assert say(*grid, f"schedule.lr_min={2 * highest}", code=2).startswith(start)
+    assert "after the warm-up, lr rises to it there" in say(*grid, f"schedule.lr_min={1.5 * lowest}")
+    assert "lr_min" not in say(*grid, f"schedule.lr_min={lowest}")
+    train = ("train", "--grid", path, "--lr", lowest, "--set", f"schedule.lr_min={1.5 * lowest}")
+    assert "which is all there is" in say(*train, code=2)
+    assert not results.exists()

@@ -7,6 +7,7 @@ distributes them when it resumes, to any number of processes, sharded or not.
 
 import hashlib
 import os
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,13 +133,21 @@ def load_checkpoint(attempt: Attempt) -> CheckpointState:
         # weights_only: a checkpoint must not run code. mmap: it may be larger than the host's free memory.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # on corrupt bytes torch.load may raise any type
-        raise CorruptError(f"{path}: cannot be read as a checkpoint: {short_message(error)}") from error
+        raise CorruptError(f"{path}: cannot be read as a checkpoint: {_refusal(error)}") from error
     types = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
     is_valid = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in types.items())
     is_valid = is_valid and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())
     if not is_valid or state.get("run") != attempt.run.name:
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
     return CheckpointState(path, *(state[key] for key in types))
+
+
+def _refusal(error: Exception) -> str:
+    """Return why a checkpoint is refused, without the advice of torch to set weights_only=False: that runs its code."""
+    if "weights_only" not in str(error):
+        return short_message(error)
+    foreign = re.search(r"GLOBAL (\S+)", str(error))
+    return f"it holds {foreign[1] if foreign else 'something'} beside tensors and numbers, which could run code"
 
 
 def check_fits(saved: CheckpointState, trainer: Trainer) -> None:

@@ -164,6 +164,26 @@ def test_something_else_is_no_checkpoint(attempt: Attempt, content: object) -> N
         checkpoint.load_checkpoint(attempt)
 
 
+class Foreign:
+    """Not of tensors or numbers."""
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*TorchScript archive:UserWarning")
+def test_refusal_names_what_is_foreign_and_passes_on_no_advice_to_run_it(attempt: Attempt) -> None:
+    path = attempt.checkpoint_path
+    torch.save({"run": Foreign()}, path)
+    with pytest.raises(CorruptError) as error:
+        checkpoint.load_checkpoint(attempt)
+    name = f"{Foreign.__module__}.Foreign"
+    assert str(error.value) == (
+        f"{path}: cannot be read as a checkpoint: it holds {name} beside tensors and numbers, which could run code"
+    )
+    torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path)
+    with pytest.raises(CorruptError, match="cannot be read as a checkpoint: it holds something beside") as error:
+        checkpoint.load_checkpoint(attempt)
+    assert "weights_only" not in str(error.value)
+
+
 def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
     def without(prefix: str) -> None:
         state = torch.load(path)

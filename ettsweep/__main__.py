@@ -15,6 +15,11 @@ def main() -> None:
         signal.signal(signal.SIGINT, _exit)
         # At the very end, Python takes its handlers away, and the signal would kill a command that has said all.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    from ettsweep.console import prepare_streams
+    from ettsweep.files import set_missing_home
+
+    prepare_streams()
+    set_missing_home()
     from ettsweep import cli
 
     try:
@@ -32,8 +37,10 @@ def main() -> None:
 
 def _exit(number: int, frame: FrameType | None) -> None:
     """End at once: a module that is being imported might catch an exception."""
-    os.write(2, MESSAGE.encode())
-    os._exit(130)
+    try:
+        os.write(2, MESSAGE.encode())
+    finally:
+        os._exit(130)
 
 
 if __name__ == "__main__":

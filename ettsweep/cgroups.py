@@ -87,6 +87,6 @@ def _relative(name: str, top: str) -> PurePosixPath:
 def _read(path: Path) -> str:
     """Return the text of a file; empty if it is missing, or not readable by this user."""
     try:
-        return path.read_text()
+        return path.read_text("utf-8", "replace")
     except (OSError, UnicodeDecodeError):
         return ""

@@ -21,21 +21,53 @@ _FLOAT = ("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+
 """Floats such as 1e-3, which YAML 1.1 reads as text."""
 
 
+MERGE_TAG = "tag:yaml.org,2002:merge"
+MERGE_KEY = object()
+"""Stands for the key `<<` among the keys of a mapping."""
+
+
+def _mapping_error(message: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, message, node.start_mark)
+
+
 def _with_rules(base: Any) -> Any:
-    """Return a safe loader that reads 1e-3 as a float and refuses duplicate keys."""
+    """Return a safe loader that reads 1e-3 as a float, refuses duplicate keys, and merges mappings."""
 
     class Loader(base):  # type: ignore[misc]
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-            seen_keys = set()
-            for key_node, _ in node.value:
-                key = self.construct_object(key_node, deep=True)
-                if not isinstance(key, Hashable):
-                    continue  # the base class raises its own error for it
-                if key in seen_keys:
-                    message = f"key {key!r} is given twice"
-                    raise yaml.constructor.ConstructorError(None, None, message, key_node.start_mark)
-                seen_keys.add(key)
-            return super().construct_mapping(node, deep=deep)
+        def __init__(self, stream: Any) -> None:
+            super().__init__(stream)
+            self._flattened_nodes = set[int]()
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            """Replace merge keys (`<<: *name`): the mapping's own keys come first, then those of the first source.
+
+            PyYAML accepts keys given twice, and some of its versions prefer the last source.
+            """
+            if id(node) in self._flattened_nodes:
+                return
+            self._flattened_nodes.add(id(node))
+            pairs, sources = dict[Hashable, Any](), list[yaml.Node]()
+            for pair in node.value:
+                key = self._key(pair[0])
+                if key in pairs:
+                    hint = "; `<<: [*a, *b]` merges several mappings" if key is MERGE_KEY else ""
+                    raise _mapping_error(f"key {pair[0].value!r} is given twice{hint}", pair[0])
+                pairs[key] = pair
+            if merge := pairs.pop(MERGE_KEY, None):
+                sources = merge[1].value if isinstance(merge[1], yaml.SequenceNode) else [merge[1]]
+            for source in sources:
+                if not isinstance(source, yaml.MappingNode):
+                    raise _mapping_error("<<: *name is expected, where name is of a mapping", source)
+                self.flatten_mapping(source)
+                for pair in source.value:
+                    pairs.setdefault(self._key(pair[0]), pair)
+            node.value = list(pairs.values())
+
+        def _key(self, node: yaml.Node) -> Hashable:
+            if node.tag == MERGE_TAG:
+                return MERGE_KEY
+            key = self.construct_object(node, deep=True)
+            return key if isinstance(key, Hashable) else id(node)  # the base class raises its own error for it
 
         def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
             """Keep 4:00:00 as text: YAML 1.1 reads it in base 60, as 14400."""
@@ -133,10 +165,11 @@ def read_yaml(path: Path) -> Any:
         text = read_file(path).decode()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}: cannot be read: line {line} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
     data = parse_yaml(text, str(path))
     if not isinstance(data, dict):
         raise InputError(f"{path}: a mapping of keys to values is expected")

@@ -1,14 +1,17 @@
 """Tables on standard output, for people and for programs; notes and progress bars on standard error."""
 
+import io
+import os
 import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from ettsweep.powers import POWER_COLUMNS, power_and_decimal
 from ettsweep.quantities import METRICS, header, hours_text, score_text
@@ -22,6 +25,49 @@ class Format(StrEnum):
     CSV = "csv"
     MARKDOWN = "markdown"
 
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+class _LossyFile(io.FileIO):
+    """A stream whose text is lost where it cannot be written, for example on a full disk."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def prepare_streams(lossy: Collection[str] = ("stderr",)) -> None:
+    """Make the standard streams of this process safe to use, whatever it was started with.
+
+    A stream that is closed (`status >&-`) becomes the null device: else the next file that is opened would take its
+    place. A character that the encoding lacks is written as its escape. COLUMNS and LINES count if they are numbers.
+
+    Args:
+        lossy: streams that lose what cannot be written, since work must not end for a line of a log.
+    """
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[1-9][0-9]{0,4}", os.environ.get(name, "1")):
+            del os.environ[name]
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest number that is free: this one
+        mode = "w" if descriptor else "r"
+        missing = partial(open, descriptor, mode, encoding="utf-8", closefd=False)
+        stream = cast(io.TextIOWrapper, getattr(sys, name) or missing())
+        if name in lossy:
+            file = io.BufferedWriter(_LossyFile(descriptor, "w", closefd=False))
+            stream = io.TextIOWrapper(file, stream.encoding, line_buffering=True)
+        if descriptor:
+            stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, stream)
+
+
+# --- tables and notes -------------------------------------------------------------------------------------------------
 
 Row = Mapping[str, Any]
 
@@ -59,8 +105,10 @@ def print_table(rows: Sequence[Row], form: Format, columns: Sequence[str] | None
 def print_note(text: str) -> None:
     """Print a note to standard error, with `--results` added to the commands that it suggests."""
     if text:
-        sys.stdout.flush()  # keeps the order of lines where both streams go to one file
-        print(escape_control(with_results(text, sys.argv)), file=sys.stderr)
+        try:
+            sys.stdout.flush()  # keeps the order of lines where both streams go to one file
+        finally:
+            print(escape_control(with_results(text, sys.argv)), file=sys.stderr)
 
 
 def escape_control(text: str) -> str:

@@ -19,6 +19,7 @@ Json = dict[str, Any]
 
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_MESSAGE = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
 
 
 @contextlib.contextmanager
@@ -28,12 +29,21 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in DISK_FULL:
-            problem = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
+            problem = DISK_FULL_MESSAGE
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             problem = f"cannot be written ({error.strerror}); choose another folder with --results or ETTSWEEP_RESULTS"
         else:
             problem = f"cannot be written ({error.strerror or error}); choose another folder"
         raise StorageError(f"{path}: {problem}") from error
+
+
+def is_full(folder: Path) -> bool:
+    """`True` if the disk of a folder has no space left for this user's files."""
+    disk = os.statvfs(folder)
+    free_blocks, free_files = (
+        (disk.f_bfree, disk.f_ffree) if os.geteuid() == 0 else (disk.f_bavail, disk.f_favail)  # root has a reserve
+    )
+    return free_blocks == 0 or (free_files == 0 and disk.f_files > 0)
 
 
 @contextlib.contextmanager
@@ -91,7 +101,7 @@ def read_file(path: Path) -> bytes:
 def append_text(path: Path, text: str) -> None:
     """Append to a regular file in one write, and make it if there is none; raises an OSError as `open_regular` does."""
     with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # what is not UTF-8 in a path
 
 
 # --- whole files ------------------------------------------------------------------------------------------------------
@@ -119,7 +129,7 @@ def write_atomic(
             if callable(data):
                 data(temporary)
             else:
-                temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+                temporary.write_bytes(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
             sync(temporary)
             if exclusive:
                 try:
@@ -161,6 +171,16 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+NO_HOME = "/nonexistent"
+"""Home folder of users who have none; the same as in Debian's passwd."""
+
+
+def set_missing_home() -> None:
+    """Set HOME if no home folder is known, as in containers: on import, some packages fail without one."""
+    if _home_of("~") is None:
+        os.environ["HOME"] = NO_HOME
+
+
 def expand_home(path: str) -> str:
     """Return a path with a leading `~` or `~user` replaced by that home folder, as a shell would.
 
@@ -172,17 +192,26 @@ def expand_home(path: str) -> str:
     first, slash, rest = path.partition("/")
     if not first.startswith("~"):
         return path
-    # An empty HOME would stand for the root folder.
-    home = first if first == "~" and os.environ.get("HOME") == "" else os.path.expanduser(first)  # noqa: PTH111 (a text)
-    if home == first:
+    home = _home_of(first)
+    if home is None:
         problem = "no home folder is known (HOME is not set)" if first == "~" else f"there is no user {first[1:]}"
         raise InputError(f"{path}: {problem}; give the whole path, or ./{path} for a name that begins with ~")
     return home + slash + rest
 
 
+def _home_of(tilde: str) -> str | None:
+    """Return the folder that `~` or `~user` stands for; None if it is not known."""
+    if tilde == "~" and os.environ.get("HOME") in ("", NO_HOME):  # empty, it would stand for the root folder
+        return None
+    home = os.path.expanduser(tilde)  # noqa: PTH111 (pathlib raises)
+    return None if home == tilde else home
+
+
 def cache_folder() -> Path:
-    """Return the user's folder for files that can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ettsweep"
+    """Return the user's folder for files that can be made again; without a home, one that nobody can write."""
+    with contextlib.suppress(InputError):
+        return Path(expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "ettsweep"
+    return Path(NO_HOME) / ".cache" / "ettsweep"
 
 
 def dumps(value: object) -> str:

@@ -69,7 +69,7 @@ class Process:
 def boot_id() -> str:
     """Return an id that changes at each boot of this machine."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return f"{socket.gethostname()}-{uuid.getnode():x}"
 
@@ -87,11 +87,18 @@ def start_time(pid: int) -> str | None:
     """Return when a process of this machine started: clock ticks since boot, on macOS a date; None if it is gone."""
     if Path("/proc/self/stat").exists():
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rsplit(")", 1)[1].split()
         except OSError:
             return None
         return None if fields[0] in "ZX" else fields[19]
-    ps = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    ps = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
+        errors="replace",
+    )
     return ps.stdout.strip() or None
 
 

@@ -1,14 +1,16 @@
 """Whole files under kills, cut lines, strict JSON."""
 
+import ast
 import os
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.claims import python
 
+import ettsweep
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import append_text, dumps, expand_home, finite, read_json, read_lines, write_atomic, write_counter
 
@@ -154,3 +156,26 @@ def test_a_link_is_read_and_never_written_through(tmp_path: Path) -> None:
             write()
     write_atomic(link, "new")
     assert (mine.read_text(), link.is_symlink()) == ('{"a": 1}', False)
+
+
+def calls_on_text(path: Path) -> Iterator[ast.Call]:
+    """Yield the calls of a module that read or write text."""
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call):
+            name = ast.unparse(call.func)
+            mode = [value.value for value in call.args[:2] if isinstance(value, ast.Constant)]
+            keywords = {keyword.arg for keyword in call.keywords}
+            binary = any("b" in str(value) for value in mode) or (name == "gzip.open" and "rt" not in mode)
+            opens = (name == "open" or name.endswith(".open")) and name not in ("os.open", "Image.open", "tarfile.open")
+            runs = name.startswith("subprocess.") and "text" in keywords
+            if name.endswith((".read_text", ".write_text")) or (opens and not binary) or runs:
+                yield call
+
+
+def test_no_text_is_read_or_written_in_the_encoding_of_the_locale() -> None:
+    package = Path(ettsweep.__file__).parent
+    calls = [(path, call) for path in sorted(package.rglob("*.py")) for call in calls_on_text(path)]
+    assert len(calls) > 10
+    for path, call in calls:
+        stated = {keyword.arg for keyword in call.keywords} | {ast.unparse(argument) for argument in call.args}
+        assert stated & {"encoding", "'utf-8'"}, f"{path.relative_to(package)}:{call.lineno}: {ast.unparse(call)}"

@@ -1,26 +1,33 @@
-"""A results folder in which anything may be damaged: commands say so and go on, and no score is wrong.
+"""A results folder in which anything may be damaged, and a machine that lacks anything: commands say so and go on.
 
-`make fuzz` does it 2,000 times; FUZZ=N does it N times, and FUZZ_FROM=K begins with the K-th damage.
+`make fuzz` damages 2,000 times, and has every command meet every condition; FUZZ=N damages N times, and N / 10 commands
+meet a condition. FUZZ_FROM=K begins with the K-th damage.
 """
 
 import contextlib
+import itertools
 import json
 import os
+import pty
 import random
+import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 from support.claims import claimed, train
-from support.commandline import ettsweep
+from support.commandline import ETTSWEEP, ettsweep, write_grid
+from support.commandline import PATIENCE_S as COMMAND_PATIENCE_S
 from support.undrawn import leave_undrawn
 
+from ettsweep import cli
 from ettsweep.processes import boot_id
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -267,3 +274,154 @@ def test_whatever_is_damaged_commands_go_on_and_no_score_is_wrong(
                         faults.append(f"{text}: {key} scores {row['score']}, not {was['score']}")
         shutil.rmtree(results)
     assert not faults, "\n".join(faults)
+
+
+# --- what a command is started with -----------------------------------------------------------------------------------
+
+COMMANDS = {
+    "init": "init --out new.yaml",
+    "grid": "grid --grid {grid} --follow --launch-set slots=1",
+    "grid --dry-run": "grid --grid {grid} --dry-run",
+    "search": "search --grid {grid} --trials 2 --follow --launch-set slots=1",
+    "verify-optimum": "verify-optimum --dry-run",
+    "seeds": "seeds --dry-run",
+    "report": "report --out report --optuna journal.log",
+    "status": "status",
+    "status of one": "status {run} --format json",
+    "watch": "watch -s grid",
+    "logs": "logs {run}",
+    "show": "show {run} --all",
+    "show --reproduce": "show {run} --reproduce",
+    "cancel": "cancel --all --yes",
+    "retry": "retry --state failed --launch-set slots=1",
+    "clean": "clean --dry-run",
+    "train": "train --grid {grid} --lr 0.3",
+    "map": "map --from ntk --to standard --lr 1 --wd 1 --model vit-digits",
+    "scales": "scales --model vit-digits",
+    "check-scaling": "check-scaling --model vit-digits --widths 24,48,96 --steps 1 --depth 1 --out check",
+    "doctor": "doctor",
+    "sweeps": "sweeps",
+    "sweeps note": "sweeps note grid-2 größer⊘",
+    "sweeps rename": "sweeps rename grid-2 grid-9",
+    "sweeps archive": "sweeps archive grid-2",
+    "data text": "data text --input {text} --out tokens --bpe-tokens 260 --workers 1",
+    "--help": "--help",
+    "grid --help": "grid --help",
+    "--version": "--version",
+    "a typing error": "stats",
+    "an unknown option": "status --foo",
+    "an unknown model": "grid --model nöpe",
+}
+"""Command lines; at least one for each command."""
+
+Start = tuple[list[str], dict[str, str]]
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+STRANGER = 54321
+"""A uid without an entry in passwd."""
+
+
+def redirected(to: str) -> Callable[[str], Start]:
+    return lambda line: (["bash", "-c", f"{line} {to}"], {})
+
+
+def with_variables(**variables: str) -> Callable[[str], Start]:
+    return lambda line: (["bash", "-c", line], variables)
+
+
+def without_home(line: str) -> Start:
+    unset = [argument for name in ("HOME", "USER", "LOGNAME") for argument in ("-u", name)]
+    return ["unshare", "--user", f"--map-user={STRANGER}", "env", *unset, "bash", "-c", line], {}
+
+
+CONDITIONS: dict[str, Callable[[str], Start]] = {
+    "standard input closed": redirected("<&-"),
+    "standard output closed": redirected(">&-"),
+    "standard error closed": redirected("2>&-"),
+    "all closed": redirected("<&- >&- 2>&-"),
+    "standard output full": redirected(">/dev/full"),
+    "standard error full": redirected("2>/dev/full"),
+    "both full": redirected(">/dev/full 2>&1"),
+    "locale C": with_variables(**ASCII),
+    "output in ASCII": with_variables(PYTHONIOENCODING="ascii"),
+    "no temporary folder": with_variables(TMPDIR="/nowhere"),
+    "no current folder": lambda line: (["bash", "-c", f"mkdir gone; cd gone; rmdir ../gone; {line}"], {}),
+    "no home": without_home,
+    "paths that are not UTF-8": with_variables(),
+    **{
+        f"a terminal of {columns} columns": with_variables(COLUMNS=columns, LINES=columns, TERM="xterm")
+        for columns in ("0", "-1", "1", "x", "²", "9" * 30)
+    },
+}
+"""What a command may be started with, by name."""
+
+CASES = list(itertools.product(CONDITIONS, COMMANDS))
+# At a terminal, `watch` stays until somebody leaves it.
+CASES = [(condition, name) for condition, name in CASES if not (name == "watch" and "terminal" in condition)]
+
+
+def cases() -> Iterator[Any]:
+    """Yield `status` under all conditions for every day, and for `make fuzz` all commands."""
+    others = [case for case in CASES if case[1] != "status"]
+    yield from (case for case in CASES if case[1] == "status")
+    for case in random.Random(FIRST).sample(others, min(len(others), COUNT // 10 if COUNT < 2000 else len(others))):
+        yield pytest.param(*case, marks=pytest.mark.slow)
+
+
+def output_of(command: list[str], folder: Path, variables: Mapping[str, str], at_terminal: bool) -> tuple[int, bytes]:
+    """Return how a command ended and what it wrote, on a terminal if one is wanted."""
+    env = {**os.environ, **variables}
+    if not at_terminal:
+        completed = subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=COMMAND_PATIENCE_S)
+        return completed.returncode, completed.stdout + completed.stderr
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    output = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while text := os.read(ours, 2**16):
+            output += text
+            if b"[y/N]" in text:
+                os.write(ours, b"n\n")
+    os.close(ours)
+    return process.wait(COMMAND_PATIENCE_S), output
+
+
+def test_every_command_meets_every_condition() -> None:
+    typed = {line.split()[0] for line in COMMANDS.values()}
+    assert typed >= cli.COMMANDS.keys() | {"sweeps", "data"}
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize(("condition", "name"), list(cases()))
+def test_no_command_ends_with_a_traceback_whatever_it_is_started_with(
+    condition: str, name: str, old_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suffix = os.fsdecode(b"\xff\xe4") if "UTF-8" in condition else ""
+    results, grid, text = (
+        tmp_path / f"{stem}{suffix}{end}" for stem, end in (("r", ""), ("g", ".yaml"), ("t", ".txt"))
+    )
+    shutil.copytree(old_results, results, symlinks=True)
+    write_grid(grid)
+    grid.write_text(f"# für später ⊘\n{grid.read_text()}", encoding="utf-8")
+    words = random.Random(0)
+    text.write_text(
+        "\n\n".join(" ".join(words.choices(["aé", "bü", "cd", "ef"], k=30)) for _ in range(300)), encoding="utf-8"
+    )
+    tools = tmp_path / "tools"  # without SLURM
+    tools.mkdir()
+    for tool in ("bash", "env", "mkdir", "rmdir", "unshare"):
+        (tools / tool).symlink_to(shutil.which(tool, path=os.defpath) or "missing")
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setenv("ETTSWEEP_RESULTS", str(results))
+    run = next(path.parent.name for path in sorted(runs_dir(results).glob("*/result.json")))
+    line = [word.format(grid=grid, text=text, run=run) for word in shlex.split(COMMANDS[name])]
+    command, variables = CONDITIONS[condition](shlex.join([ETTSWEEP, *line]))
+    if command[0] == "unshare" and subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode:
+        pytest.skip("other users cannot be made here")
+    code, output = output_of(command, tmp_path, variables, "terminal" in condition)
+    logs = b"".join(path.read_bytes() for path in results.glob("jobs/*/*_log.out"))
+    for crash in (b"Traceback", b"panicked", b"Exception ignored", b"Error: 'NoneType'"):
+        assert crash not in output + logs, (output + logs).decode(errors="replace")
+    assert code in (0, 1, 2), output.decode(errors="replace")
+    if "full" in condition and b"standard output" in output:
+        assert code == 1

@@ -80,6 +80,20 @@ app.add_typer(named_sweeps.app)
 app.add_typer(data_text.app)
 
 
+def _run_app() -> None:
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == 130:  # typer's exit code for Ctrl-C
+            print_note("ettsweep: interrupted")
+        raise
+    except EttsweepError as error:
+        print_note(f"ettsweep: {error}")
+        sys.exit(error.exit_code)
+    finally:
+        sys.stdout.flush()  # at exit it would be too late to say that it cannot be written
+
+
 def main() -> None:
     """Run the command line. An `EttsweepError` or `OSError` becomes a message and an exit code, without a traceback."""
     if hasattr(signal, "SIGPIPE"):
@@ -92,14 +106,7 @@ def main() -> None:
 
         unbind_threads()  # before a command imports torch and starts workers
     try:
-        app()
-    except SystemExit as end:
-        if end.code == 130:  # typer's exit code for Ctrl-C
-            print_note("ettsweep: interrupted")
-        raise
-    except EttsweepError as error:
-        print_note(f"ettsweep: {error}")
-        sys.exit(error.exit_code)
+        _run_app()
     except OSError as error:
         with contextlib.suppress(OSError):
             # Standard output may be a full disk: at exit, Python would flush to it again and print a second error.

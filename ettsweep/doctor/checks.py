@@ -73,7 +73,9 @@ def try_compiler(device: str) -> str:
 
 def _run_python(code: str, fallback: str) -> str:
     """Run Python code in a new process, where a broken torch does no harm, and return its last line of output."""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, encoding="utf-8", errors="replace"
+    )
     if process.returncode:
         raise RuntimeError(process.stderr.strip().splitlines()[-1] if process.stderr.strip() else fallback)
     return process.stdout.splitlines()[-1]

@@ -303,7 +303,7 @@ def _shared_folder_row(results: Path) -> DoctorCheck | None:
 def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, str]:
     """Return the type and mount point of a folder's file system; both empty if they cannot be determined."""
     try:
-        lines = mountinfo.read_text(errors="replace").splitlines()
+        lines = mountinfo.read_text("utf-8", "replace").splitlines()
     except OSError:
         return "", ""
     match = "", ""

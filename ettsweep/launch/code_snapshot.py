@@ -96,7 +96,7 @@ def _write_snapshot(temporary: Path, folder: Path, files: Mapping[str, bytes], o
                 path.write_bytes(content)
                 # Synced before the rename: after a crash a snapshot is complete or absent.
                 sync(path)
-            (temporary / PROVENANCE_FILE).write_text(json.dumps(origin, indent=1) + "\n")
+            (temporary / PROVENANCE_FILE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
             sync(temporary / PROVENANCE_FILE)
             temporary.rename(folder)  # fails on a folder that is not empty
         except OSError:

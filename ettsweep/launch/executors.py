@@ -10,7 +10,7 @@ from submitit.core.utils import JobPaths
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
-from ettsweep.files import write_atomic
+from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch.job_environment import export_lines
 from ettsweep.launch.profile import RESERVED_OPTIONS, SlurmProfile
 
@@ -53,12 +53,15 @@ class SlotExecutor(LocalExecutor):
         """Start the worker of a slot and return its process id.
 
         Raises:
+            StorageError: the file of its output cannot be written.
             OSError: it cannot be started.
         """
         command = f"{worker_command(self.python, self.folder)} --slot {shlex.quote(slot)}"
         # The output needs a file before the process id that names it exists.
         output = self.folder / f"{uuid.uuid4().hex}_log.out"
-        with output.open("ab") as log:
+        with storage_errors(output):
+            log = output.open("ab")
+        with log:
             worker = subprocess.Popen(
                 shlex.split(command),
                 env=self._environment,
@@ -67,7 +70,8 @@ class SlotExecutor(LocalExecutor):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        output.rename(JobPaths(self.folder, str(worker.pid)).stdout)
+        with storage_errors(output):
+            output.rename(JobPaths(self.folder, str(worker.pid)).stdout)
         return worker.pid
 
 

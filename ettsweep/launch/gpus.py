@@ -70,7 +70,10 @@ def _nvidia_smi(*arguments: str) -> str:
     """Return what the driver's tool prints; empty if there is none, or if it fails."""
     try:
         command = ["nvidia-smi", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        completed = subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=20, check=True
+        )
+        return completed.stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 

@@ -150,7 +150,13 @@ def local_facts(device: str) -> Json:
     )
     env = {**os.environ, "PYTHONSAFEPATH": "1"}  # do not import a folder named torch in the current one
     completed = subprocess.run(
-        [sys.executable, "-c", code, device], env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, device],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
+        errors="replace",
     )
     environment: Json = dict.fromkeys(CLAIM_FACTS, "unknown: torch cannot be imported")
     if completed.returncode == 0:

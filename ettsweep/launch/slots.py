@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ettsweep.errors import StorageError, with_source
-from ettsweep.files import dumps, expand_home, loads, storage_errors
+from ettsweep.files import dumps, expand_home, loads, naming_option, storage_errors
 from ettsweep.launch.profile import Slot
 from ettsweep.processes import Process, process_identity
 
@@ -34,7 +34,7 @@ def make_lock_dir() -> Path:
         StorageError: another user owns it, or it cannot be created.
     """
     folder = lock_dir()
-    with storage_errors(folder):
+    with naming_option(SLOTS_ENV, folder), storage_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     # /tmp is open to all: another user could plant a folder or a link under this name.
@@ -64,7 +64,8 @@ def lock_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
     make_lock_dir()
     for path in lock_paths(slot):
         # Opened anew each time: an flock belongs to the open file, and lives as long as it.
-        descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        with naming_option(SLOTS_ENV, path), storage_errors(path):
+            descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         try:
             fcntl.flock(descriptors[-1], fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

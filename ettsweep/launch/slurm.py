@@ -105,6 +105,7 @@ def run_command(*command: str) -> str:
             errors="replace",
             timeout=TIMEOUT_S,
             check=False,
+            encoding="utf-8",
         )
     except FileNotFoundError:
         raise SlurmNotInstalledError(f"{command[0]} is not on this machine") from None

@@ -24,9 +24,11 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import (
+    DISK_FULL_MESSAGE,
     Json,
     dumps,
     folder_names,
+    is_full,
     json_or_empty,
     number,
     read_counter,
@@ -241,7 +243,10 @@ class Submission:
         return json_or_empty(self.report_path(worker))
 
     def last_output(self) -> str:
-        """Return the last line that a worker printed, with the path of its output."""
+        """Return the last line that a worker printed, with the path of its output.
+
+        On a full disk workers cannot even print why they end.
+        """
         for path in sorted(self.path.glob("*_log.out")):
             lines: list[str] = []
             with contextlib.suppress(OSError):
@@ -250,7 +255,8 @@ class Submission:
                 # Lines of submitit and SLURM follow the worker's own error, and would hide it.
                 if (text := line.strip()) and not text.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
                     return f"{text} (full output: {path})"
-        return f"no output, as if killed (all output: {self.path})"
+        cause = DISK_FULL_MESSAGE if is_full(self.path) else "as if killed"
+        return f"no output, {cause} (all output: {self.path})"
 
 
 @dataclass(frozen=True)

@@ -319,7 +319,16 @@ def expected_start(script: str) -> str:
         raise SlurmNotInstalledError("sbatch is not on this machine; `--launch local` trains here")
     command, wait_s = [*sbatch_command(script), "--test-only"], slurm.TIMEOUT_S
     try:
-        completed = subprocess.run(command, input=script, capture_output=True, text=True, timeout=wait_s, check=False)
+        completed = subprocess.run(
+            command,
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=wait_s,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+        )
     except subprocess.TimeoutExpired:
         raise SlurmUnavailableError(f"sbatch gave no answer in {wait_s:.0f} s") from None
     message = slurm.clean_message(completed.stderr)

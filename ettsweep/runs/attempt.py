@@ -287,8 +287,9 @@ class Attempt:
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
         """Replace checkpoint.pt atomically; `write` is called with the temporary path to write to."""
         # Metrics first: a checkpoint whose metrics are lost in a crash could never be stitched to a full history.
-        if self.metrics_path.exists():
-            sync(self.metrics_path)
+        with storage_errors(self.metrics_path):
+            if self.metrics_path.exists():
+                sync(self.metrics_path)
         write_atomic(self.checkpoint_path, write)
 
     # --- end ----------------------------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ class RunDir:
             try:
                 content = {**details, "token": token, "process": process_identity().to_json()}
                 claim = temporary / attempt.claim_path.name
-                claim.write_text(dumps(content))
+                claim.write_text(dumps(content), encoding="utf-8")
                 sync(claim)
                 # Of several claimants one succeeds: a rename onto a folder that is not empty fails.
                 temporary.rename(attempt.path)

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ettsweep.console import prepare_streams
 from ettsweep.errors import EttsweepError, LaunchError, LostProcessError
+from ettsweep.files import set_missing_home
 from ettsweep.launch.gpus import visible_entries
 from ettsweep.launch.profile import Slot
 from ettsweep.launch.slots import lock_paths, lock_slot, unlock
@@ -142,6 +144,8 @@ def run_task(folder: Path) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Return the exit code of `python -m ettsweep.worker`."""
+    prepare_streams(lossy=("stdout", "stderr"))
+    set_missing_home()
     try:
         match arguments:
             case ["--follow", meeting_json]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ettsweep import config
 from ettsweep.config import parse_yaml
 from ettsweep.errors import InputError, ValuesAsRangeError
 from ettsweep.shipped_files import shipped
@@ -130,6 +131,49 @@ LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for 
 def test_a_file_without_end_is_refused_at_its_line(text: str, message: str) -> None:
     with pytest.raises(InputError, match=f"here: {message}"):
         parse_yaml(text, "here")
+
+
+MERGES = """
+first: &first {lr: 1, wd: 2}
+second: &second {<<: *first, lr: 3}
+third: &third {<<: {<<: *second, lr: 4, s: 5}, wd: 6}
+fourth: {<<: [*third, *first], s: 7}
+fifth: {lr: 8, <<: *third}
+"<<": 9
+"""
+
+
+@pytest.mark.parametrize("loader", ["fast", "slow"])
+def test_merge_keys_stand_for_what_they_name_and_own_keys_override(
+    loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if loader == "slow":  # the one without libyaml
+        monkeypatch.setattr(config, "_FAST", config._LOADER)
+    assert parse_yaml(MERGES, "here") == {
+        "first": {"lr": 1, "wd": 2},
+        "second": {"lr": 3, "wd": 2},
+        "third": {"lr": 4, "wd": 6, "s": 5},
+        "fourth": {"lr": 4, "wd": 6, "s": 7},
+        "fifth": {"lr": 8, "wd": 6, "s": 5},
+        "<<": 9,
+    }
+    for text, message in {
+        "a: &a {lr: 1}\nb: {<<: *a, wd: 2, wd: 3}": "line 2: key 'wd' is given twice",
+        "a: &a {lr: 1, lr: 1}\nb: {<<: *a}": "line 1: key 'lr' is given twice",
+        "a: &a {lr: 1}\nb: {<<: *a, <<: *a}": "line 2: key '<<' is given twice; `<<: [*a, *b]` merges several mappings",
+        "a: {<<: 3}": "line 1: <<: *name is expected, where name is of a mapping",
+        "a: {<<: {[1]: 2}}": "line 1: found unhashable key",
+    }.items():
+        with pytest.raises(InputError) as error:
+            parse_yaml(text, "here")
+        assert str(error.value) == f"here: {message}"
+
+
+def test_a_grid_file_may_merge_what_it_has_said_before(path: Path) -> None:
+    change(path, "lr: {range: [-1, 1], step: 1}", "lr: &axis {range: [-1, 1], step: 1}")
+    change(path, "wd: {range: [-1, 0], step: 0.5}", "wd: {<<: *axis, step: 0.5}")
+    sweep_spec = load_sweep_spec(path)
+    assert (sweep_spec.lr.offsets(), sweep_spec.wd.offsets()) == ([-1, 0, 1], [-1, -0.5, 0, 0.5, 1])
 
 
 def test_one_strategy_or_seed_is_a_list_of_one(path: Path) -> None:
@@ -613,7 +657,7 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(path: Path) -> None:
     assert refusal(Path("other.yaml")) == "other.yaml: no such file"
     assert refusal(Path()).startswith(".: cannot be read: ")
     path.write_bytes(b"model: \xff")
-    assert refusal(path).startswith("g.yaml: cannot be read: ")
+    assert refusal(path) == "g.yaml: cannot be read: line 1 is not UTF-8; save the file as UTF-8"
     path.write_bytes(b"\x00")
     assert refusal(path).startswith("g.yaml: ")
 

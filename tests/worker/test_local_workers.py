@@ -28,6 +28,7 @@ from support.commandline import (
     worker_pids,
     write_grid,
 )
+from support.disks import fill
 from support.slots import (
     end_stopped,
     held,
@@ -500,6 +501,26 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: P
     assert "the workers ended without starting a run" in failed.stderr
     assert "libcudart.so: no such file" in failed.stderr
     assert [row["state"] for row in status(results).values()] == ["missing"]
+
+
+@pytest.mark.parametrize("free_kib", [0, 4])
+def test_full_disk_at_the_start_of_a_worker_is_said_by_the_command(
+    grid: Any, small_disk: Callable[[str], Path], free_kib: int
+) -> None:
+    """The disk fills up between the submission and the first act of its worker, which waits for its slot until then."""
+    disk = small_disk("2m")
+    arguments = (*grid()[:-1], disk / "results")
+    with held("cpu-0"):
+        command = start(*arguments, *ONE_SLOT, "--follow")
+        wait_for(lambda: waiting(worker_pids(disk / "results")), "the worker to wait")
+        fill(disk, free_kib)
+    failed = ended(command, 1)
+    assert "the disk is full; free some space" in failed.stderr
+    assert "as if killed" not in failed.stderr
+    (disk / "filler").unlink()
+    ettsweep("retry", "--all", "--results", disk / "results", *ONE_SLOT)
+    ettsweep(*arguments, *ONE_SLOT, "--follow")
+    assert {row["state"] for row in status(disk / "results").values()} == {"done"}
 
 
 def test_slots_that_cannot_be_held_are_told(grid: Any) -> None:

@@ -230,7 +230,7 @@ def release_memory(device: torch.device) -> None:
 def _read_number(path: Path, label: str, unit: int) -> int | None:
     """Return the first number after a label in a system file, times `unit`; None if there is none."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError:
         return None
     fields = text.partition(label)[2].split() if label else text.split()

@@ -1,16 +1,19 @@
 """Whole runs: their result, and that kills, stops, full disks and takeovers do not change a bit of it."""
 
+import errno
 import itertools
 import json
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from support.commandline import wait_for
+from support.disks import fill
 from support.forks import Forks
 from support.killed_run import EVERY_STEPS
 from support.made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
@@ -465,14 +468,6 @@ def test_checkpoint_whose_metrics_were_edited_is_not_used(
 # --- full disks ---------------------------------------------------------------------------------------------
 
 
-def fill(disk: Path, free_kib: int) -> Path:
-    """Leave so much space on a disk."""
-    filler = disk / "filler"
-    statvfs_result = os.statvfs(disk)
-    filler.write_bytes(bytes(statvfs_result.f_bavail * statvfs_result.f_frsize - free_kib * 1024))
-    return filler
-
-
 def fill_at_step(step: int, disk: Path, free_kib: int, saved: int = 0) -> Poll:
     """Fill a disk after a step, once the checkpoint of an earlier one is `saved`."""
     steps = itertools.count()
@@ -511,6 +506,39 @@ def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
     train(spec, folder=disk)
     assert run.attempt(2).resumed_from() == (1, 8)
     assert numbers(run) == undisturbed(spec)
+
+
+def test_disk_that_fails_at_any_sync_is_named_and_costs_no_bit(
+    train: Train, undisturbed: Undisturbed, spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs, fails_at, sync = itertools.count(), -1, os.fsync
+
+    def failing(descriptor: int) -> None:
+        if next(syncs) == fails_at:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    train(spec, every_steps=8, folder=tmp_path / "counted")
+    number = next(syncs)
+    failed = Counter[str]()
+    for fails_at in range(number):
+        syncs, folder = itertools.count(), tmp_path / str(fails_at)
+        try:
+            run = train(spec, every_steps=8, folder=folder)
+            reason = run.status().reason
+            assert "Traceback" not in run.attempt(1).log_text()
+        except StorageError as error:
+            reason = str(error)
+        path, _, problem = reason.partition(": ")
+        assert problem.startswith("cannot be written (Input/output error)"), f"sync {fails_at}: {reason}"
+        failed[Path(path).name] += 1
+        run = RunDir.create(folder, spec)
+        run.retry()
+        train(spec, folder=folder)
+        assert numbers(run) == undisturbed(spec)
+    assert failed.keys() >= {"metrics.jsonl", "checkpoint.pt", "execution.json", "result.json", "spec.json"}
+    assert failed["metrics.jsonl"] > 1, "at each checkpoint, and of the whole run"
 
 
 @pytest.mark.parametrize("step", [0, 10, 21])

@@ -31,7 +31,7 @@ def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Te
 
     The file is read directly: importing scikit-learn's load_digits takes a second.
     """
-    with gzip.open(digits_file(), "rt") as file:
+    with gzip.open(digits_file(), "rt", encoding="utf-8") as file:
         table = np.loadtxt(file, delimiter=",")
     images, labels = table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
     order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(images))

@@ -181,7 +181,11 @@ def _torch_uuids() -> tuple[str, ...]:
     code = "import torch.cuda as c; print(*(f'GPU-{c.get_device_properties(k).uuid}' for k in range(c.device_count())))"
     environment = {name: value for name, value in os.environ.items() if name != VISIBLE}
     command = [sys.executable, "-c", code]
-    return tuple(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout.split())
+    return tuple(
+        subprocess.run(
+            command, env=environment, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
+        ).stdout.split()
+    )
 
 
 def mps_is_running() -> bool:

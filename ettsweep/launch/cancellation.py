@@ -45,12 +45,15 @@ def cancel_runs(results: Path, runs: Sequence[Run]) -> Iterator[str]:
             the jobs.
     """
     ids = {run.id for run in runs}
+    jobs = [s for s in submissions(results) if s.kind == "slurm" and not ids.isdisjoint(s.runs)]
     # First of all: after a kill, or without an answer of SLURM, the next command withdraws the jobs.
-    for submission in submissions(results):
-        if submission.kind == "slurm" and not ids.isdisjoint(submission.runs):
-            submission.request_withdrawal()
+    for submission in jobs:
+        submission.request_withdrawal()
     for run in runs:
         run.dir.cancel()
+    # Again: another command may have carried out the request before the runs were cancelled.
+    for submission in jobs:
+        submission.request_withdrawal()
     yield f"{format_count(len(runs), 'run')} cancelled"
     if running := sum(run.state is State.RUNNING for run in runs):
         yield f"{running} of them {'stops at its' if running == 1 else 'stop at their'} next step, with a checkpoint"

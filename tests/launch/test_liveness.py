@@ -14,7 +14,8 @@ import pytest
 
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm
-from ettsweep.launch.cancellation import withdraw_jobs
+from ettsweep.launch.cancellation import cancel_runs, withdraw_jobs
+from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.slurm_cache import QUERY_MAX_S, QUERY_MIN_S, SlurmCache, watch_heartbeats
@@ -22,6 +23,7 @@ from ettsweep.launch.submissions import Submission, next_name, submissions
 from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 
 ME = process_identity()
@@ -828,6 +830,23 @@ def test_what_cannot_be_withdrawn_now_is_withdrawn_later(toy_cluster: Cluster, r
     toy_cluster.silence = ""
     assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
     assert (withdraw_jobs(results), toy_cluster.cancelled) == ("", ["7_0"])
+
+
+def test_a_request_that_another_command_carries_out_too_early_is_not_lost(
+    toy_cluster: Cluster, results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunDir.create(results, spec)
+    submitted(results, spec.run_id)
+    toy_cluster.has("7_0", "PENDING")
+    cancel_at_last = RunDir.cancel
+
+    def cancel_late(run: RunDir) -> None:
+        assert withdraw_jobs(results) == ""
+        cancel_at_last(run)
+
+    monkeypatch.setattr(RunDir, "cancel", cancel_late)
+    lines = list(cancel_runs(results, [*read_run_index(results).runs.values()]))
+    assert lines == ["1 run cancelled", "1 waiting job withdrawn from SLURM"]
 
 
 def test_a_retry_undoes_what_was_not_withdrawn_yet(toy_cluster: Cluster, results: Path) -> None:

@@ -38,6 +38,21 @@ def grid_model(path: Path) -> str:
     return match[1] if match else ""
 
 
+def describe_choice(kind: str, path: Path, shipped_path: Path | None) -> str:
+    """Return a line that says which file is used, for people who may expect another one.
+
+    Args:
+        kind: what the file is.
+        path: the file in use.
+        shipped_path: the shipped file that it could have been; None without one.
+    """
+    if shipped_path is None:
+        return f"{kind}: {path}"
+    if os.path.realpath(path) == os.path.realpath(shipped_path):
+        return f"{kind}: {path}, which ettsweep ships"
+    return f"{kind}: {path}; it takes precedence over the shipped {shipped_path.name}"
+
+
 def _read(path: Path) -> str:
     try:
         # Not a pipe, whose reader would wait.

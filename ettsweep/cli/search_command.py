@@ -86,6 +86,7 @@ def search(
     from ettsweep.cli.search_history import show_history
     from ettsweep.cli.verification_summary import show_verification
     from ettsweep.launch.follow import CommandContext, read_run_index
+    from ettsweep.launch.profile import profile_note
     from ettsweep.launch.resolve import load_launch, plan_grid
     from ettsweep.launch.search_rounds import SearchTarget, search_rounds
     from ettsweep.study.pruning import check_pruner
@@ -116,6 +117,7 @@ def search(
     _, obstacle = plan_grid(sweep_spec, context, name, grid_options.note, print_note)
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
     print_note(notes)
+    print_note(profile_note(sweep_spec.launch))
     print_note(_changed_ranges(sweep_store.sweeps[name].studies if name in sweep_store.sweeps else [], target.studies))
     selection = ["--sweep", name, *repeat_option("--strategy", grid_options.strategy or [])]
     with detach_on_interrupt(context.follows, selection=selection):

@@ -44,6 +44,7 @@ def grid(
     """Create or extend a sweep from a grid file, and submit its missing runs."""
     from ettsweep.cli.run_tables import note_blocked, note_failed_starts, note_unsubmitted, show_submit_result
     from ettsweep.launch.follow import CommandContext, execute_plan
+    from ettsweep.launch.profile import profile_note
     from ettsweep.launch.resolve import load_launch, plan_grid
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import mark_followed
@@ -57,6 +58,7 @@ def grid(
         context = CommandContext(results, *load_launch(sweep_spec), dry_run, screen, name, studies, notify=print_note)
         plan, obstacle = plan_grid(sweep_spec, context, name, grid_options.note, notify=print_note)
     print_note(notes)
+    print_note(profile_note(sweep_spec.launch))
     selection = ["--sweep", name]
     with (
         detach_on_interrupt(context.follows, selection=selection),

@@ -24,7 +24,7 @@ from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held_slots, lock_dir, lock_paths
 from ettsweep.processes import GIB, count_cores, machine_bytes, memory_bytes
-from ettsweep.shipped_files import shipped
+from ettsweep.shipped_files import own_grids, shipped_grids
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.model_cost import checkpoint_bytes
@@ -138,7 +138,7 @@ def _check_writable(results: Path) -> str:
 
 
 def _check_grids() -> str:
-    paths = sorted({*Path("grids").glob("*.yaml"), *shipped("grids").glob("*.yaml")})
+    paths = [*own_grids(), *shipped_grids()]
     for path in paths:
         load_sweep_spec(path)
     return f"{len(paths)} valid: {', '.join(dict.fromkeys(path.stem for path in paths))}"

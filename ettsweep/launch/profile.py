@@ -29,7 +29,7 @@ from ettsweep.schema import (
     locating,
     validate,
 )
-from ettsweep.shipped_files import shipped
+from ettsweep.shipped_files import describe_choice, shipped
 from ettsweep.trainer.tasks.registry import task_kind
 
 
@@ -423,3 +423,11 @@ def find_profile(name: str) -> Path:
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
     raise unknown_name("launch profile", name, {p.stem for folder in folders for p in folder.glob("*.yaml")})
+
+
+def profile_note(name: str) -> str:
+    """Return a line that says which launch profile is used; empty for the shipped one of this machine."""
+    path, shipped_path = find_profile(name), shipped("launch") / f"{name}.yaml"
+    note = describe_choice("launch profile", path, shipped_path if shipped_path.is_file() else None)
+    # The default, which says nothing new.
+    return "" if name == "local" and note.endswith("ships") else note

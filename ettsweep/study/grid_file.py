@@ -25,7 +25,7 @@ from ettsweep.schema import (
     locating,
     validate,
 )
-from ettsweep.shipped_files import grid_model, own_grids, shipped_grids
+from ettsweep.shipped_files import describe_choice, grid_model, own_grids, shipped_grids
 from ettsweep.strategies.optimizers import OPTIMIZERS, factor_rule
 from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
@@ -254,16 +254,14 @@ def find_grid(model: str) -> Path:
 
 
 def grid_note(path: Path, model: str | None) -> str:
-    """Return a line that says which grid file is used, for people who may expect another one.
+    """Return a line that says which grid file is used.
 
     Args:
         path: of the grid file.
         model: name by which the file was chosen; None if it was given by its path.
     """
-    hidden = [shipped_path for shipped_path in shipped_grids() if model and grid_model(shipped_path) == model]
-    if path in hidden:
-        return f"grid file: {path}, which ettsweep ships"
-    return f"grid file: {path}" + (f"; it takes precedence over the shipped {hidden[0].name}" if hidden else "")
+    of_model = (shipped_path for shipped_path in shipped_grids() if model and grid_model(shipped_path) == model)
+    return describe_choice("grid file", path, next(of_model, None))
 
 
 def load_sweep_spec(

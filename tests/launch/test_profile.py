@@ -18,6 +18,7 @@ from ettsweep.launch.profile import (
     SlurmProfile,
     find_profile,
     load_profile,
+    profile_note,
 )
 from ettsweep.launch.slots import lock_slot, make_lock_dir, sort_free_first, unlock
 from ettsweep.processes import cores
@@ -322,6 +323,17 @@ def test_a_profile_of_ones_own_wins_over_the_shipped_one() -> None:
     Path("launch").mkdir()
     Path("launch/local.yaml").write_text("slots: 3\nthreads: 1\n")
     assert load_profile("local") == LocalProfile(slots=3, threads=1)
+    line = "launch profile: launch/local.yaml; it takes precedence over the shipped local.yaml"
+    assert profile_note("local") == line
+
+
+def test_a_line_says_which_profile_is_used_but_for_the_default() -> None:
+    assert profile_note("local") == ""
+    Path("slurm.yaml").write_text("kind: slurm\n")
+    assert profile_note("slurm") == f"launch profile: {shipped('launch') / 'slurm.yaml'}, which ettsweep ships"
+    assert profile_note("./slurm.yaml") == "launch profile: slurm.yaml"
+    Path("launch").symlink_to(shipped("launch"))
+    assert profile_note("slurm") == "launch profile: launch/slurm.yaml, which ettsweep ships"
 
 
 def test_a_profile_can_be_a_file_anywhere() -> None:

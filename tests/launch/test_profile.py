@@ -52,7 +52,7 @@ def test_slots_share_the_cores_among_them() -> None:
 
 def test_gpus_share_the_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16 + pid)))
+    monkeypatch.setattr("ettsweep.launch.profile.cores", lambda: 16)
     assert {slot.threads for slot in LocalProfile(devices=[0, 2]).resolve_slots()} == {8}
     assert {slot.threads for slot in LocalProfile(devices=[0, 2], workers_per_device=2).resolve_slots()} == {4}
 

@@ -52,9 +52,9 @@ demo: $(READY)
 	@echo "== 1/4 grid: the sweep vit-digits, a small Vision Transformer on scikit-learn's digits under four strategies"
 	@$(BIN)/ettsweep grid --model vit-digits --note "the demo" --follow --results $(RESULTS)
 	@echo "== 2/4 verify-optimum: by how much could a neighbour be better? Climb, and race, until it is within the margin"
-	-@$(BIN)/ettsweep verify-optimum --sweep vit-digits --follow --max-runs 60 --results $(RESULTS)
+	@$(BIN)/ettsweep verify-optimum --sweep vit-digits --follow --results $(RESULTS)
 	@echo "== 3/4 seeds: each optimum again, over three fresh seeds"
-	-@$(BIN)/ettsweep seeds --sweep vit-digits --count 3 --follow --results $(RESULTS) > /dev/null
+	@$(BIN)/ettsweep seeds --sweep vit-digits --count 3 --follow --results $(RESULTS) > /dev/null
 	@echo "== 4/4 report: tables, figures, one page"
 	@$(BIN)/ettsweep report --results $(RESULTS)
 	@$(BIN)/ettsweep sweeps --results $(RESULTS)

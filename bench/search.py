@@ -19,8 +19,8 @@ from bench.tables import facts
 from bench.verdicts import MAX_RUNS, worlds
 from bench.worlds import Made, Place
 from ettsweep.process_pool import Pool
+from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.verification import Budget
 
 MAPPED = "mapped"
 OFF = ("0", "1", "2", "4", MAPPED)

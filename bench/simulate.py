@@ -29,6 +29,7 @@ from ettsweep.runs.spec import MAX_SEED
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import validate
 from ettsweep.shipped_files import shipped
+from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve_criterion
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, Point, neighbours
@@ -38,7 +39,7 @@ from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
 from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import StartPoint, Suggester
-from ettsweep.study.verification import NO_BUDGET, Budget, Verification
+from ettsweep.study.verification import Verification
 
 CHUNK = 4
 """Sweeps that a process gets at a time."""

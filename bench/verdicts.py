@@ -20,8 +20,8 @@ from bench.simulate import Outcome, Series, centre_alone, open_workers, outcomes
 from bench.tables import facts
 from bench.worlds import Made
 from ettsweep.process_pool import Pool
+from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.verification import Budget
 
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 MARGINS = (0.01, 0.02, 0.05)

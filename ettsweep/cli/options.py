@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ettsweep.launch.resolve import LaunchOptions
     from ettsweep.runs.spec import ModelSpec, OptimizerSpec
     from ettsweep.strategies.factors import MlpFactor
+    from ettsweep.study.budget import Budget
     from ettsweep.study.criterion import CriterionOptions
     from ettsweep.study.run_index import Run, RunIndex
     from ettsweep.study.study import Study
     from ettsweep.study.sweep import Sweep
     from ettsweep.study.sweep_spec import SweepSpec
     from ettsweep.study.sweep_store import SweepStore
-    from ettsweep.study.verification import Budget
 
 RunOrStudy = TypeVar("RunOrStudy", "Run", "Study")
 
@@ -426,7 +426,7 @@ class BudgetOptions:
         Raises:
             InputError: A study requires more seeds per point than --max-seeds allows.
         """
-        from ettsweep.study.verification import Budget
+        from ettsweep.study.budget import Budget
 
         return Budget(self.max_runs, self.max_seeds, self.max_hours).check(studies)
 

@@ -91,9 +91,9 @@ def _this_command(options: Mapping[str, str]) -> str:
 
 
 def confirm_continue(cost: str) -> bool:
-    """Ask whether to continue at this cost; `False` without a terminal, since nobody could answer."""
+    """Ask whether to continue at this cost; `True` without a terminal, where nobody could answer."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
+        return True
     try:
         return _ask(f"{cost}; continue?")
     except KeyboardInterrupt:  # this ends the search, not the command: its results so far are still shown

@@ -100,7 +100,7 @@ def verify_optimum(
     """Judge each family's best point against its six neighbours; submit missing ones.
 
     With --follow, train the seeds that decide most until all verdicts are final. Without a budget, each family may
-    train up to twice the requested runs.
+    train up to 100 runs beyond the requested ones.
     """
     from ettsweep.cli.verification_summary import show_verification
     from ettsweep.launch.follow import CommandContext, verify_rounds

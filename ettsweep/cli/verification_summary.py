@@ -7,7 +7,9 @@ from ettsweep.cli.run_tables import note_blocked, note_submitted, show_plan
 from ettsweep.cli.verdict_tables import note_outside_points, note_saved_runs, score_note, show_verdicts
 from ettsweep.console import Format, format_count, print_note
 from ettsweep.launch.follow import VerificationResult
-from ettsweep.study.verification import Budget
+from ettsweep.runs.state import State
+from ettsweep.study.budget import Budget, ample_runs
+from ettsweep.study.plan import PlannedRun
 
 
 def show_verification(
@@ -30,23 +32,35 @@ def show_verification(
         show_plan(result.submit_result, form, below_table=True)
     else:
         note_submitted(result)
-    if verification.runs_over_budget:
-        verb = "is" if verification.runs_over_budget == 1 else "are"
-        print_note(f"{format_count(verification.runs_over_budget, 'more run')} {verb} needed than {budget} allows")
+    over_budget = verification.over_budget
+    if over_budget and not verification.stop_reasons:
+        verb = "is" if len(over_budget) == 1 else "are"
+        print_note(f"{format_count(len(over_budget), 'more run')} {verb} needed than {budget} allows")
     for reason in verification.stop_reasons:
         print_note(f"{reason}: stopped")
     is_cut_short = context.follows and verification.search_over_budget
     print_note(
         f"the search is not complete: {budget} allows no further point" if is_cut_short and budget.is_limited else ""
     )
-    is_limited = verification.stop_reasons or is_cut_short
-    print_note(f"{shell_command(*command, '--max-runs', 'N')} allows N more" if is_limited else "")
+    if context.follows and (verification.runs_short or is_cut_short or over_budget):
+        runs_short = max(verification.runs_short, len(over_budget))
+        print_note(f"{shell_command(*command, '--max-runs', str(ample_runs(runs_short)))} goes on")
+    _note_interrupted(over_budget)
     # Without --follow, unresolved verdicts need another command.
     if context.console is None and any(v.verdict == "unresolved" and v.bound for v in verification.verdicts):
-        print_note(f"{shell_command(*command)} trains the seeds that decide most; --max-runs N sets a limit")
+        print_note(f"{shell_command(*command)} trains the seeds that decide most")
     note_blocked(result.submit_result.plan, verification.verdicts, selection)
     # Raised last: the verdicts are valid although their runs could not be submitted.
     if result.problem:
         raise result.problem
     print_note(score_note([v.study for v in verification.verdicts]))
     return 0 if all(v.verdict == "optimal" for v in verification.verdicts) else 1
+
+
+def _note_interrupted(over_budget: Sequence[PlannedRun]) -> None:
+    """Print which runs the budget leaves interrupted, and the command that resumes them."""
+    interrupted = [p.id for p in over_budget if p.state is State.INTERRUPTED]
+    if interrupted:
+        pronoun = "it" if len(interrupted) == 1 else "them"
+        number = format_count(len(interrupted), "run")
+        print_note(f"{number} left interrupted: {shell_command('retry', *interrupted)} resumes {pronoun}")

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
@@ -18,6 +19,7 @@ from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, jobs_dir
 from ettsweep.runs.state import State
+from ettsweep.study.budget import Forecast
 from ettsweep.study.plan import Plan, PlannedRun
 from ettsweep.study.run_index import Run, RunIndex, count_states, spent_device_s
 from ettsweep.study.sweep_store import StudiesByFamily
@@ -172,6 +174,7 @@ class CostEstimator:
     clock: Callable[[], float] = time.monotonic
     _fraction_left: dict[str, float] = field(default_factory=dict)  # by run id: fraction of its steps to train
     _already_finished: tuple[Run, ...] | None = None
+    _announced_runs: int = 0  # in all, when a cost was last announced
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -183,8 +186,11 @@ class CostEstimator:
         # Progress counts from step 0: the part before the plan was paid by an earlier command.
         return latest.time_spent().device_s * max(0.0, 1 - fraction_before / progress) if latest and progress else 0.0
 
-    def describe_estimate(self, plan: Plan) -> str:
-        """Return a line on the cost of a plan's runs that no earlier plan launched; empty if there are none."""
+    def describe_estimate(self, plan: Plan, forecast: Forecast | None = None) -> str:
+        """Return a line on the cost of a plan's runs that no earlier plan launched; empty if there are none.
+
+        With a forecast it is about all runs to come, and empty until these are twice as many as were last announced.
+        """
         runs = plan.run_index.runs
         is_first = self._already_finished is None
         # Only the first plan counts: what later ones keep was trained by this command.
@@ -195,10 +201,16 @@ class CostEstimator:
             return ""
         # Recorded before training: afterwards the checkpoint no longer says where the run began.
         self._fraction_left |= {p.id: fraction_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
-        head = f"{format_count(len(new), 'run')} to train"
-        if self.in_rounds:
-            head = f"{'this round' if is_first else 'the next'} trains {format_count(len(new), 'run')}"
-        line = ": ".join(filter(None, [head, self._describe_device_hours(new, plan.run_index, terse=not is_first)]))
+        head = f"{format_count(len(new), 'run')} {'in this round' if self.in_rounds else 'to train'}"
+        count = len(new)
+        if forecast:
+            launched_before = len(self._fraction_left) - len(new)
+            if launched_before + forecast.at_least < 2 * self._announced_runs:
+                return ""
+            self._announced_runs = launched_before + forecast.at_least
+            head, count = str(forecast), forecast.at_least
+        cost = self._describe_device_hours(new, plan.run_index, count, terse=not is_first)
+        line = ": ".join(filter(None, [head, cost]))
         switching = [p for p in new if p.id in runs and self._would_mix_modes(runs[p.id].dir)]
         return f"{line}; {len(switching)} of them {MIXED_MODES_NOTE}" if switching else line
 
@@ -207,8 +219,13 @@ class CostEstimator:
         saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
         return saved is not None and saved.execution().get("pack_mode") != "fast"
 
-    def _describe_device_hours(self, planned: Sequence[PlannedRun], run_index: RunIndex, *, terse: bool) -> str:
-        """Return the device hours of runs, their wall time if known, and on how many runs the estimate is based."""
+    def _describe_device_hours(
+        self, planned: Sequence[PlannedRun], run_index: RunIndex, count: int, *, terse: bool
+    ) -> str:
+        """Return the device hours of runs, their wall time if known, and on how many runs the estimate is based.
+
+        If `count` is larger than their number, it is for that many such runs.
+        """
         try:
             devices = Devices.from_profile(self.profile)
         except InputError:
@@ -219,11 +236,14 @@ class CostEstimator:
         }
         if not estimates:
             return ""
-        text = f"about {format_device_hours(sum(estimates.values()))}"
-        if len(estimates) < len(planned):
-            text += f" for {len(estimates)} of them"
+        device_s = list(estimates.values())
+        if len(device_s) == len(planned):
+            device_s += [fmean(device_s)] * (count - len(planned))
+        text = f"about {format_device_hours(sum(device_s))}"
+        if len(device_s) < len(planned):
+            text += f" for {len(device_s)} of them"
         else:
-            text += self._describe_wall_time(list(estimates.values()), devices)
+            text += self._describe_wall_time(device_s, devices)
         if terse:
             return text
         timed = training_times.count_runs(planned)

@@ -21,13 +21,14 @@ from ettsweep.launch.submit import batch_scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.runs.state import State
+from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.lattice import Point
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.pruning import Pruner
 from ettsweep.study.run_index import Run, RunIndex, load_run_index
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
-from ettsweep.study.verification import NO_BUDGET, Budget, SuggestionSource, Verification
+from ettsweep.study.verification import SuggestionSource, Verification
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,20 +123,21 @@ def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]
     return read_run_index(context.results, slurm_cache) if slurm_cache.heartbeats else run_index
 
 
-def execute_plan(plan: Plan, context: CommandContext, replan: Callable[[RunIndex], Plan] | None = None) -> SubmitResult:
+def execute_plan(plan: Plan, context: CommandContext, verification: Verification | None = None) -> SubmitResult:
     """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
 
     Args:
         plan: the runs to launch and to keep.
         context: how to carry it out.
-        replan: makes the plan of the next round from the runs on disk; by default for the same runs.
+        verification: makes the plan of the next round; by default it is for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers ended without starting a run.
     """
-    cost_estimator = CostEstimator(context.profile, in_rounds=replan is not None)
-    context.notify(cost_estimator.describe_estimate(plan))
+    cost_estimator = CostEstimator(context.profile, in_rounds=verification is not None)
+    forecast = verification.forecast if verification and context.follows else None
+    context.notify(cost_estimator.describe_estimate(plan, forecast))
     # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
     vacancies = SchedulerLiveness(context.results).vacant_slots([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
@@ -148,7 +150,7 @@ def execute_plan(plan: Plan, context: CommandContext, replan: Callable[[RunIndex
         context.notify(str(error))
     if context.console is None:
         return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
-    last_plan = _follow_rounds(plan, context, context.console, replan, cost_estimator)
+    last_plan = _follow_rounds(plan, context, context.console, verification, cost_estimator)
     context.notify(cost_estimator.describe_cost(last_plan.run_index))
     return SubmitResult(last_plan, context)
 
@@ -157,7 +159,7 @@ def _follow_rounds(
     plan: Plan,
     context: CommandContext,
     console: "Console",
-    replan: Callable[[RunIndex], Plan] | None,
+    verification: Verification | None,
     cost_estimator: CostEstimator,
 ) -> Plan:
     """Submit, wait and plan again until no run is left that a worker could take; return the last plan.
@@ -175,7 +177,7 @@ def _follow_rounds(
     respawner = WorkerRespawner(RELAUNCH_S, context.notify)
     while True:
         # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
-        watched = [p.spec for p in plan.to_launch + plan.keep] if replan else all_specs
+        watched = [p.spec for p in plan.to_launch + plan.keep] if verification else all_specs
         monitor.watch(watched)
         attempts = _launch_attempts(context.results, plan)
         if submitted := _submit_patiently(plan, context, console):
@@ -195,10 +197,10 @@ def _follow_rounds(
         if startable_attempts and all(submission_counts[run] >= max_submissions for run in startable_attempts):
             last_output = read_submission(folders[0]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
-        plan = replan(run_index) if replan else make_plan(all_specs, run_index)
+        plan = verification.plan(run_index) if verification else make_plan(all_specs, run_index)
         if not plan.is_unfinished:
             return plan
-        context.notify(cost_estimator.describe_estimate(plan))
+        context.notify(cost_estimator.describe_estimate(plan, verification.forecast if verification else None))
 
 
 def _make_poll_callback(
@@ -274,7 +276,7 @@ def verify_rounds(
         at: judge this point instead of each study's best; followed, the climb starts there.
         budget: limits what is trained.
         notify: receives a line for each step of a climb.
-        confirm: asks the user whether a climb may continue, given what the next round would cost.
+        confirm: asks the user whether to go on, given what is to come.
         suggester: suggests points.
         other_studies: of sweeps that are not judged; the runs that they request count against no budget.
         make_pruner: makes the pruner, given a function that returns the ids of runs that were only suggested.
@@ -308,7 +310,7 @@ def verify_rounds(
     if not plan.is_unfinished and context.follows:
         return VerificationResult(verification, SubmitResult(plan, context))
     try:
-        return VerificationResult(verification, execute_plan(plan, context, verification.plan))
+        return VerificationResult(verification, execute_plan(plan, context, verification))
     except LaunchError as problem:
         if context.follows:
             raise

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
+from ettsweep.study.budget import Budget
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.study import Study
-from ettsweep.study.suggesting import StartPoint, StudyKey, Suggester
+from ettsweep.study.study import Study, StudyKey
+from ettsweep.study.suggesting import StartPoint, Suggester
 from ettsweep.study.surface_sampler import Sampler
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store, with_spec
 from ettsweep.study.sweep_updates import record_suggestions as record
-from ettsweep.study.verification import Budget
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figures.chart_data import FILE_WIDTH
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.theme import CONFIG
-from ettsweep.report.verdict_text import Key
+from ettsweep.study.study import StudyKey
 from ettsweep.study.verdict import Verdict
 
 VEGA_LITE_VERSION = "6.4"
@@ -83,7 +83,7 @@ class FigureBuilder:
         self._rows = rows
         self._used_names: set[str] = set()
 
-    def build(self, comparison: StrategyComparison) -> Iterator[tuple[Key, Figure]]:
+    def build(self, comparison: StrategyComparison) -> Iterator[tuple[StudyKey, Figure]]:
         """Yield the figures of a comparison, each with the key of its family.
 
         Figures of all strategies have the key of the first. Figures without data are left out.

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from ettsweep.console import format_count
 from ettsweep.report.families import JudgedFamily
 from ettsweep.runs.state import State
+from ettsweep.study.budget import EXTRA_RUNS, ample_runs
 from ettsweep.study.run_index import Run
-from ettsweep.study.verdict import Verdict
+from ettsweep.study.study import Study
+from ettsweep.study.verdict import MAX_NEEDED_RUNS, Verdict
 
 PENDING_STATES = (State.QUEUED, State.RUNNING)
 
@@ -28,7 +30,8 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
 
     A command has --strategy only where the other families need another command: else one command serves all.
     """
-    drafts = [_next_step(family) for family in families]
+    studies = [family.verdict.study for family in families]
+    drafts = [_next_step(family, studies) for family in families]
     # The subcommand of each step shows whether one command serves all families.
     kinds = Counter(command.split()[1] if command else "" for _, command, _ in drafts)
     steps = []
@@ -45,7 +48,7 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
     return steps
 
 
-def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
+def _next_step(family: JudgedFamily, studies: Sequence[Study]) -> tuple[str, str, bool]:
     """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
     verdict = family.verdict
     # Before all others: runs under way may change the verdict, and so the step.
@@ -59,7 +62,7 @@ def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
         case "optimal" if run := _run_to_reproduce(family):
             return "reproduce it, bit for bit", f"ettsweep show {run.id} --reproduce", True
         case "unresolved":
-            return _resolve_step(verdict)
+            return _resolve_step(family, studies)
         case "refuted":
             return "continue from the better neighbour", "ettsweep verify-optimum --follow", False
         case "tie":
@@ -73,17 +76,19 @@ def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
     return "train the missing runs, and judge again", "ettsweep verify-optimum --follow", False
 
 
-def _resolve_step(verdict: Verdict) -> tuple[str, str, bool]:
+def _resolve_step(family: JudgedFamily, studies: Sequence[Study]) -> tuple[str, str, bool]:
+    verdict, command = family.verdict, "ettsweep verify-optimum --follow"
     if verdict.score is None:
         return "all points diverged: request the grid with lower lr", "", True
     if verdict.bound and verdict.bound.value is None:
-        text = "repeat its points with more seeds, to measure the noise"
-        return text, "ettsweep verify-optimum --follow", False
-    more_runs = verdict.bound.further_runs if verdict.bound else None
-    if more_runs:
-        command = f"ettsweep verify-optimum --follow --max-runs {more_runs}"
-        return f"about {format_count(more_runs, 'more run')} would settle it", command, False
-    return "train the runs that decide most, seed by seed", "ettsweep verify-optimum --follow", False
+        return "repeat its points with more seeds, to measure the noise", command, False
+    further_runs = (verdict.bound and verdict.bound.further_runs) or MAX_NEEDED_RUNS
+    if len(family.study_state.extra_runs(studies)) >= EXTRA_RUNS:
+        # Without a stated budget the command would stop at once.
+        command += f" --max-runs {ample_runs(further_runs)}"
+    if further_runs < MAX_NEEDED_RUNS:
+        return f"it takes at least {format_count(further_runs, 'more run')}", command, False
+    return "train the runs that decide most, seed by seed", command, False
 
 
 def _decide_step(verdict: Verdict) -> tuple[str, str, bool]:

@@ -12,7 +12,8 @@ from ettsweep.report.figure_files import Figure
 from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, sum_spikes
 from ettsweep.report.summary import family_anchor, family_colour, run_cell
 from ettsweep.report.surface_frames import optimum_text
-from ettsweep.report.verdict_text import Key, Row
+from ettsweep.report.verdict_text import Row
+from ettsweep.study.study import StudyKey
 
 SPEED_LABELS = {
     "devices": "devices of a run",
@@ -27,11 +28,13 @@ SPEED_LABELS = {
 DATA_WAIT_LIMIT = 0.1
 """Share of the time waiting for data from which on the page suggests more loader workers."""
 
-Figures = Mapping[tuple[Key, str], Figure]
+Figures = Mapping[tuple[StudyKey, str], Figure]
 """Figures by key of a verdict and kind; figures of a whole comparison have the key of its first family."""
 
 
-def comparison_section(comparison: StrategyComparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
+def comparison_section(
+    comparison: StrategyComparison, figures: Figures, others: Mapping[StudyKey, Sequence[str]]
+) -> Row:
     """Return the section of a comparison: the figures of all its strategies, then each family."""
     keys = [family.verdict.key for family in comparison.families]
     figure_keys = [
@@ -46,7 +49,7 @@ def comparison_section(comparison: StrategyComparison, figures: Figures, others:
     }
 
 
-def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
+def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[StudyKey, Sequence[str]]) -> Row:
     verdict, metric = family.verdict, family.verdict.study.metric.name
     return {
         "verdict": verdict,

@@ -19,6 +19,7 @@ from ettsweep.quantities import (
 )
 from ettsweep.report import formats
 from ettsweep.study.posterior import Difference
+from ettsweep.study.study import StudyKey
 from ettsweep.study.surface import student_quantile
 from ettsweep.study.verdict import Verdict, conflicting_verdicts
 
@@ -27,13 +28,10 @@ T95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.9}
 
 Row = dict[str, Any]
 
-Key = tuple[str, str]
-"""The sweep and the family of a verdict."""
 
-
-def other_sweeps(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
+def other_sweeps(verdicts: Sequence[Verdict]) -> dict[StudyKey, list[str]]:
     """Return, for each verdict, sentences on the verdicts of other sweeps on the same family, and why they differ."""
-    lines: dict[Key, list[str]] = {}
+    lines: dict[StudyKey, list[str]] = {}
     for verdict, other, differences in conflicting_verdicts(verdicts):
         for mine, theirs in ((verdict, other), (other, verdict)):
             at = (

@@ -9,8 +9,8 @@ from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.manifest import update_manifest
 from ettsweep.report.run_histories import RunHistories, rows_per_run
-from ettsweep.report.verdict_text import Key
 from ettsweep.study.run_index import Run
+from ettsweep.study.study import StudyKey
 from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict
 
@@ -45,7 +45,7 @@ def write_report(
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts, studies_by_family)
     comparisons, histories = strategy_comparisons(judged_families(runs, verdicts)), RunHistories(warn)
-    drawing, figures = FigureBuilder(histories, rows_per_run(len(runs))), dict[tuple[Key, str], Figure]()
+    drawing, figures = FigureBuilder(histories, rows_per_run(len(runs))), dict[tuple[StudyKey, str], Figure]()
     for comparison in comparisons:
         for key, figure in drawing.build(comparison):
             paths += figure.save(out / "figures")

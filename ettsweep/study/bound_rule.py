@@ -244,9 +244,8 @@ class BoundRule(StudyState):
             return "optimal", f"no neighbour is better{by_more} ({confidence} sure)", bound
         gap = f"a neighbour may be better by up to {stated} ({confidence} sure), the margin is {margin}"
         if bound.further_runs is None:
-            return "unresolved", f"{gap}; more than {MAX_NEEDED_RUNS} more runs would tell", bound
-        about = "some " if bound.further_runs > 1 else ""
-        return "unresolved", f"{gap}; {about}{self._describe_cost(candidate, bound.further_runs)} would tell", bound
+            return "unresolved", f"{gap}; it takes more than {MAX_NEEDED_RUNS} more runs", bound
+        return "unresolved", f"{gap}; it takes at least {self._describe_cost(candidate, bound.further_runs)}", bound
 
     def _unknown_noise_reason(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
@@ -257,14 +256,14 @@ class BoundRule(StudyState):
         no_repeats = "too few points have several seeds to tell luck from merit"
         reason = no_repeats if posterior.has_repeats else "each point has one score, which may be luck"
         needed_seeds = f"{format_count(seeds, 'more seed')} of the candidate and its neighbours"
-        return f"{reason}; {self._describe_cost(candidate, seeds * len(compared))} would tell: {needed_seeds}"
+        return f"{reason}; it takes at least {self._describe_cost(candidate, seeds * len(compared))}: {needed_seeds}"
 
     def _describe_cost(self, candidate: ScoredPoint, runs: int) -> str:
         """Return a number of runs in words, with their device hours if similar runs were timed."""
         each_s = median(
             spent_device_s(run) for point in self._nearby_points(candidate.point) for run in self._finished_runs(point)
         )
-        hours = f", about {format_device_hours(runs * each_s)}," if each_s else ""
+        hours = f" ({format_device_hours(runs * each_s)})" if each_s else ""
         return f"{format_count(runs, 'more run')}{hours}"
 
     def _bound(

@@ -12,6 +12,9 @@ from ettsweep.study.lattice import POINT_OPTIONS, Axis, Point
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import Metric, task_kind
 
+StudyKey = tuple[str, str]
+"""Sweep and family: unique among studies."""
+
 
 @dataclass(frozen=True)
 class Study:
@@ -53,8 +56,8 @@ class Study:
         return strategy_name(self.base.strategy.s)
 
     @property
-    def key(self) -> tuple[str, str]:
-        """(sweep, family): unique among studies."""
+    def key(self) -> StudyKey:
+        """Sweep and family."""
         return self.sweep, self.family
 
     @property

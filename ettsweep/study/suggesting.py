@@ -8,13 +8,11 @@ from ettsweep.console import format_count
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Centre, Point
 from ettsweep.study.run_index import RunIndex
-from ettsweep.study.study import Study, study_titles
+from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.surface_sampler import LatticePosition, Observations, Sampler
 from ettsweep.study.sweep import Suggestion
 from ettsweep.study.verification import evaluate
-
-StudyKey = tuple[str, str]
 
 IDLE = (State.MISSING, State.INTERRUPTED, State.PRUNED)
 """States of runs that only continue if a sweep requests them."""

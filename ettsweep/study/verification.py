@@ -1,22 +1,28 @@
 """Verification: judge studies and plan the runs that their verdicts need, round after round, within a budget."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Protocol
 
-from ettsweep.console import format_device_hours
+from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
 from ettsweep.runs.spec import RunSpec
+from ettsweep.study.budget import EXTRA_RUNS, NO_BUDGET, Budget, Forecast, at_least, fair_shares
 from ettsweep.study.lattice import Point
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.run_index import Run, RunIndex, spent_device_s
-from ettsweep.study.study import Study, study_titles
+from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import MAX_NEEDED_RUNS, Verdict
+
+RunsLeft = Mapping[StudyKey, float]
+"""How many runs each study may still train."""
 
 MIN_ROUND_S = 5.0
 """Seconds that a round should keep workers busy: they take about as long to start, so shorter rounds waste time."""
@@ -28,7 +34,11 @@ RUNS_PER_VERDICT = 10
 """Runs per study that a search leaves for the verdict: six neighbours and a few more seeds."""
 
 OVERESTIMATE = 8
-"""Factor by which the predicted number of runs may exceed the budget before racing stops: predictions run high."""
+"""Factor by which the predicted number of runs may exceed a stated budget before racing stops: predictions run high."""
+
+ASK_ABOVE_H, ASK_ABOVE_RATIO = 1.0, 10.0
+"""Without a stated budget a terminal is asked if what is to come costs more than both: these device hours, and this
+many times what has been spent."""
 
 
 def evaluate(study: Study, runs: Iterable[Run]) -> StudyState:
@@ -50,46 +60,6 @@ def judge(studies: Sequence[Study], run_index: RunIndex) -> list[Verdict]:
     return [study_state.verdict() for study_state in evaluate_all(studies, run_index)]
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Limits on what a verification may train; None is no limit.
-
-    Attributes:
-        runs: new runs in total.
-        seeds: seeds per point.
-        hours: device hours in total.
-    """
-
-    runs: int | None = None
-    seeds: int | None = None
-    hours: float | None = None
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether any limit is set; without one, a study may train as many runs again as were requested."""
-        return self != NO_BUDGET
-
-    def __str__(self) -> str:
-        options = (("--max-runs", self.runs), ("--max-seeds", self.seeds), ("--max-hours", self.hours))
-        return " ".join(f"{option} {limit:g}" for option, limit in options if limit is not None)
-
-    def check(self, studies: Sequence[Study]) -> "Budget":
-        """Return this budget if the seeds of all studies are within it.
-
-        Raises:
-            InputError: a sweep requests more seeds per point than the budget allows.
-        """
-        for study in studies:
-            if self.seeds is not None and self.seeds < len(study.seeds):
-                raise InputError(
-                    f"--max-seeds {self.seeds}: {study.title} already requests {len(study.seeds)} seeds per point"
-                )
-        return self
-
-
-NO_BUDGET = Budget()
-
-
 class SuggestionSource(Protocol):
     """A source of suggested points for studies, round after round.
 
@@ -109,24 +79,54 @@ class SuggestionSource(Protocol):
 
 
 @dataclass
+class StudyNeeds:
+    """What the verdict on a study needs next.
+
+    Attributes:
+        specs: runs to have finished; those that racing chose are the last ones.
+        is_racing: racing chooses the runs.
+    """
+
+    study_state: StudyState
+    verdict: Verdict
+    specs: list[RunSpec]
+    is_racing: bool
+
+    @property
+    def key(self) -> StudyKey:
+        """Sweep and family of the study."""
+        return self.verdict.key
+
+    def new_runs(self, run_index: RunIndex) -> Sequence[PlannedRun]:
+        """Return the runs to launch that nobody requested."""
+        requested_ids = {spec.run_id for spec in self.study_state.requested_specs()}
+        return make_plan((spec for spec in self.specs if spec.run_id not in requested_ids), run_index).to_launch
+
+    def predicted_runs(self, run_index: RunIndex) -> int:
+        """Return how many further runs the verdict is predicted to need: at least those of the next round."""
+        needed_runs = self.verdict.bound.needed_runs if self.is_racing and self.verdict.bound else 0
+        return max(len(make_plan(self.specs, run_index).to_launch), needed_runs)
+
+
+@dataclass
 class Verification:
     """Studies that climb and race until their verdicts are final; each call of `plan` is one round.
 
     Attributes:
         start: point where each climb starts; None for the study's best point.
         notify: called with a line for each step of a climb.
-        confirm: called with the cost of the next round of a study without a budget, returns whether to train it; None
-            stands for no.
+        confirm: asks whether to go on, given the cost to come, if that is high and no budget is stated; None goes on.
         estimate_device_s: predicts the device seconds of planned runs; None if unknown.
         capacity: runs that can train at the same time; racing adds that many per round.
         follows: race, and climb on from better neighbours of `start`.
         suggester: suggests points of studies, which are judged once it is done; None without a search.
         verdicts: one per study, from the last round.
-        planned: number of runs planned so far.
+        forecast: runs to come from the last plan on.
         other_studies: of sweeps that are not verified; the runs that they request are not counted as extra runs.
         extra_specs: planned runs that were neither requested nor suggested, by sweep and family.
-        runs_over_budget: runs that the budget kept out of the last plan.
+        over_budget: runs that the budget kept out of the last plan.
         stop_reasons: a line for each study that does not go on.
+        runs_short: runs that the studies which the budget stopped are predicted to need.
     """
 
     studies: Sequence[Study]
@@ -140,13 +140,14 @@ class Verification:
     suggester: SuggestionSource | None = None
     other_studies: Sequence[Study] = ()
     verdicts: list[Verdict] = field(default_factory=list)
-    planned: int = 0
-    extra_specs: dict[tuple[str, str], list[RunSpec]] = field(default_factory=dict)
-    runs_over_budget: int = 0
+    forecast: Forecast = field(default_factory=Forecast)
+    extra_specs: dict[StudyKey, list[RunSpec]] = field(default_factory=dict)
+    over_budget: list[PlannedRun] = field(default_factory=list)
     stop_reasons: list[str] = field(default_factory=list)
-    _allowance: dict[tuple[str, str], int] = field(default_factory=dict)
-    _declined: set[tuple[str, str]] = field(default_factory=set)
-    _planned_ids: set[str] = field(default_factory=set)
+    runs_short: int = 0
+    _planned_ids: dict[StudyKey, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _confirmed_s: float = 0.0
+    _is_declined: bool = False
 
     def plan(self, run_index: RunIndex) -> Plan:
         """Judge all studies from the runs on disk, and return the plan of the runs that their verdicts need next.
@@ -169,40 +170,51 @@ class Verification:
         if is_first:  # later rounds may go up to the limit themselves
             self._check_seeds()
         self.stop_reasons = []
-        # While points are suggested for a study, only requested runs are planned: its candidate may still change.
-        is_judged = [self._is_judged(study_state.study) for study_state in study_states]
-        lacking_specs = [
-            (study_state, v, study_state.needed_specs(v) if has_verdict else study_state.pending_specs())
-            for study_state, v, has_verdict in zip(study_states, self.verdicts, is_judged, strict=True)
+        self.runs_short = 0
+        needs = [
+            self._needs(study_state, verdict) for study_state, verdict in zip(study_states, self.verdicts, strict=True)
         ]
-        # Racing starts once nothing else is missing: an unresolved verdict has all of its neighbours.
-        racing = [
-            (study_state, v)
-            for (study_state, v, _), has_verdict in zip(lacking_specs, is_judged, strict=True)
-            if self.follows and has_verdict and v.verdict == "unresolved"
-        ]
-        points = [spec for study_state, v in racing if v.point for spec in study_state.specs([v.point])]
-        runs_per_study = math.ceil(self._batch_size(points, run_index) / max(1, len(racing)))
-        lacking_specs += [
-            (study_state, v, self._racing_specs(study_state, v, runs_per_study)) for study_state, v in racing
-        ]
-        affordable = [
-            (study_state, v, self._affordable_specs(study_state, v, needed_specs, run_index))
-            for study_state, v, needed_specs in lacking_specs
-        ]
-        full_plan = make_plan((spec for _, _, specs in affordable for spec in specs), run_index)
-        plan = full_plan.limited(self._launch_limit(full_plan, run_index))
-        self.runs_over_budget = len(full_plan.to_launch) - len(plan.to_launch)
-        self.planned += len(plan.to_launch)
-        # Only what is launched is recorded: the budget may have cut off the end of the plan.
-        launched = {p.id for p in plan.to_launch}
-        self._planned_ids |= launched
-        for study_state, v, specs in affordable:
-            new = [
-                s for s in specs if s.run_id in launched and not study_state.study.requests(Point(s.lr, s.wd), s.seed)
-            ]
-            self.extra_specs[v.key] = [*self.extra_specs.get(v.key, ()), *new]
+        runs_left = self._stop_unaffordable(needs, run_index)
+        racing = [need for need in needs if need.is_racing]
+        specs = [spec for need in racing if need.verdict.point for spec in need.study_state.specs([need.verdict.point])]
+        n_racing = sum(runs_left[need.key] > 0 for need in racing)
+        runs_per_study = math.ceil(self._batch_size(specs, run_index) / max(1, n_racing))
+        for need in racing:
+            need.specs += self._racing_specs(need, runs_per_study, runs_left[need.key])
+        self.over_budget = []
+        for need in needs:
+            self._cut(need, runs_left[need.key], run_index)
+        self.forecast = self._forecast(needs, runs_left, run_index)
+        plan = make_plan((spec for need in needs for spec in need.specs), run_index)
+        if plan.to_launch and not self._is_confirmed(needs, runs_left, run_index):
+            plan = plan.limited(0)
+        self._record(needs, {p.id for p in plan.to_launch})
         return plan
+
+    def _needs(self, study_state: StudyState, verdict: Verdict) -> StudyNeeds:
+        """Return what a verdict needs next, without the runs that racing will choose."""
+        # While points are suggested for a study, only requested runs are planned: its candidate may still change.
+        is_judged = not (self.suggester and self.suggester.can_suggest(study_state.study))
+        specs = study_state.needed_specs(verdict) if is_judged else study_state.pending_specs()
+        # Racing starts once nothing else is missing: an unresolved verdict has all of its neighbours.
+        return StudyNeeds(study_state, verdict, specs, self.follows and is_judged and verdict.verdict == "unresolved")
+
+    def _record(self, needs: Sequence[StudyNeeds], launched: set[str]) -> None:
+        """Record which runs are launched, and for which study: only these use the budget."""
+        recorded: set[str] = set()
+        for need in needs:
+            study, ids = need.study_state.study, self._planned_ids[need.key]
+            new = [s for s in need.specs if s.run_id in launched]
+            # A run that two sweeps need is paid by the first; one that is resumed was paid before.
+            ids |= {s.run_id for s in new} - recorded
+            recorded |= ids
+            extra = [s for s in new if not study.requests(Point(s.lr, s.wd), s.seed)]
+            self.extra_specs[need.key] = list(dict.fromkeys([*self.extra_specs.get(need.key, ()), *extra]))
+
+    @property
+    def planned(self) -> int:
+        """Number of runs planned so far."""
+        return sum(map(len, self._planned_ids.values()))
 
     @property
     def search_over_budget(self) -> bool:
@@ -220,12 +232,12 @@ class Verification:
                 }
         return run_ids
 
-    def _is_judged(self, study: Study) -> bool:
-        """`True` if a study is verified now: not while points are suggested for it."""
-        return not (self.suggester and self.suggester.can_suggest(study))
+    def _used_device_s(self, run_index: RunIndex, key: StudyKey) -> float:
+        ids = self._planned_ids.get(key, ())
+        return sum(spent_device_s(run_index.runs[run]) for run in ids if run in run_index.runs)
 
-    def _used_device_s(self, run_index: RunIndex) -> float:
-        return sum(spent_device_s(run_index.runs[run]) for run in self._planned_ids if run in run_index.runs)
+    def _device_s_left(self, hours: float, run_index: RunIndex) -> float:
+        return 3600 * hours - sum(self._used_device_s(run_index, key) for key in self._planned_ids)
 
     def _check_seeds(self) -> None:
         if (max_seeds := self.budget.seeds) is None:
@@ -251,53 +263,126 @@ class Verification:
             self.notify(f"{study_titles(self.studies)[verdict.key]}: {_describe_candidate(verdict)}")
         return verdict
 
-    def _racing_specs(self, study_state: StudyState, verdict: Verdict, limit: int) -> list[RunSpec]:
-        """Return up to `limit` racing runs, within what the verdict needs and the budget allows; record why if none."""
-        runs_left, runs_needed = (
-            self._runs_left(study_state, verdict),
-            verdict.bound.needed_runs if verdict.bound else 0,
-        )
-        # At least 1, even if the budget is spent: an empty answer then means that no run would help.
-        specs = study_state.racing_specs(
-            verdict, max(1, int(min(limit, runs_needed or limit, runs_left))), self.budget.seeds
-        )
-        if 0 < runs_left < len(specs):  # racing may exceed its limit, see `next_runs`
-            specs = specs[: int(runs_left)]
-        if not specs and verdict.score is not None:
+    def _racing_specs(self, need: StudyNeeds, limit: int, runs_left: float) -> list[RunSpec]:
+        """Return the runs under way and about `limit` that racing chooses; record a reason if there are none.
+
+        Also where the study may train no further run: those under way are awaited.
+        """
+        verdict = need.verdict
+        limit = max(1, int(min(limit, (verdict.bound and verdict.bound.needed_runs) or limit, runs_left)))
+        specs = need.study_state.racing_specs(verdict, limit, self.budget.seeds)
+        if not specs and verdict.score is not None and runs_left:
             seed_limit = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""
             reason = seed_limit or "no further run would help"
             self.stop_reasons.append(f"{study_titles(self.studies)[verdict.key]}: {reason}")
         return specs
 
-    def _affordable_specs(
-        self, study_state: StudyState, verdict: Verdict, specs: list[RunSpec], run_index: RunIndex
-    ) -> list[RunSpec]:
-        """Return those of a study's needed runs that the budget allows; ask or record a reason if it stops here."""
-        if not self.follows or not (self.budget.is_limited or verdict.path or verdict.bound):
-            return specs  # the neighbours of the best requested point are always trained: nothing can be said without
-        requested_ids = {spec.run_id for spec in study_state.requested_specs()}
-        new_runs = make_plan((spec for spec in specs if spec.run_id not in requested_ids), run_index).to_launch
-        runs_needed = max(len(new_runs), verdict.bound.needed_runs if verdict.bound else 0)
-        if not new_runs or max(len(new_runs), runs_needed // OVERESTIMATE) <= self._runs_left(study_state, verdict):
-            return specs
-        estimate = f"{'more than' if runs_needed >= MAX_NEEDED_RUNS else 'some'} {runs_needed} would be needed"
-        cost = f"the next round is {len(new_runs)}" if runs_needed == len(new_runs) else estimate
-        n_extra = self._count_extra_runs(study_state, verdict)
-        message = f"{len(requested_ids)} runs were requested, {n_extra} more were added, and {cost}"
-        if seconds := self.estimate_device_s(run_index, new_runs):
-            message += f", about {format_device_hours(seconds * runs_needed / len(new_runs))}"
+    # --- the budget ---
+
+    def _stop_unaffordable(self, needs: Sequence[StudyNeeds], run_index: RunIndex) -> RunsLeft:
+        """Return how many runs each study may still train; studies that cannot do with their share stop, and get 0.
+
+        The share of a study that stops, or needs no further run, goes to the others, so that the order of studies does
+        not matter.
+        """
+        active = [need for need in needs if need.is_racing or make_plan(need.specs, run_index).is_unfinished]
+        while True:
+            runs_left = self._shares(active, run_index)
+            stopping = [need for need in active if self._least_runs(need, run_index) > runs_left[need.key]]
+            if not stopping or not self.follows:
+                break
+            stopped = max(stopping, key=lambda need: self._least_runs(need, run_index))
+            active.remove(stopped)
+            self._stop(stopped, runs_left[stopped.key], run_index)
+        return {need.key: runs_left.get(need.key, 0.0) for need in needs}
+
+    def _shares(self, needs: Sequence[StudyNeeds], run_index: RunIndex) -> RunsLeft:
+        """Return how many runs each study may still train."""
+        if not self.follows and not self.budget.is_limited:
+            return dict.fromkeys([need.key for need in needs], math.inf)
+        if not self.budget.is_limited:
+            return {need.key: max(0.0, EXTRA_RUNS - self._count_extra_runs(need)) for need in needs}
+        runs_left = {need.key: math.inf for need in needs}
         if self.budget.runs is not None:
-            message += f"; of --max-runs {self.budget.runs}, {max(0, self.budget.runs - self.planned)} are left"
-        message = f"{study_titles(self.studies)[verdict.key]}: {message}"
-        if not self.budget.is_limited and verdict.key not in self._declined and self.confirm and self.confirm(message):
-            self._allowance[verdict.key] = 2 * self._allowance.get(
-                verdict.key, 1
-            )  # doubles, so few questions are asked
-            return specs
-        self._declined.add(verdict.key)
-        self.stop_reasons.append(message)
-        ids = {planned.id for planned in new_runs}
-        return [spec for spec in specs if spec.run_id not in ids]  # runs under way stay in the plan and are awaited
+            used_runs = {need.key: float(len(self._planned_ids[need.key])) for need in needs}
+            runs_left = fair_shares(self.budget.runs - self.planned, used_runs)
+        if self.budget.hours is not None:
+            used_s = {need.key: self._used_device_s(run_index, need.key) for need in needs}
+            left_s = self._device_s_left(self.budget.hours, run_index)
+            for need, share_s in zip(needs, fair_shares(left_s, used_s).values(), strict=True):
+                each_s = self._run_s(need.study_state.study, run_index)
+                # Runs that were never timed are not limited, unless nothing is left.
+                affordable = share_s / each_s if each_s else math.inf if share_s > 0 else 0.0
+                runs_left[need.key] = min(runs_left[need.key], affordable)
+        return runs_left
+
+    def _least_runs(self, need: StudyNeeds, run_index: RunIndex) -> int:
+        """Return the fewest runs that a study has to be allowed to go on: its next round must be affordable."""
+        least = max(len(need.new_runs(run_index)), int(need.is_racing))
+        if need.is_racing and need.verdict.bound and self.budget.is_limited:
+            least = max(least, need.verdict.bound.needed_runs // OVERESTIMATE)
+        return least
+
+    def _stop(self, need: StudyNeeds, runs_left: float, run_index: RunIndex) -> None:
+        """Record why a study does not go on, and leave it the runs that are under way."""
+        verdict, study, runs = need.verdict, need.study_state.study, need.predicted_runs(run_index)
+        self.runs_short += runs
+        n_requested = len(need.study_state.requested_specs())
+        message = (
+            f"{format_count(n_requested, 'run')} {'was' if n_requested == 1 else 'were'} requested, "
+            f"{self._count_extra_runs(need)} more were added, and {at_least(runs)} would be needed"
+        )
+        if each_s := self._run_s(study, run_index):
+            message += f", about {format_device_hours(runs * each_s)}"
+        if self.budget.is_limited:
+            message += f"; {self.budget} leaves {format_count(int(runs_left), 'run')} for it"
+        self.stop_reasons.append(f"{study_titles(self.studies)[verdict.key]}: {message}")
+
+    def _cut(self, need: StudyNeeds, runs_left: float, run_index: RunIndex) -> None:
+        """Leave out the runs to launch that a study may not train; runs under way stay, and are awaited."""
+        # Only a stated budget limits requested runs too.
+        to_launch = make_plan(need.specs, run_index).to_launch if self.budget.is_limited else need.new_runs(run_index)
+        cut = to_launch[int(min(runs_left, len(to_launch))) :]
+        self.over_budget += cut
+        cut_ids = {p.id for p in cut}
+        need.specs = [spec for spec in need.specs if spec.run_id not in cut_ids]
+
+    def _forecast(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft, run_index: RunIndex) -> Forecast:
+        at_least, at_most = 0, 0.0
+        for need in needs:
+            at_least += self._runs_to_come(need, runs_left, run_index)
+            launches = len(make_plan(need.specs, run_index).to_launch)
+            requested = launches - len(need.new_runs(run_index)) if not self.budget.is_limited else 0
+            at_most += runs_left[need.key] + requested
+        return Forecast(at_least, at_most)
+
+    def _runs_to_come(self, need: StudyNeeds, runs_left: RunsLeft, run_index: RunIndex) -> int:
+        """Return how many further runs of a study to expect: those of the next round, or more if racing needs more."""
+        launches = len(make_plan(need.specs, run_index).to_launch)
+        return max(launches, int(min(need.predicted_runs(run_index), runs_left[need.key])))
+
+    def _is_confirmed(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft, run_index: RunIndex) -> bool:
+        """`True` if the cost to come is low, or a budget is stated, or the user agrees to it."""
+        if self.budget.is_limited or not self.confirm or not self.follows:
+            return True
+        to_come_s = sum(
+            self._runs_to_come(need, runs_left, run_index) * self._run_s(need.study_state.study, run_index)
+            for need in needs
+        )
+        families = {need.study_state.study.family for need in needs}
+        spent_s = sum(spent_device_s(run) for family in families for run in run_index.family_runs(family))
+        hours, spent_hours = map(format_device_hours, (to_come_s, spent_s))
+        message = f"{self.forecast}: about {hours}, after {spent_hours} so far"
+        # Once agreed to, it is asked about again when it has doubled.
+        if to_come_s > max(3600 * ASK_ABOVE_H, ASK_ABOVE_RATIO * spent_s, 2 * self._confirmed_s):
+            self._is_declined = self._is_declined or not self.confirm(message)
+            self._confirmed_s = to_come_s
+        self.stop_reasons += [message] if self._is_declined else []
+        return not self._is_declined
+
+    def _run_s(self, study: Study, run_index: RunIndex) -> float:
+        """Return the device seconds of a run of a study; 0 if none was timed."""
+        return self.estimate_device_s(run_index, make_plan([study.base], run_index).all_runs) or 0.0
 
     def _suggestion_limit(self, run_index: RunIndex) -> int:
         """Return how many new runs may be suggested: the budget, less pending runs and a reserve for verdicts.
@@ -314,39 +399,18 @@ class Verification:
         if self.budget.runs is not None:
             allowed = self.budget.runs - self.planned - (reserved if self.budget.runs >= 2 * reserved else 0)
         if self.budget.hours is not None:
-            bases = [study.base for study in self.studies]
-            each_s = (self.estimate_device_s(run_index, make_plan(bases, run_index).all_runs) or 0.0) / len(bases)
-            allowed = min(allowed, self._affordable_runs(each_s, run_index))
+            each_s = fmean(self._run_s(study, run_index) for study in self.studies)
+            left_s = self._device_s_left(self.budget.hours, run_index)
+            allowed = min(allowed, 0 if left_s <= 0 else int(left_s / each_s) if each_s else MAX_NEEDED_RUNS)
         return max(0, allowed - waiting)
 
-    def _affordable_runs(self, each_s: float, run_index: RunIndex) -> int:
-        """Return how many runs of `each_s` seconds the remaining hours allow; `MAX_NEEDED_RUNS` if unknown."""
-        assert self.budget.hours is not None  # callers check
-        left_s = 3600 * self.budget.hours - self._used_device_s(run_index)
-        return 0 if left_s <= 0 else int(left_s / each_s) if each_s else MAX_NEEDED_RUNS
-
-    def _runs_left(self, study_state: StudyState, verdict: Verdict) -> float:
-        """Return how many runs a study may still train: without a budget, as many again as were requested."""
-        if self.budget.is_limited:
-            return math.inf if self.budget.runs is None else self.budget.runs - self.planned
-        n_requested = len(study_state.requested_specs())
-        return self._allowance.get(verdict.key, 1) * n_requested - self._count_extra_runs(study_state, verdict)
-
-    def _count_extra_runs(self, study_state: StudyState, verdict: Verdict) -> int:
+    def _count_extra_runs(self, need: StudyNeeds) -> int:
         """Return how many runs a study has that nobody requested: on disk, or planned here."""
         return len(
             # By id: a run planned here may be on disk by now, and would count twice.
-            {run.id for run in study_state.extra_runs([*self.studies, *self.other_studies])}
-            | {spec.run_id for spec in self.extra_specs.get(verdict.key, ())}
+            {run.id for run in need.study_state.extra_runs([*self.studies, *self.other_studies])}
+            | {spec.run_id for spec in self.extra_specs.get(need.key, ())}
         )
-
-    def _launch_limit(self, plan: Plan, run_index: RunIndex) -> int:
-        """Return how many runs of a plan the budget allows, of all studies together."""
-        limit = len(plan.to_launch) if self.budget.runs is None else max(0, self.budget.runs - self.planned)
-        if self.budget.hours is None:
-            return limit
-        each_s = (self.estimate_device_s(run_index, plan.to_launch) or 0.0) / max(1, len(plan.to_launch))
-        return min(limit, self._affordable_runs(each_s, run_index))
 
 
 def _describe_candidate(verdict: Verdict) -> str:

@@ -8,8 +8,8 @@ from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_name, transfer_point
 from ettsweep.study.lattice import Point
 from ettsweep.study.run_index import RunIndex
-from ettsweep.study.study import Study
-from ettsweep.study.suggesting import StartPoint, StudyKey
+from ettsweep.study.study import Study, StudyKey
+from ettsweep.study.suggesting import StartPoint
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import judge

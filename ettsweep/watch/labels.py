@@ -64,8 +64,10 @@ def _bound_lines(verdict: Verdict, bound: Bound) -> Iterator[StyledText]:
     if bound.noise.source != "unknown":
         yield f"beats all {len(verdict.neighbours)} neighbours: {probability_text(bound.best_probability)}", ""
     if bound.is_too_wide:
-        further_runs = f"more than {MAX_NEEDED_RUNS}" if bound.further_runs is None else f"about {bound.further_runs}"
-        yield f"{further_runs} more runs would decide", "yellow"
+        further_runs = (
+            f"more than {MAX_NEEDED_RUNS}" if bound.further_runs is None else f"at least {bound.further_runs}"
+        )
+        yield f"{further_runs} more runs are needed", "yellow"
 
 
 def progress_bar(share: float, width: int) -> str:

@@ -17,8 +17,8 @@ import pytest
 from bench import simulate
 from bench.recorded import Recorded, Table, read_table
 from ettsweep.errors import InputError
+from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.verification import Budget
 
 CHECKOUT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "bench.simulate"]

@@ -1,14 +1,11 @@
 """Sweeps as people meet them: named, extended, refused, listed, shared, and each with verdicts of its own."""
 
-import contextlib
 import csv
 import io
 import json
 import os
-import pty
 import shlex
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from html import unescape
@@ -17,12 +14,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.commandline import ETTSWEEP, GRID, Call, ended, keep, runs_in, start, wait_for, write_grid
+from support.commandline import GRID, Call, ended, keep, runs_in, start, wait_for, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep.errors import CorruptError
-from ettsweep.launch.follow import CommandContext, read_run_index, verify_rounds
-from ettsweep.launch.profile import LocalProfile
+from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.progress import ProgressMonitor, render_progress
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir
@@ -521,78 +517,27 @@ def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results:
     assert "more, w8" in shown()
 
 
-def at_a_terminal(*arguments: object, answers: dict[str, str]) -> str:
-    """Run a command at a terminal; type each answer where its question appears. Return what was shown."""
-    screen, terminal = pty.openpty()
-    process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=terminal, stdout=terminal, stderr=terminal)
-    os.close(terminal)
-    text = ""
-    with contextlib.suppress(OSError):  # the terminal is gone with the last process at it
-        while content := os.read(screen, 4096).decode(errors="replace"):
-            text += content
-            for question in list(answers):
-                if question in text:
-                    os.write(screen, f"{answers.pop(question)}\n".encode())
-    os.close(screen)
-    assert process.wait() == 1
-    assert not answers, f"never asked in {text}"
-    return " ".join(text.split())
-
-
-# --- a climb asks before it spends ----------------------------------------------------------------------------------
+# --- a climb within its budget ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("process")
-def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
+def test_a_climb_stops_where_its_budget_ends_and_else_goes_on_until_it_stands(
     call: Call, results: Path, forks: Forks, tmp_path: Path
 ) -> None:
     write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**6, "wd": 0.25}})
     follow = ("--follow", "--results", results)
     with warm_workers(forks):
         call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
-        result = call("verify-optimum", *follow, "--format", "json", code=1)
-        rounds = [line.split(":")[0] for line in result.err.splitlines() if " trains " in line]
-        assert rounds == ["this round trains 1 run", "the next trains 1 run", "the next trains 1 run"]
-        assert "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about " in result.err
-        assert "device hours: stopped\n`ettsweep verify-optimum --follow --max-runs N" in result.err
-        assert len(runs_in(results)) == 6
+        result = call("verify-optimum", *follow, "--max-runs", 2, "--format", "json", code=1)
+        assert "at least 1 run to come, at most 2: about " in result.err
+        assert "far standard: 3 runs were requested, 2 more were added, and at least 1 would be needed, " in result.err
+        assert "; --max-runs 2 leaves 0 runs for it: stopped\n" in result.err
+        advice = f"`ettsweep verify-optimum --follow --max-runs 100 --results {results}` goes on\n"
+        assert advice in result.err
+        assert len(runs_in(results)) == 5
         assert result.json[0]["verdict"] == "edge"
-        at_a_terminal_result = at_a_terminal("verify-optimum", *follow, answers={"continue? [y/N]": "\x04"})
-        assert ": stopped" in at_a_terminal_result, "nothing is lost where the question is not answered"
-        at_a_terminal_result = at_a_terminal("verify-optimum", *follow, answers={"continue? [y/N]": "n"})
-        assert (
-            "far standard: 3 runs were requested, 3 more were added, and the next round is 1, about "
-            in at_a_terminal_result
-        )
-        assert ": stopped" in at_a_terminal_result
-        assert len(runs_in(results)) == 6
-        call("verify-optimum", *follow, "--max-runs", 2, code=1)
-        assert len(runs_in(results)) == 8
-        call("verify-optimum", *follow, "--max-runs", 100)
+        call("verify-optimum", *follow)
     assert verdicts(call, results)["far"]["verdict"] == "optimal"
-
-
-@pytest.mark.usefixtures("process")
-def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Forks, tmp_path: Path) -> None:
-    sweep_spec = load_sweep_spec(
-        write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**12, "wd": 0.25}})
-    )
-    keep(results, sweep_spec)
-    answers, messages = [True, False], []
-
-    def agree(words: str) -> bool:
-        messages.append((words, len(runs_in(results))))
-        return answers.pop(0)
-
-    (sweep,) = load_sweep_store(results).select()
-    context = CommandContext(results, LocalProfile(slots=1), console=Console(stderr=True))
-    with warm_workers(forks):
-        verify_rounds_result = verify_rounds(sweep.studies, context, confirm=agree)
-    assert [count for _, count in messages] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
-    assert verify_rounds_result.verification.stop_reasons == [messages[-1][0]]
-    verify_rounds_result.verification.plan(read_run_index(results))
-    assert verify_rounds_result.verification.stop_reasons == [messages[-1][0]], "whoever said no is not asked again"
-    assert len(runs_in(results)) == 9
 
 
 # --- what is renamed or damaged meanwhile ---------------------------------------------------------------------------

@@ -7,9 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import LONG, PATIENCE_S, Call, Done, finish, keep, runs_in, start, wait_for, write_grid
+from support.commandline import (
+    LONG,
+    PATIENCE_S,
+    Call,
+    Done,
+    at_a_terminal,
+    finish,
+    keep,
+    runs_in,
+    start,
+    wait_for,
+    write_grid,
+)
 from support.forks import Forks, warm_workers
 
+from ettsweep.cli.prompts import confirm_continue
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
@@ -31,11 +44,11 @@ def noisy(spec: RunSpec, slope: float = 1.0) -> float:
 def request_sweep(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for the small grid, judged by a bound, and finishes its runs with noisy scores."""
 
-    def asked(slope: float = 1.0, **changes: Any) -> list[RunSpec]:
+    def asked(slope: float = 1.0, device_s: float = 36.0, **changes: Any) -> list[RunSpec]:
         path = write_grid(tmp_path / "w8.yaml", **({"criterion": {}, "seeds": [0, 1, 2]} | changes))
         keep(results, sweep_spec := load_sweep_spec(path))
         for spec in sweep_spec.specs():
-            finish(results, spec, noisy(spec, slope))
+            finish(results, spec, noisy(spec, slope), device_s)
         return sweep_spec.specs()
 
     return asked
@@ -71,7 +84,7 @@ def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results:
     verify_result = verify(call, results, "--dry-run", code=1)
     assert verify_result.json[0]["verdict"] == "unresolved"
     assert "noise unknown" in verify_result.json[0]["reason"]
-    text = "; 6 more runs, about 0.06 device hours, would tell: 2 more seeds of the candidate and its neighbours;"
+    text = "; it takes at least 6 more runs (0.06 device hours): 2 more seeds of the candidate and its neighbours;"
     assert text in verify_result.json[0]["reason"]
     assert "by the paper's comparison of means it is optimal" in verify_result.json[0]["reason"]
     assert "trains the seeds that decide most" in verify_result.err
@@ -136,8 +149,8 @@ def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, reque
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        (("--max-hours", 0), "than --max-hours 0 allows"),
-        (("--max-runs", 0), ": stopped"),
+        (("--max-hours", 0), "; --max-hours 0 leaves 0 runs for it: stopped"),
+        (("--max-runs", 0), "; --max-runs 0 leaves 0 runs for it: stopped"),
     ],
 )
 def test_a_budget_that_is_spent_trains_nothing(
@@ -150,6 +163,31 @@ def test_a_budget_that_is_spent_trains_nothing(
     assert message in verify_result.err
     assert len(runs_in(results)) == before
     assert not (results / "jobs").exists()
+
+
+def test_runs_that_a_spent_budget_leaves_interrupted_are_named(call: Call, results: Path, request_sweep: Ask) -> None:
+    requested = request_sweep(slope=0.1, criterion={"margin": "0.1%"})
+    spec = requested[0].with_point(0.25, 0.25, RACING_SEEDS[0])
+    attempt = RunDir.create(results, spec).claim({}, after=0)
+    assert attempt
+    attempt.record_failure("interrupted", "terminated")
+    result = call("verify-optimum", "--follow", "--max-runs", 0, "--results", results, code=1)
+    assert f"1 run left interrupted: `ettsweep retry {spec.run_id} --results {results}` resumes it\n" in result.err
+    assert not (results / "jobs").exists()
+
+
+def test_a_terminal_is_asked_where_the_cost_to_come_is_high(results: Path, request_sweep: Ask) -> None:
+    """The margin is out of reach: 100 runs of an hour, after nine of them. Whoever says no has lost nothing."""
+    request_sweep(slope=0.1, device_s=3600.0, criterion={"margin": "0.1%"})
+    question = "100 runs to come: about 100 device hours, after 9 device hours so far"
+    for answer in ("n", "\x04"):
+        code, shown = at_a_terminal("verify-optimum", "--follow", "--results", results, answer=answer)
+        assert code == 1
+        assert f"{question}; continue? [y/N]" in shown
+        assert f"{question}: stopped" in shown
+    assert len(runs_in(results)) == 9
+    assert not (results / "jobs").exists()
+    assert confirm_continue("without a terminal nobody can be asked")
 
 
 @pytest.mark.usefixtures("process")

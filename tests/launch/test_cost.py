@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
+from ettsweep.study.budget import Forecast
 from ettsweep.study.lattice import Axis, Point
 from ettsweep.study.plan import make_plan
 from ettsweep.study.run_index import load_run_index
@@ -232,18 +233,31 @@ def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_s
     assert before(results, runs) == "4 runs to train"
 
 
-def test_rounds_after_the_first_are_told_in_few_words(results: Path, make_spec: Specs) -> None:
+def test_the_cost_to_come_is_announced_at_first_and_when_it_has_doubled(results: Path, make_spec: Specs) -> None:
     finish(results, make_spec(), 3600)
-    account = CostEstimator(HERE, in_rounds=True)
+    cost_estimator = CostEstimator(HERE, in_rounds=True)
 
-    def told(*seeds: int) -> str:
-        return account.describe_estimate(make_plan([make_spec(seed=seed) for seed in seeds], load_run_index(results)))
+    def announce(seeds: Sequence[int], at_least: int, at_most: float) -> str:
+        plan = make_plan([make_spec(seed=seed) for seed in seeds], load_run_index(results))
+        return cost_estimator.describe_estimate(plan, Forecast(at_least, at_most))
 
-    assert told(0, 1, 2) == (
-        "this round trains 2 runs: about 2 device hours, 1 h 0 min on 2 slots (measured on 1 run of the same kind)"
+    assert announce([0, 1, 2], 6, 100) == (
+        "at least 6 runs to come, at most 100: about 6 device hours, 3 h 0 min on 2 slots "
+        "(measured on 1 run of the same kind)"
     )
-    assert told(2, 3) == "the next trains 1 run: about 1 device hour, 1 h 0 min on 1 slot"
-    assert account.describe_cost(load_run_index(results)) == ""
+    assert announce([3, 4], 9, 98) == "", "2 + 9 are not twice as many as 6"
+    assert announce([5], 8, 96) == "at least 8 runs to come, at most 96: about 8 device hours, 4 h 0 min on 2 slots"
+    assert announce([6], 18, 95) == "", "it is compared with the last one, 4 + 8"
+    assert announce([7], 19, 19) == "19 runs to come: about 19 device hours, 10 h 0 min on 2 slots"
+    assert cost_estimator.describe_cost(load_run_index(results)) == ""
+
+
+def test_a_single_round_is_announced_alone(results: Path, make_spec: Specs) -> None:
+    finish(results, make_spec(), 3600)
+    plan = make_plan([make_spec(seed=seed) for seed in (0, 1, 2)], load_run_index(results))
+    assert CostEstimator(HERE, in_rounds=True).describe_estimate(plan) == (
+        "2 runs in this round: about 2 device hours, 1 h 0 min on 2 slots (measured on 1 run of the same kind)"
+    )
 
 
 # --- saved ----------------------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     assert "unresolved: within 3.1% (95%), margin 2%" in text
     assert "Points are compared pair by pair: no smooth surface fits: there is a cliff." in text
     assert "As good within 2% (95%): (2^-5, 2^-1). Recommended: (2^-6, 2^-1) , the one nearest to all others" in text
-    assert "more runs would settle it" in text
+    assert "it takes at least 24 more runs" in text
     assert "verified optim" not in text.lower()
 
 

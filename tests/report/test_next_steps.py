@@ -44,16 +44,29 @@ def test_runs_to_come_are_watched(sample: Made) -> None:
     )
 
 
-def test_an_open_verdict_says_how_many_runs_would_tell(noisy: Made) -> None:
+def test_an_open_verdict_says_how_many_runs_it_takes(noisy: Made) -> None:
     bound = noisy.verdict("standard").bound
     assert isinstance(bound, Bound)
     steps_result = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=24))
     assert steps_result["standard"] == NextStep(
-        "about 24 more runs would settle it", "ettsweep verify-optimum --sweep w --follow --max-runs 24"
+        "it takes at least 24 more runs", "ettsweep verify-optimum --sweep w --follow"
     )
     steps_value = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=None))
     assert steps_value["standard"].command == "ettsweep verify-optimum --sweep w --follow"
+    assert steps_value["standard"].text == "train the runs that decide most, seed by seed"
     assert steps(noisy)["mup"].text == "repeat its points with more seeds, to measure the noise"
+
+
+def test_a_family_that_has_had_its_extra_runs_needs_a_stated_budget(
+    noisy: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Racing gave seven points two seeds more: 14 runs that nobody requested."""
+    bound = noisy.verdict("standard").bound
+    assert isinstance(bound, Bound)
+    for extra_runs, options in ((15, ""), (14, " --max-runs 200")):
+        monkeypatch.setattr("ettsweep.report.next_steps.EXTRA_RUNS", extra_runs)
+        steps_result = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=60))
+        assert steps_result["standard"].command == f"ettsweep verify-optimum --sweep w --follow{options}"
 
 
 def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Path) -> None:

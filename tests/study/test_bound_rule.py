@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
+from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Point
@@ -24,13 +25,14 @@ from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import NO_BUDGET, Budget, Verification
+from ettsweep.study.verification import Verification
 
 Offset = tuple[int, int]
 SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
 SEVEN: list[Offset] = [(0, 0), *SIX]
 WIDE: list[Offset] = [*product(range(-2, 3), repeat=2)]
 CENTRE = Point(2.0**-7, 0.5)
+STRATEGIES = [StrategySpec(s=s) for s in (0.0, 0.25, 0.5, 1.0)]
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(se
     study = search_of(seeds=[0])
     small_set = judged(study, noisy(study, SEVEN, 0.01))
     assert small_set.verdict == "unresolved"
-    text = "noise unknown: each point has one score, which may be luck; 7 more runs would tell: 1 more seed of "
+    text = "noise unknown: each point has one score, which may be luck; it takes at least 7 more runs: 1 more seed of "
     by_means = "by the paper's comparison of means it is optimal"
     assert small_set.reason == f"{text}the candidate and its neighbours; {by_means}"
     number = judged(study, noisy(study, WIDE, 0.01))
@@ -174,7 +176,7 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
     if (had, alive) in ((2, 4), (2, 6)):
         assert "noise unknown" not in reason
         return
-    search_result = re.search(r"; (\d+) more runs would tell: (\d+) more seeds? of", reason)
+    search_result = re.search(r"; it takes at least (\d+) more runs: (\d+) more seeds? of", reason)
     assert search_result, reason
     runs, seeds = map(int, search_result.groups())
     assert runs == seeds * (1 + alive)
@@ -445,6 +447,44 @@ def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Calla
     assert launched in (required, required + 1), "a new seed comes with two runs"
     assert first_round(Budget(runs=required // 2)) == (required // 2, required)
     assert first_round(Budget(runs=required // 16)) == (0, required), "that is out of reach"
+
+
+def test_without_a_budget_a_study_may_have_100_extra_runs(
+    search_of: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has 7 runs of each of 2 racing seeds; the noise is far too large for its margin."""
+    study = replace(search_of(margin="0.1%"), grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
+    raced = [run_at(study, o, RACING_SEEDS[k], bowl(o) * (1 + 0.05 * k)) for o in SEVEN for k in (0, 1)]
+    run_index = RunIndex({run.spec.run_id: run for run in [*noisy(study, SEVEN, 0.12), *raced]}, {})
+
+    def first_round() -> tuple[int, str, list[str]]:
+        verification = Verification([study], follows=True, capacity=1000)
+        launched = len(verification.plan(run_index).to_launch)
+        return launched, str(verification.forecast), verification.stop_reasons
+
+    assert first_round() == (86, "86 runs to come", [])
+    monkeypatch.setattr("ettsweep.study.verification.EXTRA_RUNS", 14)
+    launched, _, (reason,) = first_round()
+    assert launched == 0
+    assert "21 runs were requested, 14 more were added, and at least 457 would be needed" in reason
+
+
+def test_studies_share_a_budget_fairly_in_any_order(search_of: Callable[..., Study]) -> None:
+    """Three of one difficulty; the one that has its verdict needs no share."""
+    studies, runs = [], {}
+    for name, noise in (("first", 0.12), ("second", 0.12), ("third", 0.12), ("sure", 0.001)):
+        study = replace(search_of(margin="2%"), grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
+        study = replace(study, sweep=name, base=study.base.model_copy(update={"strategy": STRATEGIES[len(studies)]}))
+        studies.append(study)
+        runs |= {run.spec.run_id: run for run in noisy(study, WIDE, noise, curvature=0.06)}
+    run_index, counts = RunIndex(runs, {}), []
+    for order in (studies, studies[::-1]):
+        verification = Verification(order, budget=Budget(runs=32), capacity=1000, follows=True)
+        plan = verification.plan(run_index)
+        counts.append({study.sweep: sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies})
+        assert verification.stop_reasons == []
+    assert counts[0] == counts[1]
+    assert counts[0] == {"first": 10, "second": 10, "third": 10, "sure": 0}
 
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:

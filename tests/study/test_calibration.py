@@ -7,8 +7,8 @@ from scipy.stats import binom
 from bench.simulate import Outcome, Series, centre_alone, open_workers, outcomes, simulate
 from bench.worlds import Made
 from ettsweep.processes import cores
+from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion, Rule
-from ettsweep.study.verification import Budget
 
 SWEEPS = 40
 

@@ -7,13 +7,14 @@ import pytest
 
 from bench.simulate import Series, Way, centre_alone, simulate
 from bench.worlds import Made
+from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.run_index import RunIndex
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import Suggester
 from ettsweep.study.sweep import Suggestion
-from ettsweep.study.verification import Budget, Verification
+from ettsweep.study.verification import Verification
 
 BOWL = Made("bowl", 0.02)
 

@@ -64,11 +64,11 @@ def keep(results: Path, sweep_spec: SweepSpec) -> None:
     extend_sweep(results, Path(sweep_spec.grid).stem, sweep_spec)
 
 
-def finish(results: Path, spec: RunSpec, score: float) -> None:
-    """Have a run be finished with a made score, as if it had trained for a hundredth of an hour."""
+def finish(results: Path, spec: RunSpec, score: float, device_s: float = 36.0) -> None:
+    """Have a run be finished with a made score, as if it had trained for so long."""
     run = RunDir.create(results, spec)
     assert run.claim({}, after=0)
-    assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
+    assert run.finish({"status": "done", "score": score, "device_s": device_s}, [])
 
 
 def ctrl_c_at(at: str) -> dict[str, str]:

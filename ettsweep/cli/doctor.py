@@ -47,7 +47,7 @@ def doctor(
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: select one with --model NAME or --grid FILE")
-    sweep_spec, data_subject, data_paths, note = None, None, {}, ""
+    sweep_spec, data_subject, required, note = None, None, None, ""
     if grid or model:
         # A check of data and memory needs no starting point: any will do.
         path = grid or find_grid(str(model))
@@ -57,9 +57,10 @@ def doctor(
         data = data_path(sweep_spec) if data is None and not fit else data
     if data is not None:
         data_subject = resolve_requirement(data, sweep_spec, set_ or [], task)
-        data_paths[data_subject.task.kind] = data = absolute_data_path(data, data_subject.task.kind)
+        data = absolute_data_path(data, data_subject.task.kind)
+        required = data_subject.task, data
     profile = launch or "local", launch_set or []
-    checks = examine(results, *profile, data_paths)
+    checks = examine(results, *profile, required)
     if data_subject is not None and data is not None:
         checks += examine_data(data_subject, data, images)
     if sweep_spec is not None:

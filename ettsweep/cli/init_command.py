@@ -23,7 +23,7 @@ def init(
         ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Task, such as imagenet or text.", autocompletion=completion.tasks)
+        str | None, typer.Option(help="Task, such as images or text.", autocompletion=completion.tasks)
     ] = None,
     data: Data = None,
     strategy: Strategies = None,
@@ -42,6 +42,7 @@ def init(
     from ettsweep.study.grid_template import parse_axis, propose_grid, render_template
     from ettsweep.study.sweep_updates import check_name
     from ettsweep.trainer.tasks.data_location import configured_data
+    from ettsweep.trainer.tasks.images.image_task import ImageTask
     from ettsweep.trainer.tasks.registry import TASKS
 
     name, grid = propose_grid(model, task, data)
@@ -62,6 +63,12 @@ def init(
             raise InputError(f"{path} exists already: --force overwrites it, --out FILE writes another file")
     runs, steps = len(sweep_spec.specs()), sweep_spec.recipe.schedule.last_step
     print_note(f"wrote {path}: {format_count(runs, 'run')} of {format_count(steps, 'step')} to begin with")
+    grid_task = sweep_spec.recipe.task
+    if isinstance(grid_task, ImageTask) and grid_task.split_seed is not None:
+        print_note(
+            f"{data} has no validation images: {grid_task.val_size} of its {grid_task.train_size + grid_task.val_size} "
+            f"images are held out, the same ones in every run; split_seed, val_size and train_size in {path} set which"
+        )
     # The printed commands can be pasted: quote the path.
     options, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
     # Tasks whose data set ships with the package need no --data.

@@ -48,7 +48,7 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
         return
     spec = run.spec
     yield "sweep", format_cell(data["sweep"]) or "none"
-    yield "model", f"{format_cell(run.model)} on {spec.task.kind}"
+    yield "model", f"{format_cell(run.model)} on {spec.task.name}"
     lr, wd = power_and_decimal(spec.lr), power_and_decimal(spec.wd)
     yield "point", f"{format_cell(run.strategy)}, lr {lr}, wd {wd}, seed {spec.seed}"
     note = format_cell(state_note(data))

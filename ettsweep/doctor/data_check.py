@@ -1,14 +1,16 @@
 """Check a data set: choose the task and model that it is for, and run the task's own checks."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import NamedTuple
 
 from ettsweep.doctor.checks import DoctorCheck
-from ettsweep.errors import InputError
+from ettsweep.errors import DataMissingError, InputError
 from ettsweep.runs.spec import ModelSpec, TaskSpec
 from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.data_location import resolve_data
 from ettsweep.trainer.tasks.images.image_data import guess_task
 from ettsweep.trainer.tasks.registry import task_kind, task_spec
@@ -35,12 +37,20 @@ def resolve_requirement(data: str, grid: SweepSpec | None, sets: Sequence[str], 
     elif sets:
         raise InputError("--set changes a grid: choose one with --model NAME or --grid FILE")
     else:
-        requirement = DataRequirement(
-            task_spec(task or ("text" if is_corpus(Path(resolve_data(data))) else guess_task(data))), None
-        )
+        requirement = DataRequirement(_fitted_task(data) if task is None else task_spec(task), None)
     if task_kind(requirement.task).comes_with_package:
-        raise InputError(f"--data: task {requirement.task.kind} comes with a package and has no other data")
+        raise InputError(f"--data: task {requirement.task.name} comes with a package and has no other data")
     return requirement
+
+
+def _fitted_task(data: str) -> TaskSpec:
+    """Return the task that data at hand seem to be for, with their own numbers of images."""
+    path = resolve_data(data)
+    guess = task_spec("text" if is_corpus(Path(path)) else guess_task(data))
+    if guess.name == "imagenet":
+        with suppress(DataMissingError):  # the checks say so
+            guess, _ = task_kind(guess).fit_to_data(guess, model_spec("vit-ti16"), path)
+    return guess
 
 
 def examine_data(requirement: DataRequirement, data: str, samples: int | None = None) -> list[DoctorCheck]:

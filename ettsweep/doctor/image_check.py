@@ -60,9 +60,9 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     classes = model.classes if isinstance(model, ImageModel) else task.classes
     try:
         sides = locate(task, data)
-        from ettsweep.trainer.tasks.images.sources import mismatches, open_source
+        from ettsweep.trainer.tasks.images.sources import mismatches, open_sides
 
-        train, val = (open_source(side, task.kind) for side in sides)
+        train, val = open_sides(task, sides)
     except ImportError as error:
         return [DoctorCheck("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
     except DataMissingError as error:

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held_slots, lock_dir, lock_paths
 from ettsweep.processes import GIB, count_cores, machine_bytes, memory_bytes
+from ettsweep.runs.spec import TaskSpec
 from ettsweep.shipped_files import own_grids, shipped_grids
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
@@ -34,14 +35,16 @@ from ettsweep.trainer.tasks.registry import TASKS, check_data, task_kind, task_s
 from ettsweep.worker.devices import prepare_device
 
 
-def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[DoctorCheck]:
+def examine(
+    results: Path, profile: str, launch_set: Sequence[str], required: tuple[TaskSpec, str] | None = None
+) -> list[DoctorCheck]:
     """Return all checks of this machine and, for a SLURM profile, of the cluster.
 
     Args:
         results: the results folder.
         profile: name of a launch profile, or its file.
         launch_set: `KEY=VALUE` changes to the profile.
-        data: locations of data sets that must exist, by kind of task; others are reported as absent if missing.
+        required: task and location of a data set that must exist; others are reported as absent if missing.
     """
     loaded, row = _load_profile(profile, launch_set)
     on_slurm = isinstance(loaded, SlurmProfile)
@@ -56,10 +59,15 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         run_check("timm", lambda: version("timm"), "absent"),
     ]
     for name, entry in TASKS.items():
+        task, data = task_spec(name), None
+        if task.kind != name:  # another name of the same data
+            continue
+        if required and required[0].kind == name:
+            task, data = required
         # Packaged data must always be there; other data are only needed by those who train on them.
-        is_required = entry.comes_with_package or name in data
+        is_required = entry.comes_with_package or data is not None
         rows.append(
-            run_check(f"data {name}", partial(_check_data, name, data.get(name)), "failed" if is_required else "absent")
+            run_check(f"data {task.name}", partial(_check_data, task, data), "failed" if is_required else "absent")
         )
     rows.append(run_check("slurm", _slurm_version, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
@@ -144,10 +152,9 @@ def _check_grids() -> str:
     return f"{len(paths)} valid: {', '.join(dict.fromkeys(path.stem for path in paths))}"
 
 
-def _check_data(name: str, data: str | None) -> str:
-    task = task_spec(name)
+def _check_data(task: TaskSpec, data: str | None) -> str:
     check_data(task, data=data)
-    return TASKS[name].describe_data(task, configured_data(name, data))
+    return task_kind(task).describe_data(task, configured_data(task.kind, data))
 
 
 def _slurm_version() -> str:

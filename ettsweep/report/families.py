@@ -116,7 +116,7 @@ def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
 
     At most four fields, so that the title stays readable.
     """
-    title = f"{study.model} on {study.base.task.kind}"
+    title = f"{study.model} on {study.base.task.name}"
     title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""
     recipe = _flat_recipe(study.base)
     same_task = [

@@ -61,6 +61,11 @@ class TaskSpec(StrictModel):
 
     kind: str
 
+    @property
+    def name(self) -> str:
+        """Name for people; ids have the kind."""
+        return self.kind
+
 
 class OptimizerSpec(StrictModel):
     """Fields of all optimizers; each (strategies/optimizers.py) adds its own.

@@ -23,6 +23,7 @@ from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.registry import is_short_form, model_spec, named_models
 from ettsweep.trainer.tasks.data_location import data_env, resolve_data
 from ettsweep.trainer.tasks.images.image_data import guess_task
+from ettsweep.trainer.tasks.images.image_task import ImageTask
 from ettsweep.trainer.tasks.registry import TASKS, check_compatible, check_data, task_kind, task_spec
 from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus, read_manifest
 from ettsweep.trainer.tasks.text.documents import is_text_file
@@ -31,6 +32,7 @@ SHIPPED_GRIDS = {
     "vit-b16": "vit-b16",
     "vit-s16": "vit-b16",
     "vit-ti16": "vit-b16",
+    "vit-mini": "vit-mini",
     "vit-cifar10": "vit-cifar10",
     "vit-cifar100": "vit-cifar100",
     "vit-digits": "vit-digits",
@@ -41,9 +43,12 @@ SHIPPED_GRIDS = {
 }
 """Shipped grid from which a template is made, by model."""
 
+_IMAGE_MODELS = ((5e5, "vit-b16"), (5e4, "vit-s16"), (5e3, "vit-ti16"), (0, "vit-mini"))
+
 PROPOSED_MODELS: dict[str, tuple[tuple[float, str], ...]] = {
     "digits": ((0, "vit-digits"),),
-    "imagenet": ((5e5, "vit-b16"), (5e4, "vit-s16"), (0, "vit-ti16")),
+    "images": _IMAGE_MODELS,
+    "imagenet": _IMAGE_MODELS,
     "cifar10": ((0, "vit-cifar10"),),
     "cifar100": ((0, "vit-cifar100"),),
     "pydoc": ((0, "encdec-tiny"),),
@@ -63,6 +68,7 @@ COMMENTS = {
     "model": "{models}; or a mapping of kind and fields",
     "task": "{tasks}; or a mapping of kind and fields",
     "data": "path of the data; or set --data or {variable}",
+    "split_seed": "chooses the val_size images that are held out, the same ones in every run",
     "recipe": "shared by all runs; a run with another recipe is another run",
     "batch_size": "samples per step, over all devices",
     "precision": "fp32, tf32, bf16, or fp16 with loss scaling",
@@ -105,7 +111,7 @@ def propose_grid(
     grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[base_name]}.yaml")
     base = load_sweep_spec(path).recipe
     # The shipped grid may set fields of its task, which the plain name would lose.
-    grid_task = base.task if stated_task is None or task == base.task.kind else stated_task
+    grid_task = base.task if stated_task is None or stated_task.kind == base.task.kind else stated_task
     grid_model = model_spec(name, like=base_name)
     check_compatible(grid_task, grid_model, 2)  # 2: the smallest batch size that is proposed below
     if data:
@@ -122,9 +128,9 @@ def propose_grid(
     task_fields = grid_task.model_dump(exclude_defaults=True, exclude={"kind"})
     model_fields = {"kind": grid_model.kind} | grid_model.model_dump(exclude_defaults=True)
     # vit-digits, but vit-b16-imagenet: the name says which task it is for.
-    return name if grid_task.kind in name else f"{name}-{grid_task.kind}", {
+    return name if grid_task.name in name else f"{name}-{grid_task.name}", {
         "model": name if grid_model == model_spec(name) else model_fields,
-        "task": {"kind": grid_task.kind} | task_fields if task_fields else grid_task.kind,
+        "task": {"kind": grid_task.name} | task_fields if task_fields else grid_task.name,
         **({} if kind.comes_with_package else {"data": data}),
         "recipe": {key: recipe[key] for key in ("batch_size", "precision", "optimizer", "schedule")},
         **{
@@ -133,8 +139,17 @@ def propose_grid(
             if key.startswith("centre")
         },
         **{key: grid[key] for key in ("lr", "wd", "strategies", "seeds")},
-        "criterion": grid.get("criterion", {"margin": f"{100 * DEFAULT_MARGINS[kind.metric.name]:g}%"}),
+        "criterion": _criterion(grid, grid_task, is_fitted=data is not None),
     }
+
+
+def _criterion(grid: Mapping[str, Any], task: TaskSpec, *, is_fitted: bool) -> object:
+    """Return the criterion of the shipped grid; for accuracies on images at hand, one that fits their number."""
+    metric = task_kind(task).metric
+    if is_fitted and metric.mode == "max" and isinstance(task, ImageTask) and task.classes is None:
+        # The largest standard error of an accuracy on so many images, to one digit; on ImageNet's 50,000, 0.2%.
+        return {"margin": f"{float(f'{50 / math.sqrt(task.val_size):.1g}'):g}%"}
+    return grid.get("criterion", {"margin": f"{100 * DEFAULT_MARGINS[metric.name]:g}%"})
 
 
 def _guess_task(data: str) -> str:
@@ -158,8 +173,8 @@ def _guess_task(data: str) -> str:
 
 def _training_samples(task: TaskSpec, data: str) -> float:
     """Return the number of training images or tokens; inf for images that cannot be counted quickly."""
-    check_data(task, None, data)
     if task_kind(task).sample == "text":
+        check_data(task, None, data)
         return read_manifest(Path(data)).train.tokens
     fitted, _ = task_kind(task).fit_to_data(task, model_spec(PROPOSED_MODELS[task.kind][0][1]), data)
     samples = task_kind(task).train_size
@@ -212,7 +227,7 @@ def render_template(grid: Mapping[str, Any], path: Path, options: Mapping[Key, s
             n for n, of in named_models().items() if not TASKS[kind].incompatibilities(task_spec(kind), of, 2)
         ),
         "tasks": ", ".join(name for name in TASKS if TASKS[name].sample == TASKS[kind].sample),
-        "variable": data_env(kind),
+        "variable": data_env(task_spec(kind).kind),
     }
     text = "\n".join([*HEAD, *_lines(grid, choices), ""])
     # Parsed from the text, not from `grid`: what is returned is what the file says.

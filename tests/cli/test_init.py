@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.commandline import Call, ettsweep, status
-from support.pictures import CLASSES, COUNTS, write_folders
+from support.commandline import Call, ettsweep, status, write_grid
+from support.pictures import CLASSES, COUNTS, pictures, write_folders
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.study.criterion import resolve_criterion
@@ -48,7 +48,7 @@ def test_all_models_and_tasks_have_a_proposal() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_the_template_for_each_task_is_one_that_grid_takes(task: str, call: Call, tmp_path: Path) -> None:
     err = call("init", "--task", task, "--out", "mine.yaml").err
-    assert load_sweep_spec(tmp_path / "mine.yaml").recipe.task.kind == task
+    assert load_sweep_spec(tmp_path / "mine.yaml").recipe.task.kind == {"images": "imagenet"}.get(task, task)
     plan = ("grid", "--grid", "mine.yaml", "--dry-run")
     if TASKS[task].comes_with_package:
         assert "`ettsweep grid --grid mine.yaml --dry-run` prints the plan" in err
@@ -177,7 +177,7 @@ def test_what_is_written_for_images_of_ones_own_fits_them_and_trains(call: Call,
     path = written(call, tmp_path, "--data", data, *FEW)
     recipe = load_sweep_spec(path).recipe
     fields = recipe.model_dump()
-    assert recipe.model.width == named_models()["vit-ti16"].width, "so few images have the smallest model"
+    assert recipe.model.width == named_models()["vit-mini"].width, "so few images have the smallest model"
     assert fields["model"]["classes"] == len(CLASSES)
     assert (fields["task"]["train_size"], fields["task"]["val_size"]) == tuple(
         n * len(CLASSES) for n in COUNTS.values()
@@ -186,6 +186,36 @@ def test_what_is_written_for_images_of_ones_own_fits_them_and_trains(call: Call,
     assert load_sweep_spec(path).data == str(data)
     sets = ["model.image_size=32", "precision=fp32", "batch_size=12", "schedule.epochs=1", "schedule.warmup_epochs=0"]
     assert len(trained(path, results, *SMALL, *sets)) == 2
+
+
+@pytest.mark.usefixtures("process", "warm")
+def test_few_images_in_class_folders_get_a_recipe_that_a_cpu_trains(call: Call, results: Path, tmp_path: Path) -> None:
+    files = {name.removeprefix("train/"): image for name, image in pictures(counts={"train": 40}).items()}
+    write_folders(tmp_path / "pets", files)
+    # The advice of a plan without a split is the command that makes one.
+    write_grid(tmp_path / "own.yaml", model={"width": 8, "depth": 1, "heads": 2, "patch_size": 8, "image_size": 32, "classes": 3},
+        task={"kind": "images", "train_size": 96, "val_size": 24, "resize": 32})  # fmt: skip
+    refusal = call("grid", "--grid", "own.yaml", "--data", "pets", "--results", results, code=1).err
+    assert f"`ettsweep init --data {tmp_path / 'pets'}" in refusal
+    err = call("init", "--data", "pets").err
+    assert "pets has no validation images: 24 of its 120 images are held out, the same ones in every run" in err
+    text = (tmp_path / "vit-mini-images.yaml").read_text()
+    assert "kind: images" in text
+    assert "split_seed: 0" in text
+    sweep_spec = load_sweep_spec(tmp_path / "vit-mini-images.yaml")
+    recipe = sweep_spec.recipe
+    assert (recipe.precision, recipe.batch_size, recipe.model.model_dump()["classes"]) == ("fp32", 8, 3)
+    # On 24 images, an accuracy of one half has a standard error of 10 points.
+    assert resolve_criterion([sweep_spec.criterion]).margin_for(task_kind(recipe.task).metric) == 0.1
+    assert "can be decoded" in call("doctor", "--grid", "vit-mini-images.yaml", "--results", results).out
+    sets = ["model.image_size=32", "schedule.epochs=1", "schedule.warmup_epochs=0", "schedule.eval_every_epochs=1"]
+    options = ("--strategy", "ntk", "--lr-range", "0:0", "--wd-range", "fixed")
+    assert (
+        "1 run would be submitted"
+        in call("grid", "--grid", "vit-mini-images.yaml", *options, "--seeds", 0, "--dry-run").err
+    )
+    path = written(call, tmp_path, "--data", "pets", *options)
+    assert len(trained(path, results, *SMALL, *sets)) == 1
 
 
 @pytest.mark.usefixtures("process", "warm")
@@ -207,7 +237,8 @@ def test_what_is_written_for_text_of_ones_own_fits_it_and_trains(
 
 
 @pytest.mark.parametrize(
-    ("images", "model"), [(20, "vit-ti16"), pytest.param(50_000, "vit-s16", marks=pytest.mark.slow)]
+    ("images", "model"),
+    [(20, "vit-mini"), (6_000, "vit-ti16"), pytest.param(50_000, "vit-s16", marks=pytest.mark.slow)],
 )
 def test_more_images_have_a_larger_model(images: int, model: str, call: Call, tmp_path: Path) -> None:
     """Images are counted by the names of their files."""
@@ -216,8 +247,8 @@ def test_more_images_have_a_larger_model(images: int, model: str, call: Call, tm
             (folder := tmp_path / "data" / side / f"class{k}").mkdir(parents=True)
             for number in range(images // 2 if side == "train" else 1):
                 (folder / f"{number}.png").touch()
-    assert f"wrote {model}-imagenet.yaml" in call("init", "--data", "data").err
-    recipe = load_sweep_spec(tmp_path / f"{model}-imagenet.yaml").recipe
+    assert f"wrote {model}-images.yaml" in call("init", "--data", "data").err
+    recipe = load_sweep_spec(tmp_path / f"{model}-images.yaml").recipe
     assert recipe.model == named_models()[model].model_copy(update={"classes": 2})
     assert recipe.model_dump()["task"]["train_size"] == images
 

@@ -57,13 +57,21 @@ def test_what_differs_from_the_task_fails_with_what_to_set(tmp_path: Path) -> No
     root = write_folders(tmp_path / "data")
     for path in (root / "val" / "n10").iterdir():
         path.unlink()
-    wrong = [detail for label, state, detail in examine(root, code=1) if state == "failed"]
-    assert wrong == [
+    rows = examine(root, "--task", "imagenet", code=1)
+    assert [detail for label, state, detail in rows if state == "failed"] == [
         "1 classes are in the training images only: n10",
         "the data have 3 classes, the model has 1000: --set model.classes=3",
         "found 36 images, task.train_size is 1281167: complete them, or --set task.train_size=36",
         "found 6 images, task.val_size is 50000: complete them, or --set task.val_size=6",
     ]
+
+
+def test_images_of_ones_own_are_checked_without_a_grid(tmp_path: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    assert ("training images", "ok", "36") in examine(root)
+    # Of class folders alone, a fifth would be held out.
+    rows = examine(root / "train")
+    assert {("training images", "ok", "29"), ("validation images", "ok", "7")} < set(rows)
 
 
 def whole_image() -> bytes:
@@ -172,7 +180,7 @@ def test_data_that_are_not_there_fail(tmp_path: Path) -> None:
 def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_cifar(tmp_path / "data", monkeypatch)
     assert guess_task(str(root)) == guess_task(str(root / "cifar-10-batches-py")) == "cifar10"
-    assert guess_task(str(tmp_path)) == "imagenet"
+    assert guess_task(str(tmp_path)) == "images"
     resolve_requirement_result = resolve_requirement(str(root), None, [], None)
     assert resolve_requirement_result == (Cifar10Task(), None)
     rows = examine_data(resolve_requirement_result._replace(task=Cifar10Task(train_size=100, val_size=20)), str(root))

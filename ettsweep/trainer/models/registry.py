@@ -67,6 +67,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "vit-b16": _vit16(width=768, heads=12),
             "vit-s16": _vit16(width=384, heads=6),
             "vit-ti16": _vit16(width=192, heads=3),
+            "vit-mini": VitSpec(width=64, depth=4, heads=4, patch_size=8, image_size=64, classes=2),
             "vit-cifar10": _vit_cifar(classes=10),
             "vit-cifar100": _vit_cifar(classes=100),
             "vit-digits": VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),

@@ -144,6 +144,7 @@ TASKS: dict[str, TaskKind] = {
         load="ettsweep.trainer.tasks.images.digits:Digits",
         train_size=lambda task: int(task.samples or task.train_size),
     ),
+    "images": _image_kind(ImageNetTask),  # another name of imagenet, for images of the user's own
     "imagenet": _image_kind(ImageNetTask),
     "cifar10": _image_kind(Cifar10Task),
     "cifar100": _image_kind(Cifar100Task),

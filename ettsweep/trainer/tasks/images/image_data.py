@@ -2,9 +2,11 @@
 
 import os
 import re
+import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -45,14 +47,16 @@ class StoredSide:
 
 
 def guess_task(data: str) -> str:
-    """Return the name of the task for a data set: cifar10 or cifar100 for CIFAR's own files, else imagenet."""
+    """Return the name of the task for a data set: cifar10 or cifar100 for CIFAR's own files, else images."""
     folder = Path(data)
     names = [folder.name, *(os.listdir(folder) if folder.is_dir() else [])]
-    return next((kind for kind, name in CIFAR_FOLDERS.items() if name in names), "imagenet")
+    return next((kind for kind, name in CIFAR_FOLDERS.items() if name in names), "images")
 
 
 def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
     """Return the locations of a task's training and validation images.
+
+    Both are the same if validation images are to be held out (`split_seed`).
 
     Raises:
         DataMissingError: no location was given, or there are no images in a supported layout.
@@ -60,38 +64,50 @@ def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
     if data is None:
         variable = data_env(task.kind)
         raise DataMissingError(
-            f"task {task.kind}: no data set given; pass --data PATH or set {variable}=PATH\nPATH is {LAYOUTS}"
+            f"task {task.name}: no data set given; pass --data PATH or set {variable}=PATH\nPATH is {LAYOUTS}"
         )
     try:
-        return _locate_sides(resolve_data(data), task.kind)
+        return _locate_sides(resolve_data(data), task)
     except OSError as error:
-        raise DataMissingError(f"task {task.kind}: {error.filename}: {error.strerror}") from None
+        raise DataMissingError(f"task {task.name}: {error.filename}: {error.strerror}") from None
 
 
-def _locate_sides(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
+def _locate_sides(data: str, task: ImageTask) -> tuple[StoredSide, StoredSide]:
     if data.startswith("hfds/"):
         if not HUB_NAME.fullmatch(data):
             raise DataMissingError(
-                f"task {kind}: {data!r} is not the name of a data set on the hub: expected hfds/OWNER/NAME"
+                f"task {task.name}: {data!r} is not the name of a data set on the hub: expected hfds/OWNER/NAME"
             )
         return _both_sides("hub data set", data.removeprefix("hfds/"))
     root, takes = Path(data), f"--data takes {LAYOUTS}"
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
-        raise DataMissingError(f"task {kind}: {root} {problem}; {takes}")
+        raise DataMissingError(f"task {task.name}: {root} {problem}; {takes}")
     # Users may name the folder itself, or the one that contains it.
-    for original in (root / CIFAR_FOLDERS[kind], root) if kind in CIFAR_FOLDERS else ():
-        if original.name == CIFAR_FOLDERS[kind] and original.is_dir():
+    for original in (root / CIFAR_FOLDERS[task.kind], root) if task.kind in CIFAR_FOLDERS else ():
+        if original.name == CIFAR_FOLDERS[task.kind] and original.is_dir():
             return _both_sides("CIFAR's own files", str(original.parent))
     folders, files = _list_folder(root)
     train, val = (_find_side(root, side, folders, files) for side in SPLITS)
-    if train and val:
+    if train and val and task.split_seed is None:
         return train, val
+    unsplit = train or _find_classes(root, folders)
+    if unsplit and task.split_seed is not None:
+        return unsplit, replace(unsplit, side="val")
     if _has_parquet(root, folders, files):
         return _both_sides("parquet files", data)
     missing = " and ".join(f"no {side}/" for side, location in zip(SPLITS, (train, val), strict=True) if not location)
     contents = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
-    raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {contents}; {takes}")
+    if unsplit and unsplit.format == "class folders" and not val and task.accepts_any_images:
+        hint = f"`ettsweep init --data {shlex.quote(data)}` writes a grid file that holds out a fifth of its images"
+        raise DataMissingError(f"task {task.name}: {root} has no validation images; {hint}")
+    raise DataMissingError(f"task {task.name}: {root} has {missing}: it holds {contents}; {takes}")
+
+
+def _find_classes(root: Path, folders: list[str]) -> StoredSide | None:
+    """Return a folder itself as the training images if two of its first ten folders hold images; else None."""
+    classes = (name for name in folders[:10] if any(map(_is_image, _list_folder(root / name)[1])))
+    return StoredSide("train", "class folders", (str(root),)) if len(list(islice(classes, 2))) == 2 else None
 
 
 def _both_sides(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
@@ -138,6 +154,10 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 """Suffixes of the files that timm reads as images, in lower or upper case."""
 
 
+VALIDATION_SHARE = 0.2
+"""Share of the images that `fit_to_data` holds out for validation where there are no others."""
+
+
 def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
     """Compare the numbers of classes and images with task and model, if class folders can be counted quickly.
 
@@ -151,25 +171,48 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         if counts is None:  # not counted: each run compares them when it opens the data
             continue
         key = f"task.{location.side}_size"
+        held_out = task.val_size if task.split_seed is not None else 0
         if len(counts) != model.classes:
             problem = f"{len(counts)} classes, the model has {model.classes}: --set model.classes={len(counts)}"
-        elif sum(counts) != expected_size:
+        elif held_out and sum(counts) != task.train_size + held_out:
+            remaining = max(1, sum(counts) - held_out)
+            problem = (
+                f"{sum(counts)} images, task.train_size and task.val_size are {task.train_size} and {held_out}: "
+                f"--set task.train_size={remaining}"
+            )
+        elif not held_out and sum(counts) != expected_size:
             problem = f"{sum(counts)} images, {key} is {expected_size}: --set {key}={sum(counts)}"
         else:
             continue
-        raise DataMissingError(f"task {task.kind}: {location.paths[0]} has {problem}")
+        raise DataMissingError(f"task {task.name}: {location.paths[0]} has {problem}")
 
 
 def fit_to_data(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
     """Return task and model with the numbers of images and classes in the data, if the task accepts any images.
 
-    They are returned unchanged if counting takes too long.
+    If there are training images only, a fifth of them is held out for validation. Task and model are returned unchanged
+    if counting takes too long.
 
     Raises:
         DataMissingError: there are no images in a supported layout.
     """
-    train, val = (counts for _, counts in _count_both_sides(task, data))
-    if not task.accepts_any_images or not train or not val:
+    if not task.accepts_any_images:
+        locate(task, data)
+        return task, model
+    try:
+        (_, train), (_, val) = _count_both_sides(task, data)
+    except DataMissingError:
+        # Raises again unless there are images to hold out.
+        (_, total), _ = _count_both_sides(task.model_copy(update={"split_seed": 0}), data)
+        if not total:
+            raise DataMissingError(
+                f"task {task.name}: {data} has no validation images, and too many others to count quickly: with "
+                "train_size, val_size and split_seed in a grid file, val_size of them are held out"
+            ) from None
+        val_size = max(1, round(VALIDATION_SHARE * sum(total)))
+        sizes = {"train_size": max(1, sum(total) - val_size), "val_size": val_size, "split_seed": 0}
+        return task.model_copy(update=sizes), model.model_copy(update={"classes": len(total)})
+    if not train or not val:
         return task, model
     sizes = {"train_size": sum(train), "val_size": sum(val)}
     return task.model_copy(update=sizes), model.model_copy(update={"classes": len(train)})
@@ -194,5 +237,9 @@ def _count_per_class(folder: Path, deadline_s: float) -> list[int] | None:
         inner_folders, files = _list_folder(folder / name)
         if inner_folders or time.monotonic() > deadline_s:
             return None
-        counts.append(sum(file.lower().endswith(IMAGE_SUFFIXES) for file in files))
+        counts.append(sum(map(_is_image, files)))
     return [count for count in counts if count]  # folders without images are no classes
+
+
+def _is_image(file: str) -> bool:
+    return file.lower().endswith(IMAGE_SUFFIXES)

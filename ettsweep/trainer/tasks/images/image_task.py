@@ -59,6 +59,8 @@ class ImageTask(TaskSpec):
         mean, std: of each channel, for normalisation.
         train_size, val_size: number of images, which the data must have.
         samples: number of training images to use, the same ones for every run; None for all.
+        split_seed: if given, `val_size` of the images are held out for validation, by a split that this seed fixes for
+            all runs; None for data that have validation images.
     """
 
     named_classes: ClassVar[int | None] = None
@@ -86,6 +88,7 @@ class ImageTask(TaskSpec):
     train_size: Annotated[int, Field(ge=1), OmitFromIdAt(1_281_167)] = 1_281_167
     val_size: Annotated[int, Field(ge=1), OmitFromIdAt(50_000)] = 50_000
     samples: Annotated[Positive | None, OmitFromIdAt(None)] = None
+    split_seed: Annotated[int | None, Field(ge=0), OmitFromIdAt(None)] = None
 
     @property
     def classes(self) -> int | None:
@@ -96,11 +99,20 @@ class ImageTask(TaskSpec):
 
 
 class ImageNetTask(ImageTask):
-    """ImageNet-1k with the paper's augmentation, or any other images of size `train_size` and `val_size`."""
+    """ImageNet-1k with the paper's augmentation, or any other images of size `train_size` and `val_size`.
+
+    Its name is `images` too, and always for other images; the kind stays `imagenet`, as in the ids of runs.
+    """
 
     named_classes: ClassVar[int | None] = 1000
     accepts_any_images: ClassVar[bool] = True
-    kind: Literal["imagenet"] = "imagenet"
+    kind: Annotated[Literal["imagenet"], BeforeValidator(lambda kind: "imagenet" if kind == "images" else kind)] = (
+        "imagenet"
+    )
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.classes else "images"
 
 
 class CifarTask(ImageTask):
@@ -138,14 +150,14 @@ class Cifar100Task(CifarTask):
 def incompatibilities(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> list[str]:
     """Return the reasons why a model cannot be trained on this task; empty if it can."""
     if not isinstance(model, ImageModel):
-        return [f"model: task {task.kind} needs an image model (kind vit), got {model.kind}"]
+        return [f"model: task {task.name} needs an image model (kind vit), got {model.kind}"]
     expected: dict[str, int | None] = {"image_size": 8, "channels": 1, "classes": 10}
     hint = ""
     if isinstance(task, ImageTask):
         expected = {"channels": 3, "classes": task.classes}
         hint = "; for your own images, set task.train_size and task.val_size" if task.accepts_any_images else ""
     problems = [
-        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{hint if key == 'classes' else ''}"
+        f"model.{key}: task {task.name} has {value}, got {getattr(model, key)}{hint if key == 'classes' else ''}"
         for key, value in expected.items()
         if value not in (None, getattr(model, key))
     ]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ettsweep.errors import DataMissingError, UndecodableError, short_message
+from ettsweep.seeding import derive_seed
 from ettsweep.trainer.tasks.images.image_data import CIFAR_FOLDERS, SPLITS, StoredSide, locate
 from ettsweep.trainer.tasks.images.image_index import folder_index, number_classes, tar_index
 from ettsweep.trainer.tasks.images.image_task import ImageTask
@@ -85,10 +86,34 @@ def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[Image
     Raises:
         DataMissingError: they are missing, or differ from the task; the message says what would work.
     """
-    train, val = (open_source(location, task.kind) for location in locate(task, data))
+    train, val = open_sides(task, locate(task, data))
     if problems := mismatches(task, classes, train, val):
-        raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in problems))
+        raise DataMissingError("\n".join(f"task {task.name}: {line}" for line in problems))
     return train, val
+
+
+def open_sides(task: ImageTask, sides: tuple[StoredSide, StoredSide]) -> tuple[ImageSource, ImageSource]:
+    """Return the images of both sides, or those of one that is split for the task.
+
+    Raises:
+        DataMissingError: there are none, or they cannot be read in this format.
+    """
+    if task.split_seed is None:
+        train, val = (open_source(side, task.kind) for side in sides)
+        return train, val
+    images = open_source(sides[0], task.kind)
+    held_out = hold_out(images.labels, task.val_size, task.split_seed)
+    rest = np.setdiff1d(np.arange(len(images)), held_out)
+    return Subset(images, rest), Subset(images, held_out)
+
+
+def hold_out(labels: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """Return the indices of `count` images [count], ascending: a random choice with all classes in proportion."""
+    shuffled = np.random.default_rng(derive_seed(seed, "held-out images")).permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    # Evenly spaced in an order by class, each class has its share, to one image.
+    count = min(count, len(labels))
+    return np.sort(by_class[(2 * np.arange(count) + 1) * len(labels) // (2 * max(1, count))])
 
 
 def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: ImageSource) -> list[str]:
@@ -158,6 +183,20 @@ class FolderSource(ImageSource):
 
     def read(self, index: int) -> bytes:
         return self._path(index).read_bytes()
+
+
+class Subset(ImageSource):
+    """Some of the images of a source, with all of its classes."""
+
+    def __init__(self, source: ImageSource, indices: NDArray[np.int64]) -> None:
+        self._source, self._indices = source, indices
+        self.classes, self.labels = source.classes, source.labels[indices]
+
+    def name(self, index: int) -> str:
+        return self._source.name(int(self._indices[index]))
+
+    def read(self, index: int) -> bytes | NDArray[np.uint8]:
+        return self._source.read(int(self._indices[index]))
 
 
 class TarSource(ImageSource):

@@ -27,10 +27,11 @@ from support.pictures import (
 
 from ettsweep.errors import DataMissingError, UndecodableError
 from ettsweep.files import cache_folder
+from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.tasks.data_location import data_env, resolve_data
 from ettsweep.trainer.tasks.images.image_data import locate
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
-from ettsweep.trainer.tasks.images.sources import ImageSource, decode, open_sources
+from ettsweep.trainer.tasks.images.sources import ImageSource, decode, hold_out, open_sources
 from ettsweep.trainer.tasks.registry import check_data
 
 TASK = ImageNetTask(train_size=36, val_size=9)
@@ -418,7 +419,9 @@ def test_missing_data_say_how_to_point_at_them(tmp_path: Path) -> None:
     with pytest.raises(DataMissingError, match=r"nowhere does not exist"):
         check_data(ImageNetTask(), data=str(tmp_path / "nowhere"))
     (tmp_path / "train" / "n01").mkdir(parents=True)
-    with pytest.raises(DataMissingError, match=r"has no val/: it holds train/; --data takes"):
+    with pytest.raises(
+        DataMissingError, match=r"no validation images; `ettsweep init --data .*` writes a grid file that"
+    ):
         check_data(ImageNetTask(), data=str(tmp_path))
     (tmp_path / "file.tar").write_text("")
     with pytest.raises(DataMissingError, match=r"file\.tar is a file"):
@@ -439,7 +442,51 @@ def test_a_glance_does_not_walk_the_images(tmp_path: Path) -> None:
         with pytest.raises(DataMissingError, match=r"has no train/ and no val/: it holds n0000/, n0001/"):
             check_data(ImageNetTask(), data=str(tmp_path / "mistaken"))
 
-    assert len(audited("os.scandir", refused)) < 20
+    assert len(audited("os.scandir", refused)) < 30
+
+
+# --- images that are held out -----------------------------------------------------------------------------------------
+
+
+def test_held_out_images_are_a_fixed_share_of_each_class() -> None:
+    labels = np.repeat([0, 1, 2], [50, 40, 30])
+    held_out = hold_out(labels, 24, seed=0)
+    assert np.bincount(labels[held_out]).tolist() == [10, 8, 6]
+    assert held_out.tolist() == sorted(set(held_out.tolist()))
+    assert (hold_out(labels, 24, seed=0) == held_out).all()
+    assert (hold_out(labels, 24, seed=1) != held_out).any()
+    # Neither the first nor the last of each class only, as a split by name would have it.
+    within = held_out[labels[held_out] == 0]
+    assert within.max() - within.min() > 20
+    assert hold_out(labels, 500, seed=0).tolist() == list(range(120))
+
+
+@pytest.mark.parametrize("folder", [".", "train"])
+def test_images_are_split_without_copies(folder: str, tmp_path: Path) -> None:
+    root = write_folders(tmp_path / "data", {name: content for name, content in pictures().items() if "train" in name})
+    task = ImageNetTask(train_size=30, val_size=6, split_seed=0)
+    train, val = open_sources(task, 3, str(root / folder))
+    names = [[source.name(k) for k in range(len(source))] for source in (train, val)]
+    assert [len(side) for side in names] == [30, 6]
+    assert sorted([*names[0], *names[1]]) == sorted(map(str, root.rglob("*.jpg")))
+    assert np.bincount(val.labels).tolist() == [2, 2, 2]
+    assert all(
+        f"/{source.classes[label]}/" in source.name(k)
+        for source in (train, val)
+        for k, label in enumerate(source.labels)
+    )
+    assert all(val.read(k) == Path(name).read_bytes() for k, name in enumerate(names[1]))
+    with pytest.raises(DataMissingError, match=r"^task images: found 30 images, task\.train_size is 31"):
+        open_sources(task.model_copy(update={"train_size": 31}), 3, str(root / folder))
+
+
+def test_a_split_enters_the_id_and_its_absence_does_not(make_spec: Callable[..., RunSpec]) -> None:
+    own = {"kind": "imagenet", "train_size": 30, "val_size": 6}
+    model = {"image_size": 32, "channels": 3, "classes": 3}
+    plain = make_spec(task=own, model=model, batch_size=4)
+    assert make_spec(task=own | {"kind": "images"}, model=model, batch_size=4).run_id == plain.run_id
+    assert make_spec(task=own | {"split_seed": None}, model=model, batch_size=4).run_id == plain.run_id
+    assert make_spec(task=own | {"split_seed": 0}, model=model, batch_size=4).run_id != plain.run_id
 
 
 def test_a_location_holds_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from ettsweep.console import Format, Row, format_cell, format_count, print_note,
 from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
 from ettsweep.quantities import difference_text, score_text
 from ettsweep.runs.folder import sweeps_dir
+from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Difference
 from ettsweep.study.run_index import RunIndex, count_states, spent_device_s
@@ -74,6 +75,9 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
             families_by_reason.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
     for reason, families in families_by_reason.items():
         print_note(f"{', '.join(families)}: {reason}")
+    for v in verdicts:
+        if (comparison := compare_fresh(v)) and comparison.is_notable:
+            print_note(f"{names[v.key]}: {comparison.sentence}")
     for v in verdicts:
         if v.bound and v.bound.caveat:
             smooth = v.bound.posterior is None or v.bound.posterior.surface.is_smooth
@@ -173,7 +177,6 @@ def _verdict_columns(v: Verdict) -> dict[str, Any]:
 
 def verdict_row(v: Verdict) -> dict[str, Any]:
     """Return the row of a verdict; `neighbours` is filled only if some of them have no score yet."""
-    fresh = [score for score in v.fresh_scores.values() if score is not None]
     neighbours = f"{len(v.neighbours) - len(v.missing_points)}/{len(v.neighbours)}"
     return {
         **_verdict_columns(v),
@@ -182,8 +185,18 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
         "seeds": v.candidate and v.candidate.runs,
         **_nearest_neighbour(v),
         "neighbours": neighbours if v.missing_points or not v.neighbours else None,
-        "fresh seeds": f"{score_text(fmean(fresh), v.study.metric.name)} ({len(fresh)})" if fresh else None,
+        "fresh seeds": _fresh_text(v),
     }
+
+
+def _fresh_text(v: Verdict) -> str | None:
+    """Return the mean over fresh seeds and their number, with the difference to the search's where it is notable."""
+    fresh = [score for score in v.fresh_scores.values() if score is not None]
+    if not fresh:
+        return None
+    text = f"{score_text(fmean(fresh), v.study.metric.name)} ({len(fresh)})"
+    comparison = compare_fresh(v)
+    return f"{text}, {comparison.difference}" if comparison and comparison.is_notable else text
 
 
 def _nearest_neighbour(v: Verdict) -> dict[str, Any]:

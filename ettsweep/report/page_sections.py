@@ -13,6 +13,7 @@ from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, sum_spikes
 from ettsweep.report.summary import family_anchor, family_colour, run_cell
 from ettsweep.report.surface_frames import optimum_text
 from ettsweep.report.verdict_text import Row
+from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.study import StudyKey
 
 SPEED_LABELS = {
@@ -61,6 +62,8 @@ def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[Stud
         if verdict.score is None
         else score_with_error(verdict.score, formats.standard_error(family.scores), metric),
         "seeds": verdict_text.seed_count(verdict),
+        "fresh": fresh if (fresh := compare_fresh(verdict)) and fresh.is_notable else None,
+        "better_means": verdict_text.better_means(family.verdict, family.study_state),
         "known": verdict_text.bound_row(verdict),
         "neighbours": verdict_text.neighbour_rows(verdict),
         "place": optimum_text(verdict),

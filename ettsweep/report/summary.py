@@ -12,6 +12,7 @@ from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.next_steps import next_steps
 from ettsweep.report.spike_rates import sum_spikes
 from ettsweep.report.verdict_text import Row
+from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict
 
@@ -33,6 +34,7 @@ def comparison_answer(
     cards = [
         {
             "verdict": family.verdict,
+            "fresh": fresh if (fresh := compare_fresh(family.verdict)) and fresh.is_notable else None,
             "anchor": family_anchor(family),
             "colour": family_colour(family),
             "lines": [(line_label(name, family.verdict), card_lines.get(name)) for name in line_names],

@@ -1,7 +1,7 @@
 """Verdicts in words for the page: never more certain than the seeds allow."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ettsweep.console import format_count
@@ -18,13 +18,13 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.report import formats
+from ettsweep.study.fresh import t95
+from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Difference
+from ettsweep.study.run_index import Run
 from ettsweep.study.study import StudyKey
-from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import Verdict, conflicting_verdicts
-
-T95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.9}
-"""The 95% quantile of Student's t for few degrees of freedom (one-sided); above these, `student_quantile` has it."""
+from ettsweep.study.study_state import StudyState
+from ettsweep.study.verdict import ScoredPoint, Verdict, conflicting_verdicts
 
 Row = dict[str, Any]
 
@@ -92,8 +92,7 @@ def _lead_text(winner: Verdict, second: Verdict) -> str | None:
     spread = sum(square**2 / (n - 1) for square, n in zip(squares, numbers, strict=True))
     dof = error**4 / spread if spread else math.inf  # Welch-Satterthwaite
     ahead = winner.study.metric.worse_by(mean, first_mean)
-    # Rounded down, which is conservative; 1e-9 absorbs the rounding of a whole number.
-    sure = error * (T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(0.95, dof))
+    sure = error * t95(dof)
     metric = winner.study.metric.name
     # As shares of the best score, like all differences.
     level = 1.0 if is_accuracy(metric) else first_mean
@@ -131,6 +130,51 @@ def neighbour_rows(verdict: Verdict) -> list[Row]:
             }
         )
     return rows
+
+
+MAX_BETTER_MEANS = 4
+"""Points with a better mean than the candidate's that a sentence names."""
+
+
+def better_means(verdict: Verdict, study_state: StudyState) -> str:
+    """Return why points with a better mean than the candidate's are not the candidate; empty if there are none."""
+    metric, bound, candidate = verdict.study.metric, verdict.bound, verdict.candidate
+    if bound is None or candidate is None or candidate.score is None or bound.posterior is None:
+        return ""
+    runs = study_state.runs_by_point()
+    scored = [study_state.score_point(point) for point in runs]
+    better = [point for point in scored if metric.is_better(point.score, candidate.score)]
+    if not better:
+        return ""
+    better.sort(key=lambda point: metric.sort_key(point.score))
+    texts = []
+    for point in better[:MAX_BETTER_MEANS]:
+        assert point.score is not None
+        score = score_text(point.score, metric.name)
+        text = f"{formats.point_text(point.point)} has {score} {_seeds_text(point, candidate, runs)}"
+        position = study_state.steps(point.point, candidate.point)
+        if position in bound.posterior.positions:
+            origin = (0.0,) * len(position)
+            (fitted,) = bound.posterior.differences(origin, [position])
+            difference = difference_text(abs(fitted.mean), fitted.error, metric.name, signed=False)
+            text += f", but is {difference} {'worse' if fitted.mean >= 0 else 'better'} as fitted"
+        texts.append(text)
+    more = f"; and {len(better) - MAX_BETTER_MEANS} more" if len(better) > MAX_BETTER_MEANS else ""
+    noise = f" (one run is off by {deviation_text(bound.noise.sd, metric.name)})" * (bound.noise.source != "unknown")
+    return (
+        f"A {'lower' if metric.mode == 'min' else 'higher'} mean than the candidate's "
+        f"{score_text(candidate.score, metric.name)} does not make a better point: {'; '.join(texts)}{more}. Few runs "
+        f"may be lucky{noise}, and a seed shifts all points that were run with it; the fit weighs the scores of all "
+        f"points around accordingly."
+    )
+
+
+def _seeds_text(point: ScoredPoint, candidate: ScoredPoint, runs: Mapping[Point, Sequence[Run]]) -> str:
+    """Return over which seeds the mean of a point is, compared to the candidate's."""
+    if point.runs == 1:
+        return "by a single run, which may be a lucky one"
+    own, others = ({run.spec.seed for run in runs[at] if run.state.finished} for at in (point.point, candidate.point))
+    return f"over the same {point.runs} seeds" if own == others else f"over {point.runs} seeds, not the same ones"
 
 
 def nearest_row(verdict: Verdict) -> Row | None:

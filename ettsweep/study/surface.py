@@ -185,6 +185,16 @@ class Surface:
         )
         return mean_Q, np.sqrt(self.weight_H @ var_HQ)
 
+    def contrast(self, weight_P: Array) -> tuple[float, float]:
+        """Return a weighted sum of f over the points, with weights that sum to 0, and its standard error."""
+        mean_H = self.mean_HP @ weight_P
+        mean = float(self.weight_H @ mean_H)
+        scale_H = np.einsum("p,hpq,q->h", weight_P, self.cov_HPP, weight_P)
+        # As in `differences`.
+        widened = self.dof / max(self.dof - 2, 1)
+        variance = self.weight_H @ (widened * self.variance_H * np.maximum(scale_H, 0.0) + (mean_H - mean) ** 2)
+        return mean, float(np.sqrt(variance))
+
     def draws(self, index: int, others: Sequence[int]) -> Array:
         """Return joint draws of f at a point minus f at others, [DRAWS, Q]."""
         signs = -np.eye(self.mean_HP.shape[1])[list(others)]

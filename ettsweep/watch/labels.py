@@ -6,6 +6,7 @@ from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import bound_text, probability_text, score_text, share_text, with_unit
+from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.verdict import MAX_NEEDED_RUNS, Bound, Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 
@@ -45,6 +46,8 @@ def detail_lines(family: FamilyView) -> Iterator[StyledText]:
     if point := verdict.point:
         yield f"at lr {power_and_decimal(point.lr)}, wd {power_and_decimal(point.wd)}", ""
         yield _score_text(verdict), ""
+    if (comparison := compare_fresh(verdict)) and comparison.is_notable:
+        yield f"fresh seeds {comparison.difference}", "yellow"
     if bound := verdict.bound:
         yield from _bound_lines(verdict, bound)
     if verdict.reason:

@@ -84,6 +84,12 @@ def test_the_answer_is_on_the_page(sample: Made) -> None:
     assert "0.1004 ± 0.0002" in text, "the search's seeds: 0.1000, 0.1004, 0.1008"
     assert "0.1106 ± 0.0002" in text, "the fresh seeds: 0.1104, 0.1108"
     assert "optimal by the paper's comparison of means" in text, "hybrid"
+    # 0.1106 against 0.1004, of seeds that differ by 0.4%.
+    fresh = r"optimal: no neighbour is better \(95%\) fresh seeds ([\d.]+) ± ([\d.]+)% worse than fitted"
+    (worse, error), *again = re.findall(fresh, text)
+    assert again == [(worse, error)], "on the card, and where the strategy has its section"
+    assert 9 < float(worse) < 11
+    assert "2 fresh seeds gave 0.1106, where the search's seeds gave 0.1004" in text
     assert text.count("+17%") == 4, "(lr / 2, wd) of ntk and hybrid, twice; where a bound is known, shares with errors"
     for verdict in sample.verdicts:
         assert verdict.strategy in text

@@ -192,3 +192,20 @@ def test_captions_say_what_is_fitted(noisy: Made) -> None:
     )
     assert "Curve: fitted, with its standard error" in collected["vit-digits-hybrid-map"]
     assert "fitted" not in collected["vit-digits-mup-map"]
+
+
+def test_contours_end_beside_the_numbers(standard: JudgedFamily) -> None:
+    """Each number has a halo in the colour of its hexagon, above all lines and below the number itself."""
+    marks = scene(spec(standard)).marks
+    order = {id(mark): k for k, mark in enumerate(marks)}
+    lines = [order[id(mark)] for mark in marks if mark.kind == "line"]
+    texts = [mark for mark in marks if mark.kind == "text" and mark.text]
+    halos = {(mark.text, mark.xy, mark.dy): mark for mark in texts if mark.strokeWidth}
+    numbers = {(mark.text, mark.xy, mark.dy): mark for mark in texts if mark.fill in ("#000", "#fff")}
+    hexagons = {mark.xy: mark.fill for mark in marks if mark.kind == "symbol" and str(mark.fill).startswith("rgb")}
+    assert len(lines) > 4
+    assert numbers.keys() == halos.keys()
+    assert len(numbers) >= 3 * 7
+    for key, halo in halos.items():
+        assert max(lines) < order[id(halo)] < order[id(numbers[key])]
+        assert halo.stroke == hexagons[halo.xy]

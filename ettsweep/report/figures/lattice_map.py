@@ -25,6 +25,9 @@ MAP_PIXELS, MAX_CELL_PIXELS = 600, 62
 SCORE_PIXELS, ERROR_PIXELS, STATE_PIXELS = 34, 48, 56
 """Distance between hexagons from which on they show the score; error and seeds too; the word for a state."""
 
+HALO_PIXELS = 7
+"""Width of the halo of the numbers on hexagons."""
+
 EQUAL_CONTRAST = 0.435
 """Position on the colour scale, from its dark end, where black and white text have equal contrast, 4.5."""
 
@@ -83,10 +86,12 @@ class _HexagonMap:
         )
 
     def chart(self) -> alt.LayerChart:
-        scored = self._scored_layers()
-        # The first layer of `scored` is the hexagons; their texts come after, above the contours.
-        layers = [self._empty_layer(), next(scored), *self._unscored_layers(), *self._outline_layers()]
-        layers += [*self._contour_layers(), *self._optimum_layers(), *scored] if len(self.surface) else [*scored]
+        hexagons, halos, texts = self._scored_layers()
+        layers = [self._empty_layer(), hexagons, *self._unscored_layers(), *self._outline_layers()]
+        if len(self.surface):
+            # Lines end beside the numbers, which have halos; the cross is one mark, and must not vanish.
+            layers += [*self._contour_layers(), *self._error_layers(), *halos, *self._optimum_layers()]
+        layers += texts
         # The layer that takes clicks is on top, else others would catch them.
         layers += [
             *self._search_layers(),
@@ -121,8 +126,8 @@ class _HexagonMap:
         base = self._at_steps(pd.DataFrame(across, columns=["lr_steps", "wd_steps"]))
         return base.mark_point(**self._hexagon_mark(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8)
 
-    def _scored_layers(self) -> Iterator[alt.Chart]:
-        """Draw hexagons in the colours of their scores, then the text on them."""
+    def _scored_layers(self) -> tuple[alt.Chart, list[alt.Chart], list[alt.Chart]]:
+        """Draw hexagons in the colours of their scores, and the numbers on them with halos in the same colours."""
         lower, scored = not is_accuracy(self.metric), self.points.dropna(subset=["score"])
         # Without any score, the colour scale still needs a range.
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
@@ -143,12 +148,22 @@ class _HexagonMap:
         labels = f".{digits}~g" if lower else f".{digits - 1}~%"
         legend = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
         filled = base.mark_point(**self._hexagon_mark(0.97), filled=True, stroke=None)
-        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=legend if len(scored) else None))
+        hexagons = filled.encode(color=alt.Color("score:Q", scale=scale, legend=legend if len(scored) else None))
         texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ERROR_PIXELS else [("mean", 0, 9.5)]
         # Not INK: text has to stand out from its hexagon, whatever the theme.
         ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
-        for column, dy, size in texts if self.unit >= SCORE_PIXELS else []:
-            yield base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink)
+        halo = alt.Stroke("score:Q", scale=scale, legend=None)
+        shown = texts if self.unit >= SCORE_PIXELS else []
+        halos = [
+            base.mark_text(fontSize=size, dy=dy, strokeWidth=HALO_PIXELS, strokeJoin="round").encode(
+                text=f"{column}:N", stroke=halo, opacity=_surface_opacity()
+            )
+            for column, dy, size in shown
+        ]
+        numbers = [
+            base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink) for column, dy, size in shown
+        ]
+        return hexagons, halos, numbers
 
     def _unscored_layers(self) -> Iterator[alt.Chart]:
         """Draw a sign and, if there is room, the state, for points that are unfinished or diverged."""
@@ -216,23 +231,26 @@ class _HexagonMap:
         around = product(beside_lr, beside_wd)
         return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
 
-    def _optimum_layers(self) -> Iterator[alt.Chart]:
-        """Draw the optimum of the surface: a cross, and an ellipse of one standard error if its covariance is known."""
+    def _error_layers(self) -> Iterator[alt.Chart]:
+        """Draw an ellipse of one standard error around the optimum of the surface, if its covariance is known."""
         best = self.optimum.iloc[0]
         centre = hexagon_xy(best["lr_steps"], best["wd_steps"])
-        if best["lr_variance"] == best["lr_variance"]:  # not NaN
-            covariance = np.array(
-                [[best["lr_variance"], best["covariance"]], [best["covariance"], best["wd_variance"]]]
-            )
-            # The Cholesky factor of the covariance maps the unit circle to the ellipse.
-            turn = np.linspace(0, 2 * np.pi, 49)
-            spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
-            x, y = hexagon_xy(*spread)
-            ring = pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y})
-            for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
-                line = self._at_xy(ring).mark_line(stroke=colour, strokeWidth=width)
-                yield line.encode(order="place:O", opacity=_surface_opacity())
-        base = self._at_xy(pd.DataFrame([centre], columns=["x", "y"]))
+        if best["lr_variance"] != best["lr_variance"]:  # NaN
+            return
+        covariance = np.array([[best["lr_variance"], best["covariance"]], [best["covariance"], best["wd_variance"]]])
+        # The Cholesky factor of the covariance maps the unit circle to the ellipse.
+        turn = np.linspace(0, 2 * np.pi, 49)
+        spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
+        x, y = hexagon_xy(*spread)
+        ring = pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y})
+        for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
+            line = self._at_xy(ring).mark_line(stroke=colour, strokeWidth=width)
+            yield line.encode(order="place:O", opacity=_surface_opacity())
+
+    def _optimum_layers(self) -> Iterator[alt.Chart]:
+        """Draw a cross at the optimum of the surface."""
+        best = self.optimum.iloc[0]
+        base = self._at_xy(pd.DataFrame([hexagon_xy(best["lr_steps"], best["wd_steps"])], columns=["x", "y"]))
         for width, colour in ((4, "#fff"), (2, CANDIDATE)):
             cross = base.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=colour, strokeWidth=width, filled=False)
             yield cross.encode(opacity=_surface_opacity(), tooltip=alt.value("optimum of the fitted surface"))

@@ -1,0 +1,152 @@
+"""Fresh seeds beside a verdict: is the candidate as good over them as the search's seeds have it?
+
+The bound compares points over the same seeds, and says nothing of the level of their scores. The search's seeds chose
+the candidate, so its mean over them is optimistic; the fitted surface is less so, as it weighs all scores around.
+
+Shapes: P points, S seeds.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from ettsweep.console import format_count
+from ettsweep.quantities import confidence_text, difference_text, score_text
+from ettsweep.study.lattice import snap_point
+from ettsweep.study.verdict import Verdict
+
+if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
+    from ettsweep.study.posterior import Posterior
+
+CONFIDENCE = 0.95
+"""Beyond chance is what chance exceeds in 5 of 100 cases, to one side."""
+
+T95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.9}
+"""The 95% quantile of Student's t for few degrees of freedom (one-sided); above these, `student_quantile` has it."""
+
+
+def t95(dof: float) -> float:
+    """Return the 95% quantile of Student's t (one-sided)."""
+    from ettsweep.study.surface import student_quantile
+
+    # Rounded down, which is conservative; 1e-9 absorbs the rounding of a whole number.
+    return T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(CONFIDENCE, dof)
+
+
+@dataclass(frozen=True)
+class FreshComparison:
+    """How much worse the candidate is over fresh seeds than over the search's, as fitted.
+
+    Attributes:
+        mean: over the fresh seeds.
+        expected: the candidate's score by the fitted surface; its mean over the search's seeds without a surface.
+        worse_by, error: the difference and its standard error, as shares of the loss or differences of accuracies.
+        is_beyond_chance: it is larger than chance lets expect (95%).
+        is_fitted: there is a surface.
+    """
+
+    verdict: Verdict
+    mean: float
+    expected: float
+    worse_by: float
+    error: float
+    is_beyond_chance: bool
+    is_fitted: bool
+
+    @property
+    def is_notable(self) -> bool:
+        """`True` if the difference is beyond chance, or that of the shown means larger than the margin."""
+        metric, score = self.verdict.study.metric, self.verdict.score
+        assert score is not None
+        shown = metric.worse_by(self.mean, score) / (abs(score) if metric.mode == "min" and score else 1.0)
+        margin = self.verdict.study.criterion.margin_for(metric)
+        return self.is_beyond_chance or max(abs(self.worse_by), abs(shown)) > margin
+
+    @property
+    def difference(self) -> str:
+        """The difference in a few words, to stand beside the verdict or the mean."""
+        reference = "fitted" if self.is_fitted else "the search's"
+        chance = "" if self.is_beyond_chance else ", maybe by chance"
+        return f"{self._share} than {reference}{chance}"
+
+    @property
+    def sentence(self) -> str:
+        """The difference with what it is compared to, and what it means for the verdict."""
+        metric, score = self.verdict.study.metric.name, self.verdict.score
+        assert score is not None
+        fitted = f", and the fit to all scores around {score_text(self.expected, metric)}" if self.is_fitted else ""
+        reference = "the fit" if self.is_fitted else "these"
+        chance = "more than chance explains" if self.is_beyond_chance else "which may be chance"
+        return (
+            f"{format_count(len(self.verdict.fresh_scores), 'fresh seed')} gave {score_text(self.mean, metric)}, where "
+            f"the search's seeds gave {score_text(score, metric)}{fitted}: {self._share} than {reference}, "
+            f"{chance} ({confidence_text(CONFIDENCE)}); the verdict compares points over the same seeds, and does not "
+            f"vouch for the score itself"
+        )
+
+    @property
+    def _share(self) -> str:
+        text = difference_text(abs(self.worse_by), self.error, self.verdict.study.metric.name, signed=False)
+        return f"{text} {'worse' if self.worse_by > 0 else 'better'}"
+
+
+def compare_fresh(verdict: Verdict) -> FreshComparison | None:
+    """Compare the candidate's fresh seeds with what the search's seeds say of it.
+
+    The variance of a run over seeds is pooled over the candidate's runs of both kinds. None without fresh seeds, with a
+    diverged run, or with a single run of each kind, which leave the variance unknown.
+    """
+    fresh = [score for score in verdict.fresh_scores.values() if score is not None]
+    point = verdict.point
+    searched = [run.score for run in verdict.runs if point and snap_point(run.point, [point]) == point]
+    scores = [score for score in searched if score is not None]
+    dof = len(fresh) + len(scores) - 2
+    if not fresh or len(fresh) < len(verdict.fresh_scores) or not scores or len(scores) < len(searched) or dof < 1:
+        return None
+    posterior = verdict.bound.posterior if verdict.bound else None
+    is_log = bool(posterior and posterior.is_log and min(fresh) > 0)
+    sign = 1 if verdict.study.metric.mode == "min" else -1
+    fresh_f, searched_f = ([sign * (math.log(x) if is_log else x) for x in side] for side in (fresh, scores))
+    variance = (_squares(fresh_f) + _squares(searched_f)) / dof
+    expected, expected_variance = fmean(searched_f), variance / len(scores)
+    is_fitted = posterior is not None and is_log == posterior.is_log
+    if posterior and is_fitted:
+        expected, shape_error, seeds = _fitted_level(posterior)
+        expected_variance = shape_error**2 + variance / seeds
+    difference, error = fmean(fresh_f) - expected, math.sqrt(expected_variance + variance / len(fresh))
+    # In log, differences are ratios; a loss is in shares of itself, an accuracy in its own unit.
+    level = 1.0 if is_log or sign < 0 else abs(expected)
+    worse_by = math.expm1(difference) if is_log else difference / (level or 1.0)
+    share_error = error * math.exp(difference) if is_log else error / (level or 1.0)
+    return FreshComparison(
+        verdict,
+        fmean(fresh),
+        math.exp(expected) if is_log else sign * expected,
+        worse_by,
+        share_error,
+        abs(difference) > t95(dof) * error,
+        is_fitted,
+    )
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Return the sum of squares around the mean."""
+    mean = fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def _fitted_level(posterior: "Posterior") -> tuple[float, float, int]:
+    """Return the candidate's score as fitted over the effects of all seeds, its error, and the number of seeds.
+
+    A seed's mean score, less f at the points that it has, is the effect of the seed; the error is that of f alone.
+    """
+    layout = posterior.surface.layout
+    used_S = layout.scored_PS.any(0)
+    share_PS = layout.scored_PS[:, used_S] / layout.scored_PS[:, used_S].sum(0)
+    seed_means_S = (layout.y_PS[:, used_S] * share_PS).sum(0)
+    contrast_P = -share_PS.mean(1)
+    contrast_P[posterior.index((0.0,) * layout.x_PD.shape[1])] += 1
+    mean, error = posterior.surface.contrast(contrast_P)
+    return float(seed_means_S.mean()) + mean, error, int(used_S.sum())

@@ -1,0 +1,130 @@
+"""Fresh seeds beside a verdict: by how much they differ from what the search's seeds say, and whether that is chance."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.made_sweep import digits_spec
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State, Status
+from ettsweep.study.criterion import CriterionOptions
+from ettsweep.study.fresh import compare_fresh
+from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.run_index import Run
+from ettsweep.study.study import Study
+from ettsweep.study.verdict import Verdict
+from ettsweep.study.verification import evaluate
+
+BASE = digits_spec(None)
+CENTRE = Point(BASE.lr, BASE.wd)
+GRID = tuple(CENTRE.moved(i, j) for i, j in product(range(-2, 3), repeat=2))
+FRESH = (10, 11, 12)
+
+
+def study_of(seeds: Sequence[int] = (0, 1, 2)) -> Study:
+    axis = Axis(low=-2, high=2)
+    return Study(BASE, axis, axis, tuple(seeds), GRID, sweep="w").with_criterion(CriterionOptions(margin=0.05))
+
+
+def run_of(point: Point, seed: int, score: float | None) -> Run:
+    spec = BASE.with_point(point.lr, point.wd, seed)
+    state = State.DIVERGED if score is None else State.DONE
+    return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), {"score": score})
+
+
+def judged(
+    rng: np.random.Generator,
+    fresh: Callable[[float], float | None],
+    seed_sd: float = 0.05,
+    seeds: Sequence[int] = (0, 1, 2),
+    luck: float = 1.0,
+) -> Verdict:
+    """Return the verdict on a bowl of loss 0.1 whose seeds have effects of their own.
+
+    `fresh` changes fresh scores; `luck` is a factor of the candidate's other scores.
+    """
+    study = study_of(seeds)
+    effect = {seed: rng.normal(0, seed_sd) for seed in (*seeds, *FRESH)}
+
+    def score(point: Point, seed: int) -> float:
+        i, j = (math.log2(a / b) for a, b in zip(point, CENTRE, strict=True))
+        return 0.1 * math.exp(0.1 * (i * i + j * j + i * j / 2) + effect[seed] + rng.normal(0, 0.02))
+
+    runs = [
+        run_of(point, seed, score(point, seed) * (luck if point == CENTRE else 1.0)) for point in GRID for seed in seeds
+    ]
+    runs += [run_of(CENTRE, seed, fresh(score(CENTRE, seed))) for seed in FRESH]
+    return evaluate(study, runs).verdict(CENTRE)
+
+
+def test_honest_fresh_seeds_are_beyond_chance_in_a_tenth_at_most() -> None:
+    """Two sides of 5% each; the errors are on the safe side, as each part of them is estimated."""
+    rng = np.random.default_rng(0)
+    comparisons = [compare_fresh(judged(rng, lambda score: score)) for _ in range(60)]
+    errors = [c.worse_by / c.error for c in comparisons if c]
+    assert len(errors) == 60
+    assert sum(c.is_beyond_chance for c in comparisons if c) <= 12, "99.5% of binomial(60, 0.1)"
+    assert 0.5 < float(np.std(errors)) < 1.5, "in units of its error, a difference varies by about 1"
+
+
+def test_fresh_seeds_that_are_much_worse_are_beyond_chance() -> None:
+    comparison = compare_fresh(judged(np.random.default_rng(1), lambda score: 1.5 * score))
+    assert comparison is not None
+    assert comparison.is_beyond_chance
+    assert comparison.is_notable
+    assert comparison.worse_by == pytest.approx(0.5, abs=4 * comparison.error)
+    assert comparison.difference.endswith("% worse than fitted")
+    assert "more than chance explains (95%)" in comparison.sentence
+
+
+def test_a_difference_larger_than_the_margin_is_stated_even_if_chance_explains_it() -> None:
+    rng = np.random.default_rng(3)
+    noisy = [compare_fresh(judged(rng, lambda score: score, seed_sd=0.3)) for _ in range(10)]
+    by_chance = [c for c in noisy if c and not c.is_beyond_chance and abs(c.worse_by) > 0.05]
+    assert by_chance
+    for comparison in by_chance:
+        assert comparison.is_notable
+        assert comparison.difference.endswith(", maybe by chance")
+        assert "which may be chance (95%)" in comparison.sentence
+    quiet = compare_fresh(judged(np.random.default_rng(2), lambda score: score, seed_sd=0.001))
+    assert quiet is not None
+    assert not quiet.is_notable
+
+
+def test_a_lucky_choice_is_discounted_by_the_fit() -> None:
+    """The candidate's own seeds flatter it; the points around do not, and fresh seeds are compared with all of them."""
+    flattered = judged(np.random.default_rng(4), lambda score: score, luck=0.95)
+    comparison = compare_fresh(flattered)
+    assert comparison is not None
+    assert comparison.is_fitted
+    assert flattered.score is not None
+    assert comparison.expected > flattered.score
+
+
+def test_what_diverged_or_was_never_repeated_is_not_compared() -> None:
+    rng = np.random.default_rng(5)
+    assert compare_fresh(judged(rng, lambda score: None)) is None
+    verdict = judged(rng, lambda score: score)
+    assert compare_fresh(replace(verdict, fresh_scores={})) is None
+    single = judged(rng, lambda score: score, seeds=(0,))
+    assert compare_fresh(replace(single, fresh_scores={10: 0.1})) is None, "one run of each kind"
+
+
+def test_means_are_compared_by_the_papers_rule() -> None:
+    verdict = judged(np.random.default_rng(6), lambda score: score)
+    paper = evaluate(
+        verdict.study.with_criterion(CriterionOptions(rule="paper")),
+        [*verdict.runs, *(run_of(CENTRE, seed, 0.2) for seed in FRESH)],
+    ).verdict(CENTRE)
+    comparison = compare_fresh(paper)
+    assert comparison is not None
+    assert not comparison.is_fitted
+    assert comparison.expected == pytest.approx(paper.score)
+    assert paper.score is not None
+    assert comparison.worse_by == pytest.approx(0.2 / paper.score - 1)
+    assert "than the search's" in comparison.difference

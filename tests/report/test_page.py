@@ -117,7 +117,7 @@ def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(samp
     mean, error = statistics.fmean(r.score for r in runs), statistics.stdev(r.score for r in runs) / math.sqrt(3)
     assert told == {
         "(lr, wd)": point, "state": "done", "score": "lowest validation loss",
-        "mean ± standard error": f"{mean:.5f} ± {error:.5f}", "seeds": "3", "runs": " ".join(run.id for run in runs),
+        "mean ± standard error": f"{mean:.4f} ± {error:.4f}", "seeds": "3", "runs": " ".join(run.id for run in runs),
     }  # fmt: skip
 
 
@@ -473,7 +473,7 @@ def test_no_finished_run(browser: Any, tmp_path: Path) -> None:
     assert "No optimum is verified yet: no run is finished." in text
     assert "Next: train the missing runs, and judge again" in text
     assert "ettsweep verify-optimum --follow" in text
-    for missing_files in ("Costs", "Speed", "Spikes", "mean ± standard deviation"):
+    for missing_files in ("Costs", "Speed", "Spikes", "mean ± standard error"):
         assert missing_files not in text
 
 

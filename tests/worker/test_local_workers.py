@@ -160,7 +160,8 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
     for command in (("watch", "--results", waiting_results), (*values, "--follow")):
         onlooker = start(*command)
         assert onlooker.stderr
-        assert f"0/2 runs finished (2 queued); waits for {text}\n" in onlooker.stderr.readline()
+        progress = next(line for line in onlooker.stderr if "runs finished" in line)
+        assert f"0/2 runs finished (2 queued); waits for {text}\n" in progress
         onlooker.send_signal(signal.SIGINT)
         ended(onlooker, code=int(command[0] == "grid"))
 
@@ -415,9 +416,9 @@ def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: P
     assert queued.attempt_numbers() == []
     result = ettsweep(*grid(runs=2), *ONE_SLOT)
     assert "2 need a decision" in result.stderr
-    text = " ".join(re.findall(r"[0-9a-f]{12}", result.stderr.splitlines()[1]))
-    assert set(text.split()) == {queued.id, running.run.name}
-    assert f"`ettsweep retry {text} --results {results}` trains them again" in result.stderr
+    advice = re.search(rf"`ettsweep retry ([0-9a-f ]+) --results {results}` trains them again", result.stderr)
+    assert advice
+    assert set(advice[1].split()) == {queued.id, running.run.name}
     ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
     wait_for_results(results, 2)
     assert (RunDir(running.run).attempt_numbers(), queued.attempt_numbers()) == ([1, 2], [1])

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import locale
 import os
 import re
 import shutil
@@ -257,7 +258,11 @@ def placeholder_folder(results: Path) -> Path:
 
 
 def batch_scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
-    """Return the batch scripts that `submit` would pass to sbatch, with XXXXXXXX in place of unique names."""
+    """Return the batch scripts that `submit` would pass to sbatch, with XXXXXXXX in place of unique names.
+
+    Raises:
+        InputError: a script cannot be written.
+    """
     if not isinstance(profile, SlurmProfile) or not plan.to_launch:
         return []
     from ettsweep.launch.executors import ArrayExecutor
@@ -271,8 +276,26 @@ def batch_scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     for array in _split_into_arrays(results, plan.to_launch, profile, max_tasks):
         name = f"{array.name}.XXXXXXXX"
         executor = ArrayExecutor(placeholder_folder(results), profile, name, array.tasks, array.parallel, code)
-        texts.append(executor.script())
+        texts.append(_check_encoding(executor.script()))
     return texts
+
+
+def _check_encoding(script: str) -> str:
+    """Return a batch script, which submitit writes in the encoding of the locale.
+
+    Raises:
+        InputError: it has a character that this encoding lacks, such as a byte of a path that is not UTF-8.
+    """
+    encoding = locale.getpreferredencoding(False)
+    try:
+        script.encode(encoding)
+    except UnicodeEncodeError as error:
+        line = script[: error.start].count("\n")
+        raise InputError(
+            f"batch script: {encoding} cannot write {script.splitlines()[line]!r}; use a results folder whose path is "
+            "UTF-8, and a locale such as LC_ALL=C.UTF-8"
+        ) from None
+    return script
 
 
 def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:

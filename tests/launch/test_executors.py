@@ -458,3 +458,17 @@ def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(
     with pytest.raises(InputError, match=r"50%j.*SLURM.*%"):
         check_plan(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
     assert not results.exists()
+
+
+def test_a_script_that_the_locale_cannot_write_is_refused(
+    stand_in_cluster: Path, tmp_path: Path, make_spec: Callable[..., RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / os.fsdecode(b"r\xff")
+    with pytest.raises(InputError, match=r"(?i)batch script: utf-8 cannot write .*r\\udcff.*; use a results folder"):
+        check_plan(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
+    assert not results.exists()
+    profile = SlurmProfile(kind="slurm", setup=("echo für",))
+    check_plan(tmp_path, plan_of(tmp_path, [make_spec()]), profile)
+    monkeypatch.setattr("locale.getpreferredencoding", lambda setlocale: "ascii")
+    with pytest.raises(InputError, match=r"batch script: ascii cannot write .*für.*LC_ALL=C\.UTF-8"):
+        check_plan(tmp_path, plan_of(tmp_path, [make_spec()]), profile)

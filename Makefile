@@ -7,7 +7,8 @@
 #                  CLUSTERS=3 starts three, for the tests to be done sooner
 # make slurm-down  stop it
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
-# make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report
+# make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report; every
+#                  command with closed and full streams, in odd locales and terminals, without a home (FUZZ=N: fewer)
 # make pictures  those of README, from the real program (Chromium, tmux), after make demo
 # make bench   set up, then the speed of the tool itself. Of those below, BENCH=--help prints the options:
 # make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs

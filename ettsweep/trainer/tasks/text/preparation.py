@@ -101,10 +101,11 @@ class CorpusRequest(NamedTuple):
 
     @property
     def absolute_inputs(self) -> tuple[str, ...]:
-        """The inputs as absolute paths; names on the hub stay as they are."""
-        return tuple(
+        """The inputs as absolute paths; names on the hub stay as they are, and bytes that are not UTF-8 are escaped."""
+        paths = (
             text if text.startswith(HUB_PREFIX) else str(Path(expand_home(text)).absolute()) for text in self.inputs
         )
+        return tuple(path.encode(errors="backslashreplace").decode() for path in paths)
 
     @property
     def val_below(self) -> int:

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from ettsweep.report.families import StrategyComparison
 from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.run_histories import RunHistories
-from ettsweep.report.verdict_text import Key
+from ettsweep.study.study import StudyKey
 
 ROWS = 60
 """Of each run's steps: enough for made ones."""
 
 
-def figures_of(comparisons: Iterable[StrategyComparison]) -> dict[tuple[Key, str], Figure]:
+def figures_of(comparisons: Iterable[StrategyComparison]) -> dict[tuple[StudyKey, str], Figure]:
     drawing = FigureBuilder(RunHistories(), ROWS)
     return {(key, figure.kind): figure for comparison in comparisons for key, figure in drawing.build(comparison)}

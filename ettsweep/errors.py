@@ -11,6 +11,7 @@
     └── FailedError         exit 1   the input was fine, the world was not
         ├── DataMissingError         a data set is not where it should be
         ├── StorageError             a folder cannot be written, the disk is full
+        ├── OwnershipError           what would be executed or written to is not this user's alone
         ├── CorruptError             a file of ours is truncated or was edited by hand
         └── LaunchError              jobs could not be submitted
             ├── SubmissionUnknownError    sbatch gave no answer: there may be jobs now
@@ -90,6 +91,10 @@ class DataMissingError(FailedError):
 
 class StorageError(FailedError):
     """A folder cannot be written, or the disk is full."""
+
+
+class OwnershipError(FailedError):
+    """What would be executed or written to belongs to another user, or can be written by others."""
 
 
 class CorruptError(FailedError):

@@ -108,7 +108,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def write_atomic(
-    path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False, private: bool = False
+    path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False, mode: int = 0o666
 ) -> bool:
     """Write a whole file: a reader, or a kill at any instant, finds the old content or the new.
 
@@ -116,7 +116,7 @@ def write_atomic(
         path: of the file.
         data: content, or a function that writes it to the path that it is given.
         exclusive: keep an existing file, and return False.
-        private: readable by its owner alone.
+        mode: permissions of the file, less those that the umask takes away.
 
     Raises:
         StorageError: the file cannot be written; the temporary file is removed.
@@ -124,8 +124,8 @@ def write_atomic(
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
         try:
-            if private:
-                temporary.touch(0o600)  # before it has content that others could read
+            if mode != 0o666:
+                temporary.touch(mode)  # before it has content that others could read
             if callable(data):
                 data(temporary)
             else:
@@ -254,11 +254,22 @@ def read_json(path: Path) -> Json:
         CorruptError: it is no JSON object, or cannot be read.
     """
     try:
-        value = loads(read_file(path))
+        data = read_file(path)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise CorruptError(f"{path}: cannot be read: {error.strerror}") from error
+    return parse_object(path, data)
+
+
+def parse_object(path: Path, data: bytes) -> Json:
+    """Parse a JSON object; `path` is for messages.
+
+    Raises:
+        CorruptError: it is no JSON object.
+    """
+    try:
+        value = loads(data)
     except ValueError as error:
         raise CorruptError(f"{path}: no valid JSON: {error}") from error
     if not isinstance(value, dict):

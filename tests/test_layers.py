@@ -23,6 +23,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"runs"},
     {"schema", "config", "process_pool"},
     {"processes", "provenance"},
+    {"ownership"},
     {"files"},
     {"errors", "seeding", "console", "cgroups", "shipped_files", "token_ids", "trainer"},
     {"powers", "quantities"},

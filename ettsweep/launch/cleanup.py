@@ -1,6 +1,7 @@
 """Clean-up: find and remove checkpoints of finished runs, dead attempts, orphans and ended submissions."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,15 +56,21 @@ def find_waste(results: Path, slurm_cache: SlurmCache | None = None, *, unused_r
     waste = []
     for name in folder_names(runs_dir(results)):
         path = runs_dir(results) / name
+        if path.is_symlink():
+            continue
         # Only folders that ettsweep names so: users may keep their own beside them.
         if name in unused:
-            waste.append(_measure_waste(path, RUN_OF_NO_SWEEP))
+            # Attempts can be emptied by their owners alone, who may be others.
+            if all(map(_is_removable, [path, *path.glob("attempts/*/")])):
+                waste.append(_measure_waste(path, RUN_OF_NO_SWEEP))
         elif path.is_dir() and is_run_id(name):
             waste += list(_run_waste(RunDir(path), liveness, bool(live_folders)))
     for folder, submission in folders.items():
         # An ended submission with unfinished runs is still needed to ask SLURM why its jobs ended.
-        if folder not in live_folders and not (
-            submission and submission.kind == "slurm" and submission.has_unfinished_runs()
+        if (
+            folder not in live_folders
+            and _is_removable(folder)
+            and not (submission and submission.kind == "slurm" and submission.has_unfinished_runs())
         ):
             waste.append(_measure_waste(folder, "submission that has ended"))
     for path in sorted(sweeps_dir(results).glob("*/follower-*.json")):
@@ -86,7 +93,16 @@ def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
 
 
 def _unused_snapshots(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
-    return find_unused(results, {Path(s.code).name for s in submissions(results) if s.code and liveness.is_live(s)})
+    unused = find_unused(results, {Path(s.code).name for s in submissions(results) if s.code and liveness.is_live(s)})
+    return {path: reason for path, reason in unused.items() if _is_removable(path)}
+
+
+def _is_removable(path: Path) -> bool:
+    """`True` if this user may empty a folder: submissions, snapshots and attempts can be written by their owners alone.
+
+    A link, which ettsweep never makes, may lead anywhere.
+    """
+    return not path.is_symlink() and os.access(path, os.W_OK)
 
 
 def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iterator[Waste]:
@@ -104,13 +120,14 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
     attempts = [run.attempt(number) for number in run.attempt_numbers()]
     if status.state is State.PRUNED:
         for attempt in attempts:
-            if attempt.has_checkpoint():
+            if attempt.has_checkpoint() and _is_removable(attempt.path):
                 yield _measure_waste(attempt.checkpoint_path, "checkpoint of a pruned run")
     if status.state.finished:
         # The last attempt has the metrics and logs of the result.
         for attempt in attempts[:-1]:
-            yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
-        if attempts and attempts[-1].has_checkpoint():
+            if _is_removable(attempt.path):
+                yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
+        if attempts and attempts[-1].has_checkpoint() and _is_removable(attempts[-1].path):
             yield _measure_waste(attempts[-1].checkpoint_path, "checkpoint of a finished run")
 
 

@@ -12,13 +12,16 @@ Launch profiles are not copied: a worker needs only its submission's, and they m
 
 import hashlib
 import json
+import os
 import shutil
+import stat
 import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ettsweep.errors import CorruptError, LaunchError
+from ettsweep.errors import CorruptError, LaunchError, OwnershipError
 from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_atomic
+from ettsweep.ownership import make_private, problem_of, tree_problem
 from ettsweep.processes import Process, process_identity
 from ettsweep.provenance import PROVENANCE_FILE, code_digest, code_files, package_dir, provenance
 from ettsweep.runs.folder import code_dir
@@ -35,14 +38,20 @@ def take_snapshot(results: Path) -> Path:
         LaunchError: the code cannot be read.
     """
     files = snapshot_files(package_dir())
-    name = code_digest(files)
     code = code_dir(results.resolve())
     owner_id = _owner_id()
     with storage_errors(code):
         code.mkdir(parents=True, exist_ok=True)
+    name = _own_name(code, code_digest(files))
     # Before the copy: from here on `clean` in another process leaves the snapshot alone.
     write_atomic(code / f".{name}.{owner_id}.json", dumps({"process": process_identity().to_json()}))
     folder = code / name
+    if folder.is_dir() and tree_problem(folder):
+        # Made with another umask by an older version: others may have put something into it.
+        old = code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp"
+        with storage_errors(folder):
+            folder.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
     if folder.is_dir():
         _repair(folder, files)
     else:
@@ -50,6 +59,24 @@ def take_snapshot(results: Path) -> Path:
             code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name}
         )
     return folder
+
+
+def _own_name(code: Path, digest: str) -> str:
+    """Return the name of this user's snapshot: the digest, unless another user's has it.
+
+    Raises:
+        OwnershipError: another user has taken both names.
+    """
+    names = (digest, f"{digest}-{os.geteuid()}")
+    for name in names:
+        if not problem_of(code / name) or _is_own_folder(code / name):
+            return name
+    raise OwnershipError(f"{code / names[-1]}: {problem_of(code / names[-1])}: remove it, or choose another --results")
+
+
+def _is_own_folder(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def release_snapshots(results: Path) -> None:
@@ -90,6 +117,7 @@ def _write_snapshot(temporary: Path, folder: Path, files: Mapping[str, bytes], o
     package = temporary / "ettsweep"
     with storage_errors(folder):
         try:
+            temporary.mkdir(0o700)  # nobody else reaches it before it is complete
             for name, content in files.items():
                 path = package / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,6 +126,11 @@ def _write_snapshot(temporary: Path, folder: Path, files: Mapping[str, bytes], o
                 sync(path)
             (temporary / PROVENANCE_FILE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
             sync(temporary / PROVENANCE_FILE)
+            # Python would make the folders of compiled modules with the umask, and others could write into them.
+            for parent in {path.parent for path in package.rglob("*.py")}:
+                (parent / "__pycache__").mkdir(exist_ok=True)
+            make_private(temporary)
+            temporary.chmod(0o755)
             temporary.rename(folder)  # fails on a folder that is not empty
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -117,6 +150,8 @@ def _repair(folder: Path, files: Mapping[str, bytes]) -> None:
         write_atomic(path, content)
     if not (folder / PROVENANCE_FILE).is_file():
         write_atomic(folder / PROVENANCE_FILE, json.dumps(provenance() | {"snapshot": folder.name}, indent=1) + "\n")
+    with storage_errors(folder):
+        make_private(folder)
 
 
 # --- what nobody needs any more ---------------------------------------------------------------------------------------

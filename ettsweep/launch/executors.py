@@ -10,9 +10,11 @@ from submitit.core.utils import JobPaths
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
+from ettsweep.errors import OwnershipError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch.job_environment import export_lines
 from ettsweep.launch.profile import RESERVED_OPTIONS, SlurmProfile
+from ettsweep.ownership import tree_problem
 
 BLOCK_WARNING = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
 """Shell command that blocks SIGUSR2 until the worker handles it; a warning before that would kill the job."""
@@ -38,6 +40,13 @@ exit $code
 Outside a container there is scontrol, and the script can retry while the controller does not answer."""
 
 
+CHECK_CODE = (
+    '[ -z "$(find {code} \\( ! -user "$(id -u)" -o -perm /022 \\) -print -quit 2>&1)" ] || '
+    '{{ echo "ettsweep: this code is missing, is not yours, or can be changed by others:" {code}; exit 1; }}'
+)
+"""Shell command that ends the job unless its code belongs to its user, and nobody else can write to it."""
+
+
 class SlotExecutor(LocalExecutor):
     """Starts the workers of a submission on this machine, each in its own session.
 
@@ -47,6 +56,7 @@ class SlotExecutor(LocalExecutor):
 
     def __init__(self, folder: Path, code: str = "") -> None:
         super().__init__(folder)
+        self._code = code
         self._environment = os.environ | code_environment(code, os.environ.get("PYTHONPATH"))
 
     def start(self, slot: str) -> int:
@@ -55,8 +65,11 @@ class SlotExecutor(LocalExecutor):
         Raises:
             StorageError: the file of its output cannot be written.
             OSError: it cannot be started.
+            OwnershipError: others can change its code.
         """
         command = f"{worker_command(self.python, self.folder)} --slot {shlex.quote(slot)}"
+        if self._code and (problem := tree_problem(Path(self._code))):
+            raise OwnershipError(f"{problem}: this code is not executed")
         # The output needs a file before the process id that names it exists.
         output = self.folder / f"{uuid.uuid4().hex}_log.out"
         with storage_errors(output):
@@ -111,6 +124,7 @@ class ArrayExecutor(SlurmExecutor):
             setup=[
                 BLOCK_WARNING,
                 *self._source_variables(),
+                *([CHECK_CODE.format(code=shlex.quote(code))] if code else []),
                 # A failed setup command ends the job, instead of training without the module or data.
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
@@ -163,9 +177,10 @@ class ArrayExecutor(SlurmExecutor):
     def write_variables(self) -> None:
         """Write the variables to a file that only its owner can read."""
         if self._variables:
-            write_atomic(self._variables_path, export_lines(self._variables), private=True)
+            write_atomic(self._variables_path, export_lines(self._variables), mode=0o600)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        submission_file_path.chmod(0o644)  # whatever the umask: it is executed
         return [*sbatch_command(self.script()), str(submission_file_path)]
 
 

@@ -17,7 +17,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,7 @@ from ettsweep.files import (
     write_counter,
 )
 from ettsweep.launch.slots import held_slots
+from ettsweep.ownership import read_private_json
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
@@ -120,7 +121,7 @@ class Submission:
         """
         # Only the owner of the submission may start its workers: others would run under the wrong user.
         with contextlib.suppress(OSError):
-            if self.path.stat().st_uid != os.getuid():
+            if self.path.lstat().st_uid != os.getuid():
                 return []
         slots = []
         for slot, starter in zip(self.slots, self.workers(), strict=False):
@@ -293,14 +294,28 @@ class VacantSlot:
     died: bool
 
 
-def read_submission(folder: Path) -> Submission:
+def read_own_submission(folder: Path) -> Submission:
+    """Read a submission whose workers are executed: nobody but this user may have written it.
+
+    Raises:
+        CorruptError: submission.json is missing or invalid.
+        OwnershipError: it belongs to another user, or others can write to it.
+    """
+    return read_submission(folder, read_private_json)
+
+
+def read_submission(folder: Path, read: Callable[[Path], Json] = read_json) -> Submission:
     """Read a submission from its folder.
+
+    Args:
+        folder: the folder.
+        read: reads submission.json.
 
     Raises:
         CorruptError: submission.json is missing or invalid.
     """
     try:
-        content = read_json(folder / "submission.json")
+        content = read(folder / "submission.json")
     except FileNotFoundError:
         raise CorruptError(f"{folder}: has no submission.json") from None
     kind, runs = content.get("kind", "local"), content.get("runs")

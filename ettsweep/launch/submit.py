@@ -125,9 +125,10 @@ def _write_submission(results: Path, content: Json) -> Submission:
     """Write a submission into a new folder, before any of its workers starts."""
     folder = jobs_dir(results.resolve()) / next_name(results)
     with storage_errors(folder):
-        folder.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o755)  # whatever the umask: workers take what they execute from here
     # First of all files: a folder without it counts as unreadable, and its jobs would find no list.
-    write_atomic(folder / "submission.json", json.dumps(content))
+    write_atomic(folder / "submission.json", json.dumps(content), mode=0o644)
     return read_submission(folder)
 
 

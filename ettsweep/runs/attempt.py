@@ -25,6 +25,7 @@ from ettsweep.files import (
     write_atomic,
     write_counter,
 )
+from ettsweep.ownership import check_private
 from ettsweep.processes import Life, Process
 
 EVALUATION_MARK = b'"val_'
@@ -88,7 +89,7 @@ class Attempt:
         self.log_path = self.path / "log.txt"
         self.checkpoint_path = self.path / "checkpoint.pt"
         self.failure_path = self.path / "failure.json"
-        self.retried_path = self.path / "retried"
+        self.retried_path = run / "attempts" / f"{number:04d}.retried"  # beside the folder, which is its owner's alone
 
     # --- owner --------------------------------------------------------------------------------------------------------
 
@@ -141,6 +142,7 @@ class Attempt:
 
     def write_heartbeat(self, count: int) -> None:
         """Write the heartbeat counter."""
+        check_private(self.path)
         write_counter(self.heartbeat_path, count)
 
     def heartbeat_interval_s(self) -> float | None:
@@ -156,6 +158,7 @@ class Attempt:
 
     def record_provenance(self, data: Json) -> None:
         """Write provenance.json: the code version that the owner runs, see `provenance.provenance`."""
+        check_private(self.path)
         write_atomic(self.provenance_path, json.dumps(data, indent=1) + "\n")
 
     def provenance(self) -> Json:
@@ -164,6 +167,7 @@ class Attempt:
 
     def record_execution(self, data: Json) -> None:
         """Write execution.json: devices, kernels and all else that may change the last bits of the numbers."""
+        check_private(self.path)
         write_atomic(self.execution_path, dumps(data))
 
     def execution(self) -> Json:
@@ -174,6 +178,7 @@ class Attempt:
 
     def record_resume(self, attempt: int, step: int) -> None:
         """Record which checkpoint this attempt resumes from."""
+        check_private(self.path)
         write_atomic(self.resume_path, dumps({"attempt": attempt, "step": step}))
 
     def resumed_from(self) -> tuple[int, int]:
@@ -192,6 +197,7 @@ class Attempt:
 
     def append(self, path: Path, lines: Iterable[Json]) -> None:
         """Append lines to metrics.jsonl or timings.jsonl in one write."""
+        check_private(self.path)
         text = "".join(dumps(line) + "\n" for line in lines)
         with storage_errors(path):
             append_text(path, text)
@@ -266,6 +272,7 @@ class Attempt:
 
     def record_skipped_sample(self, rank: int, text: str) -> None:
         """Append a line on a sample that process `rank` could not read and left out."""
+        check_private(self.path)
         with storage_errors(self.path):
             append_text(self.path / f"skipped-{rank}.txt", text + "\n")
 
@@ -286,6 +293,7 @@ class Attempt:
 
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
         """Replace checkpoint.pt atomically; `write` is called with the temporary path to write to."""
+        check_private(self.path)
         # Metrics first: a checkpoint whose metrics are lost in a crash could never be stitched to a full history.
         with storage_errors(self.metrics_path):
             if self.metrics_path.exists():
@@ -303,6 +311,7 @@ class Attempt:
             reason: one line for people.
             details: a traceback, or empty.
         """
+        check_private(self.path)
         text = dumps({"kind": kind, "reason": reason, "details": details})
         write_atomic(self.failure_path, text, exclusive=True)
 
@@ -321,7 +330,12 @@ class Attempt:
 
     def is_retried(self) -> bool:
         """`True` if `ettsweep retry` was called after this attempt."""
-        return self.retried_path.exists()
+        return self.retried_path.exists() or (self.path / "retried").exists()  # in older versions it lay inside
+
+    def log(self, line: str) -> None:
+        """Append a line to log.txt."""
+        check_private(self.path)
+        append_text(self.log_path, line)
 
     def log_text(self) -> str:
         """Return the log of the attempt, followed by `log_footer`."""

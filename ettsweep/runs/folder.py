@@ -18,7 +18,7 @@ A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/;
         skipped-0.txt       unreadable samples left out by process 0 of the run
         checkpoint.pt       the newest checkpoint
         failure.json        the reason for ending without a result
-        retried             `retry` was called after this attempt
+      attempts/0001.retried   `retry` was called after attempt 1
       metrics.jsonl         the stitched metrics of all attempts, written with the result
       result.json           written last, once: its presence means finished
 
@@ -204,7 +204,8 @@ class RunDir:
         attempt, token = self.attempt(after + 1), uuid.uuid4().hex
         temporary = self.attempts_path / f".{token}.tmp"
         with storage_errors(temporary):
-            temporary.mkdir(parents=True)
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir(0o755)  # whatever the umask: only its owner writes into an attempt
             try:
                 content = {**details, "token": token, "process": process_identity().to_json()}
                 claim = temporary / attempt.claim_path.name

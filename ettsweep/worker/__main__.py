@@ -18,7 +18,7 @@ from ettsweep.files import set_missing_home
 from ettsweep.launch.gpus import visible_entries
 from ettsweep.launch.profile import Slot
 from ettsweep.launch.slots import lock_paths, lock_slot, unlock
-from ettsweep.launch.submissions import Submission, read_submission
+from ettsweep.launch.submissions import Submission, read_own_submission
 from ettsweep.provenance import package_dir
 from ettsweep.runs.folder import RunDir
 from ettsweep.worker.devices import join_job_group, join_leader_group, prepare_device
@@ -43,7 +43,7 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     Raises:
         LaunchError: this process imports other code than the submission's.
     """
-    submission = read_submission(folder)
+    submission = read_own_submission(folder)
     _check_code(submission)
     slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
     # Until torch is loaded, a signal ends the process at once; StopSource replaces these handlers.
@@ -104,7 +104,7 @@ def run_task(folder: Path) -> int:
     """
     job = SlurmJob.current()
     stop_source = StopSource()
-    submission = read_submission(folder)
+    submission = read_own_submission(folder)
     _check_code(submission)
     submission.record_array(job.id.partition("_")[0])
     profile = submission.profile

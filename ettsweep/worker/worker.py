@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ettsweep.console import print_note
-from ettsweep.errors import CorruptError, LaunchError, LostProcessError, StorageError
+from ettsweep.errors import CorruptError, LaunchError, LostProcessError, OwnershipError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
@@ -398,7 +398,7 @@ def heartbeat(owned: Sequence[Beating], interval_s: float) -> AbstractContextMan
         count = 0
         while True:
             for item in tuple(owned):
-                with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
+                with contextlib.suppress(OSError, OwnershipError):  # a full disk costs a beat, not the run
                     item.write_heartbeat(count)
             count += 1
             if ended.wait(interval_s):

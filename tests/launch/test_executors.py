@@ -272,9 +272,9 @@ def test_a_worker_of_this_machine_has_a_session_and_a_log_of_its_own(tmp_path: P
 @pytest.mark.parametrize(
     ("shell", "profile", "path"),
     [
-        (None, {}, ["/code"]),
-        ("/mine:/yours", {}, ["/code", "/mine", "/yours"]),
-        (None, {"PYTHONPATH": "/site"}, ["/code", "/site"]),
+        (None, {}, []),
+        ("/mine:/yours", {}, ["/mine", "/yours"]),
+        (None, {"PYTHONPATH": "/site"}, ["/site"]),
     ],
 )
 def test_a_snapshot_comes_first_where_python_looks_for_modules(
@@ -288,8 +288,10 @@ def test_a_snapshot_comes_first_where_python_looks_for_modules(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if shell:
         monkeypatch.setenv("PYTHONPATH", shell)
-    _, environment = run_script(executor(tmp_path, code="/code", environment=profile).script())
-    assert environment["PYTHONPATH"].split(":") == path
+    code = tmp_path / "code"
+    code.mkdir(0o755)
+    _, environment = run_script(executor(tmp_path, code=str(code), environment=profile).script())
+    assert environment["PYTHONPATH"].split(":") == [str(code), *path]
     assert environment["PYTHONSAFEPATH"] == "1"
 
 

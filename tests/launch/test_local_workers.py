@@ -9,15 +9,15 @@ from ettsweep.errors import LaunchError
 from ettsweep.files import dumps
 from ettsweep.launch import local_workers
 from ettsweep.launch.local_workers import MAX_RESPAWNS, WorkerRespawner, respawn_worker
-from ettsweep.launch.submissions import Submission, VacantSlot
+from ettsweep.launch.submissions import VacantSlot, read_submission
 from ettsweep.processes import process_identity
 
 
 @pytest.fixture
 def vacancy(tmp_path: Path) -> VacantSlot:
-    slots = [{"name": "cpu-0"}]
-    submission = Submission(tmp_path, "local", (), {}, None, "", {}, slots, name="", user="", cluster="")
-    return VacantSlot(submission, "cpu-0", died=True)
+    content = {"kind": "local", "runs": [], "slots": [{"name": "cpu-0"}]}
+    (tmp_path / "submission.json").write_text(dumps(content))
+    return VacantSlot(read_submission(tmp_path), "cpu-0", died=True)
 
 
 def test_a_slot_gets_a_few_workers_and_no_more(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(
     path.write_text(dumps_result)
     assert respawn_worker(vacancy) is False
     assert path.read_text() == dumps_result
-    assert [item.name for item in path.parent.iterdir()] == [path.name]
+    assert {item.name for item in path.parent.iterdir()} == {path.name, "submission.json"}
 
 
 def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +57,8 @@ def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, mon
     monkeypatch.setattr(local_workers, "SlotExecutor", refuse)
     with pytest.raises(LaunchError, match="Resource temporarily unavailable"):
         respawn_worker(vacancy)
-    assert [item.name for item in path.parent.iterdir()] == [path.name], "it still died, and is replaced later"
+    assert {item.name for item in path.parent.iterdir()} == {path.name, "submission.json"}, (
+        "it still died, and is replaced later"
+    )
     path.unlink()
     assert respawn_worker(vacancy) is False, "another command was faster"

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from ettsweep.console import escape_control
-from ettsweep.errors import error_line
-from ettsweep.files import Json, append_text
+from ettsweep.errors import OwnershipError, error_line
+from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.loggers import MetricLogger
@@ -84,8 +84,8 @@ class RunLogger:
         if not self._writes:
             return
         logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, escape_control(text))
-        with contextlib.suppress(OSError):
-            append_text(self._attempt.log_path, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        with contextlib.suppress(OSError, OwnershipError):
+            self._attempt.log(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     def skip(self, text: str) -> None:
         """Record a skipped sample, in any process."""

@@ -164,7 +164,16 @@ def test_models_are_offered_that_one_grid_is_for(
         (folder / "grids" / f"{name}.yaml").write_text(text)
     (folder / "grids" / "dangling.yaml").symlink_to("nothing")
     models = offered(command, "--model", "")
-    assert set(models) == {"vit-s16", "vit-b16", "vit-cifar10", "vit-cifar100", "bart-large", "r2c2", "encdec-tiny"}
+    assert set(models) == {
+        "vit-s16",
+        "vit-b16",
+        "vit-mini",
+        "vit-cifar10",
+        "vit-cifar100",
+        "bart-large",
+        "r2c2",
+        "encdec-tiny",
+    }
     monkeypatch.chdir(folder)
     for name in ("broken", "dangling"):
         (folder / "grids" / f"{name}.yaml").unlink()

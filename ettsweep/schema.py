@@ -104,14 +104,15 @@ ListOfOne = BeforeValidator(_as_list)
 """Accept a single word or number where a list is expected."""
 
 
-def _expand_home(value: object) -> object:
+def home_expanded(value: object) -> object:
+    """Return a text with its leading `~` expanded, other values as they are; a failure is an error of validation."""
     try:
         return expand_home(value) if isinstance(value, str) else value
     except InputError as error:
         raise ValueError(str(error)) from None  # pydantic reports it with the other problems
 
 
-HomeExpanded = AfterValidator(_expand_home)
+HomeExpanded = AfterValidator(home_expanded)
 """Expand a leading `~` or `~user` of a text that may be a path."""
 
 

@@ -15,11 +15,10 @@ from ettsweep.errors import InputError, unknown_name
 from ettsweep.files import expand_home
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
 from ettsweep.launch.job_environment import Variables
-from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, Scalar, SingleLine, Switch
+from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, SbatchValue, SingleLine, Switch
 from ettsweep.processes import GIB, cores, memory_bytes
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.schema import (
-    HomeExpanded,
     NonNegative,
     Positive,
     PositiveFloat,
@@ -292,7 +291,7 @@ class SlurmProfile(Profile):
     runs_per_job: Positive = 1
     setup: Annotated[tuple[SingleLine, ...], Field(strict=False)] = ()
     environment: Variables = Field(default_factory=dict)
-    sbatch: dict[str, Annotated[Scalar, HomeExpanded]] = Field(default_factory=dict)
+    sbatch: dict[str, SbatchValue] = Field(default_factory=dict)
     python: SingleLine | None = None
     warn_s: Positive = 120
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from ettsweep.schema import expect, is_whole
+from ettsweep.schema import expect, home_expanded, is_whole
 
 Count = Annotated[
     int | Literal["auto"],
@@ -36,7 +36,15 @@ def _one_line(value: str) -> str:
 
 
 SingleLine = Annotated[str, AfterValidator(_one_line)]
-Scalar = Annotated[
+
+
+def _expand_path(value: object) -> object:
+    """Expand `~` where a value is a path, as of `output`; without a slash it may be a comment or an account."""
+    return home_expanded(value) if isinstance(value, str) and "/" in value else value
+
+
+SbatchValue = Annotated[
     str | int | float | bool,
     expect("a word or a number", lambda v: isinstance(v, str | int | float) and (v == "" or str(v).isprintable())),
+    AfterValidator(_expand_path),
 ]

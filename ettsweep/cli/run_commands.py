@@ -361,10 +361,10 @@ def train(
         note = grid_note(path, model)
     profile, data = launch_options.resolve_local(spec)
     RunDir.create(results, spec)  # a folder that cannot be written is an error before anything is announced
+    print_note(note)
     account = CostEstimator(profile)
     # force_ids: a run that failed or was cancelled is blocked otherwise.
     print_note(account.describe_estimate(make_plan([spec], read_run_index(results), force_ids={spec.run_id})))
-    print_note(note)
     state = train_in_foreground(results, spec, profile, data)
     print_note(account.describe_cost(read_run_index(results)))
     status(run_options=RunOptions(run=[spec.run_id]), results=results)

@@ -178,7 +178,7 @@ def test_runs_that_a_spent_budget_leaves_interrupted_are_named(call: Call, resul
 
 def test_a_terminal_is_asked_where_the_cost_to_come_is_high(results: Path, request_sweep: Ask) -> None:
     """The margin is out of reach: 100 runs of an hour, after nine of them. Whoever says no has lost nothing."""
-    request_sweep(slope=0.1, device_s=3600.0, criterion={"margin": "0.1%"})
+    request_sweep(slope=0.03, device_s=3600.0, criterion={"margin": "0.1%"})
     question = "100 runs to come: about 100 device hours, after 9 device hours so far"
     for answer in ("n", "\x04"):
         code, shown = at_a_terminal("verify-optimum", "--follow", "--results", results, answer=answer)

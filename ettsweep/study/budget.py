@@ -67,19 +67,46 @@ class Forecast:
         return f"at least {format_count(self.at_least, 'run')} to come{limit}"
 
 
-def fair_shares(left: float, used: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
-    """Return how much more of a budget each study may use, so that in the end all have used as much, if they need it.
+def fair_shares(left: float, used: Mapping[StudyKey, float], wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
+    """Return how much more of a budget each study may use, so that in the end all have used as much, if they want it.
 
     Args:
         left: what is left of the budget.
         used: what each study has used.
+        wanted: the most that each can still use; what it does not want goes to the others.
     """
+    shares, waiting = dict[StudyKey, float](), dict(used)
+    while True:
+        level = _level(left, waiting)
+        even = {key: max(0.0, level - amount) for key, amount in waiting.items()}
+        content = [key for key, share in even.items() if wanted[key] <= share]
+        if not content:
+            return shares | even
+        for key in content:
+            shares[key] = wanted[key]
+            left -= wanted[key]
+            del waiting[key]
+
+
+def _level(left: float, used: Mapping[StudyKey, float]) -> float:
+    """Return how much each study has used once those that have used least have caught up, with what is left."""
     level, lowest = math.inf, sorted(used.values())
     for count in range(1, len(lowest) + 1):
         level = (max(0.0, left) + sum(lowest[:count])) / count
         if count < len(lowest) and level <= lowest[count]:
             break  # those that have used more get nothing
-    return {key: max(0.0, level - amount) for key, amount in used.items()}
+    return level
+
+
+def whole_shares(left: int, used: Mapping[StudyKey, float], wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
+    """Return `fair_shares` in whole runs; those left over go to the studies that have used least, then by their keys."""
+    # 1e-9 absorbs the rounding of a whole number.
+    shares = {key: float(math.floor(share + 1e-9)) for key, share in fair_shares(left, used, wanted).items()}
+    open_keys = [key for key, share in shares.items() if share < wanted[key]]
+    open_keys.sort(key=lambda key: (used[key] + shares[key], key))
+    for key in open_keys[: max(0, left - int(sum(shares.values())))]:
+        shares[key] += 1
+    return shares
 
 
 def at_least(runs: int) -> str:

@@ -12,7 +12,7 @@ from ettsweep.errors import InputError
 from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.budget import EXTRA_RUNS, NO_BUDGET, Budget, Forecast, at_least, fair_shares
+from ettsweep.study.budget import EXTRA_RUNS, NO_BUDGET, Budget, Forecast, at_least, fair_shares, whole_shares
 from ettsweep.study.lattice import Point
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
@@ -302,18 +302,25 @@ class Verification:
             return dict.fromkeys([need.key for need in needs], math.inf)
         if not self.budget.is_limited:
             return {need.key: max(0.0, EXTRA_RUNS - self._count_extra_runs(need)) for need in needs}
-        runs_left = {need.key: math.inf for need in needs}
+        # Later rounds may need more than this one.
+        wanted = {
+            need.key: math.inf if self.follows else float(len(make_plan(need.specs, run_index).to_launch))
+            for need in needs
+        }
+        runs_left = dict.fromkeys(wanted, math.inf)
         if self.budget.runs is not None:
-            used_runs = {need.key: float(len(self._planned_ids[need.key])) for need in needs}
-            runs_left = fair_shares(self.budget.runs - self.planned, used_runs)
+            used_runs = {key: float(len(self._planned_ids[key])) for key in wanted}
+            runs_left = whole_shares(self.budget.runs - self.planned, used_runs, wanted)
         if self.budget.hours is not None:
-            used_s = {need.key: self._used_device_s(run_index, need.key) for need in needs}
-            left_s = self._device_s_left(self.budget.hours, run_index)
-            for need, share_s in zip(needs, fair_shares(left_s, used_s).values(), strict=True):
-                each_s = self._run_s(need.study_state.study, run_index)
-                # Runs that were never timed are not limited, unless nothing is left.
-                affordable = share_s / each_s if each_s else math.inf if share_s > 0 else 0.0
-                runs_left[need.key] = min(runs_left[need.key], affordable)
+            # Runs that were never timed are not limited, unless nothing is left.
+            each_s = {need.key: self._run_s(need.study_state.study, run_index) for need in needs}
+            wanted_s = {key: runs * each_s[key] if each_s[key] else math.inf for key, runs in wanted.items()}
+            used_s = {key: self._used_device_s(run_index, key) for key in wanted}
+            shares_s = fair_shares(self._device_s_left(self.budget.hours, run_index), used_s, wanted_s)
+            for key, share_s in shares_s.items():
+                # Rounded, so that the time of 3 runs is not that of 2.9999999999999996.
+                affordable = round(share_s / each_s[key], 6) if each_s[key] else math.inf if share_s > 0 else 0.0
+                runs_left[key] = min(runs_left[key], affordable)
         return runs_left
 
     def _least_runs(self, need: StudyNeeds, run_index: RunIndex) -> int:
@@ -348,13 +355,13 @@ class Verification:
         need.specs = [spec for spec in need.specs if spec.run_id not in cut_ids]
 
     def _forecast(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft, run_index: RunIndex) -> Forecast:
-        at_least, at_most = 0, 0.0
+        expected, at_most = 0, 0.0
         for need in needs:
-            at_least += self._runs_to_come(need, runs_left, run_index)
+            expected += self._runs_to_come(need, runs_left, run_index)
             launches = len(make_plan(need.specs, run_index).to_launch)
             requested = launches - len(need.new_runs(run_index)) if not self.budget.is_limited else 0
             at_most += runs_left[need.key] + requested
-        return Forecast(at_least, at_most)
+        return Forecast(expected, at_most)
 
     def _runs_to_come(self, need: StudyNeeds, runs_left: RunsLeft, run_index: RunIndex) -> int:
         """Return how many further runs of a study to expect: those of the next round, or more if racing needs more."""

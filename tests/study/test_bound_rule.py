@@ -484,7 +484,41 @@ def test_studies_share_a_budget_fairly_in_any_order(search_of: Callable[..., Stu
         counts.append({study.sweep: sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies})
         assert verification.stop_reasons == []
     assert counts[0] == counts[1]
-    assert counts[0] == {"first": 10, "second": 10, "third": 10, "sure": 0}
+    assert counts[0] == {"first": 11, "second": 11, "third": 10, "sure": 0}
+
+
+@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize(
+    ("runs", "launched"), [(0, [0, 0, 0]), (1, [1, 0, 0]), (2, [1, 1, 0]), (8, [3, 3, 2]), (40, [9, 9, 9])]
+)
+def test_a_budget_smaller_than_the_number_of_studies_is_used_too(
+    search_of: Callable[..., Study], follows: bool, runs: int, launched: list[int]
+) -> None:
+    study = replace(
+        search_of(seeds=[0]), grid_points=tuple(CENTRE.moved(lr, wd) for lr, wd in product(range(3), repeat=2))
+    )
+    studies = [
+        replace(study, sweep=str(k), base=study.base.model_copy(update={"strategy": STRATEGIES[k]})) for k in range(3)
+    ]
+    plan = Verification(studies, budget=Budget(runs), follows=follows).plan(RunIndex({}, {}))
+    assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == launched
+
+
+def test_what_one_study_does_not_need_in_a_single_round_goes_to_the_others(search_of: Callable[..., Study]) -> None:
+    study = search_of(seeds=[0])
+    studies = [
+        replace(
+            study,
+            sweep=str(points),
+            base=study.base.model_copy(update={"strategy": STRATEGIES[points % 4]}),
+            grid_points=tuple(CENTRE.moved(lr, 0) for lr in range(points)),
+        )
+        for points in (1, 30)
+    ]
+    for budget, each in ((Budget(runs=10), [1, 9]), (Budget(hours=10.5), [1, 9])):
+        verification = Verification(studies, budget=budget, estimate_device_s=lambda _, planned: 3600 * len(planned))
+        plan = verification.plan(RunIndex({}, {}))
+        assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == each
 
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:

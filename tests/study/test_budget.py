@@ -5,25 +5,31 @@ import random
 
 import pytest
 
-from ettsweep.study.budget import Budget, Forecast, ample_runs, at_least, fair_shares
+from ettsweep.study.budget import Budget, Forecast, ample_runs, at_least, fair_shares, whole_shares
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_shares_are_those_of_giving_run_by_run_to_whoever_has_used_least(seed: int) -> None:
     rng = random.Random(seed)
     used = {("w", str(k)): float(rng.randrange(30)) for k in range(rng.randrange(1, 6))}
+    wanted = {key: float(rng.randrange(20)) if seed % 2 else math.inf for key in used}
     left = rng.randrange(80)
     totals = dict(used)
     for _ in range(left):
-        totals[min(totals, key=lambda key: totals[key])] += 1
-    shares = fair_shares(left, used)
-    assert sum(shares.values()) == pytest.approx(left)
-    assert all(math.isclose(totals[key] - used[key], shares[key], abs_tol=1) for key in used)
+        if hungry := [key for key in totals if totals[key] - used[key] < wanted[key]]:
+            totals[min(hungry, key=lambda key: (totals[key], key))] += 1
+    counted = {key: totals[key] - used[key] for key in used}
+    assert whole_shares(left, used, wanted) == counted
+    shares = fair_shares(left, used, wanted)
+    assert sum(shares.values()) == pytest.approx(min(left, sum(wanted.values())))
+    assert all(math.isclose(counted[key], shares[key], abs_tol=1) for key in used)
 
 
 def test_nothing_left_is_nothing_for_each() -> None:
-    assert fair_shares(-3, {("w", "a"): 2, ("w", "b"): 5}) == {("w", "a"): 0, ("w", "b"): 0}
-    assert fair_shares(5, {}) == {}
+    used = {("w", "a"): 2.0, ("w", "b"): 5.0}
+    wanted = dict.fromkeys(used, math.inf)
+    assert fair_shares(-3, used, wanted) == whole_shares(-3, used, wanted) == {("w", "a"): 0, ("w", "b"): 0}
+    assert fair_shares(5, {}, {}) == whole_shares(5, {}, {}) == {}
 
 
 @pytest.mark.parametrize(

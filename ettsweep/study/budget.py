@@ -99,7 +99,7 @@ def _level(left: float, used: Mapping[StudyKey, float]) -> float:
 
 
 def whole_shares(left: int, used: Mapping[StudyKey, float], wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
-    """Return `fair_shares` in whole runs; those left over go to studies that have used least, of equals by their keys."""
+    """Return `fair_shares` in whole runs; those left over go to studies that have used least, then by their keys."""
     # 1e-9 absorbs the rounding of a whole number.
     shares = {key: float(math.floor(share + 1e-9)) for key, share in fair_shares(left, used, wanted).items()}
     open_keys = [key for key, share in shares.items() if share < wanted[key]]

@@ -173,7 +173,7 @@ class SchedulerLiveness:
         given_up = [
             attempt.owner()
             for attempt in attempts
-            if attempt.is_retried() or not (attempt.failure() or self._slurm_cache.heartbeat_life(attempt) != "dead")
+            if attempt.is_given_up() or not (attempt.failure() or self._slurm_cache.heartbeat_life(attempt) != "dead")
         ]
         return any(
             worker not in given_up
@@ -192,7 +192,9 @@ class SchedulerLiveness:
         for run_id in run_ids:
             run = RunDir(runs_dir(self._results) / run_id)
             attempt = run.latest_attempt()
-            if attempt and not (attempt.job() or attempt.is_retried() or attempt.failure() or run.result_path.exists()):
+            if attempt and not (
+                attempt.job() or attempt.is_given_up() or attempt.failure() or run.result_path.exists()
+            ):
                 hearts.append((attempt.owner(), attempt))
         wanted = set(run_ids)
         for submission in self._submissions:

@@ -90,6 +90,7 @@ class Attempt:
         self.checkpoint_path = self.path / "checkpoint.pt"
         self.failure_path = self.path / "failure.json"
         self.retried_path = run / "attempts" / f"{number:04d}.retried"  # beside the folder, which is its owner's alone
+        self.lost_path = run / "attempts" / f"{number:04d}.lost"
 
     # --- owner --------------------------------------------------------------------------------------------------------
 
@@ -331,6 +332,14 @@ class Attempt:
     def is_retried(self) -> bool:
         """`True` if `ettsweep retry` was called after this attempt."""
         return self.retried_path.exists() or (self.path / "retried").exists()  # in older versions it lay inside
+
+    def mark_lost(self) -> None:
+        """Record that the owner is dead, which its process alone does not tell from everywhere."""
+        write_atomic(self.lost_path, "")
+
+    def is_given_up(self) -> bool:
+        """`True` if its owner counts as dead, whatever its process says."""
+        return self.lost_path.exists() or self.is_retried()
 
     def log(self, line: str) -> None:
         """Append a line to log.txt."""

@@ -19,6 +19,7 @@ A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/;
         checkpoint.pt       the newest checkpoint
         failure.json        the reason for ending without a result
       attempts/0001.retried   `retry` was called after attempt 1
+      attempts/0001.lost      the owner of attempt 1 is known to be dead
       metrics.jsonl         the stitched metrics of all attempts, written with the result
       result.json           written last, once: its presence means finished
 
@@ -44,7 +45,7 @@ from ettsweep.files import Json, dumps, loads, read_file, read_json, read_lines,
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import EVALUATION_MARK, Attempt
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import Liveness, LocalLiveness, LostAttempt, RunFacts, State, Status, unfinished_status
+from ettsweep.runs.state import Liveness, LocalLiveness, LostAttempt, Owner, RunFacts, State, Status, unfinished_status
 from ettsweep.schema import canonical, validate
 
 
@@ -299,7 +300,7 @@ class RunDir:
         attempt = self.attempt(number)
         if number and not attempt.failure() and attempt.liveness() == "unknown":
             with storage_errors(self.path):
-                attempt.mark_retried()
+                attempt.mark_lost()
 
     def retry(self) -> None:
         """Make the run trainable again: undo a cancellation or pruning, ignore failures, delete a damaged result.
@@ -346,7 +347,7 @@ class RunDir:
         status = unfinished_status(
             self.id,
             self._facts(attempts[0] if attempts else None),
-            owner=lambda: liveness.owner(attempts[0]),
+            owner=lambda: Owner("dead") if attempts[0].is_given_up() else liveness.owner(attempts[0]),
             lost=_lost_attempts(attempts),
             job_status=lambda: liveness.job_status(self.id),
         )

@@ -149,4 +149,4 @@ def test_a_machine_resumes_its_runs_after_a_reboot(boot: Boot, grid: list[str], 
         said = after.run(*grid)
         assert "1 resumed" in said
         assert "3 runs submitted" in said, "nobody waits for the workers from before"
-    assert run.attempt(1).is_retried()
+    assert run.attempt(1).is_given_up()

@@ -1,5 +1,6 @@
 """Cancel runs, and withdraw the jobs of SLURM that have nothing left to train."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -60,10 +61,15 @@ def cancel_runs(results: Path, runs: Sequence[Run]) -> Iterator[str]:
     # Last: without an answer of SLURM the runs must be cancelled all the same.
     if message := withdraw_jobs(results):
         yield message
+    if others := {submission.user for submission in jobs if not submission.is_withdrawable}:
+        yield (
+            f"waiting jobs of user {', '.join(sorted(others))} stay until a command of theirs that submits or cancels "
+            "withdraws them; they would find nothing to train"
+        )
 
 
 def withdraw_jobs(results: Path) -> str:
-    """Carry out all requests to withdraw jobs: cancel those that would find only cancelled or finished runs.
+    """Carry out all requests to withdraw jobs of this user: cancel those that would find no run to train.
 
     Running jobs are left to their workers, which see the cancellation and save first.
 
@@ -74,14 +80,16 @@ def withdraw_jobs(results: Path) -> str:
         SlurmUnavailableError: SLURM does not answer, or refuses; the request stays for the next command.
     """
     requests: dict[Path, list[Path]] = {}
-    for path in jobs_dir(results).glob("*/withdraw-*"):
-        requests.setdefault(path.parent, []).append(path)
+    for path in jobs_dir(results).glob("*.withdraw-*"):
+        requests.setdefault(path.with_suffix(""), []).append(path)
     if not requests:
         return ""
     liveness, withdrawn_count, problems = SchedulerLiveness(results), 0, []
     for folder, paths in requests.items():
         try:
             if submission := try_read_submission(folder):
+                if not submission.is_withdrawable:
+                    continue
                 jobs = liveness.withdrawable_jobs(submission)
                 slurm.cancel_jobs(jobs)
                 withdrawn_count += len(jobs)
@@ -89,7 +97,8 @@ def withdraw_jobs(results: Path) -> str:
             problems.append(str(error))
         else:
             for path in paths:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(PermissionError):  # another member's, in a folder with the sticky bit
+                    path.unlink(missing_ok=True)
     message = f"{format_count(withdrawn_count, 'waiting job')} withdrawn from SLURM" if withdrawn_count else ""
     if problems:
         later = "the next command that submits or cancels withdraws waiting jobs of cancelled runs"

@@ -8,9 +8,11 @@ A folder jobs/<submission>/ holds
   workers.json: processes of local workers;
 - worker-<name>.json: the report of a worker about itself, first written when it starts;
 - worker-<name>.heartbeat: a counter that a local worker increments, while it waits for its slot too;
-- withdraw-<hex>: a request of `cancel` to withdraw the jobs that find no run to train, until SLURM has answered it;
 - environment.sh: the profile's variables for jobs, readable only by their owner: no other file has the values;
 - the batch script, and the output of the workers.
+
+Beside it lies jobs/<submission>.withdraw-<hex>: a request of `cancel` to withdraw the jobs that find no run to train,
+until SLURM has answered it.
 """
 
 import contextlib
@@ -182,8 +184,14 @@ class Submission:
 
     def request_withdrawal(self) -> None:
         """Request that jobs that wait only for cancelled or finished runs be withdrawn."""
-        # A file for each request: one that is made while SLURM answers another must stay.
-        write_atomic(self.path / f"withdraw-{uuid.uuid4().hex}", "")
+        # A file for each request: one that is made while SLURM answers another must stay. Beside the folder, which is
+        # its owner's alone: other members of a group cancel runs too.
+        write_atomic(self.path.with_name(f"{self.path.name}.withdraw-{uuid.uuid4().hex}"), "")
+
+    @property
+    def is_withdrawable(self) -> bool:
+        """`True` if SLURM lets this user cancel its jobs."""
+        return os.getuid() == 0 or self.user in ("", str(os.getuid()))
 
     @property
     def runs_per_job(self) -> int:

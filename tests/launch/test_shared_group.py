@@ -199,6 +199,34 @@ def test_links_that_another_member_laid_are_not_written_through(group: Group) ->
     assert sorted(path.name for path in attempt.iterdir()) == ["checkpoint.pt", "heartbeat", "log.txt", "metrics.jsonl"]
 
 
+SUBMIT = """
+import json, sys
+from pathlib import Path
+from ettsweep.launch.submissions import Submission
+from ettsweep.runs.folder import RunDir
+from ettsweep.study.grid_file import load_sweep_spec
+results, uid = Path(sys.argv[1]), sys.argv[3]
+runs = [RunDir.create(results, spec) for spec in load_sweep_spec(Path(sys.argv[2]), [], []).specs()]
+content = {"kind": "slurm", "runs": [run.id for run in runs], "user": uid, "name": "a"}
+(results / "jobs").mkdir(exist_ok=True)
+folder = results / "jobs" / "000001-0123abcd"
+folder.mkdir(0o755)
+(folder / "submission.json").write_text(json.dumps(content))
+print(runs[0].id)
+"""
+
+
+def test_a_member_cancels_runs_whose_jobs_are_anothers(group: Group) -> None:
+    run = group.python(A, "-c", SUBMIT, group.results, group.grid, A).strip()
+    said = group.ettsweep(B, "cancel", run)
+    assert "1 run cancelled" in said
+    assert f"waiting jobs of user {A} stay until a command of theirs" in said
+    assert (group.results / "runs" / run / "cancel.json").exists()
+    withdraw = "import sys; from pathlib import Path; from ettsweep.launch.cancellation import withdraw_jobs\n"
+    withdraw += "print([withdraw_jobs(Path(sys.argv[1])), len([*Path(sys.argv[1], 'jobs').glob('*.withdraw-*')])])"
+    assert group.python(B, "-c", withdraw, group.results) == "['', 2]\n", "left to who may"
+
+
 def test_code_that_another_member_laid_in_the_way_is_not_executed(group: Group) -> None:
     take = "import sys; from pathlib import Path; from ettsweep.launch.code_snapshot import take_snapshot\n"
     take += "print(take_snapshot(Path(sys.argv[1])))"

@@ -40,11 +40,13 @@ exit $code
 Outside a container there is scontrol, and the script can retry while the controller does not answer."""
 
 
-CHECK_CODE = (
-    '[ -z "$(find {code} \\( ! -user "$(id -u)" -o -perm /022 \\) -print -quit 2>&1)" ] || '
-    '{{ echo "ettsweep: this code is missing, is not yours, or can be changed by others:" {code}; exit 1; }}'
+CHECK_OWNER = (
+    '[ -z "$(find {path} ! -name "*.pyc.*" \\( ! -user "$(id -u)" -o -perm /022 \\) -print -quit 2>&1)" ] || '
+    '{{ echo "ettsweep: this is missing, is not yours, or can be changed by others:" {path}; exit 1; }}'
 )
-"""Shell command that ends the job unless its code belongs to its user, and nobody else can write to it."""
+"""Shell command that ends the job unless a file or folder that it executes is its user's alone.
+
+Of the modules that other jobs compile meanwhile, temporary files come and go (`x.pyc.123`); nothing executes them."""
 
 
 class SlotExecutor(LocalExecutor):
@@ -124,7 +126,7 @@ class ArrayExecutor(SlurmExecutor):
             setup=[
                 BLOCK_WARNING,
                 *self._source_variables(),
-                *([CHECK_CODE.format(code=shlex.quote(code))] if code else []),
+                *([CHECK_OWNER.format(path=shlex.quote(code))] if code else []),
                 # A failed setup command ends the job, instead of training without the module or data.
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
@@ -141,9 +143,11 @@ class ArrayExecutor(SlurmExecutor):
         self.parameters["map_count"] = tasks
 
     def _source_variables(self) -> list[str]:
-        """Return the shell line that reads the variables; the script itself is shown, and SLURM may archive it."""
-        source = f". {shlex.quote(str(self._variables_path))} || exit"
-        return [f"{source}  # {', '.join(self._variables)}"] if self._variables else []
+        """Return the shell lines that read the variables; the script itself is shown, and SLURM may archive it."""
+        if not self._variables:
+            return []
+        path = shlex.quote(str(self._variables_path))
+        return [CHECK_OWNER.format(path=path), f". {path} || exit  # {', '.join(self._variables)}"]
 
     @classmethod
     def affinity(cls) -> int:

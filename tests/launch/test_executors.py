@@ -224,6 +224,21 @@ def test_variables_reach_the_worker_as_they_are(tmp_path: Path, run_script: Any,
     assert not (tmp_path / "hurt").exists()
 
 
+def test_variables_that_another_user_may_have_written_are_not_read(tmp_path: Path) -> None:
+    array_executor = executor(tmp_path, environment={"A": "1"})
+    array_executor.write_variables()
+    lines = [line for line in array_executor.script().splitlines() if "environment.sh" in line]
+    script = "\n".join([*lines, "echo $A"])
+
+    def said() -> str:
+        return subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
+
+    assert said() == "1\n"
+    variables = tmp_path / "environment.sh"
+    variables.chmod(0o620)
+    assert said() == f"ettsweep: this is missing, is not yours, or can be changed by others: {variables}\n"
+
+
 def test_the_script_exports_exactly_the_variables_of_the_profile(tmp_path: Path, run_script: Any) -> None:
     _, without = run_script(executor(tmp_path).script())
     variables = {"A": 1, "B": "0.5", "C": True, "D": False, "_E": "x"}

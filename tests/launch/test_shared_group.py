@@ -10,13 +10,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.commandline import write_grid
 
-from ettsweep.launch.executors import CHECK_CODE
+from ettsweep.launch.executors import CHECK_OWNER
 from ettsweep.ownership import tree_problem
 from ettsweep.runs.attempt import Attempt
 
@@ -286,7 +287,31 @@ def test_a_job_starts_only_from_code_that_is_its_users_alone(
     (code / "ettsweep").mkdir(parents=True)
     (code / "ettsweep" / "x.py").touch(0o644)
     change(code)
-    script = CHECK_CODE.format(code=shlex.quote(str(code))) + "\necho started"
+    script = CHECK_OWNER.format(path=shlex.quote(str(code))) + "\necho started"
     said = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
     assert (said == "started\n") is starts
     assert bool(tree_problem(code)) is not (starts or not code.exists())
+
+
+def test_a_job_starts_while_others_compile_its_code(tmp_path: Path) -> None:
+    script = CHECK_OWNER.format(path=shlex.quote(str(tmp_path))) + "\necho started"
+    ended = threading.Event()
+
+    def compile_modules(job: int) -> None:
+        while not ended.is_set():
+            for module in range(20):
+                temporary = tmp_path / f"{module}.pyc.{job}"
+                temporary.touch(0o644)
+                temporary.replace(tmp_path / f"{module}.pyc")
+
+    threads = [threading.Thread(target=compile_modules, args=[job]) for job in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(100):
+            said = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
+            assert said == "started\n"
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()

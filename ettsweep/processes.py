@@ -64,6 +64,11 @@ class Process:
         """`True` if its machine has the name of this one, and may be this one."""
         return self.host == socket.gethostname()
 
+    @property
+    def is_of_another_boot(self) -> bool:
+        """`True` if its machine has the name of this one, but another boot: this one before, or another machine."""
+        return self.has_name_of_this_host and self.boot_id != boot_id()
+
 
 @cache
 def boot_id() -> str:

@@ -15,7 +15,7 @@ from ettsweep.files import Json
 from ettsweep.launch import slurm
 from ettsweep.launch.slurm_cache import HEARTBEAT_POLL_S, MISSED_BEATS, Heart, SlurmCache
 from ettsweep.launch.submissions import Submission, VacantSlot, submissions
-from ettsweep.processes import Process
+from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import Owner, State, Status, unseen_reason
@@ -177,9 +177,18 @@ class SchedulerLiveness:
         ]
         return any(
             worker not in given_up
-            and self._slurm_cache.heartbeat_life(submission.worker_heart(str(slot.get("name")))) != "dead"
+            and self._worker_life(worker, submission.worker_heart(str(slot.get("name")))) != "dead"
             for worker, slot, _ in slots
         )
+
+    def _worker_life(self, worker: Process, heart: Heart) -> Life:
+        """Return whether a worker that cannot be seen lives."""
+        if heart.heartbeat_interval_s() is None and worker.is_of_another_boot:
+            # Without a heart, as in submissions of older versions or those that a power cut ended at their start, its
+            # list would stay queued for ever. If it lives after all, on another machine, no run is trained twice: each
+            # is claimed.
+            return "dead"
+        return self._slurm_cache.heartbeat_life(heart)
 
     def undecided_hearts(self, run_ids: Collection[str], *, of_this_name: bool = False) -> list[Heart]:
         """Return the hearts that decide who has some runs, and that were not watched for long enough to tell.

@@ -546,6 +546,14 @@ def test_workers_of_this_machine_take_a_run_whose_job_has_ended(toy_cluster: Clu
     assert look(results)[0] is State.QUEUED
 
 
+@pytest.mark.parametrize(("host", "waits"), [(ME.host, False), ("elsewhere", True)])
+def test_workers_without_a_heart_are_gone_after_a_reboot(results: Path, host: str, waits: bool) -> None:
+    submitted(results, kind="local", array=None, submitter=replace(ME, boot_id="before", host=host), heartbeat_s=30)
+    status = SchedulerLiveness(results).job_status(RUN)
+    assert (status is not None and status.state is State.QUEUED) is waits
+    assert SchedulerLiveness(results).is_live(submissions(results)[0]) is waits
+
+
 def test_a_run_that_nobody_lists_has_no_prospect(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER)
     assert SchedulerLiveness(results).job_status(RUN) is None

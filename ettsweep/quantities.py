@@ -69,6 +69,13 @@ def _loss_decimals(size: float) -> int:
 # --- shares -------------------------------------------------------------------------------------------------------
 
 
+def as_share(difference: float, score: float, metric: str) -> float | None:
+    """Return a difference of scores as a share of the loss `score`; None of a loss of 0. Of accuracies it is itself."""
+    if is_accuracy(metric):
+        return difference
+    return difference / abs(score) if score else None
+
+
 def share_text(share: float, metric: str) -> str:
     """Return a share as exactly as it was set, such as a margin."""
     return f"{100 * share:.10g}{_share_unit(metric)}"

@@ -3,6 +3,7 @@
 import pytest
 
 from ettsweep.quantities import (
+    as_share,
     bound_text,
     deviation_text,
     difference_text,
@@ -86,3 +87,10 @@ def test_headers_of_scores_have_a_unit() -> None:
 
 def test_device_hours_have_two_digits() -> None:
     assert [hours_text(hours) for hours in (0.0135, 0.4, 12.4, 0.0)] == ["0.013", "0.4", "12", "0"]
+
+
+def test_a_difference_is_a_share_of_the_loss_and_an_accuracy_in_its_own_unit() -> None:
+    assert as_share(0.02, 0.4, "best_loss") == pytest.approx(0.05)
+    assert as_share(0.02, -0.4, "best_loss") == pytest.approx(0.05)
+    assert as_share(0.02, 0.4, "best_accuracy") == 0.02
+    assert as_share(0.02, 0.0, "best_loss") is None

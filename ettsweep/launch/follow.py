@@ -276,7 +276,7 @@ def verify_rounds(
         at: judge this point instead of each study's best; followed, the climb starts there.
         budget: limits what is trained.
         notify: receives a line for each step of a climb.
-        confirm: asks the user whether to go on, given what is to come.
+        confirm: asks the user whether to go on, given what is to come; None goes on.
         suggester: suggests points.
         other_studies: of sweeps that are not judged; the runs that they request count against no budget.
         make_pruner: makes the pruner, given a function that returns the ids of runs that were only suggested.

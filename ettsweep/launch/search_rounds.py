@@ -70,7 +70,7 @@ def search_rounds(
         suggest: the sampler.
         trials: most suggestions per study.
         pruner: name of the pruner, or none.
-        confirm: asks the user whether a climb may continue, given what the next round would cost; None for no.
+        confirm: asks the user whether to go on, given what is to come; None goes on.
     """
     # In a dry run the sweep is not on disk: nothing is recorded or read back.
     studies, is_recorded = target.studies, not context.dry_run

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ettsweep.files import write_atomic
 from ettsweep.powers import POWER_COLUMNS, format_power
-from ettsweep.quantities import is_accuracy
+from ettsweep.quantities import as_share, is_accuracy
 from ettsweep.report.families import JudgedFamily, judged_families, runs_by_family, runs_by_point
 from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
@@ -239,8 +239,8 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 def _leads(verdict: Verdict) -> tuple[float | None, float | None]:
     """Return by how much the best neighbour is worse, as a difference of scores and as a share."""
-    lead, level = verdict.lead_over_neighbours, 1.0 if is_accuracy(verdict.study.metric.name) else verdict.score
-    return lead, None if lead is None or not level else lead / level
+    lead, score = verdict.lead_over_neighbours, verdict.score
+    return lead, None if lead is None or score is None else as_share(lead, score, verdict.study.metric.name)
 
 
 def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:

@@ -7,11 +7,11 @@ from typing import Any
 from ettsweep.console import format_count
 from ettsweep.powers import log2, power_and_decimal
 from ettsweep.quantities import (
+    as_share,
     bound_text,
     confidence_text,
     deviation_text,
     difference_text,
-    is_accuracy,
     probability_text,
     score_text,
     share_text,
@@ -81,7 +81,7 @@ def seed_count(verdict: Verdict) -> int:
 def _lead_text(winner: Verdict, second: Verdict) -> str | None:
     """Compare the best optimum with the next one over fresh seeds, by Welch's test (one-sided, 95%).
 
-    None if one of them has fewer than two fresh seeds, or one diverged.
+    None if one of them has fewer than two fresh seeds, or one diverged, or the best loss is 0.
     """
     (first_mean, first_std), (mean, std) = (formats.mean_std([*v.fresh_scores.values()]) for v in (winner, second))
     if first_mean is None or mean is None or first_std is None or std is None:
@@ -95,18 +95,20 @@ def _lead_text(winner: Verdict, second: Verdict) -> str | None:
     sure = error * t95(dof)
     metric = winner.study.metric.name
     # As shares of the best score, like all differences.
-    level = 1.0 if is_accuracy(metric) else first_mean
-    gap = difference_text(ahead / level, error / level, metric, signed=False)
+    shares = [share for value in (ahead, error, sure) if (share := as_share(value, first_mean, metric)) is not None]
+    if not shares:
+        return None
+    gap = difference_text(shares[0], shares[1], metric, signed=False)
     if ahead > sure:
         return f"ahead of {second.strategy} by {gap}"
-    return f"not distinguishable from {second.strategy}: {gap}, 95% sure from {bound_text(sure / level, metric)} on"
+    return f"not distinguishable from {second.strategy}: {gap}, 95% sure from {bound_text(shares[2], metric)} on"
 
 
 def difference_row(worse_by: float, verdict: Verdict) -> Row:
     """Return a difference of scores as a share of the candidate's loss, or in points of accuracy."""
     metric = verdict.study.metric.name
-    level = 1.0 if is_accuracy(metric) else verdict.score
-    text = difference_text(worse_by / level, None, metric) if level else score_text(worse_by, metric)
+    share = None if verdict.score is None else as_share(worse_by, verdict.score, metric)
+    text = score_text(worse_by, metric) if share is None else difference_text(share, None, metric)
     return {"text": text, "better": worse_by < 0}
 
 
@@ -157,7 +159,8 @@ def better_means(verdict: Verdict, study_state: StudyState) -> str:
             origin = (0.0,) * len(position)
             (fitted,) = bound.posterior.differences(origin, [position])
             difference = difference_text(abs(fitted.mean), fitted.error, metric.name, signed=False)
-            text += f", but is {difference} {'worse' if fitted.mean >= 0 else 'better'} as fitted"
+            verb, side = ("but is", "worse") if fitted.mean >= 0 else ("and is", "better")
+            text += f", {verb} {difference} {side} as fitted"
         texts.append(text)
     more = f"; and {len(better) - MAX_BETTER_MEANS} more" if len(better) > MAX_BETTER_MEANS else ""
     noise = f" (one run is off by {deviation_text(bound.noise.sd, metric.name)})" * (bound.noise.source != "unknown")
@@ -201,7 +204,6 @@ def bound_row(verdict: Verdict) -> Row | None:
         "freedom)"
         if noise.source in noise_sources
         else None,
-        "more": bound.further_runs,
         "plateau": [formats.point_text(point) for point in bound.plateau],
         "recommended": formats.point_text(bound.recommended),
         "margin": share_text(bound.margin, metric),

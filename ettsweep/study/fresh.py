@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ettsweep.console import format_count
-from ettsweep.quantities import confidence_text, difference_text, score_text
+from ettsweep.quantities import as_share, confidence_text, difference_text, score_text
 from ettsweep.study.lattice import snap_point
 from ettsweep.study.verdict import Verdict
 
@@ -60,7 +60,7 @@ class FreshComparison:
         """`True` if the difference is beyond chance, or that of the shown means larger than the margin."""
         metric, score = self.verdict.study.metric, self.verdict.score
         assert score is not None
-        shown = metric.worse_by(self.mean, score) / (abs(score) if metric.mode == "min" and score else 1.0)
+        shown = as_share(metric.worse_by(self.mean, score), score, metric.name) or 0.0
         margin = self.verdict.study.criterion.margin_for(metric)
         return self.is_beyond_chance or max(abs(self.worse_by), abs(shown)) > margin
 

@@ -7,7 +7,7 @@ from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import bound_text, probability_text, score_text, share_text, with_unit
 from ettsweep.study.fresh import compare_fresh
-from ettsweep.study.verdict import MAX_NEEDED_RUNS, Bound, Verdict
+from ettsweep.study.verdict import Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 
 StyledText = tuple[str, str]
@@ -48,8 +48,9 @@ def detail_lines(family: FamilyView) -> Iterator[StyledText]:
         yield _score_text(verdict), ""
     if (comparison := compare_fresh(verdict)) and comparison.is_notable:
         yield f"fresh seeds {comparison.difference}", "yellow"
-    if bound := verdict.bound:
-        yield from _bound_lines(verdict, bound)
+    # Without an estimate of the noise, the probability means nothing.
+    if (bound := verdict.bound) and bound.noise.source != "unknown":
+        yield f"beats all {len(verdict.neighbours)} neighbours: {probability_text(bound.best_probability)}", ""
     if verdict.reason:
         yield format_cell(verdict.reason), "dim"
 
@@ -60,17 +61,6 @@ def _score_text(verdict: Verdict) -> str:
     metric = verdict.study.metric.name
     score = f"{with_unit(metric.replace('_', ' '), metric)} {score_text(verdict.score, metric, unit=False)}"
     return f"{score}, {format_count(verdict.candidate.runs, 'seed')}"
-
-
-def _bound_lines(verdict: Verdict, bound: Bound) -> Iterator[StyledText]:
-    # Without an estimate of the noise, the probability means nothing.
-    if bound.noise.source != "unknown":
-        yield f"beats all {len(verdict.neighbours)} neighbours: {probability_text(bound.best_probability)}", ""
-    if bound.is_too_wide:
-        further_runs = (
-            f"more than {MAX_NEEDED_RUNS}" if bound.further_runs is None else f"at least {bound.further_runs}"
-        )
-        yield f"{further_runs} more runs are needed", "yellow"
 
 
 def progress_bar(share: float, width: int) -> str:

@@ -29,6 +29,12 @@ def test_an_optimum_whose_fresh_seeds_tie_is_compared_too(sample: Made, fresh: l
         assert "ntk" in best["lead"]
 
 
+def test_optima_whose_fresh_seeds_have_no_loss_left_are_not_compared_in_percent(sample: Made) -> None:
+    best = verdict_text.best_optimum([optimal(sample, "standard", [0.0, 0.0]), optimal(sample, "ntk", [0.1, 0.2])])
+    assert best
+    assert best["lead"] is None
+
+
 def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     study = noisy.verdict("standard").study
     runs = [run for run in noisy.runs if run.family == study.family]
@@ -50,8 +56,8 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     with_tie = evaluate(study, tied)
     text = verdict_text.better_means(with_tie.verdict(best.point), with_tie)
     score = score_text(0.998 * best.candidate.score, "best_loss")
-    assert f"{neighbour.point} has {score} over the same {neighbour.runs} seeds, but is " in text
-    assert re.search(r"[\d.]+ ± [\d.]+% (better|worse) as fitted", text)
+    assert f"{neighbour.point} has {score} over the same {neighbour.runs} seeds, " in text
+    assert re.search(r", but is [\d.]+ ± [\d.]+% worse as fitted|, and is [\d.]+ ± [\d.]+% better as fitted", text)
     assert re.search(r"one run is off by [\d.]+%", text)
     # A single lucky run two steps away: the candidate stays, and the run is named.
     lucky_point = best.candidate.point.moved(2, 0)

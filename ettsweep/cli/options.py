@@ -452,6 +452,11 @@ class VerdictOptions:
         ),
     ] = None
 
+    @property
+    def as_arguments(self) -> list[str]:
+        """These options as command-line arguments."""
+        return [text for name, value in vars(self).items() if value is not None for text in (f"--{name}", value)]
+
     def criterion_options(self) -> "CriterionOptions":
         """Return these options as `CriterionOptions`.
 

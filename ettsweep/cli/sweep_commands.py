@@ -139,7 +139,9 @@ def verify_optimum(
             confirm=may_continue,
             other_studies=sweep_store.studies,
         )
-    command = ["verify-optimum", *selection, *(["--at", at] if at else []), "--follow"]
+    # A dry run saves no criterion.
+    criterion_arguments = verdict_options.as_arguments if dry_run else []
+    command = ["verify-optimum", *selection, *(["--at", at] if at else []), *criterion_arguments, "--follow"]
     raise typer.Exit(show_verification(result, budget, form, command, selection))
 
 

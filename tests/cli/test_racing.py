@@ -90,6 +90,20 @@ def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results:
     assert "trains the seeds that decide most" in verify_result.err
 
 
+def test_the_command_after_a_dry_run_judges_by_the_same_criterion(
+    call: Call, results: Path, request_sweep: Ask
+) -> None:
+    request_sweep(slope=0.1)
+    stated = ("--margin", "0.1%", "--confidence", "90%")
+    follow = f"--follow --results {results}` trains the seeds that decide most"
+    assert (
+        f"`ettsweep verify-optimum --confidence 90% --margin 0.1% {follow}"
+        in verify(call, results, "--dry-run", *stated, code=1).err
+    )
+    # What is saved need not be repeated.
+    assert f"`ettsweep verify-optimum {follow}" in verify(call, results, *stated, code=1).err
+
+
 def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results: Path, request_sweep: Ask) -> None:
     requested = request_sweep()
     before = verify(call, results, "--dry-run").json[0]

@@ -12,6 +12,7 @@ from ettsweep.errors import InputError
 from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
 from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
 from ettsweep.study.budget import EXTRA_RUNS, NO_BUDGET, Budget, Forecast, at_least, fair_shares, whole_shares
 from ettsweep.study.lattice import Point
 from ettsweep.study.means_rule import MeansRule
@@ -232,6 +233,15 @@ class Verification:
                 }
         return run_ids
 
+    def _used_runs(self, run_index: RunIndex, key: StudyKey) -> int:
+        """Return how many runs of a study were paid for; one that is interrupted is paid for when it is resumed."""
+        states = (run_index.status_of(run_id).state for run_id in self._planned_ids.get(key, ()))
+        return sum(state is not State.INTERRUPTED for state in states)
+
+    def _budget_left(self, max_runs: int, run_index: RunIndex) -> int:
+        """Return how many runs may still be launched."""
+        return max_runs - sum(self._used_runs(run_index, key) for key in self._planned_ids)
+
     def _used_device_s(self, run_index: RunIndex, key: StudyKey) -> float:
         ids = self._planned_ids.get(key, ())
         return sum(spent_device_s(run_index.runs[run]) for run in ids if run in run_index.runs)
@@ -309,8 +319,8 @@ class Verification:
         }
         runs_left = dict.fromkeys(wanted, math.inf)
         if self.budget.runs is not None:
-            used_runs = {key: float(len(self._planned_ids[key])) for key in wanted}
-            runs_left = whole_shares(self.budget.runs - self.planned, used_runs, wanted)
+            used_runs = {key: float(self._used_runs(run_index, key)) for key in wanted}
+            runs_left = whole_shares(self._budget_left(self.budget.runs, run_index), used_runs, wanted)
         if self.budget.hours is not None:
             # Runs that were never timed are not limited, unless nothing is left.
             each_s = {need.key: self._run_s(need.study_state.study, run_index) for need in needs}
@@ -404,7 +414,8 @@ class Verification:
         reserved = RUNS_PER_VERDICT * len(self.studies)
         waiting, allowed = len(make_plan(pending_specs, run_index).to_launch), MAX_NEEDED_RUNS
         if self.budget.runs is not None:
-            allowed = self.budget.runs - self.planned - (reserved if self.budget.runs >= 2 * reserved else 0)
+            allowed = self._budget_left(self.budget.runs, run_index)
+            allowed -= reserved if self.budget.runs >= 2 * reserved else 0
         if self.budget.hours is not None:
             each_s = fmean(self._run_s(study, run_index) for study in self.studies)
             left_s = self._device_s_left(self.budget.hours, run_index)

@@ -521,6 +521,19 @@ def test_what_one_study_does_not_need_in_a_single_round_goes_to_the_others(searc
         assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == each
 
 
+@pytest.mark.parametrize(("state", "launched"), [(State.INTERRUPTED, 3), (State.PRUNED, 0)])
+def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study], state: State, launched: int) -> None:
+    """One that was pruned was paid for, and costs again."""
+    study = replace(search_of(seeds=[0]), grid_points=tuple(CENTRE.moved(lr, 0) for lr in range(9)))
+    verification = Verification([study], budget=Budget(9), follows=True)
+    first = verification.plan(RunIndex({}, {})).to_launch
+    assert len(first) == 9
+    ended = {p.id: Run(RunDir(Path("runs") / p.id), p.spec, Status(State.DONE), {"score": 1.0}) for p in first}
+    ended |= {p.id: Run(RunDir(Path("runs") / p.id), p.spec, Status(state), None) for p in first[:3]}
+    plan = verification.plan(RunIndex(ended, {}))
+    assert {p.id for p in plan.to_launch} == {p.id for p in first[:launched]}
+
+
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
     """Windows of scores move with the candidate, so that each of two points may have the other one ahead."""
     study, swings = search_of(), 0

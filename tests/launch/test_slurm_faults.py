@@ -849,8 +849,7 @@ def test_what_slurm_refuses_is_said_in_its_words_and_leaves_nothing_behind(
     failed = ettsweep(*asks(tmp_path, runs=2, steps=100, **profile), code=1)
     assert failed.stderr.startswith("ettsweep: sbatch refuses: ")
     assert any(each in failed.stderr for each in message.split("|"))
-    assert not submission_folders(results)
-    assert not status(results)
+    assert not results.exists(), "not even an empty folder"
     assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
 
 

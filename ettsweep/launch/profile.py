@@ -406,14 +406,18 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     inner[subkey] = value
 
 
+def profile_file(name: str) -> Path | None:
+    """Return the path of a profile that is given as a file; None if it is given by name."""
+    return Path(expand_home(name)) if name.endswith((".yaml", ".yml")) or os.sep in name else None
+
+
 def find_profile(name: str) -> Path:
     """Return the path of a profile, given as a file or by name.
 
     Raises:
         InputError: no such profile; similar names are suggested.
     """
-    if name.endswith((".yaml", ".yml")) or os.sep in name:
-        path = Path(expand_home(name))
+    if path := profile_file(name):
         if not path.is_file():
             raise InputError(f"{path}: no such launch profile")
         return path

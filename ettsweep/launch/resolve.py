@@ -1,6 +1,5 @@
 """Resolve what a command requests and on which machines: a grid, fresh seeds, retries, or one run in this process."""
 
-import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from ettsweep.config import hide_secrets, options_by_key
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
-from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile
+from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_memory, check_plan
 from ettsweep.ownership import problem_of
@@ -53,7 +52,8 @@ class LaunchOptions:
         """Return a sweep spec with these options applied to its launch profile and data path."""
         launch, sets = sweep_spec.launch, sweep_spec.launch_set
         if self.launch is not None:
-            launch = str(Path(self.launch).resolve()) if Path(self.launch).is_file() else self.launch
+            path = profile_file(self.launch)
+            launch = str(path.resolve()) if path and path.is_file() else self.launch
             sets = ()  # overrides of the old profile do not apply to the new one
         last_by_key = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # the last of a key wins
         data = self.data or sweep_spec.data
@@ -169,10 +169,9 @@ def check_launch_source(results: Path, sweeps: Sequence[Sweep]) -> None:
         number = max(number for number, version in enumerate(sweep.versions, 1) if version.asked)
         path, last = sweeps_dir(results) / sweep.name / f"{number:04d}.yaml", sweep.sweep_specs[-1]
         executed = [key for text in last.launch_set if (key := re.split(r"[.=]", text)[0]) in EXECUTED_FIELDS]
-        if os.sep in last.launch:
-            profile_path = Path(last.launch)
-            if profile_path.exists() and profile_path.stat().st_uid != 0 and problem_of(profile_path):
-                executed.append(last.launch)
+        profile_path = profile_file(last.launch)
+        if profile_path and profile_path.exists() and profile_path.stat().st_uid != 0 and problem_of(profile_path):
+            executed.append(last.launch)
         if not executed or not (problem := problem_of(path)):
             return
         problems.append(f"{path}: {problem}, and its launch profile runs commands ({', '.join(executed)})")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import write_grid
 
 from ettsweep.errors import InputError, StorageError
 from ettsweep.launch.gpus import mps_is_running, visible_gpus
@@ -20,9 +21,11 @@ from ettsweep.launch.profile import (
     load_profile,
     profile_note,
 )
+from ettsweep.launch.resolve import LaunchOptions
 from ettsweep.launch.slots import lock_slot, make_lock_dir, sort_free_first, unlock
 from ettsweep.processes import cores
 from ettsweep.shipped_files import shipped
+from ettsweep.study.grid_file import load_sweep_spec
 
 CORES = cores()
 
@@ -740,3 +743,12 @@ def test_the_warning_before_the_end_of_a_job_comes_after_its_start(time_min: int
 @pytest.mark.parametrize(("gpus", "workers"), [(0, 1), (1, 1), (4, 4)])
 def test_a_job_has_a_worker_for_each_gpu_or_one_on_the_cpu(gpus: int, workers: int) -> None:
     assert slurm(f"gpus={gpus}").workers == workers
+
+
+def test_a_file_beside_has_not_the_name_of_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("slurm").touch()
+    Path("mine.yaml").touch()
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "grid.yaml"))
+    assert LaunchOptions("slurm").apply_to(sweep_spec).launch == "slurm"
+    assert LaunchOptions("mine.yaml").apply_to(sweep_spec).launch == str(tmp_path / "mine.yaml")

@@ -258,6 +258,13 @@ def test_a_profile_in_which_another_member_runs_commands_is_not_taken(group: Gro
         said = group.ettsweep(A, *command, code=2)
         assert f"0002.yaml: belongs to user {B}, and its launch profile runs commands (setup)" in said
         assert "--launch" in said
+    theirs = group.mine(A, "theirs.yaml")
+    theirs.write_text("kind: slurm\nsetup: [touch /tmp/x]\n")
+    os.chown(theirs, B, GROUP)
+    by_file = copy.replace("0002", "0003")
+    group.python(B, "-c", by_file, first.read_text().replace("launch: local", "launch: theirs.yaml"))
+    said = group.ettsweep(A, "grid", "--grid", group.grid, code=2)
+    assert f"0003.yaml: belongs to user {B}, and its launch profile runs commands (theirs.yaml)" in said
 
 
 def add_link(code: Path) -> None:

@@ -200,10 +200,8 @@ class SchedulerLiveness:
         hearts: list[tuple[Process | None, Heart]] = []
         for run_id in run_ids:
             run = RunDir(runs_dir(self._results) / run_id)
-            attempt = run.latest_attempt()
-            if attempt and not (
-                attempt.job() or attempt.is_given_up() or attempt.failure() or run.result_path.exists()
-            ):
+            attempt = None if run.result_path.exists() else run.latest_attempt()
+            if attempt and not (attempt.job() or attempt.is_given_up() or attempt.failure()):
                 hearts.append((attempt.owner(), attempt))
         wanted = set(run_ids)
         for submission in self._submissions:

@@ -301,7 +301,7 @@ class Verification:
             stopping = [need for need in active if self._least_runs(need, run_index) > runs_left[need.key]]
             if not stopping or not self.follows:
                 break
-            stopped = max(stopping, key=lambda need: self._least_runs(need, run_index))
+            stopped = max(stopping, key=lambda need: (self._least_runs(need, run_index), need.key))
             active.remove(stopped)
             self._stop(stopped, runs_left[stopped.key], run_index)
         return {need.key: runs_left.get(need.key, 0.0) for need in needs}

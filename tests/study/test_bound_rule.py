@@ -521,6 +521,23 @@ def test_what_one_study_does_not_need_in_a_single_round_goes_to_the_others(searc
         assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == each
 
 
+def test_where_a_budget_is_enough_for_one_of_two_it_is_the_same_one_in_any_order(
+    search_of: Callable[..., Study],
+) -> None:
+    """Both lack their six neighbours."""
+    study = replace(search_of(seeds=[0]), grid_points=(CENTRE,))
+    studies = [
+        replace(study, sweep=name, base=study.base.model_copy(update={"strategy": STRATEGIES[k]}))
+        for k, name in enumerate(("first", "second"))
+    ]
+    run_index = RunIndex({(run := run_at(study, (0, 0), 0, 1.0)).spec.run_id: run for study in studies}, {})
+    for order in (studies, studies[::-1]):
+        verification = Verification(order, budget=Budget(8), follows=True)
+        assert {p.spec.family_id for p in verification.plan(run_index).to_launch} == {studies[0].family}
+        (reason,) = verification.stop_reasons
+        assert reason.startswith("second ")
+
+
 @pytest.mark.parametrize(("state", "launched"), [(State.INTERRUPTED, 3), (State.PRUNED, 0)])
 def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study], state: State, launched: int) -> None:
     """One that was pruned was paid for, and costs again."""

@@ -199,7 +199,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         score: the mean over the seeds that count; they chose the point, so this is optimistic.
         fresh_score: the mean over reruns with fresh seeds; missing if one of them diverged.
         score_unit: of score, std, fresh_score, fresh_std and score_lead: nats of a loss, fraction of an accuracy.
-        score_lead: how much worse the best neighbour is.
+        score_lead: how much worse the best neighbour is, by their means; `bound` compares them as fitted.
         lead_share: the same in the unit of bound, margin and noise: a share of the loss or a difference of accuracies.
         bound, margin, confidence: with the confidence, no neighbour is better by more than `bound`; the verdict is
             optimal where that is within `margin`.

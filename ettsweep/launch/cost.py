@@ -189,7 +189,7 @@ class CostEstimator:
     def describe_estimate(self, plan: Plan, forecast: Forecast | None = None) -> str:
         """Return a line on the cost of a plan's runs that no earlier plan launched; empty if there are none.
 
-        With a forecast it is about all runs to come, and empty until these are twice as many as were last announced.
+        With a forecast it is about all runs to come, without cost until these are twice as many as announced last.
         """
         runs = plan.run_index.runs
         is_first = self._already_finished is None
@@ -203,16 +203,16 @@ class CostEstimator:
         self._fraction_left |= {p.id: fraction_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
         head = f"{format_count(len(new), 'run')} {'in this round' if self.in_rounds else 'to train'}"
         count = len(new)
+        switching = [p for p in new if p.id in runs and self._would_mix_modes(runs[p.id].dir)]
+        mixed = f"; {len(switching)} of them {MIXED_MODES_NOTE}" if switching else ""
         if forecast:
             launched_before = len(self._fraction_left) - len(new)
             if launched_before + forecast.at_least < 2 * self._announced_runs:
-                return ""
+                return f"{head}{mixed}" if mixed else ""
             self._announced_runs = launched_before + forecast.at_least
             head, count = str(forecast), forecast.at_least
         cost = self._describe_device_hours(new, plan.run_index, count, terse=not is_first)
-        line = ": ".join(filter(None, [head, cost]))
-        switching = [p for p in new if p.id in runs and self._would_mix_modes(runs[p.id].dir)]
-        return f"{line}; {len(switching)} of them {MIXED_MODES_NOTE}" if switching else line
+        return ": ".join(filter(None, [head, cost])) + mixed
 
     def _would_mix_modes(self, run: RunDir) -> bool:
         """`True` if a run has an exact checkpoint and may continue in a fast pack."""

@@ -231,6 +231,12 @@ def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_s
     before_result = before(results, runs, HERE.model_copy(update={"pack_mode": "fast"}))
     assert before_result == f"4 runs to train; 2 of them {MIXED_MODES_NOTE}"
     assert before(results, runs) == "4 runs to train"
+    # Also in a round whose cost needs no announcement.
+    in_rounds = CostEstimator(HERE.model_copy(update={"pack_mode": "fast"}), in_rounds=True)
+    run_index = load_run_index(results)
+    assert in_rounds.describe_estimate(make_plan([fresh], run_index), Forecast(9, 100)).startswith("at least 9 runs")
+    of_round = in_rounds.describe_estimate(make_plan([exact, fast], run_index), Forecast(8, 99))
+    assert of_round == f"2 runs in this round; 1 of them {MIXED_MODES_NOTE}"
 
 
 def test_the_cost_to_come_is_announced_at_first_and_when_it_has_doubled(results: Path, make_spec: Specs) -> None:

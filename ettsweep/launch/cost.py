@@ -15,7 +15,7 @@ from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.submissions import try_read_submission
 from ettsweep.launch.time_left import makespan_s
-from ettsweep.processes import process_identity
+from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, jobs_dir
 from ettsweep.runs.state import State
@@ -271,7 +271,7 @@ class CostEstimator:
         Runs that another command trained meanwhile are part of its cost, not of this one's.
         """
         ended = [run for run_id in self._fraction_left if (run := run_index.runs.get(run_id))]
-        others = {run.id for run in ended if run.state in TRAINED_STATES + STOPPED_STATES and _is_of_others(run)}
+        others = _runs_of_others(run for run in ended if run.state in TRAINED_STATES + STOPPED_STATES)
         trained, stopped = (
             [run for run in ended if run.state in states and run.id not in others]
             for states in (TRAINED_STATES, STOPPED_STATES)
@@ -298,16 +298,23 @@ class CostEstimator:
         return "; ".join(sentences)
 
 
-def _is_of_others(run: Run) -> bool:
-    """`True` if another command made the latest attempt at a run, or submitted it to the worker that did."""
-    latest = run.dir.latest_attempt()
-    if latest is None:
-        return False
-    owner, folder = latest.owner(), latest.claim().get("submission")
-    if folder:
-        submission = try_read_submission(jobs_dir(run.dir.path.parents[1]) / Path(str(folder)).name)
-        owner = submission.submitter if submission else None
-    return owner is not None and owner != process_identity()
+def _runs_of_others(runs: Iterable[Run]) -> set[str]:
+    """Return the ids of runs whose latest attempt another command made, or submitted to the worker that did."""
+    submitters: dict[Path, Process | None] = {}  # a submission has the ids of all its runs: read each once
+    others = set()
+    for run in runs:
+        if (latest := run.dir.latest_attempt()) is None:
+            continue
+        owner = latest.owner()
+        if name := latest.claim().get("submission"):
+            folder = jobs_dir(run.dir.path.parents[1]) / Path(str(name)).name
+            if folder not in submitters:
+                submission = try_read_submission(folder)
+                submitters[folder] = submission.submitter if submission else None
+            owner = submitters[folder]
+        if owner is not None and owner != process_identity():
+            others.add(run.id)
+    return others
 
 
 def _describe_packs(trained: Iterable[Run]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.audit import audited
 
 from ettsweep.launch.cost import (
     MIXED_MODES_NOTE,
@@ -205,9 +206,12 @@ def test_what_another_command_trained_meanwhile_is_its_cost(results: Path, make_
         claim = {"submission": folder.name} if folder else {}  # `train` claims for itself
         assert RunDir.create(results, spec).claim(claim, after=0)
         finish(results, spec, 3600)
-    assert account.describe_cost(load_run_index(results)) == (
+    run_index = load_run_index(results)
+    assert account.describe_cost(run_index) == (
         "2 of 4 runs trained: 2 device hours in 0 s; 2 runs trained by another command"
     )
+    opened = audited("open", lambda: account.describe_cost(run_index))
+    assert sum(path.endswith("submission.json") for path in opened) == 2, "each is read once: it lists all its runs"
 
 
 def test_it_is_told_how_many_runs_were_trained_in_packs(results: Path, make_spec: Specs) -> None:

@@ -25,6 +25,14 @@ def test_what_a_kill_left_goes_and_what_a_run_goes_on_from_stays(results: Path, 
     assert all(keep.exists() for keep in keeps)
 
 
+def test_files_and_folders_that_a_kill_left_half_written_go(results: Path) -> None:
+    lefts = [results / folder / ".a.0123.tmp" for folder in ("sweeps", "sweeps/a", "runs", "jobs")]
+    for left in lefts:
+        left.parent.mkdir(parents=True, exist_ok=True)
+        left.touch()
+    assert {item.path for item in find_waste(results)} == set(lefts)
+
+
 def test_the_checkpoint_of_a_finished_run_goes(results: Path, spec: RunSpec) -> None:
     run = RunDir.create(results, spec)
     attempt = run.claim({}, after=0)

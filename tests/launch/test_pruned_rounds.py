@@ -17,9 +17,10 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study import pruning
-from ettsweep.study.plan import Plan, make_plan
+from ettsweep.study.plan import make_plan
 from ettsweep.study.pruning import Pruner
 from ettsweep.study.run_index import RunIndex
+from ettsweep.study.verification import Verification
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -167,11 +168,6 @@ def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
     return spec
 
 
-def nothing_more(run_index: RunIndex) -> Plan:
-    """Plan as a search does whose proposals are all done, or pruned."""
-    return make_plan([], run_index)
-
-
 @pytest.mark.usefixtures("process", "warm", "soon")
 def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, make_spec: MakeSpec) -> None:
     spec = hopeless(results, make_spec)
@@ -181,7 +177,7 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     console = Console(file=io.StringIO())
     context = CommandContext(results, profile, console=console, pruner=pruner)
 
-    submit_result = execute_plan(make_plan([spec], read_run_index(results)), context, nothing_more)
+    submit_result = execute_plan(make_plan([spec], read_run_index(results)), context, Verification([]))
     run = RunDir(results / "runs" / spec.run_id)
     pruned = run.status()
     assert (pruned.state, submit_result.succeeded) == (State.PRUNED, True)
@@ -199,7 +195,7 @@ def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
     spec = hopeless(results, make_spec)
     pruner = Pruner(results, "median", lambda: {spec.run_id}, lambda text: None)
     context = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
-    submit_result = execute_plan(make_plan([spec], read_run_index(results)), context, nothing_more)
+    submit_result = execute_plan(make_plan([spec], read_run_index(results)), context, Verification([]))
     run = RunDir(results / "runs" / spec.run_id)
     assert (run.status().state, submit_result.succeeded) == (State.PRUNED, True)
     (attempt,) = map(run.attempt, run.attempt_numbers())

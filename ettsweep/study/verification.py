@@ -394,7 +394,9 @@ class Verification:
         if to_come_s > max(3600 * ASK_ABOVE_H, ASK_ABOVE_RATIO * spent_s, 2 * self._confirmed_s):
             self._is_declined = self._is_declined or not self.confirm(message)
             self._confirmed_s = to_come_s
-        self.stop_reasons += [message] if self._is_declined else []
+        if self._is_declined:
+            self.stop_reasons.append(message)
+            self.runs_short = self.forecast.at_least
         return not self._is_declined
 
     def _run_s(self, study: Study, run_index: RunIndex) -> float:

@@ -41,6 +41,14 @@ def problem_of(path: Path, status: os.stat_result | None = None) -> str:
     return "can be written by others" if has_modes and status.st_mode & OTHERS_WRITE else ""
 
 
+def keeps_owners(folder: Path) -> bool:
+    """`True` if files in a folder show who owns them and who may write; `True` also if it does not exist."""
+    try:
+        return _kept_by(folder, folder.stat().st_dev) == (os.geteuid(), True)
+    except OSError:
+        return True
+
+
 @cache
 def _kept_by(folder: Path, device: int) -> tuple[int, bool]:
     """Return which owner a file of this user has in a folder, and whether modes are kept.

@@ -14,7 +14,7 @@ from ettsweep.errors import OwnershipError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch.job_environment import export_lines
 from ettsweep.launch.profile import RESERVED_OPTIONS, SlurmProfile
-from ettsweep.ownership import tree_problem
+from ettsweep.ownership import keeps_owners, tree_problem
 
 BLOCK_WARNING = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
 """Shell command that blocks SIGUSR2 until the worker handles it; a warning before that would kill the job."""
@@ -126,7 +126,7 @@ class ArrayExecutor(SlurmExecutor):
             setup=[
                 BLOCK_WARNING,
                 *self._source_variables(),
-                *([CHECK_OWNER.format(path=shlex.quote(code))] if code else []),
+                *(check_owner(Path(code)) if code else []),
                 # A failed setup command ends the job, instead of training without the module or data.
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
@@ -146,8 +146,8 @@ class ArrayExecutor(SlurmExecutor):
         """Return the shell lines that read the variables; the script itself is shown, and SLURM may archive it."""
         if not self._variables:
             return []
-        path = shlex.quote(str(self._variables_path))
-        return [CHECK_OWNER.format(path=path), f". {path} || exit  # {', '.join(self._variables)}"]
+        path = self._variables_path
+        return [*check_owner(path), f". {shlex.quote(str(path))} || exit  # {', '.join(self._variables)}"]
 
     @classmethod
     def affinity(cls) -> int:
@@ -186,6 +186,11 @@ class ArrayExecutor(SlurmExecutor):
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         submission_file_path.chmod(0o644)  # whatever the umask: it is executed
         return [*sbatch_command(self.script()), str(submission_file_path)]
+
+
+def check_owner(path: Path) -> list[str]:
+    """Return the shell line that checks a path; none on a file system that keeps no owners, where it would fail."""
+    return [CHECK_OWNER.format(path=shlex.quote(str(path)))] if keeps_owners(path.parent) else []
 
 
 def worker_command(python: str, folder: Path) -> str:

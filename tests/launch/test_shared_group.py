@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.commandline import write_grid
 
-from ettsweep.launch.executors import CHECK_OWNER
+from ettsweep.launch.executors import CHECK_OWNER, check_owner
 from ettsweep.ownership import tree_problem
 from ettsweep.runs.attempt import Attempt
 
@@ -298,6 +298,16 @@ def test_a_job_starts_only_from_code_that_is_its_users_alone(
     said = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
     assert (said == "started\n") is starts
     assert bool(tree_problem(code)) is not (starts or not code.exists())
+
+
+@pytest.mark.parametrize("kept", [(os.geteuid() + 1, True), (os.geteuid(), False)], ids=["owner", "mode"])
+def test_a_job_is_not_refused_where_the_file_system_keeps_no_owners_or_modes(
+    tmp_path: Path, kept: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some SMB and sshfs mounts, which show one owner or mode for all files."""
+    assert len(check_owner(tmp_path / "code")) == len(check_owner(tmp_path / "none" / "code")) == 1
+    monkeypatch.setattr("ettsweep.ownership._kept_by", lambda folder, device: kept)
+    assert check_owner(tmp_path / "code") == []
 
 
 def test_a_job_starts_while_others_compile_its_code(tmp_path: Path) -> None:

@@ -166,7 +166,10 @@ def trained_once() -> Callable[[Path], None]:
             logs = "".join(run.attempt(number).log_text() for number in run.attempt_numbers())
             assert logs.count(" finished") == 1, logs
             assert "another attempt finished first" not in logs
-            assert not list(run.path.rglob("*.tmp"))
+            # A worker that is killed in the middle of a checkpoint leaves it unfinished in its own attempt.
+            *killed, _ = run.attempt_numbers()
+            excused = {run.attempt(number).path for number in killed}
+            assert [path for path in run.path.rglob("*.tmp") if path.parent not in excused] == []
             calm = undisturbed(run.spec())
             expected, result = calm.result(), run.result()
             assert expected is not None

@@ -171,8 +171,8 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-NO_HOME = "/nonexistent"
-"""Home folder of users who have none; the same as in Debian's passwd."""
+NO_HOME = "/dev/null"
+"""Home folder of users who have none; nobody can create it, not even root, nor write anything below it."""
 
 
 def set_missing_home() -> None:

@@ -819,7 +819,7 @@ def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path
     options = ("train", "--grid", grid, "--lr", 0.125, "--seed", 5, "--results", results)
     result = ettsweep(*options)
     assert "step 24/24" in result.stderr
-    assert result.stderr.startswith("1 run to train\n")
+    assert result.stderr.startswith(f"grid file: {grid}\n1 run to train\n")
     (folder,) = (results / "runs").iterdir()
     seconds = json.loads((folder / "result.json").read_text())["device_s"]
     assert f"1 run trained: {format_device_hours(seconds)} in " in result.stderr

@@ -98,6 +98,9 @@ def test_ctrl_c_leaves_the_runs_that_a_command_follows(
     if command == "watch":
         assert process.stderr is not None
         process.stderr.readline()
+    if command.startswith("logs"):
+        assert process.stdout is not None
+        process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert "interrupted; the runs go on: `ettsweep watch" in ended(process, code).stderr
     wait_for(lambda: runs_in(results)[0].status().state is State.DONE, "the end of the run")

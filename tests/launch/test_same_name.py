@@ -6,6 +6,7 @@ train in earnest; only the interval of heartbeats is short.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -126,7 +127,9 @@ def test_a_command_leaves_the_runs_of_a_living_machine_of_the_same_name(
     wait_for(lambda: [a for a in attempts(results) if a.has_checkpoint()], "a checkpoint")
     said = second.run(*grid)
     assert "watching their heartbeats" in said
-    assert "4 under way" in said
+    # It depends on the machine how many the first has finished by then.
+    assert sum(map(int, re.findall(r"(\d+) (?:finished|under way)", said))) == 4, said
+    assert "submitted" not in said
     said = second.run("clean", "--results", results)
     assert len(list((results / "jobs").iterdir())) == 1, said
     assert len({str(attempt.owner()) for attempt in attempts(results)}) == 1

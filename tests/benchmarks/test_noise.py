@@ -1,0 +1,80 @@
+"""`bench.noise` finds what was planted into the scores of a lattice."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import noise
+from bench.recorded import Table
+from ettsweep.study.surface import Array
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def planted(
+    *, seeds: int = 400, common: float = 0.0, lr_length: float = 0.0, wd_length: float = 0.0, growth: float = 0.0
+) -> Array:
+    """Return log losses of 7 x 7 points: noise of sd .1 e^(growth lr), correlated as e^(-steps / length)."""
+    rng = np.random.default_rng(0)
+    steps = abs(np.subtract.outer(np.arange(7), np.arange(7)))
+    roots = [np.linalg.cholesky(np.exp(-steps / n) if n else np.eye(7)) for n in (lr_length, wd_length)]
+    e_LWS = np.einsum("ij,kl,jls->iks", *roots, rng.standard_normal((7, 7, seeds)))
+    f_LW1 = np.add.outer((np.arange(7) - 3) ** 2, (np.arange(7) - 3) ** 2)[..., None] * 0.05
+    return f_LW1 + 0.1 * np.exp(growth * np.arange(7))[:, None, None] * e_LWS + common * rng.standard_normal(seeds)
+
+
+def test_noise_and_what_is_common_to_a_seed_are_told_apart() -> None:
+    y_LWS = planted(common=0.06)
+    assert noise.noise_sd(y_LWS) == pytest.approx(0.1, rel=0.03)
+    assert noise.common_sd(y_LWS) == pytest.approx(0.06, rel=0.1)
+
+
+def test_independent_noise_shows_what_taking_out_means_does() -> None:
+    """Of P points, a residual is correlated with each other by -1 / (P - 1)."""
+    expected, chance = noise.independent_noise(planted(seeds=12))
+    for name in ("r, lr 1", "r, lr 2", "r, wd 1", "r, wd 2"):
+        assert expected[name] == pytest.approx(-1 / 48, abs=0.015)
+        assert 0.02 < chance[name] < 0.08
+    assert expected["excess kurtosis"] == pytest.approx(-6 / 13, abs=0.05)  # of 12 normal numbers
+
+
+def test_planted_correlations_are_found() -> None:
+    y_LWS = planted(common=0.05, wd_length=2.0)
+    z_LWS = noise.standardised(y_LWS - y_LWS.mean(2, keepdims=True))
+    for step in (1, 2, 4):  # the common part is a fifth of the variance
+        assert noise.correlation(z_LWS, step, axis=1) == pytest.approx(0.2 + 0.8 * np.exp(-step / 2), abs=0.05)
+        assert noise.correlation(z_LWS, step, axis=0) == pytest.approx(0.2, abs=0.05)
+    assert noise.far_correlation(z_LWS) == pytest.approx(0.2, abs=0.1)
+    measured = noise.residual_statistics(y_LWS)
+    assert measured["r, wd 1"] > measured["r, wd 2"] > 0.2
+    assert measured["r, lr 1"] == pytest.approx(measured["r, lr 2"], abs=0.05)
+
+
+def test_growth_of_the_noise_is_found() -> None:
+    measured = noise.residual_statistics(planted(growth=0.2))
+    assert measured["log sd a step of lr"] == pytest.approx(0.2, abs=0.02)
+    assert measured["log sd a step of wd"] == pytest.approx(0, abs=0.02)
+
+
+def test_heavy_tails_are_found() -> None:
+    rng = np.random.default_rng(1)
+    y_LWS = rng.laplace(size=(7, 7, 400))  # of excess kurtosis 3
+    assert noise.residual_statistics(y_LWS)["excess kurtosis"] == pytest.approx(3, abs=0.5)
+
+
+def test_a_lattice_may_be_small() -> None:
+    """Without points that are two steps apart, that correlation is unknown."""
+    table = Table("best_accuracy", (0.0, 1.0), (0.0, 1.0), planted(seeds=9)[:2, :2])
+    assert "nan" in noise.residual_row("small", table)["r, lr 2"]
+    assert noise.total_row("small", table)["lr, 2"] == ""
+
+
+def test_it_prints_a_row_for_each_table() -> None:
+    tables = sorted((CHECKOUT / "results" / "benchmarks").glob("digits-*.json.gz"))
+    completed = subprocess.run(
+        [sys.executable, "-m", "bench.noise", *tables], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    assert completed.stdout.count("| digits-ntk |") == completed.stdout.count("| digits-standard |") == 2

@@ -1,7 +1,8 @@
 """Write what a results folder has of whole lattices as tables: `python -m bench.lattice RESULTS FOLDER`.
 
-One file a strategy, `MODEL-STRATEGY.json.gz`, which `bench.simulate --table` and `make bench-verdicts` read. Made of
+One file a strategy, `TASK-STRATEGY.json.gz`, which `bench.simulate --table` and `make bench-verdicts` read. Made of
 `ettsweep grid --model vit-digits --strategy ntk --lr-range -3:3 --wd-range -3:3 --seeds 100,101,...,119`.
+The folder has the runs of one model and recipe.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from pathlib import Path
 from bench.recorded import METRICS, read_table
 from ettsweep.errors import InputError
 from ettsweep.powers import log2
-from ettsweep.study.run_index import load_run_index
+from ettsweep.study.run_index import Run, load_run_index
 
 COLUMNS = ("log2_lr", "log2_wd", "seed", *METRICS)
 
@@ -23,16 +24,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--name", help="instead of the task's name, such as that of the images")
     options = parser.parse_args()
-    runs = sorted(load_run_index(options.results).runs.values(), key=lambda run: (run.model, run.strategy))
-    for (model, strategy), members in groupby(runs, lambda run: (run.model, run.strategy)):
+    runs = sorted(load_run_index(options.results).runs.values(), key=family)
+    for (model, task, strategy), members in groupby(runs, family):
         finished = [(run.spec, run.result) for run in members if run.result]
         rows = sorted(
             [log2(spec.lr), log2(spec.wd), spec.seed, *(result.get(name) for name in METRICS)]
             for spec, result in finished
         )
-        path = options.folder / f"{model.removeprefix('vit-')}-{strategy}.json.gz"
-        table = {"what": f"{model}, {strategy}: scores of all points over all seeds", "columns": COLUMNS, "rows": rows}
+        name = options.name or task
+        path = options.folder / f"{name}-{strategy}.json.gz"
+        what = f"{model} on {name}, {strategy}: scores of all points over all seeds"
+        table = {"what": what, "columns": COLUMNS, "rows": rows}
         path.write_bytes(gzip.compress(json.dumps(table).encode(), mtime=0))
         try:
             table_result = read_table(path)
@@ -43,6 +47,11 @@ def main() -> None:
             print(
                 f"{path}: {len(table_result.log2_lr)} x {len(table_result.log2_wd)} points, {table_result.seeds()} seeds"
             )
+
+
+def family(run: Run) -> tuple[str, str, str]:
+    """Return model, task and strategy."""
+    return run.model, run.spec.task.name, run.strategy
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ LEGEND = (
     f"ok: within {POWER_TOLERANCE:g} of the implied power, with an error of at most {MAX_POWER_ERROR:g}; "
     f"off: beyond {POWER_TOLERANCE:g} and {POWER_ERRORS} errors, "
     f"or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
-    f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor, decay or a layer is wrong; "
+    f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), "
+    "or initial values, factor, decay or a layer are wrong; "
     "unclear: neither; off by: power of the change less the implied one"
 )
 
@@ -123,7 +124,8 @@ def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
 def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield, per group, its tangent-kernel contribution and decay at the widest, and all fitted powers."""
     for row in check.judgement.groups:
-        *init, factor, contribution, change, decay = row.quantities.values()  # the head bias has no initial std
+        names = ("initial std", "learning-rate factor", "tangent contribution", "function change", "decay")
+        init, factor, contribution, change, decay = (row.quantities[name] for name in names)
         yield {
             "group": row.name,
             "tangent": _value_cell(contribution),
@@ -131,7 +133,7 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
             "power": _power_cell(contribution),
             "change": _power_cell(change),
             "implied": _implied_cell(change),
-            "init": _power_cell(init[0]) if init else "",
+            "init": _power_cell(init),
             "factor": _power_cell(factor),
             "decay": format_cell(decay.measured),
             "off by": "" if row.off_by is None else format_exponent(row.off_by),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ettsweep.theory.forward_pass import rms
 from ettsweep.theory.kernels import Kernels, encdec_kernels
@@ -84,6 +85,26 @@ def _stems(network: EncDec, batch: Batch) -> dict[str, Tensor]:
     return {"encoder.stem": encoder_BTD, "decoder.stem": network.we[previous_BT] + network.decoder_pe}
 
 
+def _properties(network: EncDec, batch: Batch) -> list[LayerMeasurement]:
+    """Measure the embedding of [pad], the loss, and what outputs must not depend on."""
+    others = torch.cat((network.we[:PAD], network.we[PAD + 1 :]))
+    return [
+        (LayerCheck.PAD_ROW, "we", rms(network.we[PAD]) / rms(others)),
+        (LayerCheck.LOSS, "forward", _loss_ratio(network, batch)),
+        *_leaks(network, batch),
+    ]
+
+
+def _loss_ratio(network: EncDec, batch: Batch) -> float:
+    """Return the loss of a forward pass relative to the cross-entropy of the logits, for targets that end in [pad]."""
+    source_BT, previous_BT, target_BT = batch.inputs
+    padded_BT = torch.cat((target_BT[:, :-1], torch.full_like(target_BT[:, -1:], PAD)), 1)
+    logits_BTK = network.logits(source_BT, previous_BT).double()
+    cross_entropy = F.cross_entropy(logits_BTK.flatten(0, 1), padded_BT.flatten(), ignore_index=PAD, reduction="sum")
+    loss: Tensor = network(source_BT, previous_BT, padded_BT)
+    return (loss / cross_entropy).item()
+
+
 def _leaks(network: EncDec, batch: Batch) -> list[LayerMeasurement]:
     """Measure what must be 0: the effect of the decoder's last token on earlier outputs, and of [pad] in the source."""
     source_BT, previous_BT, target_BT = batch.inputs
@@ -101,4 +122,4 @@ def _leaks(network: EncDec, batch: Batch) -> list[LayerMeasurement]:
     ]
 
 
-CHECKABLE = Checkable(_small, _about, _probe, _logits, _loss, _kernels, _ln_eps, _stems, _leaks)
+CHECKABLE = Checkable(_small, _about, _probe, _logits, _loss, _kernels, _ln_eps, _stems, _properties)

@@ -10,7 +10,7 @@ from ettsweep.strategies.factors import Dims, Group, MlpFactor, Optimizer, adamw
 from ettsweep.strategies.strategy import bulk_exponent
 from ettsweep.theory.exponents import log_slope
 from ettsweep.theory.kernels import Kernels
-from ettsweep.theory.paper import initial_std, output_scale
+from ettsweep.theory.paper import initial_std, learning_rate_factor, output_scale
 from ettsweep.theory.recursion import Array
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 
@@ -105,10 +105,16 @@ class Expectations:
         """Names of the stages in the order of the forward pass."""
         return tuple(stage.name for stage in self.predictions[-1].kernels.stages)
 
-    def initial_std(self, group: Group) -> ExpectedValue:
-        """Return the std of a group's initial values, which is exact at every width."""
-        curve = tuple(initial_std(group, prediction.dims, self.s) for prediction in self.predictions)
-        return ExpectedValue(curve[-1], 0.0, 0.0, curve)
+    def initial_stds(self, group: Group) -> list[float]:
+        """Return the std of a group's initial values at each width; 0 for the head bias."""
+        return [initial_std(group, prediction.dims, self.s) for prediction in self.predictions]
+
+    def factors(self, group: Group) -> list[float]:
+        """Return a group's learning-rate factor at each width."""
+        return [
+            learning_rate_factor(group, prediction.dims, self.s, self.optimizer, self.mlp_factor)
+            for prediction in self.predictions
+        ]
 
     def kernel(self, stage: str, mean: Callable[[Array], float]) -> ExpectedValue:
         """Return an average of a stage's kernel; `mean` averages a (P, P) kernel, such as `mean_over_positions`."""

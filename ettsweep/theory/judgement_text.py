@@ -6,9 +6,11 @@ from ettsweep.strategies.factors import Group
 from ettsweep.theory.exponents import POWER_TOLERANCE, ExponentTest, format_exponent
 from ettsweep.theory.judge import GroupRow, JudgedQuantity, JudgedRow, Judgement
 from ettsweep.theory.measurement import LayerCheck
+from ettsweep.theory.paper import MEAN_MAGNITUDE
 
 DIRECT_TEXT = {
     "initial std": "the std of initial values",
+    "initial shape": "the mean magnitude of initial values, over their rms,",
     "learning-rate factor": "the learning-rate factor",
     "decay": "the decay of a step, divided by lr wd,",
 }
@@ -17,6 +19,7 @@ DIRECT_TEXT = {
 LAYER_TEXT = {
     LayerCheck.MEAN: "the mean of tokens after LayerNorm, relative to their rms,",
     LayerCheck.VARIANCE: "the variance of tokens after LayerNorm, over what it should be,",
+    LayerCheck.LAYER_NORM_EPS: "the eps of LayerNorm, over the model's,",
     LayerCheck.WEIGHT: "the weight in the residual stream",
     LayerCheck.BLOCK_REMAINDER: "the part of the residual stream that input and branches do not explain",
     LayerCheck.LOGITS: "the scale of the logits, over 1/sqrt(C),",
@@ -24,6 +27,9 @@ LAYER_TEXT = {
     LayerCheck.ACTIVATION: "the difference from the GELU, relative to it,",
     LayerCheck.CAUSALITY: "the change of outputs by a later token, relative to its own,",
     LayerCheck.PADDING: "the change of outputs by [pad] after the source, relative to them,",
+    LayerCheck.PAD_ROW: "the initial rms of the [pad] row, over that of the other rows,",
+    LayerCheck.LOSS: "the loss, over the cross-entropy of the logits,",
+    LayerCheck.OPTIMIZER_EPS: "the eps of the optimizer, over the one that it is given,",
 }
 """Words for the exact properties of layers."""
 
@@ -33,12 +39,12 @@ def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
 
     Under standard (s is None), groups are compared with the bulk.
     """
-    stds, factors, decays = (list(_direct_findings(judgement, quantity_name)) for quantity_name in DIRECT_TEXT)
+    stds, shapes, factors, decays = (list(_direct_findings(judgement, quantity_name)) for quantity_name in DIRECT_TEXT)
     layers = list(_layer_findings(judgement))
     # A faulty layer rescales the outputs as well, so the output scale is a cause only if all layers are right.
     outputs = [] if layers else list(_output_scale_findings(judgement))
-    causes = [*stds, *outputs, *factors, *decays]
-    lines = [*(line for _, line in stds), *layers, *(line for _, line in (*outputs, *factors, *decays))]
+    causes = [*stds, *shapes, *outputs, *factors, *decays]
+    lines = [*(line for _, line in (*stds, *shapes)), *layers, *(line for _, line in (*outputs, *factors, *decays))]
     # What follows from a cause is only listed; it is described in full if no cause is known.
     if not lines:
         lines += _behaviour_findings(judgement, s)
@@ -53,7 +59,9 @@ def _direct_findings(judgement: Judgement, quantity_name: str) -> Iterator[tuple
         if quantity_name in row.quantities and _is_off(row, quantity_name):
             quantity = row.quantities[quantity_name]
             tensors = f", in {_join_names(quantity.off_tensors)}" if quantity.off_tensors else ""
-            yield row.name, f"{row.name}: {DIRECT_TEXT[quantity_name]} {_describe_miss(quantity)}{tensors}"
+            shapes = [f" ({name})" for name, magnitude in MEAN_MAGNITUDE.items() if quantity.predicted == magnitude]
+            shape = "".join(shapes) if quantity_name == "initial shape" else ""
+            yield row.name, f"{row.name}: {DIRECT_TEXT[quantity_name]} {_describe_miss(quantity)}{shape}{tensors}"
 
 
 def _layer_findings(judgement: Judgement) -> Iterator[str]:
@@ -133,23 +141,31 @@ def _is_off(row: JudgedRow, quantity_name: str) -> bool:
 
 
 def _describe_miss(quantity: JudgedQuantity) -> str:
-    """Return measured and implied power; or measured and predicted value, if there is one and the power is right."""
-    off_by = quantity.off_by
-    is_power_wrong = off_by is not None and (quantity.predicted is None or abs(off_by) > POWER_TOLERANCE)
-    if quantity.power is not None and off_by is not None and is_power_wrong:
+    """Return measured and predicted value; or measured and implied power, if it is wrong or the value is right."""
+    off_by, values = quantity.off_by, _format_apart(quantity.measured, quantity.predicted, 3)
+    if quantity.power is not None and off_by is not None and (values is None or abs(off_by) > POWER_TOLERANCE):
         wrong, right = format_exponent(quantity.power.value), format_exponent(quantity.power.value - off_by)
         return f"scales as width^{wrong}, not width^{right} (off by {off_by:+.2f})"
-    if quantity.measured is None or quantity.predicted is None:
-        return "vanishes or is not finite"
-    return f"is {quantity.measured:.3g} at the widest, not {quantity.predicted:.3g}"
+    return "vanishes or is not finite" if values is None else f"is {values[0]} at the widest, not {values[1]}"
 
 
 def _describe_layer_miss(quantity: JudgedQuantity) -> str:
     """Return measured and exact value of a layer check."""
     if quantity.measured is None:
         return "cannot be measured: not finite, or not computed by F.linear with the weights"
-    # Adding 0.0 turns -0.0 into 0.0.
-    return f"is {round(quantity.measured, 6) + 0.0:.4g}, not {quantity.predicted:g}"
+    # Without the noise of rounding, unless that is all there is. Adding 0.0 turns -0.0 into 0.0.
+    rounded = round(quantity.measured, 6) + 0.0
+    values = _format_apart(rounded, quantity.predicted, 4) or _format_apart(quantity.measured, quantity.predicted, 4)
+    assert values is not None  # a value that is off differs from the exact one
+    return f"is {values[0]}, not {values[1]}"
+
+
+def _format_apart(measured: float | None, predicted: float | None, digits: int) -> tuple[str, str] | None:
+    """Format two numbers with so many digits, or with more that tell them apart, eight at most; None if none do."""
+    if measured is None or predicted is None:
+        return None
+    pairs = ((f"{measured:.{precision}g}", f"{predicted:.{precision}g}") for precision in range(digits, 9))
+    return next((pair for pair in pairs if pair[0] != pair[1]), None)
 
 
 def _join_names(names: Sequence[str], limit: int = 4) -> str:

@@ -7,6 +7,7 @@ Shapes: B batch, T tokens, S key tokens, D width, H heads, C channels per head, 
 a tensor, R regressors.
 """
 
+import copy
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,13 @@ from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck
 from ettsweep.theory.probe import LayerMeasurement, Probe, load_checkable
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import parameter_shapes
+
+SHRUNK = 1e-3
+"""Scale of the residual stream, in units of eps, that shows the eps of LayerNorms: its variance, and that of text's
+normalised stems, eps * SHRUNK^2, are far below eps."""
+
+WRITERS = (Group.PATCH, Group.WE, Group.PE, Group.U, Group.X)
+"""Groups whose weights write to the residual stream."""
 
 NEWTON_STEPS = 6
 """Gauss-Newton steps to fit the scale of the logits: enough for five digits if the scale is off by a half."""
@@ -69,21 +77,27 @@ class _Branch:
 @torch.no_grad()
 def measure_layers(network: Network, probe: Probe) -> dict[LayerCheck, dict[str, float]]:
     """Run a forward pass and measure the exact properties of all layers, by property and location."""
-    with MatrixProducts(network) as products:
-        streams = observe(network, probe)
-    blocks = _branches_by_block(probe, products.by_parameter)
+    matrix_products, streams = _record(network, probe)
+    blocks = _branches_by_block(probe, matrix_products)
     values_by_layer: dict[LayerCheck, dict[str, float]] = defaultdict(dict)
     for layer, location, value in (
-        *_measure_layer_norms(network, probe, products.by_parameter, streams),
+        *_measure_layer_norms(network, probe, matrix_products, streams),
         *(
             measurement
             for block, branches in blocks.items()
             for measurement in _measure_block(block, branches, streams, probe.model.heads)
         ),
-        *load_checkable(probe.model).leaks(network, probe.batch),
+        *load_checkable(probe.model).properties(network, probe.batch),
     ):
         values_by_layer[layer][location] = value
     return dict(values_by_layer)
+
+
+def _record(network: Network, probe: Probe) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+    """Run a forward pass; return inputs and outputs of matrix products by parameter, and the streams by stage."""
+    with MatrixProducts(network) as products:
+        streams = observe(network, probe)
+    return products.by_parameter, streams
 
 
 def _branches_by_block(probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, list[_Branch]]:
@@ -113,10 +127,39 @@ def _branches_by_block(probe: Probe, matrix_products: Mapping[str, tuple[Tensor,
 def _measure_layer_norms(
     network: Network, probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]], streams: Mapping[str, Tensor]
 ) -> Iterator[LayerMeasurement]:
-    """Yield mean and variance after each LayerNorm, taken from the inputs of the weights that follow it."""
+    """Yield mean, variance and eps of each LayerNorm."""
+    # A tied head reads tokens times the output rescale, so their variance is unknown here.
+    rescaled = {parameter.name for parameter in parameter_shapes(probe.model) if parameter.groups == (Group.WE,)}
+    shrunk = _shrink(network, probe)
+    shrunk_norms = _layer_norms(shrunk, probe, *_record(shrunk, probe))
+    for location, (mean, variance) in _layer_norms(network, probe, matrix_products, streams).items():
+        values = {LayerCheck.MEAN: mean} | ({} if location in rescaled else {LayerCheck.VARIANCE: variance})
+        for layer, value in values.items():
+            yield layer, location, value
+        exact_values = ((value, *EXACT_VALUES[layer]) for layer, value in values.items())
+        if all(abs(value - exact) <= tolerance for value, exact, tolerance in exact_values):  # otherwise it has no eps
+            # Variances of shrunk tokens are v / eps; dividing by those of the others takes out the output rescale.
+            yield LayerCheck.LAYER_NORM_EPS, location, variance / shrunk_norms[location][1]
+
+
+def _shrink(network: Network, probe: Probe) -> Network:
+    """Return a copy of the network whose residual stream is so small that eps dominates in every LayerNorm."""
+    shrunk, eps = copy.deepcopy(network), load_checkable(probe.model).ln_eps(probe.model)
+    for parameter in parameter_shapes(probe.model):
+        if parameter.groups[0] in WRITERS:
+            shrunk.get_parameter(parameter.name).mul_(SHRUNK * eps)
+    return shrunk
+
+
+def _layer_norms(
+    network: Network, probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]], streams: Mapping[str, Tensor]
+) -> dict[str, tuple[float, float]]:
+    """Return `_compare_layer_norm` of each LayerNorm, taken from the inputs of the weights that follow it."""
     stages, eps = list(streams), load_checkable(probe.model).ln_eps(probe.model)
-    for stem, embedded_BTD in load_checkable(probe.model).stems(network, probe.batch).items():
-        yield from _measure_layer_norm(stem, embedded_BTD, streams[stem], eps)
+    norms = {
+        stem: _compare_layer_norm(embedded_BTD, streams[stem], eps)
+        for stem, embedded_BTD in load_checkable(probe.model).stems(network, probe.batch).items()
+    }
     for parameter in parameter_shapes(probe.model):
         module = parameter.name.rpartition(".")[0]
         if parameter.name not in matrix_products or parameter.groups[0] in (Group.PATCH, Group.U, Group.X):
@@ -126,27 +169,22 @@ def _measure_layer_norms(
             # Cross-attention reads the encoder's last stage, which comes just before the decoder's stem.
             stage = f"{module.split('.')[0]}.stem"
         # The branch's own stage is the stream after it; the one before is what its LayerNorm reads.
-        inputs_BTD = streams[stages[stages.index(stage) - 1]]
-        yield from _measure_layer_norm(
-            parameter.name, inputs_BTD, normalised, eps, scaled=parameter.groups == (Group.WE,)
-        )
+        norms[parameter.name] = _compare_layer_norm(streams[stages[stages.index(stage) - 1]], normalised, eps)
+    return norms
 
 
-def _measure_layer_norm(
-    location: str, inputs_BTD: Tensor, normalised: Tensor, eps: float, *, scaled: bool = False
-) -> Iterator[LayerMeasurement]:
-    """Yield mean and variance of normalised tokens, (B, T, D), or of their average over tokens, (B, D).
+def _compare_layer_norm(inputs_BTD: Tensor, normalised: Tensor, eps: float) -> tuple[float, float]:
+    """Return mean, relative to the rms, and variance, relative to v / (v + eps), of normalised tokens.
 
-    If `scaled`, tokens are multiplied by a constant (output rescale) and only the mean is exact.
+    `normalised` is (B, T, D), or its average over tokens, (B, D).
     """
     x_BTD, normalised = inputs_BTD.double(), normalised.double()
     centred_BTD = x_BTD - x_BTD.mean(-1, keepdim=True)
     expected = centred_BTD / (centred_BTD.square().mean(-1, keepdim=True) + eps).sqrt()
     if normalised.dim() < expected.dim():
         expected = expected.mean(1)  # the head of images reads the mean over tokens
-    yield LayerCheck.MEAN, location, rms(normalised.mean(-1)) / rms(normalised)
-    if not scaled:
-        yield LayerCheck.VARIANCE, location, (normalised.var(-1, correction=0).mean() / expected.square().mean()).item()
+    variance = normalised.var(-1, correction=0).mean() / expected.square().mean()
+    return rms(normalised.mean(-1)) / rms(normalised), variance.item()
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------

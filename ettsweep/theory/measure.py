@@ -17,9 +17,11 @@ from ettsweep.strategies.factors import Group
 from ettsweep.theory.expectations import HEAD
 from ettsweep.theory.forward_pass import kernel, logits, mean_contact_logit, observe, rms
 from ettsweep.theory.layers import measure_layers
-from ettsweep.theory.measurement import Changes, Measurement
+from ettsweep.theory.measurement import Changes, LayerCheck, Measurement
 from ettsweep.theory.probe import Probe, load_checkable
+from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.blocks import Network
+from ettsweep.trainer.models.parameter_scales import scale_table
 from ettsweep.trainer.models.registry import parameter_shapes
 from ettsweep.trainer.tasks.task import BatchShare, FixedBatchTask
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
@@ -33,6 +35,9 @@ SAMPLE_SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
 DECAY_PER_STEP = 2.0**-4
 """lr wd of the step that measures decay: a power of two, so that 1 - lr wd is exact in fp32."""
 
+STEP_EPS = 2.0**-20
+"""eps of the step that measures it. It is nobody's default, so an eps that the optimizer is not given shows."""
+
 
 def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:
     """Initialise a network, train it for `steps` steps, and return what was measured.
@@ -42,26 +47,32 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
         probe: batch for training and measuring.
         steps: training steps at constant learning rate.
         decay: whether to measure the shrinkage of each tensor.
-        by_layer: whether to measure the exact properties of each layer.
+        by_layer: whether to measure the exact properties of each layer, and the optimizer's eps.
     """
     network = initial_network(spec, CPU)
     # Measured before `train`, which changes the parameters in place.
     layer_values = measure_layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
     initial_values = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    drawn_values = _drawn_values(initial_values, spec.model)
     initial, changes, factors = train_network(network, spec, probe, steps)
     return Measurement(
         width=spec.model.width,
         seed=spec.seed,
         # Outputs that some position reads have a contact term, so the head's kernel leaves them out.
         kernels={name: kernel(x if name != HEAD else x[..., probe.unread_K]) for name, x in initial.items()},
-        stds=map_tensors(lambda x: x.square().mean().sqrt().item(), initial_values, spec.model),
+        stds=map_tensors(rms, drawn_values, spec.model),
+        mean_magnitudes=map_tensors(_mean_magnitude, drawn_values, spec.model),
+        stated_stds={
+            Group(row["group"]): row["init_std"]
+            for row in scale_table(spec.model, spec.strategy, spec.optimizer, lr=None)
+        },
         factors=factors,
         gradients=gradients,
         changes=changes,
         function_changes=function_changes(network, probe, initial_values),
-        layers=layer_values,
-        # After everything else, since it overwrites the parameters.
+        # After everything else, since these overwrite the parameters.
+        layers=layer_values | ({LayerCheck.OPTIMIZER_EPS: optimizer_eps(network, spec)} if by_layer else {}),
         decay=shrinkage(network, spec) if decay else {},
         contact=mean_contact_logit(initial[HEAD], probe),
     )
@@ -90,6 +101,21 @@ def map_tensors(
 ) -> dict[Group, tuple[float, ...]]:
     """Apply a function to each group's tensors."""
     return {group: tuple(map(values, group_tensors)) for group, group_tensors in split_by_group(tensors, model).items()}
+
+
+def _drawn_values(initial_values: Mapping[str, Tensor], model: ModelSpec) -> dict[str, Tensor]:
+    """Return the initial values that are drawn at random: all but the [pad] row of a word embedding."""
+    embeddings = {parameter.name for parameter in parameter_shapes(model) if parameter.groups == (Group.WE,)}
+    return {
+        name: torch.cat((values[:PAD], values[PAD + 1 :])) if name in embeddings else values
+        for name, values in initial_values.items()
+    }
+
+
+def _mean_magnitude(values: Tensor) -> float:
+    """Return the mean magnitude of values relative to their rms; nan if all are 0."""
+    x = values.double()
+    return (x.abs().mean() / x.square().mean().sqrt()).item()
 
 
 def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, tuple[float, ...]]:
@@ -197,3 +223,24 @@ def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]
     set_lr(optimizer, spec.lr)
     optimizer.step()
     return map_tensors(lambda x: (1 - x).mean().item() / DECAY_PER_STEP, parameters, spec.model)
+
+
+@torch.no_grad()
+def optimizer_eps(network: Network, spec: RunSpec) -> dict[str, float]:
+    """Return the eps of the optimizer at each parameter, relative to the one that it is given; empty if it has none.
+
+    Overwrites the network's parameters.
+    """
+    if "eps" not in type(spec.optimizer).model_fields:
+        return {}
+    parameters = dict(network.named_parameters())
+    for parameter in parameters.values():
+        parameter.zero_()  # so that the new value is the step
+        parameter.grad = torch.full_like(parameter, STEP_EPS)
+    stated = spec.optimizer.model_copy(update={"eps": STEP_EPS})
+    optimizer = build_optimizer(network, spec.model_copy(update={"optimizer": stated}))
+    set_lr(optimizer, spec.lr)
+    optimizer.step()
+    lrs = {parameter: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    # The first step is lr g / (|g| + eps) by eq:AdamW4, so for g = STEP_EPS the ratio of both eps is lr / step - 1.
+    return {name: (lrs[p] / -p.double().mean()).item() - 1 for name, p in parameters.items()}

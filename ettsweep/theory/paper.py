@@ -1,4 +1,4 @@
-"""The paper's initial values and powers of the width, stated independently of the code that trains models.
+"""The paper's initial values and learning-rate factors, stated independently of the code that trains models.
 
 `check-scaling` tests models against this module, so it shares names with `strategies.factors`, but no number. s is the
 meta-parameter of a strategy, None for standard; n the width, M the MLP ratio.
@@ -6,7 +6,7 @@ meta-parameter of a strategy, None for standard; n the width, M the MLP ratio.
 
 import math
 
-from ettsweep.strategies.factors import BULK, Dims, Group, Optimizer
+from ettsweep.strategies.factors import BULK, Dims, Distribution, Domain, Group, MlpFactor, Optimizer
 
 VISION_VARIANCES = {
     Group.PATCH: 1.0,
@@ -23,6 +23,13 @@ VISION_VARIANCES = {
 
 TEXT_STD = 0.02
 """Std of all groups of a language model at every width, except the family's word embedding (table:SLUDGE)."""
+
+MEAN_MAGNITUDE: dict[Distribution, float] = {"normal": math.sqrt(2 / math.pi), "uniform": math.sqrt(3 / 4)}
+"""E|z| of a distribution of mean 0 and std 1: one number that tells shapes of equal variance apart."""
+
+MEAN_MAGNITUDE_ERROR: dict[Distribution, float] = {"normal": math.sqrt(1 - 3 / math.pi), "uniform": math.sqrt(1 / 40)}
+"""Standard error of the mean magnitude of N values over their rms, times sqrt(N): the delta method gives
+Var|z| - E|z| (E|z|^3 - E|z|) + E|z|^2 (E z^4 - 1) / 4 for its square."""
 
 
 def group_variances(dims: Dims, s: float | None) -> dict[Group, float]:
@@ -62,6 +69,11 @@ def initial_std(group: Group, dims: Dims, s: float | None) -> float:
     return math.sqrt(variance * (output_scale(dims, s) if group is Group.HEAD else 1.0))
 
 
+def initial_distribution(group: Group, domain: Domain) -> Distribution:
+    """Return the distribution of initial values: uniform for the bulk of image models, otherwise normal."""
+    return "uniform" if domain == "vision" and group in BULK else "normal"
+
+
 def output_scale(dims: Dims, s: float | None) -> float:
     """Return the factor of C F in the outputs' kernel: n^-s in the family, 1 (vision) or n (language) for standard.
 
@@ -84,3 +96,24 @@ def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
     # Under both optimizers, the bulk has one power of n less than the embeddings.
     embedding = (s - 1) / 2 if optimizer == "adamw" else s
     return embedding - 1 if group in BULK else embedding
+
+
+def learning_rate_factor(
+    group: Group, dims: Dims, s: float | None, optimizer: Optimizer, mlp_factor: MlpFactor
+) -> float:
+    """Return a group's learning-rate factor Lambda_G: its power of the width and all else; 1 for standard.
+
+    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*; M only if `mlp_factor` includes it (table:ViT-NTK).
+    """
+    if s is None:
+        return 1.0
+    divisor = 1.0
+    if group is Group.PATCH:
+        divisor = fan_in(group, dims)
+    elif group in (Group.HEAD, Group.HEAD_BIAS) and optimizer == "adamw":
+        divisor = math.sqrt(dims.n_out)
+    elif group is Group.X and mlp_factor == "include":
+        divisor = float(dims.mlp_ratio)
+    elif group is Group.W and mlp_factor == "include" and optimizer == "adamw":
+        divisor = math.sqrt(dims.mlp_ratio)
+    return float(dims.width ** factor_power(group, s, optimizer)) / divisor

@@ -60,7 +60,7 @@ class Checkable:
         kernels: (models that differ only in width, s, batch) -> predicted kernels of each.
         ln_eps: model -> eps of its LayerNorms.
         stems: (network, batch) -> inputs of the stems' LayerNorms by stage; empty if stems have none.
-        leaks: (network, batch) -> how much outputs depend on inputs that they must not depend on.
+        properties: (network, batch) -> exact properties that only models of this architecture have.
     """
 
     small: Callable[[Any, int | None], ModelSpec]
@@ -71,7 +71,7 @@ class Checkable:
     kernels: Callable[[Sequence[Any], float | None, Batch], list[Kernels]]
     ln_eps: Callable[[Any], float]
     stems: Callable[[Any, Batch], dict[str, Tensor]] = lambda network, batch: {}
-    leaks: Callable[[Any, Batch], list[LayerMeasurement]] = lambda network, batch: []
+    properties: Callable[[Any, Batch], list[LayerMeasurement]] = lambda network, batch: []
 
 
 def load_checkable(model: ModelSpec) -> Checkable:

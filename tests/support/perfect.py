@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from ettsweep.runs.spec import ModelSpec
-from ettsweep.strategies.factors import Group, Optimizer, init_std, lr_factor
+from ettsweep.strategies.factors import Group, Optimizer, init_distribution, init_std, lr_factor
 from ettsweep.theory.expectations import Expectations, Prediction, mean_between_samples, mean_over_positions
 from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels
 from ettsweep.theory.measurement import EXACT_VALUES, Measurement
@@ -14,6 +14,7 @@ from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
 
+MAGNITUDE = {"normal": 0.7978845608, "uniform": 0.8660254038}
 SAMPLES, HEADS = 2, 4
 WIDTHS = (32, 64, 128, 256)
 IMAGES = VitSpec(width=256, depth=1, heads=HEADS, patch_size=2, image_size=4, classes=10)
@@ -70,6 +71,8 @@ def _network(expected: Expectations, i: int, seed: int) -> Measurement:
             for stage in prediction.kernels.stages
         },
         stds=each(lambda group: init_std(group, model, expected.s)),
+        mean_magnitudes=each(lambda group: MAGNITUDE[init_distribution(group, model.domain)]),
+        stated_stds={group: init_std(group, model, expected.s) for group in sizes},
         factors=each(lambda group: lr_factor(group, model, expected.s, expected.optimizer, "ignore")),
         gradients=each(lambda group: mean_over_positions(prediction.kernels.tangent[group].value) / len(sizes[group])),
         changes=[{stage: n ** (0.0 if e is None else e.power) for stage, e in changes.items()}],

@@ -75,9 +75,8 @@ def test_csv_has_a_row_for_each_quantity(capsys: pytest.CaptureFixture[str]) -> 
     out, err = capsys.readouterr()
     rows = list(csv.DictReader(io.StringIO(out)))
     assert err == ""
-    assert len(rows) == 3 * len(BLOCKS) + 5 * len(GROUPS) - 1 + len(LAYERS) - 1 + len(
-        GROUPS
-    )  # the head bias starts from 0
+    # The head bias starts from 0, so that its values have no shape.
+    assert len(rows) == 3 * len(BLOCKS) + 6 * len(GROUPS) - 1 + len(LAYERS) - 1 + len(GROUPS)
     assert [row["quantity"] for row in rows if row["verdict"] == "off"] == ["function change"]
     head = next(row for row in rows if (row["name"], row["quantity"]) == ("head", "learning-rate factor"))
     assert float(head["power"]) == pytest.approx(-1)

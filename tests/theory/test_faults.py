@@ -11,25 +11,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ettsweep.strategies import factors
-from ettsweep.strategies.factors import Group
+from ettsweep.strategies.factors import BULK, Group
 from ettsweep.theory import encdec_probe, scaling_check
 from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_check_plan
 from ettsweep.theory.expectations import Expectations
 from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.probe import Probe
 from ettsweep.theory.scaling_check import CheckResult, check_scaling, compute_expectations
-from ettsweep.trainer.models import build
+from ettsweep.token_ids import PAD
+from ettsweep.trainer.models import build, encdec, parameter_scales
 from ettsweep.trainer.models.blocks import CrossAttention, Mlp, Network
+from ettsweep.trainer.models.cross_entropy import linear_cross_entropy
 from ettsweep.trainer.models.encdec import DecoderBlock, EncDec
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.training import trainer
+from ettsweep.trainer.training import optimizer, trainer
 
 IMAGES, TEXT = "vit-digits", "encdec-tiny"
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
 Theory = Callable[[CheckPlan, Probe], Expectations]
 
-ATTENTION, LAYER_NORM = F.scaled_dot_product_attention, F.layer_norm
+ATTENTION, LAYER_NORM, ADAMW = F.scaled_dot_product_attention, F.layer_norm, torch.optim.AdamW
 
 
 def check(model: str, strategy: str = "ntk") -> CheckResult:
@@ -63,21 +65,76 @@ def std(group: Group, factor: float) -> Plant:
     return plant
 
 
-def value_of(tensor: str, factor: float) -> Plant:
-    """Return what multiplies the initial values of one tensor."""
+def start(tensor: str, change: Callable[[Tensor], object]) -> Plant:
+    """Return what changes the initial values of one tensor in place."""
     right = build.initialise
 
     def initialise(network: Network, *rest: Any) -> None:
         right(network, *rest)
         with torch.no_grad():
-            network.get_parameter(tensor).mul_(factor)
+            change(network.get_parameter(tensor))
 
     return lambda patch: patch.setattr(trainer, "initialise", initialise)
+
+
+def value_of(tensor: str, factor: float) -> Plant:
+    """Return what multiplies the initial values of one tensor."""
+    return start(tensor, lambda values: values.mul_(factor))
+
+
+def constant(name: str, value: float) -> Plant:
+    return lambda patch: patch.setattr(factors, name, value)
+
+
+def drawn_from(distribution: str, *groups: Group) -> Plant:
+    """Return what draws the initial values of some groups from a distribution of the same std."""
+    right = build.init_distribution
+
+    def planted(group: Group, domain: Any) -> str:
+        return distribution if group in groups else right(group, domain)
+
+    return lambda patch: patch.setattr(build, "init_distribution", planted)
 
 
 def all_ones(patch: Patch) -> None:
     for name in ("C_QKV", "C_U", "C_W", "C_X"):
         patch.setattr(factors, name, 1.0)
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def lr_factor(wrong: Group, factor: float) -> Plant:
+    right = parameter_scales.lr_factor
+
+    def planted(group: Group, *rest: Any) -> float:
+        return right(group, *rest) * (factor if group is wrong else 1.0)
+
+    return lambda patch: patch.setattr(parameter_scales, "lr_factor", planted)
+
+
+def lr_factor_of(tensor: str, factor: float) -> Plant:
+    right = parameter_scales.parameter_factors
+
+    def planted(*rest: Any) -> dict[str, tuple[float, float]]:
+        result = right(*rest)
+        return result | {tensor: (result[tensor][0] * factor, result[tensor][1] / factor)}
+
+    return lambda patch: patch.setattr(optimizer, "parameter_factors", planted)
+
+
+def default_eps(patch: Patch) -> None:
+    """Have AdamW not be given the eps of its spec."""
+    patch.setattr(torch.optim, "AdamW", lambda groups, eps, **rest: ADAMW(groups, **rest))
+
+
+def rescaled_eps(patch: Patch) -> None:
+    """Have AdamW multiply eps by the learning-rate factor."""
+
+    def planted(groups: list[dict[str, Any]], eps: float, **rest: Any) -> torch.optim.AdamW:
+        return ADAMW([group | {"eps": eps * group["lr_factor"]} for group in groups], **rest)
+
+    patch.setattr(torch.optim, "AdamW", planted)
 
 
 # --- what is computed -----------------------------------------------------------------------------------------------
@@ -105,6 +162,29 @@ def rms_norm(x: Tensor, shape: Any, eps: float) -> Tensor:
 
 def layer_norm(function: Callable[..., Tensor]) -> Plant:
     return lambda patch: patch.setattr(F, "layer_norm", function)
+
+
+def other_eps(x: Tensor, shape: Any, eps: float) -> Tensor:
+    return torch.layer_norm(x, shape, None, None, 10 * eps)
+
+
+def other_eps_in_the_decoder(patch: Patch) -> None:
+    """Have all LayerNorms but those of the encoder's blocks take another eps."""
+    patch.setattr(encdec, "layer_norm", lambda x, eps: LAYER_NORM(x, x.shape[-1:], eps=2 * eps))
+
+
+def loss_without_rescale(patch: Patch) -> None:
+    def forward(self: EncDec, source: Tensor, previous: Tensor, target: Tensor) -> Tensor:
+        _, h = self.hidden(source, previous)
+        return linear_cross_entropy(h.flatten(0, 1), self.we, target.flatten(), PAD)
+
+    patch.setattr(EncDec, "forward", forward)
+
+
+def loss_of_pad(patch: Patch) -> None:
+    patch.setattr(
+        encdec, "linear_cross_entropy", lambda h, we, target, ignored: linear_cross_entropy(h, we, target, -1)
+    )
 
 
 def times(module: type[nn.Module], factor: float) -> Plant:
@@ -153,6 +233,10 @@ def fast(theory: Theory, monkeypatch: Patch) -> None:
 
 STD = "the std of initial values is"
 MEAN, VARIANCE = "the mean of tokens after LayerNorm", "the variance of tokens after LayerNorm"
+SHAPE = "the mean magnitude of initial values, over their rms, is"
+FACTOR, LOSS = "the learning-rate factor is", "forward: the loss, over the cross-entropy of the logits, is"
+LAYER_NORM_EPS = "the eps of LayerNorm, over the model's, is"
+OPTIMIZER_EPS = "the eps of the optimizer, over the one that it is given, is"
 UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
 
 
@@ -165,6 +249,26 @@ UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
         (IMAGES, all_ones, f"q: {STD} 0.088"),
         (TEXT, value_of("decoder.0.cross.q", 1.2), f"q: {STD} 0.024 at the widest, not 0.02, in decoder.0.cross.q"),
         (TEXT, value_of("decoder_pe", 5.0), f"pe: {STD} 0.1"),
+        (IMAGES, constant("PE_STD", 0.0201), f"pe: {STD} 0.0201 at the widest, not 0.02"),
+        (TEXT, constant("LANGUAGE_STD", 0.0201), f"pe: {STD} 0.0201 at the widest, not 0.02"),
+        (IMAGES, start("head_bias", lambda bias: bias.fill_(0.01)), f"head_bias: {STD} 0.01 at the widest, not 0"),
+        (IMAGES, start("head_bias", lambda bias: bias[3].fill_(1e-8)), f"head_bias: {STD} 3.16e-09 at the widest, not 0"),
+        (TEXT, start("we", lambda we: we[PAD].copy_(we[PAD + 1])), "we: the initial rms of the [pad] row, over that of the other rows, is 0.9799, not 0"),
+        (IMAGES, drawn_from("normal", Group.V), f"v: {SHAPE} 0.798 at the widest, not 0.866 (uniform)"),
+        (IMAGES, drawn_from("normal", *BULK), f"q: {SHAPE} 0.797 at the widest, not 0.866 (uniform)"),
+        (IMAGES, drawn_from("uniform", Group.PE), f"pe: {SHAPE} 0.871 at the widest, not 0.798 (normal)"),
+        (TEXT, drawn_from("uniform", *Group), f"we: {SHAPE} 0.866 at the widest, not 0.798 (normal)"),
+        (TEXT, start("decoder.0.mlp.w", lambda w: w.sign_().mul_(0.02)), f"w: {SHAPE} 1 at the widest, not 0.798 (normal), in decoder.0.mlp.w"),
+        (IMAGES, lr_factor(Group.U, 1.1), f"u: {FACTOR} 0.00076 at the widest, not 0.000691"),
+        (IMAGES, lr_factor(Group.PATCH, 1.0001), f"patch: {FACTOR} 0.005525 at the widest, not 0.005524"),
+        (TEXT, lr_factor_of("decoder_pe", 1.1), f"pe: {FACTOR} 0.0972 at the widest, not 0.0884, in decoder_pe"),
+        (IMAGES, default_eps, f"patch, pe, head, head_bias and 4 more: {OPTIMIZER_EPS} 0.01049, not 1"),
+        (TEXT, rescaled_eps, f"we, encoder_pe, decoder_pe, encoder.0.attention.qkv and 10 more: {OPTIMIZER_EPS} 0.000691, not 1"),
+        (IMAGES, layer_norm(other_eps), f"head, blocks.0.attention.qkv, blocks.0.mlp.w: {LAYER_NORM_EPS} 10, not 1"),
+        (TEXT, layer_norm(other_eps), f"encoder.stem, decoder.stem, we, encoder.0.attention.qkv and 5 more: {LAYER_NORM_EPS} 9.999, not 1"),
+        (TEXT, other_eps_in_the_decoder, f"encoder.stem, decoder.stem, we, decoder.0.attention.qkv and 3 more: {LAYER_NORM_EPS} 2, not 1"),
+        (TEXT, loss_without_rescale, f"{LOSS} 11.31, not 1"),
+        (TEXT, loss_of_pad, f"{LOSS} 1.1"),
         (IMAGES, attention(1.25), "blocks.0.attention: the scale of the logits, over 1/sqrt(C), is 1.25, not 1"),
         (TEXT, attention(1.25), "encoder.0.attention, decoder.0.attention, decoder.0.cross: the scale of the logits"),
         (IMAGES, attention(8.0), "blocks.0.attention: the scale of the logits, over 1/sqrt(C), is 8, not 1"),
@@ -212,5 +316,6 @@ def test_nothing_is_found_in_layers_and_initial_values_that_are_right(model: str
     assert {row.name: row.verdict for row in judgement.layers} == dict.fromkeys(
         [row.name for row in judgement.layers], "ok"
     )
-    starts = {row.name: row.quantities["initial std"] for row in judgement.groups if "initial std" in row.quantities}
-    assert {group: start.verdict for group, start in starts.items()} == dict.fromkeys(starts, "ok")
+    for name in ("initial std", "initial shape", "learning-rate factor", "decay"):
+        verdicts = {row.name: row.quantities[name].verdict for row in judgement.groups if name in row.quantities}
+        assert verdicts == dict.fromkeys(verdicts, "ok"), name

@@ -21,12 +21,14 @@ from ettsweep.theory.measure import (
     function_changes,
     map_tensors,
     measure,
+    optimizer_eps,
     shrinkage,
     split_by_group,
     squared_gradients,
     train_network,
 )
 from ettsweep.theory.probe import Probe, make_probe, small_model
+from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.blocks import Network, layer_norm
 from ettsweep.trainer.models.encdec import EncDec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
@@ -226,6 +228,28 @@ def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: 
     for group, tensors in groups.items():
         right = 0.0 if group is Group.HEAD_BIAS else 1.0
         assert shrinkage_result[group] == pytest.approx([right] * len(tensors), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
+def test_eps_of_the_optimizer_is_read_off_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, _ = small_run(name, strategy=StrategySpec(s=0.5))
+    values = optimizer_eps(network_of(spec), spec)
+    assert values == pytest.approx(dict.fromkeys(dict(network_of(spec).named_parameters()), 1.0), abs=1e-6)
+    adamw = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, eps, **rest: adamw(groups, eps=3 * eps, **rest))
+    assert optimizer_eps(network_of(spec), spec) == pytest.approx(dict.fromkeys(values, 3.0), abs=1e-5)
+    assert optimizer_eps(network_of(spec), spec.model_copy(update={"optimizer": SgdSpec()})) == {}
+
+
+def test_initial_values_are_those_that_are_drawn() -> None:
+    spec, probe = small_run("encdec-tiny")
+    measure_result, we = measure(spec, probe, 1, decay=False, by_layer=False), network_of(spec).get_parameter("we")
+    others = we.detach()[[i for i in range(len(we)) if i != PAD]]
+    assert not we[PAD].any()
+    assert measure_result.stds[Group.WE] == pytest.approx([others.square().mean().sqrt().item()])
+    magnitude = others.abs().mean() / others.square().mean().sqrt()
+    assert measure_result.mean_magnitudes[Group.WE] == pytest.approx([magnitude.item()])
+    assert measure_result.stated_stds == dict.fromkeys(measure_result.stds, 0.02) | {Group.WE: 1.0}
 
 
 def test_numbers_of_tensors_are_those_of_the_parts_of_fused_parameters() -> None:

@@ -159,7 +159,7 @@ def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(trainer, "set_lr", planted)
     check_result = check(steps=1)
-    assert off(check_result)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD}
+    assert off(check_result)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD, Group.HEAD_BIAS}
 
 
 @pytest.mark.slow

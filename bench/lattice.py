@@ -2,16 +2,18 @@
 
 One file a strategy, `TASK-STRATEGY.json.gz`, which `bench.simulate --table` and `make bench-verdicts` read. Made of
 `ettsweep grid --model vit-digits --strategy ntk --lr-range -3:3 --wd-range -3:3 --seeds 100,101,...,119`.
-The folder has the runs of one model and recipe.
+The folder has the runs of one model and recipe. Points that lack a seed that others have are left out, and said.
 """
 
 import argparse
 import gzip
 import json
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
 from bench.recorded import METRICS, read_table
+from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.powers import log2
 from ettsweep.study.run_index import Run, load_run_index
@@ -33,6 +35,11 @@ def main() -> None:
             [log2(spec.lr), log2(spec.wd), spec.seed, *(result.get(name) for name in METRICS)]
             for spec, result in finished
         )
+        seeds = {row[2] for row in rows}
+        points = Counter((lr, wd) for lr, wd, *_ in rows)
+        if incomplete := [point for point, count in points.items() if count < len(seeds)]:
+            print(f"{model}, {strategy}: left out {format_count(len(incomplete), 'point')} without all seeds")
+            rows = [row for row in rows if points[row[0], row[1]] == len(seeds)]
         name = options.name or task
         path = options.folder / f"{name}-{strategy}.json.gz"
         what = f"{model} on {name}, {strategy}: scores of all points over all seeds"

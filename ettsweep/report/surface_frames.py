@@ -10,7 +10,7 @@ import pandas as pd
 
 from ettsweep.report.families import JudgedFamily
 from ettsweep.study.posterior import Posterior
-from ettsweep.study.surface import Array
+from ettsweep.study.seed_noise import Array
 from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_over
 from ettsweep.study.verdict import Verdict
 

@@ -8,7 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from ettsweep.study.surface import FALSE_ALARM_RATE, Array, ScoreTable, Surface, fit, fit_pairs, student_quantile
+from ettsweep.study.score_table import ScoreTable
+from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import FALSE_ALARM_RATE, Surface, fit, fit_pairs, student_quantile
 
 MEASURED_DOF, INFERRED_DOF = 4, 8
 """Degrees of freedom at which the noise counts as known: from repeated seeds, or from the residuals of a fit. Residuals
@@ -85,7 +87,7 @@ class Posterior:
         """Return the posterior with predictions at further positions; unchanged if it has no smooth surface."""
         if not positions or not self.surface.is_smooth:  # paired comparisons say nothing of points without scores
             return self
-        surface = fit(self.surface.layout.with_positions(np.array(positions, dtype=float)))
+        surface = self.surface.with_positions(np.array(positions, dtype=float))
         return replace(self, positions=(*self.positions, *positions), surface=surface)
 
     def seeds_to_measure_noise(self, positions: Sequence[Position]) -> int:
@@ -254,7 +256,4 @@ def _find_misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, 
     ):
         problem = "there is a cliff" if shift[worst] > 0 else "a point is better than the points around it predict"
         return f"no smooth surface fits: {problem}", positions[worst]
-    pure_dof = surface.layout.pure_dof
-    if pure_dof >= INFERRED_DOF and surface.noise_growth() > student_quantile(1 - FALSE_ALARM_RATE, pure_dof):
-        return "the noise grows with the score", None
     return "", None

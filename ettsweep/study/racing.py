@@ -1,19 +1,23 @@
 """Racing: choose the runs that narrow a bound most, and predict how many it takes."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
 
 from ettsweep.study.posterior import Position, Posterior
+from ettsweep.study.seed_noise import Array
 from ettsweep.study.seeds import RACING_SEEDS
-from ettsweep.study.surface import Array, contrast_variance
+from ettsweep.study.surface import contrast_variance
 from ettsweep.study.verdict import MAX_NEEDED_RUNS
 
 TARGET_SHARE = 0.5
 """Share of the margin that the bound of each single neighbour should reach, so that the joint bound is within it."""
+
+TARGET_Z = 1.96
+"""Standard errors above its mean at which the bound of a single neighbour is aimed at, whatever the confidence: so the
+runs of a sweep are the first ones of the same sweep at a higher confidence."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +45,27 @@ class BoundQuery:
 class Allocation:
     """A simulation of the posterior after further runs, each of which scores as predicted.
 
-    The posterior covariance of a Gaussian process does not depend on the scores, so it can be updated without them.
-    Shapes: H components, P positions, Q others, O options.
+    The posterior covariance of a Gaussian process does not depend on the scores, so it can be updated without them. To
+    be fast, it is that of all components on average, and so is the noise.
+
+    Shapes: P positions, Q others, O options, N new runs of a seed.
     """
 
     def __init__(self, query: BoundQuery) -> None:
         posterior, surface = query.posterior, query.posterior.surface
-        self.query, self.weight_H = query, surface.weight_H
-        self.variance_H = surface.variance_H
-        self.cov_HPP = surface.cov_HPP
-        self.candidate, self.others = (
-            posterior.index(query.candidate),
-            [posterior.index(other) for other in query.others],
-        )
+        self.query = query
+        variance_H = surface.weight_H * surface.scale
+        self.cov_PP = np.tensordot(variance_H, surface.cov_HPP, 1)
+        self.noise_PP = variance_H.sum() * surface.noise.covariance(surface.layout.x_PD)
+        self.candidate = posterior.index(query.candidate)
+        self.others = [posterior.index(other) for other in query.others]
         advantage_HQ = surface.mean_HP[:, [self.candidate]] - surface.mean_HP[:, self.others]
-        self.advantage_Q = self.weight_H @ advantage_HQ
-        self.between_variance_Q = self.weight_H @ (advantage_HQ - self.advantage_Q) ** 2
+        self.advantage_Q = surface.weight_H @ advantage_HQ
+        self.between_variance_Q = surface.weight_H @ (advantage_HQ - self.advantage_Q) ** 2
         self.margin = posterior.from_share(query.margin)
         self.initial_variance_Q = self._within_variance()
         scored_PS = surface.layout.scored_PS
-        self.seed_members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(posterior.seeds)}
+        self.seed_members = {seed: np.flatnonzero(scored_PS[:, s]).tolist() for s, seed in enumerate(posterior.seeds)}
         self.used_seeds = [set(query.used_seeds.get(position, ())) for position in posterior.positions]
         # Runs under way will narrow the bound as well: without them, racing would choose the same runs again.
         for position, seed in query.under_way:
@@ -71,38 +76,32 @@ class Allocation:
 
         Options are compared by gain per run; empty if there is none.
         """
-        options = [
-            (option, contrast_P) for option in self._options() if (contrast_P := self._contrast(option)) is not None
-        ]
+        options, contrast_PO = self._options()
         if not options:
             return []
-        contrast_PO = np.stack([contrast_P for _, contrast_P in options], 1)
-        covariance_HPO = self.cov_HPP @ contrast_PO
-        variance_HO = 1 + (covariance_HPO * contrast_PO).sum(1)
+        covariance_PO = self.cov_PP @ contrast_PO
+        variance_O = 1 + (covariance_PO * contrast_PO).sum(0)
         # Variance of candidate minus other drops by cov(difference, contrast)^2 / var(contrast score).
-        reduction_HQO = (covariance_HPO[:, [self.candidate]] - covariance_HPO[:, self.others]) ** 2 / variance_HO[
-            :, None
+        reduction_QO = (covariance_PO[[self.candidate]] - covariance_PO[self.others]) ** 2 / variance_O
+        current_QO = self._within_variance()[:, None]
+        gain_O = (self._excess(current_QO) - self._excess(current_QO - reduction_QO)) / [
+            len(option) for option in options
         ]
-        current_HQO = contrast_variance(self.cov_HPP, self.candidate, self.others)[:, :, None]
-        gain_O = (self._excess(current_HQO) - self._excess(current_HQO - reduction_HQO)) / [
-            len(option) for option, _ in options
-        ]
-        return options[int(np.argmax(gain_O))][0]
+        return options[int(np.argmax(gain_O))]
 
     def add_runs(self, option: Sequence[tuple[int, int]], times: int = 1) -> None:
         """Update the posterior as if these runs were finished, `times` times over.
 
         A run is a rank-one update (Sherman-Morrison) along its contrast with the other runs of its seed.
         """
-        if (contrast_P := self._contrast(option)) is not None:
+        position, seed = option[-1]
+        if members := [*self.seed_members.get(seed, ()), *(other for other, _ in option[:-1])]:
             # That many runs weigh as one with the variance divided by their number.
-            covariance_HP = np.sqrt(times) * self.cov_HPP @ contrast_P
-            variance_H = 1 + np.sqrt(times) * covariance_HP @ contrast_P
-            self.cov_HPP = (
-                self.cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]
-            )
+            contrast_P = np.sqrt(times) * self._contrasts(members, [position])[:, 0]
+            covariance_P = self.cov_PP @ contrast_P
+            self.cov_PP = self.cov_PP - np.outer(covariance_P, covariance_P) / (1 + covariance_P @ contrast_P)
         for position, seed in option:
-            self.seed_members.setdefault(seed, np.zeros(len(self.used_seeds)))[position] += 1.0
+            self.seed_members.setdefault(seed, []).append(position)
             self.used_seeds[position].add(seed)
 
     def is_resolved(self) -> bool:
@@ -119,56 +118,61 @@ class Allocation:
 
     def _within_variance(self) -> Array:
         """Return the variance of each difference from the candidate, averaged over components, [Q]."""
-        return np.asarray(
-            (self.weight_H * self.variance_H) @ contrast_variance(self.cov_HPP, self.candidate, self.others)
-        )
+        return np.asarray(contrast_variance(self.cov_PP[None], self.candidate, self.others)[0])
 
-    def _excess(self, cov_HQO: Array) -> Array:
+    def _excess(self, within_QO: Array) -> Array:
         """Return how far the bounds of single neighbours exceed their target: the sum of squares for each option, [O].
 
-        `cov_HQO` is the variance of the candidate minus each other after each option, in units of the noise variance.
+        `within_QO` is the variance of the candidate minus each other after each option, averaged over components.
         """
-        within_QO = np.tensordot(self.weight_H * self.variance_H, np.maximum(cov_HQO, 0.0), 1)
-        sd_QO = np.sqrt(within_QO + self.between_variance_Q[:, None])
-        z = NormalDist().inv_cdf((1 + self.query.confidence) / 2)
+        sd_QO = np.sqrt(np.maximum(within_QO, 0.0) + self.between_variance_Q[:, None])
         return np.asarray(
-            (np.maximum(self.advantage_Q[:, None] + z * sd_QO - TARGET_SHARE * self.margin, 0.0) ** 2).sum(0)
+            (np.maximum(self.advantage_Q[:, None] + TARGET_Z * sd_QO - TARGET_SHARE * self.margin, 0.0) ** 2).sum(0)
         )
 
-    def _options(self) -> Iterator[list[tuple[int, int]]]:
-        """Yield single runs with seeds that other positions have, and pairs of runs that share a new seed.
+    def _options(self) -> tuple[list[list[tuple[int, int]]], Array]:
+        """Return single runs with seeds that other positions have, and pairs of runs that share a new seed.
 
         A single run with a new seed says nothing: the effect of the seed absorbs its score.
+
+        Returns:
+            The options, as (position, seed), and what each measures: contrasts, [P, O].
         """
         next_seed: dict[int, int] = {}
         for position, used_seeds in enumerate(self.used_seeds):
             if len(used_seeds) < self.query.max_seeds:
                 next_seed[position] = next(seed for seed in self.query.seed_order if seed not in used_seeds)
-        compared = [self.candidate, *self.others]
-        for position, seed in next_seed.items():
-            if seed in self.seed_members and self.seed_members[seed].any():
-                yield [(position, seed)]
-        # Only compared positions start a new seed: elsewhere a pair would say little about the candidate.
-        for first, other in combinations([p for p in compared if p in next_seed], 2):
-            # Two runs compare their positions only if they share the seed.
-            if next_seed[first] == next_seed[other] not in self.seed_members:
-                yield [(first, next_seed[first]), (other, next_seed[first])]
+        options, contrasts = list[list[tuple[int, int]]](), list[Array]()
+        for seed in dict.fromkeys(next_seed.values()):
+            positions = [position for position, new in next_seed.items() if new == seed]
+            if members := self.seed_members.get(seed):
+                options += [[(position, seed)] for position in positions]
+                contrasts.append(self._contrasts(members, positions))
+                continue
+            # Only compared positions start a new seed: elsewhere a pair would say little about the candidate.
+            compared = [position for position in (self.candidate, *self.others) if position in positions]
+            for k, first in enumerate(compared[:-1]):
+                options += [[(first, seed), (other, seed)] for other in compared[k + 1 :]]
+                contrasts.append(self._contrasts([first], compared[k + 1 :]))
+        return options, np.concatenate(contrasts, 1) if contrasts else np.zeros((len(self.used_seeds), 0))
 
-    def _contrast(self, option: Sequence[tuple[int, int]]) -> Array | None:
-        """Return the contrast that runs measure: the last position minus the mean of those that share its seed, [P].
+    def _contrasts(self, members: Sequence[int], positions: Sequence[int]) -> Array:
+        """Return what a run at each of some positions measures if its seed has runs at `members` already, [P, N].
 
-        It is scaled to be measured with the variance of one score; None if no other position has the seed.
+        That is f there, less what the seed's other scores predict of its noise (kriging with an unknown mean: the
+        effect of the seed). It is scaled to be measured with a variance of 1.
         """
-        position, seed = option[-1]
-        shared_P = np.zeros(len(self.used_seeds)) if seed not in self.seed_members else self.seed_members[seed].copy()
-        for other, _ in option[:-1]:
-            shared_P[other] += 1.0
-        if not (count := shared_P.sum()):
-            return None
-        contrast_P = -shared_P / count
-        contrast_P[position] += 1
-        # One score minus the mean of `count` others has a variance of 1 + 1 / count.
-        return np.asarray(contrast_P * np.sqrt(count / (count + 1)))
+        inverse = np.linalg.inv(self.noise_PP[np.ix_(members, members)])
+        across = self.noise_PP[np.ix_(members, positions)]
+        ones = inverse.sum(1)
+        weights = inverse @ across
+        gap = 1 - weights.sum(0)
+        variance = self.noise_PP[positions, positions] - (across * weights).sum(0) + gap**2 / ones.sum()
+        weights = weights + np.outer(ones, gap) / ones.sum()
+        contrasts = np.zeros((len(self.used_seeds), len(positions)))
+        contrasts[members] = -weights
+        contrasts[positions, np.arange(len(positions))] += 1
+        return np.asarray(contrasts / np.sqrt(np.maximum(variance, 1e-300)))
 
 
 def next_runs(query: BoundQuery, limit: int) -> list[tuple[Position, int]]:
@@ -199,11 +203,11 @@ def runs_needed(query: BoundQuery) -> int | None:
 
     None if that is more than `MAX_NEEDED_RUNS`, or if no further run is allowed.
 
-    To be fast, runs are simulated in batches that grow with their number, up to a sixteenth of it.
+    To be fast, runs are simulated in batches that grow with their number, up to an eighth of it.
     """
     allocation, n_runs = Allocation(query), 0
     while not allocation.is_resolved():
-        option, times = allocation.best_option(), 1 + n_runs // 16
+        option, times = allocation.best_option(), 1 + n_runs // 8
         if not option or n_runs > MAX_NEEDED_RUNS:
             return None
         allocation.add_runs(option, times)

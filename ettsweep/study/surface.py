@@ -2,28 +2,36 @@
 
 The model is a two-way layout of points p and seeds s, lower is better:
 
-    y_ps = f(p) + b_s + e_ps,   e ~ N(0, sigma^2),   f ~ GP(0, g sigma^2 k)
+    y_ps = f(p) + b_s + e_ps,   e_.s ~ N(0, sigma^2 V),   f ~ GP(0, g sigma^2 k)
     k(p, q) = (1 - v) exp(-sum_d (p_d - q_d)^2 / 2 l_d^2) + v [p = q]
 
-A share v of the variance of f is independent from point to point; the rest is smooth. The seed effects b and log sigma
-have flat priors and are integrated out in closed form. The length scales l (in lattice steps), the signal-to-noise
-ratio g and the share v are integrated over a grid, weighted by marginal likelihood. So the posterior of f is a mixture
-of multivariate Student t distributions, one component per grid value with a weight worth keeping.
+A share v of the variance of f is independent from point to point; the rest is smooth. V says how the scores of one seed
+scatter (`seed_noise`). The seed effects b and log sigma have flat priors and are integrated out in closed form. The
+length scales l (in lattice steps), the signal-to-noise ratio g, the share v and what runs of one lr share of their
+noise are integrated over a grid, weighted by marginal likelihood. So the posterior of f is a mixture of multivariate
+Student t distributions, one component per grid value with a weight worth keeping. Its deviations are then widened by
+`WIDTH`.
 
 With independent points (no smooth part) the same equations are paired comparisons with pooled noise: `fit_pairs`.
 
-Shapes: P points, S seeds, N scores, D axes, H components.
+Shapes: P points, S seeds, N scores, D axes, H components, M models of the noise, K kernels, G ratios.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from ettsweep.study.score_table import ScoreTable, Statistics
+from ettsweep.study.seed_noise import Array, SeedNoise, candidates
+
+WIDTH = 1.25
+"""By how much the posterior of f is widened. Racing stops at a favourable moment, real surfaces are not quite what the
+model has, and values beyond the grid have no weight: on the simulated sweeps of results/benchmarks/verdicts.md, bounds
+hold as often as they say with this width, and less often without."""
 
 LENGTH_SCALES = (1.0, 2.0, 4.0)
 """Length scales in lattice steps: from nearly independent neighbours to almost a parabola."""
@@ -53,64 +61,10 @@ UNLINKED_PRECISION = 1e-9
 """Prior precision, as a share of one score's, that keeps the information matrix invertible: points that share no seed
 with others have no information of their own."""
 
-
-@dataclass(frozen=True)
-class ScoreTable:
-    """A table of scores by point and seed, with the sufficient statistics once seed effects are projected out.
-
-    Attributes:
-        x_PD: positions in lattice steps.
-        scored_PS: 1 where a point has a score with a seed, else 0; a row of zeros is a point to predict.
-        y_PS: scores, lower is better; 0 where there is none.
-    """
-
-    x_PD: Array
-    scored_PS: Array
-    y_PS: Array
-
-    @cached_property
-    def information(self) -> Array:
-        """The information matrix of f, [P, P], in units of 1 / sigma^2."""
-        n_PS = self.scored_PS
-        return np.diag(n_PS.sum(1)) - (n_PS / self._scores_per_seed) @ n_PS.T
-
-    @cached_property
-    def weighted_scores(self) -> Array:
-        """The information matrix times the scores, [P]: each score less the mean of its seed, summed over seeds."""
-        return np.asarray(self.y_PS.sum(1) - self.scored_PS @ (self.y_PS.sum(0) / self._scores_per_seed))
-
-    @cached_property
-    def sum_of_squares(self) -> float:
-        """The sum of squares of scores around the mean of their seed."""
-        return float((self.y_PS**2).sum() - (self.y_PS.sum(0) ** 2 / self._scores_per_seed).sum())
-
-    @property
-    def _scores_per_seed(self) -> Array:
-        return np.asarray(np.maximum(self.scored_PS.sum(0), 1))  # at least 1: empty columns must not divide by 0
-
-    @cached_property
-    def dof(self) -> int:
-        """Degrees of freedom of differences within seeds: scores less seeds."""
-        return int(self.scored_PS.sum()) - int(self.scored_PS.any(0).sum())
-
-    @cached_property
-    def pure_dof(self) -> int:
-        """Degrees of freedom left for the noise when each point has a free value: repeats only."""
-        return self.dof - int(np.linalg.matrix_rank(self.information, tol=1e-6))
-
-    def with_positions(self, x_ZD: Array) -> "ScoreTable":
-        """Return the table with further positions that have no scores."""
-        empty_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
-        scored_PS, y_PS = np.vstack([self.scored_PS, empty_ZS]), np.vstack([self.y_PS, empty_ZS])
-        return ScoreTable(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
-
-    def with_seed(self, rows: Sequence[int]) -> "ScoreTable":
-        """Return the table with one more seed of some points: right in its degrees of freedom, with dummy scores."""
-        new_P = np.zeros(len(self.scored_PS))
-        new_P[list(rows)] = 1.0
-        return ScoreTable(
-            self.x_PD, np.column_stack([self.scored_PS, new_P]), np.column_stack([self.y_PS, 0.0 * new_P])
-        )
+UNLIKELY_NOISE = 0.03
+"""Models of the noise that are less likely than this, relative to the likeliest one, are dropped; a process of these
+kernels and every other ratio judges them."""
+COARSE_LENGTH_SCALE = 2.0
 
 
 @dataclass(frozen=True)
@@ -121,11 +75,13 @@ class GaussianProcess:
         ratio_H: signal-to-noise ratio g.
         length_HD: length scales l, in lattice steps.
         own_share_H: independent share v of the variance.
+        noise_H: index of the model of the noise.
     """
 
     ratio_H: Array
     length_HD: Array
     own_share_H: Array
+    noise_H: NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -137,10 +93,12 @@ class Surface:
     Attributes:
         weight_H: weights of the components; they sum to 1.
         mean_HP: posterior means of f.
-        cov_HPP: posterior covariances of f, in units of `variance_H`.
+        cov_HPP: posterior covariances of f, in units of `variance_H`, before they are widened.
         variance_H: estimates of sigma^2.
         dof: degrees of freedom of sigma.
         log_marginal_likelihood: up to a constant of the layout; -inf for paired comparisons.
+        noises: models of the noise that were weighed.
+        information_MPP, weighted_MP: statistics of the layout under each of them, as of `Statistics`.
         process: hyperparameters of the Gaussian process; None for paired comparisons.
     """
 
@@ -151,6 +109,9 @@ class Surface:
     variance_H: Array
     dof: int
     log_marginal_likelihood: float
+    noises: Sequence[SeedNoise]
+    information_MPP: Array
+    weighted_MP: Array
     process: GaussianProcess | None = None
 
     @property
@@ -163,15 +124,55 @@ class Surface:
         return np.asarray(self.weight_H @ self.mean_HP)
 
     @property
+    def noise(self) -> SeedNoise:
+        """The noise as the components have it on average."""
+        shared_H = np.array([noise.shared for noise in self.noises])[self._noise_index]
+        return SeedNoise(float(self.weight_H @ shared_H), self.noises[0].growth_D)
+
+    @property
     def noise_sd(self) -> float:
-        """Estimate of sigma, the standard deviation of a score within its seed."""
-        return float(np.sqrt(self.weight_H @ self.variance_H))
+        """Estimate of the standard deviation of a score within its seed, at the origin of the positions."""
+        shared_H = np.array([noise.shared for noise in self.noises])[self._noise_index]
+        return float(np.sqrt(self.weight_H @ (self.variance_H * (1 + shared_H))))
+
+    @property
+    def _noise_index(self) -> NDArray[np.intp]:
+        return self.process.noise_H if self.process else np.zeros(1, dtype=int)
+
+    @property
+    def scale(self) -> Array:
+        """Units of `cov_HPP` in which the posterior of f is stated: the noise's variances, widened."""
+        return np.asarray(WIDTH**2 * self.variance_H)
 
     @property
     def fitted_dof(self) -> float:
         """Effective number of parameters of f."""
-        dof_H = np.einsum("hpq,qp->h", self.cov_HPP, self.layout.information)
+        dof_H = np.einsum("hpq,hqp->h", self.cov_HPP, self.information_MPP[self._noise_index])
         return float(self.weight_H @ dof_H)
+
+    def with_positions(self, x_ZD: Array) -> "Surface":
+        """Return the surface with further positions that have no scores; it must be smooth."""
+        assert self.process is not None
+        k_HPZ, weights_HPZ = self._kernel_weights(x_ZD)
+        weights_HZP = np.swapaxes(weights_HPZ, 1, 2)
+        conditional_HZZ = _kernel(x_ZD, self.process.length_HD, self.process.own_share_H) - weights_HZP @ k_HPZ
+        across_HPZ = self.cov_HPP @ weights_HPZ
+        further_HZZ = self.process.ratio_H[:, None, None] * conditional_HZZ + weights_HZP @ across_HPZ
+        cov = np.concatenate(
+            [
+                np.concatenate([self.cov_HPP, across_HPZ], 2),
+                np.concatenate([np.swapaxes(across_HPZ, 1, 2), further_HZZ], 2),
+            ],
+            1,
+        )
+        mean = np.concatenate([self.mean_HP, np.einsum("hp,hpz->hz", self.mean_HP, weights_HPZ)], 1)
+        further = len(x_ZD)
+        information = np.pad(self.information_MPP, ((0, 0), (0, further), (0, further)))
+        weighted = np.pad(self.weighted_MP, ((0, 0), (0, further)))
+        layout = self.layout.with_positions(x_ZD)
+        return replace(
+            self, layout=layout, mean_HP=mean, cov_HPP=cov, information_MPP=information, weighted_MP=weighted
+        )
 
     def differences(self, index: int, others: Sequence[int]) -> tuple[Array, Array]:
         """Return f at a point minus f at others, [Q], and the standard errors, [Q]."""
@@ -180,8 +181,7 @@ class Surface:
         # Variance of Student t is dof / (dof - 2) times its scale; components that disagree add to it.
         widened = self.dof / max(self.dof - 2, 1)
         var_HQ = (
-            widened * self.variance_H[:, None] * contrast_variance(self.cov_HPP, index, others)
-            + (mean_HQ - mean_Q) ** 2
+            widened * self.scale[:, None] * contrast_variance(self.cov_HPP, index, others) + (mean_HQ - mean_Q) ** 2
         )
         return mean_Q, np.sqrt(self.weight_H @ var_HQ)
 
@@ -192,7 +192,7 @@ class Surface:
         scale_H = np.einsum("p,hpq,q->h", weight_P, self.cov_HPP, weight_P)
         # As in `differences`.
         widened = self.dof / max(self.dof - 2, 1)
-        variance = self.weight_H @ (widened * self.variance_H * np.maximum(scale_H, 0.0) + (mean_H - mean) ** 2)
+        variance = self.weight_H @ (widened * self.scale * np.maximum(scale_H, 0.0) + (mean_H - mean) ** 2)
         return mean, float(np.sqrt(variance))
 
     def draws(self, index: int, others: Sequence[int]) -> Array:
@@ -200,7 +200,7 @@ class Surface:
         signs = -np.eye(self.mean_HP.shape[1])[list(others)]
         signs[:, index] += 1
         mean_HQ = self.mean_HP @ signs.T
-        values_HQ, vectors_HQQ = np.linalg.eigh(self.variance_H[:, None, None] * (signs @ self.cov_HPP @ signs.T))
+        values_HQ, vectors_HQQ = np.linalg.eigh(self.scale[:, None, None] * (signs @ self.cov_HPP @ signs.T))
         # The symmetric root is unique; eigenvectors are not: LAPACK's choice of signs differs between machines.
         root_HQQ = (vectors_HQQ * np.sqrt(np.maximum(values_HQ, 0))[:, None, :]) @ np.swapaxes(vectors_HQQ, 1, 2)
         # Draws are split between components in proportion to their weights, without randomness.
@@ -227,7 +227,7 @@ class Surface:
         cov_HZZ = self.process.ratio_H[:, None, None] * conditional_HZZ + weights_HZP @ self.cov_HPP @ weights_HPZ
         deviation_HZ = np.einsum("hp,hpz->hz", self.mean_HP, weights_HPZ) - self.means_at(z_ZD)
         # As in `differences`: Student t is wider than its scale, and components disagree.
-        widened_H = self.weight_H * self.variance_H * self.dof / max(self.dof - 2, 1)
+        widened_H = self.weight_H * self.scale * self.dof / max(self.dof - 2, 1)
         return np.asarray(np.tensordot(widened_H, cov_HZZ, 1) + (deviation_HZ.T * self.weight_H) @ deviation_HZ)
 
     def _kernel_weights(self, z_ZD: Array) -> tuple[Array, Array]:
@@ -251,29 +251,14 @@ class Surface:
         own_H = self.process.own_share_H if self.process else np.zeros(len(self.weight_H))
         smoothest = np.flatnonzero(own_H == own_H.min())
         h = int(smoothest[np.argmax(self.weight_H[smoothest])])
-        information = self.layout.information
-        residual_P = self.layout.weighted_scores - information @ self.mean_HP[h]
+        information = self.information_MPP[self._noise_index[h]]
+        residual_P = self.weighted_MP[self._noise_index[h]] - information @ self.mean_HP[h]
         variance_P = np.diag(information - information @ self.cov_HPP[h] @ information)
         # A point without a residual of its own has variance 0, up to rounding.
         is_testable = variance_P > 1e-9 * max(1.0, float(np.diag(information).max()))
         return np.where(
             is_testable, residual_P / np.sqrt(np.where(is_testable, variance_P * self.variance_H[h], 1.0)), 0.0
         )
-
-    def noise_growth(self) -> float:
-        """Return the z-score of the test that noise grows with the score; positive if it does.
-
-        Koenker's studentised form of the Breusch-Pagan test, which is robust to heavy tails.
-        """
-        n_PS = self.layout.scored_PS
-        f_P = self.mean
-        residual_PS = n_PS * (self.layout.y_PS - f_P[:, None])
-        residual_PS = n_PS * (residual_PS - residual_PS.sum(0) / np.maximum(n_PS.sum(0), 1))
-        is_scored = n_PS > 0
-        squares, level = residual_PS[is_scored] ** 2, np.broadcast_to(f_P[:, None], n_PS.shape)[is_scored]
-        if np.ptp(level) <= 0 or np.ptp(squares) <= 0:
-            return 0.0
-        return float(np.corrcoef(squares, level)[0, 1] * np.sqrt(len(squares)))
 
 
 def contrast_variance(cov_HPP: Array, index: int, others: Sequence[int]) -> Array:
@@ -299,30 +284,67 @@ def fit(layout: ScoreTable) -> Surface:
     With k = R R^T and the eigenvalues of R^T A R, for the information matrix A, the posterior is diagonal for every
     ratio g at once: one eigendecomposition per length scale and share serves the whole grid.
     """
-    root_HPP, prior_H, length_HD, own_H = _kernel_grid(layout.x_PD.tobytes(), layout.x_PD.shape)
-    information, dof = layout.information, layout.dof
-    values_HP, vectors = np.linalg.eigh(np.swapaxes(root_HPP, 1, 2) @ information @ root_HPP)
-    basis_HPP = root_HPP @ vectors
-    projected_HP = np.einsum("hpi,p->hi", basis_HPP, layout.weighted_scores)
-    ratio = np.array(SIGNAL_TO_NOISE)
-    shrinkage_HGP = 1 / (1 + ratio[:, None] * np.maximum(values_HP, 0.0)[:, None, :])
-    square_HG = layout.sum_of_squares - (ratio[:, None] * projected_HP[:, None, :] ** 2 * shrinkage_HGP).sum(2)
-    square_HG = np.maximum(square_HG, 1e-12 * layout.sum_of_squares + 1e-300)  # rounding may leave a residual below 0
-    log_HG = -0.5 * dof * np.log(square_HG) + 0.5 * np.log(shrinkage_HGP).sum(2) + prior_H[:, None]
+    root_KPP, prior_K, length_KD, own_K = _kernel_grid(layout.x_PD.tobytes(), layout.x_PD.shape)
+    models, ratio = candidates(layout.growth), np.array(SIGNAL_TO_NOISE)
+    statistics = layout.statistics(models)
+    n_values = len(models) * len(own_K) * len(ratio)
+    if len(models) > 1:
+        is_coarse_K = (length_KD == COARSE_LENGTH_SCALE).all(1) & (own_K == own_K.min())
+        coarse = _Components(layout.dof, statistics, root_KPP[is_coarse_K], prior_K[is_coarse_K], ratio[::2])
+        likely = coarse.log_MKG.max((1, 2)) >= coarse.log_MKG.max() + np.log(UNLIKELY_NOISE)
+        models, statistics = (
+            [m for m, kept in zip(models, likely, strict=True) if kept],
+            statistics.only(*np.nonzero(likely)),
+        )
+    grid = _Components(layout.dof, statistics, root_KPP, prior_K, ratio)
     # Relative to the largest one: exp of the logs themselves may underflow everywhere.
-    weight_HG = np.exp(log_HG - log_HG.max())
-    log_marginal_likelihood = float(log_HG.max() + np.log(weight_HG.mean()))
-    is_kept_HG = weight_HG >= NEGLIGIBLE_WEIGHT * weight_HG.max()
-    smoothest_HG = np.where(own_H[:, None] == own_H.min(), log_HG, -np.inf)
+    weight_MKG = np.exp(grid.log_MKG - grid.log_MKG.max())
+    log_marginal_likelihood = float(grid.log_MKG.max() + np.log(weight_MKG.sum() / n_values))
+    is_kept_MKG = weight_MKG >= NEGLIGIBLE_WEIGHT * weight_MKG.max()
+    smoothest_MKG = np.where(own_K[:, None] == own_K.min(), grid.log_MKG, -np.inf)
     # `misfits` tests the likeliest component with the least independent share, however unlikely it is.
-    is_kept_HG[np.unravel_index(np.argmax(smoothest_HG), smoothest_HG.shape)] = True
-    h, g = np.nonzero(is_kept_HG)
-    basis, shrinkage = basis_HPP[h], ratio[g, None] * shrinkage_HGP[h, g]
+    is_kept_MKG[np.unravel_index(np.argmax(smoothest_MKG), smoothest_MKG.shape)] = True
+    m, k, g = np.nonzero(is_kept_MKG)
+    basis, shrinkage = grid.basis_MKPP[m, k], ratio[g, None] * grid.shrinkage_MKGP[m, k, g]
     cov = (basis * shrinkage[:, None, :]) @ np.swapaxes(basis, 1, 2)
-    weight = weight_HG[h, g] / weight_HG[h, g].sum()
-    variance = square_HG[h, g] / dof
-    process = GaussianProcess(ratio[g], length_HD[h], own_H[h])
-    return Surface(layout, weight, cov @ layout.weighted_scores, cov, variance, dof, log_marginal_likelihood, process)
+    weight = weight_MKG[m, k, g] / weight_MKG[m, k, g].sum()
+    return Surface(
+        layout=layout,
+        weight_H=weight,
+        mean_HP=np.einsum("hpq,hq->hp", cov, statistics.weighted_MP[m]),
+        cov_HPP=cov,
+        variance_H=grid.square_MKG[m, k, g] / layout.dof,
+        dof=layout.dof,
+        log_marginal_likelihood=log_marginal_likelihood,
+        noises=models,
+        information_MPP=statistics.information_MPP,
+        weighted_MP=statistics.weighted_MP,
+        process=GaussianProcess(ratio[g], length_KD[k], own_K[k], m),
+    )
+
+
+class _Components:
+    """The posterior and the marginal likelihood at each value of a grid: models of the noise, kernels, ratios.
+
+    Attributes:
+        basis_MKPP: positions in the basis in which the posterior is diagonal.
+        shrinkage_MKGP: share of the prior's variance that is left along each axis of it.
+        square_MKG: sum of squares of what the process does not explain.
+        log_MKG: log of prior and marginal likelihood.
+    """
+
+    def __init__(self, dof: int, statistics: Statistics, root_KPP: Array, prior_K: Array, ratio_G: Array) -> None:
+        information_MKPP = statistics.information_MPP[:, None]
+        values_MKP, vectors = np.linalg.eigh(np.swapaxes(root_KPP, 1, 2) @ information_MKPP @ root_KPP)
+        self.basis_MKPP = root_KPP @ vectors
+        projected_MKP = np.einsum("mkpi,mp->mki", self.basis_MKPP, statistics.weighted_MP)
+        self.shrinkage_MKGP = 1 / (1 + ratio_G[:, None] * np.maximum(values_MKP, 0.0)[:, :, None, :])
+        explained = (ratio_G[:, None] * projected_MKP[:, :, None, :] ** 2 * self.shrinkage_MKGP).sum(3)
+        square = statistics.square_M[:, None, None]
+        # Rounding may leave a residual below 0.
+        self.square_MKG = np.maximum(square - explained, 1e-12 * square + 1e-300)
+        self.log_MKG = -0.5 * dof * np.log(self.square_MKG) + 0.5 * np.log(self.shrinkage_MKGP).sum(3)
+        self.log_MKG += prior_K[:, None] - 0.5 * statistics.log_det_M[:, None, None]
 
 
 def fit_pairs(layout: ScoreTable) -> Surface:
@@ -330,13 +352,15 @@ def fit_pairs(layout: ScoreTable) -> Surface:
 
     The layout must have repeats: `pure_dof` of at least 1.
     """
-    information = layout.information
+    models = [SeedNoise(0.0, (0.0,) * layout.x_PD.shape[1])]
+    statistics = layout.independent
+    information, weighted = statistics.information_MPP[0], statistics.weighted_MP[0]
     cov = np.asarray(np.linalg.inv(information + UNLINKED_PRECISION * np.eye(len(information))), dtype=np.float64)
-    mean = cov @ layout.weighted_scores
+    mean, square = cov @ weighted, float(statistics.square_M[0])
     # As in `fit`, rounding may leave a residual below 0.
-    square = max(layout.sum_of_squares - float(layout.weighted_scores @ mean), 1e-12 * layout.sum_of_squares + 1e-300)
-    variance = np.array([square / layout.pure_dof])
-    return Surface(layout, np.ones(1), mean[None], cov[None], variance, layout.pure_dof, -np.inf)
+    square = max(square - float(weighted @ mean), 1e-12 * square + 1e-300)
+    variance, tables = np.array([square / layout.pure_dof]), (statistics.information_MPP, statistics.weighted_MP)
+    return Surface(layout, np.ones(1), mean[None], cov[None], variance, layout.pure_dof, -np.inf, models, *tables)
 
 
 @lru_cache(maxsize=64)

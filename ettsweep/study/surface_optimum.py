@@ -10,7 +10,8 @@ from itertools import product
 import numpy as np
 
 from ettsweep.study.posterior import Posterior
-from ettsweep.study.surface import Array, Surface
+from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import Surface
 
 MESH_STEP = 0.1
 """Lattice steps between the grid positions of the first search for the optimum, which a parabola then refines."""

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from ettsweep.study.posterior import Position, Scores, fit_scores
-from ettsweep.study.surface import Array, Surface, contrast_variance, fit
+from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import Surface, contrast_variance, fit
 
 LatticePosition = tuple[int, ...]
 
@@ -232,9 +233,7 @@ class _Design:
         advantage_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
         # As in `Surface.differences`. 1e-300 keeps sd above 0, by which the improvement is divided.
         widened = surface_fit.dof / max(surface_fit.dof - 2, 1)
-        sd_HQ = np.sqrt(
-            widened * surface_fit.variance_H[:, None] * contrast_variance(self._cov_HPP, best, others) + 1e-300
-        )
+        sd_HQ = np.sqrt(widened * surface_fit.scale[:, None] * contrast_variance(self._cov_HPP, best, others) + 1e-300)
         return [float(gain) for gain in surface_fit.weight_H @ _expected_improvement(advantage_HQ, sd_HQ)]
 
     def take_best(self, min_gain: float) -> LatticePosition | None:

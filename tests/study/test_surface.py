@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ettsweep.study import seed_noise
 from ettsweep.study import surface as module
-from ettsweep.study.surface import Array, ScoreTable, fit, fit_pairs, student_quantile
+from ettsweep.study.score_table import ScoreTable
+from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import fit, fit_pairs, student_quantile
 
 X = np.array([[0, 0], [1, 0], [0, 1], [1, -1], [-1, 1], [0, -1], [-1, 0]], dtype=float)
 
@@ -23,7 +26,7 @@ def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 
 
 
 def written_out(
-    layout: ScoreTable, lengths: tuple[float, float], ratio: float, own_value: float
+    layout: ScoreTable, lengths: tuple[float, float], ratio: float, own_value: float, shared: float = 0.0
 ) -> tuple[Array, Array, float, float]:
     """Return mean and covariance (sigma 1) of f less its value at the first point, square and log determinant.
 
@@ -36,7 +39,12 @@ def written_out(
         -0.5 * (((x[:, None] - x[None]) / np.array(lengths)) ** 2).sum(2)
     ) + own_value * np.eye(len(x))
     flat = 1e7
-    cov = ratio * k[np.ix_(at[:, 0], at[:, 0])] + flat * (at[:, None, 1] == at[None, :, 1]) + np.eye(len(y))
+    is_one_seed = at[:, None, 1] == at[None, :, 1]
+    lr = x[at[:, 0], 0]
+    # Noise grows along both axes as the table has it; runs of one seed and one lr share some of it.
+    scale = np.exp(0.5 * x[at[:, 0]] @ layout.growth)
+    noise = (np.eye(len(y)) + shared * is_one_seed * (lr[:, None] == lr)) * np.outer(scale, scale)
+    cov = ratio * k[np.ix_(at[:, 0], at[:, 0])] + flat * is_one_seed + noise
     across = ratio * k[:, at[:, 0]]
     signs = np.eye(len(x)) - np.eye(len(x))[0]
     mean = signs @ across @ np.linalg.solve(cov, y)
@@ -46,26 +54,28 @@ def written_out(
 
 
 @pytest.fixture
-def known_unknowns(monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float]:
-    """Have the fit integrate over one value of each unknown: length scale 2, ratio 5, own share 0.1."""
+def known_unknowns(monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float, float]:
+    """Have the fit integrate over one value of each unknown: length scale 2, ratio 5, own share 0.1, shared noise 1.5."""
     monkeypatch.setattr(module, "LENGTH_SCALES", (2.0,))
     monkeypatch.setattr(module, "SIGNAL_TO_NOISE", (5.0,))
     monkeypatch.setattr(module, "OWN_SHARES", (0.1,))
+    monkeypatch.setattr(seed_noise, "SHARED", (1.5,))
     module._kernel_grid.cache_clear()
-    yield 2.0, 5.0, 0.1
+    yield 2.0, 5.0, 0.1, 1.5
     module._kernel_grid.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("further", [0, 2])
 def test_the_posterior_is_that_of_the_model_written_out(
-    seed: int, further: int, known_unknowns: tuple[float, float, float]
+    seed: int, further: int, known_unknowns: tuple[float, float, float, float]
 ) -> None:
     """Also of points that have no score."""
-    length, ratio, own_part = known_unknowns
-    layout = layout_of(seed).with_positions(np.array([[2.0, 0.0], [-1.0, -1.0]])[:further])
-    surface = fit(layout)
-    mean, cov, square, _ = written_out(layout, (length, length), ratio, own_part)
+    length, ratio, own_part, shared = known_unknowns
+    layout = layout_of(seed)
+    surface = fit(layout).with_positions(np.array([[2.0, 0.0], [-1.0, -1.0]])[:further])
+    layout = surface.layout
+    mean, cov, square, _ = written_out(layout, (length, length), ratio, own_part, shared)
     signs = np.eye(len(layout.x_PD)) - np.eye(len(layout.x_PD))[0]
     assert signs @ surface.mean == pytest.approx(mean, abs=1e-5)
     assert signs @ surface.cov_HPP[0] @ signs.T == pytest.approx(cov, abs=1e-5)
@@ -76,17 +86,20 @@ def test_values_of_the_unknowns_are_weighed_by_their_marginal_likelihood(monkeyp
     monkeypatch.setattr(module, "LENGTH_SCALES", (1.0, 3.0))
     monkeypatch.setattr(module, "SIGNAL_TO_NOISE", (2.0, 20.0))
     monkeypatch.setattr(module, "OWN_SHARES", (0.0, 0.1))
+    monkeypatch.setattr(module, "COARSE_LENGTH_SCALE", 3.0)
+    monkeypatch.setattr(module, "UNLIKELY_NOISE", 1e-300)
+    monkeypatch.setattr(seed_noise, "SHARED", (0.0, 2.0))
     module._kernel_grid.cache_clear()
     layout = layout_of(1)
     weights = {}
-    for a, b, ratio, own_part in product((1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1)):
-        _, _, square, logdet = written_out(layout, (a, b), ratio, own_part)
+    for a, b, ratio, own_part, shared in product((1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1), (0.0, 2.0)):
+        _, _, square, logdet = written_out(layout, (a, b), ratio, own_part, shared)
         prior = (
             -0.5
             * sum(np.log(length / module.TYPICAL_LENGTH_SCALE) ** 2 for length in (a, b))
             / module.LENGTH_SCALE_SPREAD**2
         )
-        weights[a, b, ratio, own_part] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
+        weights[a, b, ratio, own_part, shared] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
     expected = np.array(sorted(weights.values())) / sum(weights.values())
     weight_H = sorted(fit(layout).weight_H)
     module._kernel_grid.cache_clear()
@@ -106,7 +119,7 @@ def test_pairs_are_least_squares_of_the_two_way_layout() -> None:
     mean, error = surface.differences(0, others)
     assert -mean == pytest.approx(coefficients[: len(X) - 1], abs=1e-6)
     exact = np.sqrt(square[0] / surface.dof * np.diag(np.linalg.inv(design.T @ design))[: len(X) - 1])
-    assert error == pytest.approx(exact * np.sqrt(surface.dof / (surface.dof - 2)), rel=1e-5)
+    assert error == pytest.approx(module.WIDTH * exact * np.sqrt(surface.dof / (surface.dof - 2)), rel=1e-5)
 
 
 def test_draws_are_those_of_students_t() -> None:
@@ -137,7 +150,7 @@ def test_quantiles_of_students_t(probability: float, dof: int) -> None:
     assert student_quantile(probability, dof) == pytest.approx(stats.t.ppf(probability, dof), rel=0.03)
 
 
-def test_a_point_off_the_surface_and_noise_that_grows_are_seen() -> None:
+def test_a_point_off_the_surface_is_seen() -> None:
     rng = np.random.default_rng(0)
     x = np.array([[i, j] for i in range(-2, 3) for j in range(-2, 3)], dtype=float)
     f = 0.05 * (x**2).sum(1)
@@ -148,9 +161,31 @@ def test_a_point_off_the_surface_and_noise_that_grows_are_seen() -> None:
     shift = fit(ScoreTable(x, np.ones((25, 4)), raised)).misfits()
     assert int(np.argmax(shift)) == 7
     assert shift[7] > 4
-    growing = f[:, None] + (0.002 + 0.2 * f[:, None]) * rng.normal(size=(25, 4))
-    assert fit(ScoreTable(x, np.ones((25, 4)), growing)).noise_growth() > 3
-    assert abs(fit(ScoreTable(x, np.ones((25, 4)), even)).noise_growth()) < 3
+
+
+@pytest.mark.parametrize("growth", [(0.0, 0.0), (0.6, -0.3)])
+def test_noise_that_grows_along_an_axis_is_estimated_and_drawn_to_none(growth: tuple[float, float]) -> None:
+    """Over many tables, each of which knows it to about .15 a step; prior and single step take a quarter of it."""
+    x, found = np.array(list(product(range(-2, 3), repeat=2)), dtype=float), []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        scored = (rng.random((25, 6)) < 0.6).astype(float)
+        sd = 0.1 * np.exp(0.5 * x @ np.array(growth))
+        y = 0.05 * (x**2).sum(1)[:, None] + rng.normal(size=6) + sd[:, None] * rng.normal(size=(25, 6))
+        found.append(ScoreTable(x, scored, y * scored).growth)
+    assert np.mean(found, 0) == pytest.approx(0.75 * np.array(growth), abs=0.08)
+    assert np.std(found, 0).max() < 0.25
+
+
+@pytest.mark.parametrize(("shared", "expected"), [(0.0, 0.3), (4.0, 1.5)])
+def test_what_runs_of_one_lr_share_is_learned_from_the_scores(shared: float, expected: float) -> None:
+    rng = np.random.default_rng(1)
+    x = np.array(list(product(range(-2, 3), repeat=2)), dtype=float)
+    rows = rng.normal(size=(5, 6)) * np.sqrt(shared)
+    noise = rows[(x[:, 0] + 2).astype(int)] + rng.normal(size=(25, 6))
+    surface = fit(ScoreTable(x, np.ones((25, 6)), 0.05 * (x**2).sum(1)[:, None] + 0.1 * noise))
+    assert (surface.noise.shared < expected) if shared == 0 else (surface.noise.shared > expected)
+    assert surface.noise_sd == pytest.approx(0.1 * np.sqrt(1 + shared), rel=0.3)
 
 
 def test_points_that_share_no_seed_are_hardly_known_to_each_other() -> None:

@@ -99,8 +99,8 @@ def verify_optimum(
 ) -> None:
     """Judge each family's best point against its six neighbours; submit missing ones.
 
-    With --follow, train the seeds that decide most until all verdicts are final. Without a budget, each family may
-    train up to 100 runs beyond the requested ones.
+    With --follow, train the seeds that decide most until all verdicts are final. Without a budget, families share
+    100 runs for each, beyond the requested ones.
     """
     from ettsweep.cli.verification_summary import show_verification
     from ettsweep.launch.follow import CommandContext, verify_rounds

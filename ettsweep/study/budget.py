@@ -10,7 +10,8 @@ from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.verdict import MAX_NEEDED_RUNS
 
 EXTRA_RUNS = 100
-"""Runs beyond the requested ones that each study may have if no budget is stated."""
+"""Runs beyond the requested ones that studies may have if no budget is stated: so many for each, shared by all of a
+command, as one may need more and another fewer."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Budget:
 
     @property
     def is_limited(self) -> bool:
-        """`True` if any limit is set; without one, each study may train `EXTRA_RUNS` beyond its requested runs."""
+        """`True` if any limit is set; without one, studies share `EXTRA_RUNS` for each, beyond those requested."""
         return self != NO_BUDGET
 
     def __str__(self) -> str:

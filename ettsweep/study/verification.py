@@ -297,7 +297,7 @@ class Verification:
         """
         active = [need for need in needs if need.is_racing or make_plan(need.specs, run_index).is_unfinished]
         while True:
-            runs_left = self._shares(active, run_index)
+            runs_left = self._shares(active, needs, run_index)
             stopping = [need for need in active if self._least_runs(need, run_index) > runs_left[need.key]]
             if not stopping or not self.follows:
                 break
@@ -306,12 +306,16 @@ class Verification:
             self._stop(stopped, runs_left[stopped.key], run_index)
         return {need.key: runs_left.get(need.key, 0.0) for need in needs}
 
-    def _shares(self, needs: Sequence[StudyNeeds], run_index: RunIndex) -> RunsLeft:
-        """Return how many runs each study may still train."""
+    def _shares(self, needs: Sequence[StudyNeeds], all_needs: Sequence[StudyNeeds], run_index: RunIndex) -> RunsLeft:
+        """Return how many runs each of some studies may still train."""
         if not self.follows and not self.budget.is_limited:
             return dict.fromkeys([need.key for need in needs], math.inf)
         if not self.budget.is_limited:
-            return {need.key: max(0.0, EXTRA_RUNS - self._count_extra_runs(need)) for need in needs}
+            extra = {need.key: float(self._count_extra_runs(need)) for need in all_needs}
+            left = max(0, EXTRA_RUNS * len(all_needs) - int(sum(extra.values())))
+            return whole_shares(
+                left, {need.key: extra[need.key] for need in needs}, {need.key: math.inf for need in needs}
+            )
         # Later rounds may need more than this one.
         wanted = {
             need.key: math.inf if self.follows else float(len(make_plan(need.specs, run_index).to_launch))

@@ -12,7 +12,7 @@ import numpy as np
 from bench.recorded import Table, read_table
 from bench.tables import Row, show
 from ettsweep.seeding import derive_seed
-from ettsweep.study.surface import Array
+from ettsweep.study.seed_noise import Array
 
 DRAWS = 400
 """Lattices of independent noise that each table is held against."""
@@ -36,7 +36,7 @@ def residual_row(name: str, table: Table) -> Row:
 
     That noise has as many points and seeds and the same sd at each point, so that it shows what taking out means does.
     """
-    y_LWS = table.truth
+    y_LWS = table.values
     measured, (expected, chance) = residual_statistics(y_LWS), independent_noise(y_LWS)
     steps = [f"{axis[1] - axis[0]:g}" if len(axis) > 1 else "-" for axis in (table.log2_lr, table.log2_wd)]
     return {
@@ -51,7 +51,7 @@ def residual_row(name: str, table: Table) -> Row:
 
 def total_row(name: str, table: Table) -> Row:
     """Return correlations over seeds of two points, with what is common to a seed: only means of points are out."""
-    z_LWS = standardised(table.truth - table.truth.mean(2, keepdims=True))
+    z_LWS = standardised(table.values - table.values.mean(2, keepdims=True))
     lags = {f"{axis}, {step}": (step, k) for k, axis in enumerate(("lr", "wd")) for step in (1, 2, 3, 4)}
     near = {key: f"{correlation(z_LWS, *at):+.2f}" for key, at in lags.items() if at[0] < z_LWS.shape[at[1]]}
     return {"table": name, **dict.fromkeys(lags, ""), **near, "far": f"{far_correlation(z_LWS):+.2f}"}

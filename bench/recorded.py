@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from ettsweep.errors import InputError
 from ettsweep.files import loads
 from ettsweep.runs.spec import MAX_SEED
 from ettsweep.seeding import derive_seed
-from ettsweep.study.surface import Array
+from ettsweep.study.score_table import ScoreTable
+from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import fit
 
 METRICS = ("best_loss", "best_accuracy")
 """Columns of a table that a verdict can compare; the first that is there counts."""
@@ -45,15 +48,39 @@ class Table:
         """Indices of the point in the middle."""
         return len(self.log2_lr) // 2, len(self.log2_wd) // 2
 
-    def seeds(self, limit: int | None = None) -> int:
-        """Return how many seeds a point can get, or that many where that is less."""
-        recorded = int(self.y_LWS.shape[2])
-        return recorded if limit is None else min(recorded, limit)
+    def seeds(self) -> int:
+        """Return how many seeds each point was recorded with."""
+        return int(self.y_LWS.shape[2])
 
     @cached_property
-    def truth(self) -> Array:
-        """Log losses, or accuracies with their sign turned: less is better, [L, W, S]."""
+    def values(self) -> Array:
+        """Log losses, or accuracies with their sign turned: less is better."""
         return np.log(self.y_LWS) if self.metric == "best_loss" else -self.y_LWS
+
+    @cached_property
+    def residuals(self) -> Array:
+        """What each seed is off the mean of its point, [L, W, S]."""
+        return np.asarray(self.values - self.values.mean(2, keepdims=True))
+
+    @cached_property
+    def truths(self) -> dict["Truth", Array]:
+        """The means over all seeds, [L, W], as they are and smoothed."""
+        mean_LW = self.values.mean(2)
+        shape = mean_LW.shape
+        x_PD = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), -1).reshape(-1, 2).astype(float)
+        y_PS = self.values.reshape(len(x_PD), -1)
+        process_P = fit(ScoreTable(x_PD, np.ones_like(y_PS), y_PS)).mean
+        # Terms of up to the degree along both axes together, as many as an axis with that few values can have.
+        u_PD = x_PD - x_PD.mean(0)
+        powers = [(a, b) for a in range(DEGREE + 1) for b in range(DEGREE + 1 - a) if a < shape[0] and b < shape[1]]
+        terms_PT = np.stack([u_PD[:, 0] ** a * u_PD[:, 1] ** b for a, b in powers], 1)
+        polynomial_P = terms_PT @ np.linalg.lstsq(terms_PT, mean_LW.ravel(), rcond=None)[0]
+        return {
+            # A fitted process knows differences between points alone.
+            "process": (process_P - process_P.mean() + mean_LW.mean()).reshape(shape),
+            "polynomial": polynomial_P.reshape(shape),
+            "means": mean_LW,
+        }
 
 
 def read_table(path: Path) -> Table:
@@ -117,40 +144,73 @@ def _lattice(path: Path, metric: str, scores: Mapping[tuple[float, float, int], 
     )
 
 
+Truth = Literal["process", "polynomial", "means"]
+TRUTHS: tuple[Truth, ...] = get_args(Truth)
+"""What a recorded lattice may be in truth: the mean of a Gaussian process fitted to it, a polynomial, or its own means."""
+
+Noise = Literal["normal", "bootstrap"]
+NOISES: tuple[Noise, ...] = get_args(Noise)
+"""How a fresh seed differs from the truth: normal with the recorded covariance, or as one of the recorded seeds."""
+
+DEGREE = 4
+"""Of the polynomial in lr and wd that a recorded lattice is smoothed by."""
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded lattice, whose seeds come in an order drawn at random, none twice.
+    """A recorded lattice whose truth is known exactly, with fresh seeds that scatter as the recorded ones do.
 
-    Its truth is the mean over all its seeds: the geometric one of losses. Beyond its border runs diverge: a made-up
-    score there, however bad, would be a cliff that the fit would have to explain.
+    Smoothed means stand for the truth, and what each recorded seed is off the means for the noise, over all points
+    jointly. Any number of seeds can be drawn. Beyond its border runs diverge: a made-up score there, however bad, would
+    be a cliff that the fit would have to explain.
     """
 
     table: Table
+    truth: Truth = "process"
+    noise: Noise = "normal"
     number: int = 0
     seed: int = 0
 
     @cached_property
-    def _order(self) -> list[int]:
-        rng = np.random.default_rng(derive_seed(self.seed, "order", self.number))
-        return [int(s) for s in rng.permutation(self.table.y_LWS.shape[2])]
+    def f(self) -> Array:
+        """The truth: log losses, or accuracies with their sign turned."""
+        return self.table.truths[self.truth]
 
     def score(self, at: Place, seed: int) -> float | None:
-        location = self._place(at)
-        return None if location is None else float(self.table.y_LWS[(*location, self._order[seed])])
+        if (place := self._place(at)) is None:
+            return None
+        value = float(self.f[place] + self._residuals(seed)[place])
+        return math.exp(value) if self.table.metric == "best_loss" else -value
 
-    def advantage(self, of: Place, others: Sequence[Place]) -> tuple[float, float]:
-        """Return it, and the same less one standard error of the difference of two means of the table."""
-        local, existing = self._place(of), [p for p in map(self._place, others) if p is not None]
-        if local is None or not existing:
-            return 0.0, 0.0
-        ahead_QS = np.array([self.table.truth[local] - self.table.truth[p] for p in existing])
-        error_Q = ahead_QS.std(1, ddof=1) / math.sqrt(ahead_QS.shape[1])
-        return self._share(ahead_QS.mean(1).max()), self._share((ahead_QS.mean(1) - error_Q).max())
+    def _residuals(self, seed: int) -> Array:
+        """Return what a seed adds to each point, [L, W]."""
+        if seed not in self._residuals_cache:
+            rng = np.random.default_rng(derive_seed(self.seed, "recorded", self.number, seed))
+            seeds = self.table.seeds()
+            # Residuals lack the degree of freedom that the mean has taken.
+            if self.noise == "normal":
+                weight_S = rng.standard_normal(seeds) / math.sqrt(seeds - 1)
+            else:
+                weight_S = np.eye(seeds)[rng.integers(seeds)] * math.sqrt(seeds / (seeds - 1))
+            self._residuals_cache[seed] = self.table.residuals @ weight_S
+        return self._residuals_cache[seed]
+
+    @cached_property
+    def _residuals_cache(self) -> dict[int, Array]:
+        return {}
+
+    def advantage(self, of: Place, others: Sequence[Place]) -> float:
+        place, existing = self._place(of), [p for p in map(self._place, others) if p is not None]
+        if place is None or not existing:
+            return 0.0
+        ahead = max(float(self.f[place] - self.f[p]) for p in existing)
+        return max(0.0, -math.expm1(-ahead) if self.table.metric == "best_loss" else ahead)
 
     def regret(self, at: Place) -> float:
-        f_LW, location = self.table.truth.mean(2), self._place(at)
-        float_result = float(f_LW[location] - f_LW.min()) if location else math.inf
-        return math.expm1(float_result) if self.table.metric == "best_loss" else float_result
+        if (place := self._place(at)) is None:
+            return math.inf
+        behind = float(self.f[place] - self.f.min())
+        return math.expm1(behind) if self.table.metric == "best_loss" else behind
 
     @property
     def ends(self) -> tuple[Place, Place]:
@@ -159,12 +219,9 @@ class Recorded:
 
     @cached_property
     def best(self) -> Place:
-        f_LW, (i, j) = self.table.truth.mean(2), self.table.centre
-        lr, wd = np.unravel_index(int(np.argmin(f_LW)), f_LW.shape)
+        i, j = self.table.centre
+        lr, wd = np.unravel_index(int(np.argmin(self.f)), self.f.shape)
         return int(lr) - i, int(wd) - j
-
-    def _share(self, difference: float) -> float:
-        return max(0.0, -math.expm1(-difference) if self.table.metric == "best_loss" else float(difference))
 
     def _place(self, at: Place) -> Place | None:
         (i, j), (lrs, wds) = self.table.centre, self.table.y_LWS.shape[:2]

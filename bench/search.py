@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.recorded import Recorded, Table
-from bench.simulate import WAYS, Series, Way, centre_alone, open_workers, outcomes, summary
+from bench.simulate import WAYS, Series, Way, centre_alone, open_workers, run_series, summary
 from bench.tables import facts
 from bench.verdicts import MAX_RUNS, worlds
 from bench.worlds import Made, Place
@@ -25,7 +25,7 @@ from ettsweep.study.criterion import Criterion
 MAPPED = "mapped"
 OFF = ("0", "1", "2", "4", MAPPED)
 SLOTS = (1, 8)
-MARGINS = {"bowl .12": 0.05, "recorded digits-ntk": 0.05, "recorded digits-standard": 0.05}
+MARGINS = {"bowl .12": 0.05, "digits-ntk, process": 0.05, "digits-standard, process": 0.05}
 """Margins of worlds whose noise is high; of others 2%."""
 
 BEYOND = {"gp": 24, "factorial": 24}
@@ -40,24 +40,30 @@ COLUMNS += ("global", "regret", "bound holds")
 Row = dict[str, float | str | None]
 
 
+def searched() -> dict[str, tuple[Made | Recorded, Table | None]]:
+    """Return the worlds that are searched: of each recorded lattice the smooth one."""
+    return {name: item for name, item in worlds().items() if not item[1] or name.endswith(", process")}
+
+
 def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
-    worlds_result = worlds()
+    worlds_result = searched()
     for name, (world, table) in worlds_result.items():
         if options.only and not any(section in name for section in options.only):
             continue
         margin = MARGINS.get(name, 0.02)
         study = centre_alone((0,), Criterion(margin=margin), table)
-        budget = Budget(MAX_RUNS, table.seeds() if table else None)
+        budget = Budget(MAX_RUNS)
         for slots in options.slots:
             for off in options.off:
-                if off == MAPPED and table is None:
+                other = other_best(name, worlds_result)
+                if off == MAPPED and other is None:
                     continue
-                mapping = {"start": other_best(name, worlds_result)} if off == MAPPED else {"off": int(off)}
+                mapping = {"start": other} if off == MAPPED else {"off": int(off)}
                 for method in options.ways:
                     for trials in TRIALS.get(method, options.trials):
                         sweeps = min(options.sweeps, BEYOND.get(method, options.sweeps))
                         series = Series(study, world, budget, slots, Way(method, trials, **mapping))
-                        told = summary(list(outcomes(pool, series, sweeps)))
+                        told = summary([outcome for (outcome,) in run_series(pool, series, range(sweeps))])
                         yield {
                             "world": name,
                             "margin": margin,
@@ -70,10 +76,14 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
                         }
 
 
-def other_best(name: str, reference: dict[str, tuple[Made | Recorded, Table | None]]) -> Place:
-    """Return the best place of the other recorded lattice: the centre of each is the map of that of the other."""
-    (other,) = (world for item, (world, table) in reference.items() if table and item != name)
-    return other.best
+def other_best(name: str, reference: dict[str, tuple[Made | Recorded, Table | None]]) -> Place | None:
+    """Return the best place of the same model's lattice of another strategy; None if there is none.
+
+    The centre of each is the map of that of the other.
+    """
+    model = name.partition("-")[0]
+    others = [world for item, (world, table) in reference.items() if table and item != name and item.startswith(model)]
+    return others[0].best if reference[name][1] and others else None
 
 
 def told(column: str, value: float | str | None) -> str:
@@ -128,12 +138,13 @@ def write(path: Path, result: list[Row], wall_s: float) -> None:
 
 def kept(path: Path) -> list[Row]:
     """Return the rows of a file that `write` has written, in the order of the table."""
-    return sorted(json.loads(path.read_text())["rows"], key=order) if path.exists() else []
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return sorted((row for row in rows if row["world"] in searched()), key=order)
 
 
 def order(row: Row) -> tuple[int, ...]:
     """Return where a row stands in the table."""
-    names = (list(worlds()), OFF, WAYS)
+    names = (list(searched()), OFF, WAYS)
     world, off, method = (
         list(reference).index(row[key]) for reference, key in zip(names, ("world", "off", "way"), strict=True)
     )

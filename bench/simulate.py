@@ -8,7 +8,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -39,6 +39,7 @@ from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
 from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import StartPoint, Suggester
+from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import Verification
 
 CHUNK = 4
@@ -50,14 +51,13 @@ GRIDS = {"best_loss": "vit-digits.yaml", "best_accuracy": "vit-b16.yaml"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a simulated sweep.
+    """What became of a simulated sweep, as its criterion has it.
 
     Attributes:
         verdict: on its only family.
         runs: that it trained.
         wall: how long it took, in times of one run.
         advantage: of the best neighbour over the candidate, in truth; None without a candidate.
-        allowed: the same, less what the truth may be off by.
         margin: of its criterion.
         bound: that it stated on the advantage; None where it stated none.
         regret: of the candidate, against the best of the lattice.
@@ -68,7 +68,6 @@ class Outcome:
     runs: int
     wall: int
     advantage: float | None
-    allowed: float | None
     margin: float
     bound: float | None
     regret: float | None
@@ -80,13 +79,18 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Whether the candidate is an optimum within the margin, as far as the truth can tell."""
-        return self.allowed is not None and self.allowed <= self.margin
+        """Whether the candidate is an optimum within the margin."""
+        return self.advantage is not None and self.advantage <= self.margin
 
     @property
     def holds(self) -> bool | None:
-        """Whether the bound holds, as far as the truth can tell; None where there is none."""
-        return None if self.bound is None or self.allowed is None else self.allowed <= self.bound
+        """Whether the bound holds; None where there is none."""
+        return None if self.bound is None or self.advantage is None else self.advantage <= self.bound
+
+    @property
+    def is_gross(self) -> bool:
+        """Whether a neighbour is better by more than twice the bound."""
+        return self.bound is not None and self.advantage is not None and self.advantage > 2 * self.bound
 
 
 def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None = None) -> Study:
@@ -161,29 +165,68 @@ def _beside(best: Place, off: int, world: Made | Recorded) -> Place:
 
 
 def simulate(
-    study: Study, world: World, budget: Budget = NO_BUDGET, slots: int = 1, searching: Suggester | None = None
-) -> Outcome:
+    study: Study,
+    world: World,
+    budget: Budget = NO_BUDGET,
+    slots: int = 1,
+    searching: Suggester | None = None,
+    confidences: Sequence[float] = (),
+) -> list[Outcome]:
     """Run a sweep: what was asked for, then all rounds until its verdict stands, with some runs at a time.
 
-    Where it is searched, a sampler has suggested its points before.
+    Where it is searched, a sampler has suggested its points before. Racing chooses the same runs at any confidence, so
+    the rounds of a sweep are the first ones of the same sweep at a higher confidence.
+
+    Args:
+        confidences: lower ones than the study's, ascending, whose sweeps are the first rounds of this one.
+
+    Returns:
+        What became of the sweep at each of these confidences, then at the study's.
     """
     rank = {seed: number for number, seed in enumerate(seed_order(study))}
     asking = Verification([study], budget=budget, capacity=slots, follows=True, suggester=searching)
-    run_index, wall = RunIndex({}, {}), 0
+    run_index, wall, outcomes = RunIndex({}, {}), 0, dict[float, Outcome]()
     plan = asking.plan(run_index) if searching else make_plan(study.specs(), run_index)
-    while plan.to_launch:
+    while True:
         run_index = RunIndex(run_index.runs | dict(_train(plan, study, world, rank)), {})
         wall += math.ceil(len(plan.to_launch) / slots)
         plan = asking.plan(run_index)
-    (verdict,) = asking.verdicts
-    advantage = allowed = regret = None
+        (verdict,) = asking.verdicts
+        for confidence in confidences:
+            if confidence not in outcomes:
+                weaker = at_confidence(verdict, confidence)
+                if weaker.verdict == "optimal" or not plan.to_launch:
+                    outcomes[confidence] = _outcome(weaker, world, len(run_index.runs), wall)
+        if not plan.to_launch:
+            return [*outcomes.values(), _outcome(verdict, world, len(run_index.runs), wall)]
+
+
+def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
+    """Return the verdict of the same scores at another confidence."""
+    study, bound, candidate = verdict.study, verdict.bound, verdict.point
+    if verdict.verdict not in ("optimal", "unresolved") or not candidate or not bound or not bound.posterior:
+        return verdict
+    if bound.value is None:
+        return verdict
+    lr, wd = _place(study, candidate)
+    places = [_place(study, neighbour.point) for neighbour in verdict.neighbours if neighbour.score is not None]
+    axes = [k for k, axis in enumerate((study.lr, study.wd)) if not axis.fixed]
+    others = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
+    value = bound.posterior.bound((0.0,) * len(axes), others, confidence) if others else 0.0
+    text = "optimal" if value <= bound.margin else "unresolved"
+    return replace(verdict, verdict=text, bound=replace(bound, value=value, confidence=confidence))
+
+
+def _outcome(verdict: Verdict, world: World, runs: int, wall: int) -> Outcome:
+    study, bound = verdict.study, verdict.bound
+    advantage = regret = None
     if verdict.point:
         around = [_place(study, n) for n in neighbours(verdict.point, study.lr, study.wd)]
-        advantage, allowed = world.advantage(_place(study, verdict.point), around)
+        advantage = world.advantage(_place(study, verdict.point), around)
         regret = world.regret(_place(study, verdict.point))
-    margin, bound = study.criterion.margin_for(study.metric), verdict.bound
-    values = (bound.value, bound.caveat) if bound else (None, "")
-    return Outcome(verdict.verdict, len(run_index.runs), wall, advantage, allowed, margin, values[0], regret, values[1])
+    value, caveat = (bound.value, bound.caveat) if bound else (None, "")
+    margin = study.criterion.margin_for(study.metric)
+    return Outcome(verdict.verdict, runs, wall, advantage, margin, value, regret, caveat)
 
 
 def _train(plan: Plan, study: Study, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
@@ -213,17 +256,18 @@ class Series:
     budget: Budget = NO_BUDGET
     slots: int = 1
     way: Way = Way()
+    confidences: tuple[float, ...] = ()
 
-    def outcome(self, number: int) -> Outcome:
-        """Run one of them."""
+    def outcomes(self, number: int) -> list[Outcome]:
+        """Run one of them; return what became of it at each of the confidences, then at the study's."""
         world = replace(self.world, number=number)
         study, searching = self.way.begin(self.study, world)
-        return simulate(study, world, self.budget, self.slots, searching)
+        return simulate(study, world, self.budget, self.slots, searching, self.confidences)
 
 
-def outcomes(pool: Pool, series: Series, sweeps: int) -> Iterator[Outcome]:
-    """Run the first of the sweeps of a series, that many."""
-    return iter(pool.map(series.outcome, range(sweeps), chunksize=CHUNK))
+def run_series(pool: Pool, series: Series, numbers: Iterable[int]) -> Iterator[list[Outcome]]:
+    """Run the sweeps of a series with these numbers."""
+    return iter(pool.map(series.outcomes, numbers, chunksize=CHUNK))
 
 
 @contextmanager
@@ -241,8 +285,9 @@ def _ready() -> None:
 def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
     """Return what became of sweeps, as shares of all; right ones as a share of those that were declared optimal.
 
-    A bound is counted wherever one was stated; runs, wall and regret are those of all sweeps. Global are those whose
-    candidate is within the margin of the best place of the lattice.
+    A bound is counted wherever one was stated, and is gross where a neighbour is better by more than twice of it; runs,
+    wall and regret are those of all sweeps. Global are those whose candidate is within the margin of the best place of
+    the lattice.
     """
     declared = [item for item in result if item.declared]
     holds = [item.holds for item in result if item.holds is not None]
@@ -252,6 +297,7 @@ def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
         "declared": len(declared) / len(result),
         "right": sum(item.right for item in declared) / len(declared) if declared else None,
         "bound holds": sum(holds) / len(holds) if holds else None,
+        "gross": sum(item.is_gross for item in result) / len(holds) if holds else None,
         "runs": float(runs.mean()),
         "median": float(np.median(runs)),
         "90%": float(np.quantile(runs, 0.9)),
@@ -279,7 +325,6 @@ def _simulated(options: argparse.Namespace) -> None:
         if table
         else Made(options.surface, noise, options.tails or "normal", seed=options.seed)
     )
-    seeds_result = table.seeds(options.max_seeds) if table else options.max_seeds
     method = Way(options.sampler, options.trials, options.off)
     criterion, rows, result = resolve_criterion([declared]), list[Row](), list[Outcome]()
     rules: list[Rule] = [declared.rule] if declared.rule else ["bound", "paper"]
@@ -287,8 +332,9 @@ def _simulated(options: argparse.Namespace) -> None:
         with progress("simulating", len(rules) * options.sweeps) as advance, open_workers(options.workers) as pool:
             for rule in rules:
                 study = centre_alone(seeds, criterion.model_copy(update={"rule": rule}), table)
-                budget, result = Budget(options.max_runs, seeds_result).check([study]), []
-                for outcome in outcomes(pool, Series(study, world, budget, options.slots, method), options.sweeps):
+                budget, result = Budget(options.max_runs, options.max_seeds).check([study]), []
+                series = Series(study, world, budget, options.slots, method)
+                for (outcome,) in run_series(pool, series, range(options.sweeps)):
                     result.append(outcome)
                     advance(1)
                 rows.append({"rule": rule, **summary(result)})

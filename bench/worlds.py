@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
+from statistics import NormalDist
 from typing import Literal, Protocol
 
 import numpy as np
@@ -30,6 +31,21 @@ TAILS_DOF = 3
 GROWTH = 0.3
 """How much worse a point is, in log, where noise that grows has doubled."""
 
+UNEVEN = 5.0
+"""Ratio of the largest noise of a run to the smallest, where it depends on lr or wd."""
+
+RIPPLE = 0.025
+"""Height of waves, of a log loss."""
+
+TILT = 0.08
+"""By how much a seed tilts the log loss, a step: standard deviation."""
+
+SHIFT = 0.5
+"""By how many steps a seed shifts the optimum."""
+
+EDGE_SPREAD = 0.3
+"""By how many steps of lr the edges of seeds differ: standard deviation."""
+
 Tails = Literal["normal", "heavy"]
 
 
@@ -39,11 +55,8 @@ class World(Protocol):
     def score(self, at: Place, seed: int) -> float | None:
         """Return the score of a run; None where it diverges."""
 
-    def advantage(self, of: Place, others: Sequence[Place]) -> tuple[float, float]:
-        """Return by how much the best of others is better in truth, and that less what the truth may be off by.
-
-        Both are shares of a loss or differences of accuracies, 0 where none is better.
-        """
+    def advantage(self, of: Place, others: Sequence[Place]) -> float:
+        """Return by how much the best of others is better in truth, as a share of the loss or in accuracy; at least 0."""
 
     def regret(self, at: Place) -> float:
         """Return how much worse a place is than the best of the lattice, in truth."""
@@ -84,32 +97,72 @@ class Basin:
         return self.a * u * u + self.b * v * v + self.tilt * math.sqrt(self.a * self.b) * u * v + steep
 
 
-def _bowl(basin: Basin, rng: np.random.Generator) -> Height:
-    return basin.at
+def _one(lr: float, wd: float) -> float:
+    return 1.0
 
 
-def _ridge(basin: Basin, rng: np.random.Generator) -> Height:
+@dataclass(frozen=True)
+class Landscape:
+    """The log loss of runs, and how seeds scatter around it.
+
+    Attributes:
+        height: the log loss in truth: its mean over seeds.
+        spread: by how much the noise of a run is larger there than stated.
+        draw_seed: draws the log loss as one seed has it, before the noise of each run; None where all have `height`.
+    """
+
+    height: Height
+    spread: Height = _one
+    draw_seed: Callable[[np.random.Generator], Height] | None = None
+
+
+def _bowl(basin: Basin, rng: np.random.Generator) -> Landscape:
+    return Landscape(basin.at)
+
+
+def _ridge(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A valley along lr wd = const, twenty times flatter along it than across."""
 
     def height(lr: float, wd: float) -> float:
         u, v = lr - basin.lr, wd - basin.wd
         return (basin.a * (u + v) ** 2 + 0.05 * basin.b * (u - v) ** 2) / 2
 
-    return height
+    return Landscape(height)
 
 
-def _plateau(basin: Basin, rng: np.random.Generator) -> Height:
+def _plateau(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A bowl whose bottom, 5% deep, is all but flat."""
-    return lambda lr, wd: max(basin.at(lr, wd) - 0.05, 0.0) + 0.002 * basin.at(lr, wd)
+    return Landscape(lambda lr, wd: max(basin.at(lr, wd) - 0.05, 0.0) + 0.002 * basin.at(lr, wd))
 
 
-def _cliff(basin: Basin, rng: np.random.Generator) -> Height:
+def _cliff(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A bowl with a step of the loss within two steps of lr above its bottom."""
     edge, fall = basin.lr + rng.uniform(0.6, 1.6), rng.uniform(0.5, 2.0)
-    return lambda lr, wd: basin.at(lr, wd) + (fall if lr > edge else 0.0)
+    return Landscape(lambda lr, wd: basin.at(lr, wd) + (fall if lr > edge else 0.0))
 
 
-def _several(basin: Basin, rng: np.random.Generator) -> Height:
+def _brink(basin: Basin, rng: np.random.Generator) -> Landscape:
+    """A bowl with a step of the loss within one step of lr above its bottom, where the noise is five times as large."""
+    edge, fall = basin.lr + rng.uniform(0.0, 1.0), rng.uniform(0.5, 2.0)
+    last = math.floor(edge)
+    return Landscape(
+        lambda lr, wd: basin.at(lr, wd) + (fall if lr > edge else 0.0), lambda lr, wd: UNEVEN if lr == last else 1.0
+    )
+
+
+def _edge(basin: Basin, rng: np.random.Generator) -> Landscape:
+    """A bowl with a step of the loss above its bottom that each seed takes at another lr."""
+    edge, fall = basin.lr + rng.uniform(0.6, 1.6), rng.uniform(0.5, 2.0)
+
+    def draw_seed(seed_rng: np.random.Generator) -> Height:
+        own = edge + EDGE_SPREAD * seed_rng.standard_normal()
+        return lambda lr, wd: basin.at(lr, wd) + (fall if lr > own else 0.0)
+
+    below = NormalDist(edge, EDGE_SPREAD).cdf
+    return Landscape(lambda lr, wd: basin.at(lr, wd) + fall * below(lr), draw_seed=draw_seed)
+
+
+def _several(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A bowl with three narrow dips somewhere in it."""
     ranges = (-3.5, 3.5), (-3.5, 3.5), (0.03, 0.15), (0.6, 1.5)
     dips = [tuple(rng.uniform(*ends) for ends in ranges) for _ in range(3)]
@@ -118,30 +171,78 @@ def _several(basin: Basin, rng: np.random.Generator) -> Height:
         apart = [((lr - x) ** 2 + (wd - y) ** 2) / (2 * w * w) for x, y, _, w in dips]
         return basin.at(lr, wd) - sum(dip[2] * math.exp(-a) for dip, a in zip(dips, apart, strict=True))
 
-    return height
+    return Landscape(height)
 
 
-def _rough(basin: Basin, rng: np.random.Generator) -> Height:
+def _rough(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A flatter bowl, each point of which is off by something of its own, 3%."""
-    int_result = int(rng.integers(2**62))
+    root = int(rng.integers(2**62))
 
     @cache
     def off(lr: float, wd: float) -> float:
-        return float(np.random.default_rng(derive_seed(int_result, "rough", f"{lr:g}", f"{wd:g}")).normal(0, 0.03))
+        return float(np.random.default_rng(derive_seed(root, "rough", f"{lr:g}", f"{wd:g}")).normal(0, 0.03))
 
-    return lambda lr, wd: 0.5 * basin.at(lr, wd) + off(lr, wd)
+    return Landscape(lambda lr, wd: 0.5 * basin.at(lr, wd) + off(lr, wd))
 
 
-SURFACES: dict[str, Callable[[Basin, np.random.Generator], Height]] = {
+def _ripples(basin: Basin, rng: np.random.Generator) -> Landscape:
+    """A bowl with waves of 2.5% across it, two to four steps long."""
+    length, angle, phase = rng.uniform(2.0, 4.0), rng.uniform(0, math.pi), rng.uniform(0, 2 * math.pi)
+    x, y = (2 * math.pi / length * f(angle) for f in (math.cos, math.sin))
+    return Landscape(lambda lr, wd: basin.at(lr, wd) + RIPPLE * math.sin(x * lr + y * wd + phase))
+
+
+def _growing(basin: Basin, rng: np.random.Generator) -> Landscape:
+    """A bowl whose noise grows with the loss."""
+    # Its lowest point may lie between two places: the noise there is hardly less.
+    return Landscape(basin.at, lambda lr, wd: 1 + basin.at(lr, wd) / GROWTH)
+
+
+def _uneven(basin: Basin, rng: np.random.Generator) -> Landscape:
+    """A bowl whose noise is five times as large two steps above the centre, along lr or along wd, as two steps below."""
+    along = int(rng.integers(2))
+    return Landscape(basin.at, lambda *at: UNEVEN ** (min(max(at[along], -2), 2) / 4))
+
+
+def _tilting(basin: Basin, rng: np.random.Generator) -> Landscape:
+    """A bowl that each seed tilts, in a direction of its own."""
+
+    def draw_seed(seed_rng: np.random.Generator) -> Height:
+        tilt, angle = TILT * seed_rng.standard_normal(), seed_rng.uniform(0, math.pi)
+        x, y = tilt * math.cos(angle), tilt * math.sin(angle)
+        return lambda lr, wd: basin.at(lr, wd) + x * lr + y * wd
+
+    return Landscape(basin.at, draw_seed=draw_seed)
+
+
+def _shifting(basin: Basin, rng: np.random.Generator) -> Landscape:
+    """A bowl that each seed shifts by half a step, in one of eight directions."""
+    angles = [math.pi * k / 4 for k in range(8)]
+    shifts = [(SHIFT * math.cos(angle), SHIFT * math.sin(angle)) for angle in angles]
+
+    def draw_seed(seed_rng: np.random.Generator) -> Height:
+        x, y = shifts[seed_rng.integers(len(shifts))]
+        return lambda lr, wd: basin.at(lr - x, wd - y)
+
+    return Landscape(lambda lr, wd: sum(basin.at(lr - x, wd - y) for x, y in shifts) / len(shifts), draw_seed=draw_seed)
+
+
+SURFACES: dict[str, Callable[[Basin, np.random.Generator], Landscape]] = {
     "bowl": _bowl,
     "ridge": _ridge,
     "plateau": _plateau,
     "cliff": _cliff,
     "several": _several,
     "rough": _rough,
-    "growing": _bowl,
+    "ripples": _ripples,
+    "growing": _growing,
+    "uneven": _uneven,
+    "brink": _brink,
+    "edge": _edge,
+    "tilting": _tilting,
+    "shifting": _shifting,
 }
-"""What draws a surface, by its name; of a growing one it is the noise that grows, with the loss."""
+"""What draws a landscape, by its name."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +268,16 @@ class Made:
             raise unknown_name("surface", self.surface, SURFACES)
 
     @cached_property
-    def height(self) -> Height:
-        """The log loss at a place."""
+    def landscape(self) -> Landscape:
         rng = self._rng("surface", self.surface)
         lr, wd = rng.uniform(-1.2, 1.2, 2)
         a, b = rng.uniform(0.03, 0.12, 2)
         return SURFACES[self.surface](Basin(lr, wd, a, b, rng.uniform(-0.9, 0.9)), rng)
+
+    @property
+    def height(self) -> Height:
+        """The log loss at a place, in truth."""
+        return self.landscape.height
 
     @property
     def ends(self) -> tuple[Place, Place]:
@@ -189,20 +294,17 @@ class Made:
         return self.height(*self.best)
 
     def score(self, at: Place, seed: int) -> float:
-        height = self.height(*at)
-        standard_normal_result = self._rng("common", seed).standard_normal()
+        landscape = self.landscape
+        common = self._rng("common", seed).standard_normal()
         rng = self._rng("own", seed, *at)
-        standard_normal_value = (
-            rng.standard_normal() if self.tails == "normal" else rng.standard_t(TAILS_DOF) / math.sqrt(TAILS_DOF)
-        )
-        grown = 1 + (height - self.least) / GROWTH if self.surface == "growing" else 1.0
-        off = self.noise * (COMMON * standard_normal_result + math.sqrt(1 - COMMON**2) * standard_normal_value * grown)
-        return math.exp(min(height + off, 300.0))
+        own = rng.standard_normal() if self.tails == "normal" else rng.standard_t(TAILS_DOF) / math.sqrt(TAILS_DOF)
+        height = landscape.draw_seed(self._rng("seed", seed)) if landscape.draw_seed else landscape.height
+        off = self.noise * (COMMON * common + math.sqrt(1 - COMMON**2) * own * landscape.spread(*at))
+        return math.exp(min(height(*at) + off, 300.0))
 
-    def advantage(self, of: Place, others: Sequence[Place]) -> tuple[float, float]:
+    def advantage(self, of: Place, others: Sequence[Place]) -> float:
         best = min(self.height(*other) for other in others)
-        share = max(0.0, -math.expm1(best - self.height(*of)))
-        return share, share
+        return max(0.0, -math.expm1(best - self.height(*of)))
 
     def regret(self, at: Place) -> float:
         return max(0.0, math.expm1(self.height(*at) - self.least))

@@ -9,7 +9,7 @@ import pytest
 
 from bench import noise
 from bench.recorded import Table
-from ettsweep.study.surface import Array
+from ettsweep.study.seed_noise import Array
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import pty
 import re
@@ -17,8 +18,6 @@ import pytest
 from bench import simulate
 from bench.recorded import Recorded, Table, read_table
 from ettsweep.errors import InputError
-from ettsweep.study.budget import Budget
-from ettsweep.study.criterion import Criterion
 
 CHECKOUT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "bench.simulate"]
@@ -80,24 +79,39 @@ def recorded(y_LWS: list[list[list[float]]]) -> Table:
     return Table("best_loss", *(tuple(map(float, range(n))) for n in scores.shape[:2]), scores)
 
 
-def test_a_recorded_lattice_is_held_to_its_own_means() -> None:
+def test_a_recorded_lattice_is_held_to_its_truth() -> None:
     """Losses of two seeds: e^0 and e^.02 in the middle, e^-.1 and e^-.04 above it, e^.3 below."""
-    world = Recorded(recorded(np.exp([[[0.3, 0.3]], [[0.0, 0.02]], [[-0.1, -0.04]]]).tolist()))
-    advantage, allowed = world.advantage((0, 0), [(-1, 0), (1, 0), (2, 0)])
-    assert advantage == pytest.approx(1 - np.exp(-0.08))
-    assert allowed == pytest.approx(1 - np.exp(-0.06))  # differences of .1 and .06 have a mean that is known to .02
+    table = recorded(np.exp([[[0.3, 0.3]], [[0.0, 0.02]], [[-0.1, -0.04]]]).tolist())
+    world = Recorded(table, "means")
+    assert world.advantage((0, 0), [(-1, 0), (1, 0), (2, 0)]) == pytest.approx(1 - np.exp(-0.08))
     assert world.regret((0, 0)) == pytest.approx(np.exp(0.08) - 1)
     assert world.score((2, 0), 0) is None
-    assert sorted(world.score((0, 0), seed) for seed in range(2)) == pytest.approx([1, np.exp(0.02)])
+    # Recorded seeds are .01 and .03 off the means of these points, and lack a degree of freedom: sqrt(2) as much.
+    bootstrap = Recorded(table, "means", "bootstrap")
+    scores = {round(math.log(bootstrap.score((1, 0), seed) or 0), 6) for seed in range(20)}
+    assert scores == {round(-0.07 + sign * 0.03 * math.sqrt(2), 6) for sign in (-1, 1)}
 
 
-def test_a_sweep_on_a_table_uses_each_recorded_seed_once() -> None:
+@pytest.mark.parametrize("noise", ["normal", "bootstrap"])
+def test_fresh_seeds_scatter_as_the_recorded_ones(noise: str) -> None:
+    """Covariances of three points over 4,000 fresh seeds, against the sample covariance of the 20 recorded ones."""
     rng = np.random.default_rng(0)
-    table = recorded(np.exp(rng.normal(0, 0.1, (5, 5, 3))).tolist())
-    study = simulate.centre_alone((0, 1), Criterion(margin=0.0), table)
-    simulate_result = simulate.simulate(study, Recorded(table), Budget(runs=300, seeds=table.seeds()))
-    assert not simulate_result.declared
-    assert simulate_result.runs <= 7 * 7 * 3
+    table = recorded(np.exp(rng.normal(0, 0.1, (1, 3, 20)) @ np.diag(rng.uniform(0.2, 2, 20))).tolist())
+    world = Recorded(table, "means", noise)
+    places = [(0, wd) for wd in (-1, 0, 1)]
+    fresh = np.log([[world.score(place, seed) or 0 for place in places] for seed in range(4000)])
+    assert fresh.mean(0) == pytest.approx(table.values.mean(2)[0], abs=0.01)
+    assert np.cov(fresh.T) == pytest.approx(np.cov(table.values[0]), abs=0.0015)
+
+
+def test_smooth_truths_follow_a_smooth_table_and_leave_noise_out() -> None:
+    x = np.stack(np.meshgrid(range(-2, 3), range(-2, 3), indexing="ij"), -1).astype(float)
+    smooth = 0.08 * x[..., 0] ** 2 + 0.05 * x[..., 1] ** 2 + 0.02 * x.prod(-1)
+    noise = np.random.default_rng(0).normal(0, 0.1, (5, 5, 20))
+    truths = recorded(np.exp(smooth[..., None] + noise).tolist()).truths
+    off = {name: float((truth - smooth).std()) for name, truth in truths.items()}
+    assert off["means"] == pytest.approx(0.1 / math.sqrt(20), rel=0.25)
+    assert max(off["process"], off["polynomial"]) < 0.8 * off["means"]
 
 
 GOOD = [[lr, wd, seed, 0.1] for lr, wd, seed in product((0, 1), (0, 1), (7, 8))]

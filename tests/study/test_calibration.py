@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from bench.simulate import Outcome, Series, centre_alone, open_workers, outcomes, simulate
+from bench.simulate import Outcome, Series, centre_alone, open_workers, run_series, simulate
+from bench.verdicts import falling_short, row, worlds
 from bench.worlds import Made
 from ettsweep.processes import cores
 from ettsweep.study.budget import Budget
@@ -18,7 +19,7 @@ def simulated(
 ) -> list[Outcome]:
     study = centre_alone((0, 1), Criterion(rule=rule, margin=margin, confidence=confidence))
     with open_workers(min(2, cores())) as pool:
-        return list(outcomes(pool, Series(study, world, Budget(runs=runs)), SWEEPS))
+        return [outcome for (outcome,) in run_series(pool, Series(study, world, Budget(runs=runs)), range(SWEEPS))]
 
 
 @pytest.mark.parametrize(("surface", "noise"), [("bowl", 0.15), ("rough", 0.06)])
@@ -31,6 +32,43 @@ def test_a_bound_holds_as_often_as_it_says(surface: str, noise: float) -> None:
     assert len(holds) > 0.9 * SWEEPS
 
 
+@pytest.mark.parametrize("name", ["digits-ntk, polynomial", "digits-standard, bootstrap", "tilting .06"])
+def test_a_bound_holds_where_seeds_are_as_real_ones(name: str) -> None:
+    """At all three confidences, strictly: the truth is known exactly, and all seeds are fresh."""
+    world, table = worlds()[name]
+    study = centre_alone((0, 1), Criterion(margin=0.05), table)
+    with open_workers(min(2, cores())) as pool:
+        result = list(run_series(pool, Series(study, world, Budget(80), confidences=(0.8, 0.9)), range(SWEEPS // 2)))
+    rows = [row(name, "bound", stated, 0.05, sweeps) for stated, *sweeps in zip((0.8, 0.9, 0.95), *result, strict=True)]
+    assert falling_short(rows) == []
+
+
+def test_a_sweep_at_a_lower_confidence_is_the_first_part_of_one_at_a_higher() -> None:
+    budget = Budget(60)
+    sure = centre_alone((0, 1), Criterion(margin=0.02, confidence=0.95))
+    less_sure = centre_alone((0, 1), Criterion(margin=0.02, confidence=0.8))
+    for number in range(3):
+        of_both, at_most = simulate(sure, Made("bowl", 0.12, number=number), budget, confidences=(0.8,))
+        (alone,) = simulate(less_sure, Made("bowl", 0.12, number=number), budget)
+        assert of_both == alone
+        assert alone.runs <= at_most.runs
+
+
+def test_what_falls_short_is_told_from_chance() -> None:
+    """Of 300 bounds at 95%, 285 are expected to hold; 265 or fewer have a chance of 2 in a million."""
+
+    def row_of(holds: int) -> dict[str, float | str | None]:
+        result = [Outcome("optimal", 20, 20, 0.03 * (k >= holds), 0.05, 0.02, 0.0, "") for k in range(300)]
+        return row("bowl .04", "bound", 0.95, 0.05, result)
+
+    table = [row_of(285) for _ in range(99)]
+    assert falling_short([*table, row_of(275)]) == []
+    ((found, column),) = falling_short([*table, row_of(265)])
+    assert (found["holds"], column) == (265 / 300, "holds")
+    assert found["gross"] == 0
+    assert found["right"] == 1
+
+
 def test_means_alone_declare_more_and_are_right_less_often() -> None:
     world, margin = Made("bowl", 0.08), 0.02
     bound, paper = ([item for item in simulated(world, margin, rule) if item.declared] for rule in ("bound", "paper"))
@@ -40,8 +78,8 @@ def test_means_alone_declare_more_and_are_right_less_often() -> None:
 
 def test_slots_cost_runs_and_save_time() -> None:
     study, world = centre_alone((0, 1), Criterion(margin=0.05)), Made("bowl", 0.12)
-    item, eight = (simulate(study, world, Budget(runs=60), slots) for slots in (1, 8))
-    assert item.wall == item.runs <= eight.runs
+    item, eight = (simulate(study, world, Budget(runs=60), slots)[0] for slots in (1, 8))
+    assert item.wall == item.runs
     assert eight.wall < item.wall / 3
 
 
@@ -52,8 +90,8 @@ class Slope:
         noise = np.random.default_rng((seed, at[0] + 99, at[1] + 99)).normal(0, 1e-5)
         return float(np.exp(0.05 * at[0] ** 2 - 0.001 * at[1] + noise))
 
-    def advantage(self, of: tuple[int, int], others: list[tuple[int, int]]) -> tuple[float, float]:
-        return 0.001, 0.001
+    def advantage(self, of: tuple[int, int], others: list[tuple[int, int]]) -> float:
+        return 0.001
 
     def regret(self, at: tuple[int, int]) -> float:
         return 0.0
@@ -64,4 +102,4 @@ def test_a_climb_that_gains_less_than_the_margin_ends_on_the_lattice_with_a_verd
     margin: float, verdict: str
 ) -> None:
     study = centre_alone((0,), Criterion(margin=margin))
-    assert simulate(study, Slope(), Budget(runs=80)).verdict == verdict
+    assert simulate(study, Slope(), Budget(runs=80))[0].verdict == verdict

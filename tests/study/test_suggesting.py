@@ -73,7 +73,7 @@ def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
     collected = {}
     for method in ("climb", "surface"):
         series = Series(centre_alone((0,), Criterion()), Made("bowl", 0.04), Budget(200), way=Way(method, off=4))
-        collected[method] = [series.outcome(number) for number in range(8)]
+        collected[method] = [series.outcomes(number)[0] for number in range(8)]
     assert all(item.declared for subset in collected.values() for item in subset)
     runs = {method: sum(item.runs for item in subset) for method, subset in collected.items()}
     assert runs["surface"] < runs["climb"]

@@ -126,14 +126,17 @@ class Surface:
     @property
     def noise(self) -> SeedNoise:
         """The noise as the components have it on average."""
-        shared_H = np.array([noise.shared for noise in self.noises])[self._noise_index]
-        return SeedNoise(float(self.weight_H @ shared_H), self.noises[0].growth_D)
+        return SeedNoise(float(self.weight_H @ self._shared), self.noises[0].growth_D)
 
     @property
     def noise_sd(self) -> float:
         """Estimate of the standard deviation of a score within its seed, at the origin of the positions."""
-        shared_H = np.array([noise.shared for noise in self.noises])[self._noise_index]
-        return float(np.sqrt(self.weight_H @ (self.variance_H * (1 + shared_H))))
+        return float(np.sqrt(self.weight_H @ (self.variance_H * (1 + self._shared))))
+
+    @property
+    def _shared(self) -> Array:
+        """What runs of one lr share of their noise, by component."""
+        return np.array([noise.shared for noise in self.noises])[self._noise_index]
 
     @property
     def _noise_index(self) -> NDArray[np.intp]:
@@ -291,11 +294,8 @@ def fit(layout: ScoreTable) -> Surface:
     if len(models) > 1:
         is_coarse_K = (length_KD == COARSE_LENGTH_SCALE).all(1) & (own_K == own_K.min())
         coarse = _Components(layout.dof, statistics, root_KPP[is_coarse_K], prior_K[is_coarse_K], ratio[::2])
-        likely = coarse.log_MKG.max((1, 2)) >= coarse.log_MKG.max() + np.log(UNLIKELY_NOISE)
-        models, statistics = (
-            [m for m, kept in zip(models, likely, strict=True) if kept],
-            statistics.only(*np.nonzero(likely)),
-        )
+        likely = np.flatnonzero(coarse.log_MKG.max((1, 2)) >= coarse.log_MKG.max() + np.log(UNLIKELY_NOISE))
+        models, statistics = [models[m] for m in likely], statistics.only(likely)
     grid = _Components(layout.dof, statistics, root_KPP, prior_K, ratio)
     # Relative to the largest one: exp of the logs themselves may underflow everywhere.
     weight_MKG = np.exp(grid.log_MKG - grid.log_MKG.max())

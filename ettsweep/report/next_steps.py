@@ -11,8 +11,9 @@ from ettsweep.report.families import JudgedFamily
 from ettsweep.runs.state import State
 from ettsweep.study.budget import EXTRA_RUNS, ample_runs
 from ettsweep.study.run_index import Run
-from ettsweep.study.study import Study
 from ettsweep.study.verdict import MAX_NEEDED_RUNS, Verdict
+
+VERIFY = "ettsweep verify-optimum --follow"
 
 PENDING_STATES = (State.QUEUED, State.RUNNING)
 
@@ -30,8 +31,7 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
 
     A command has --strategy only where the other families need another command: else one command serves all.
     """
-    studies = [family.verdict.study for family in families]
-    drafts = [_next_step(family, studies) for family in families]
+    drafts = [_next_step(family) for family in families]
     # The subcommand of each step shows whether one command serves all families.
     kinds = Counter(command.split()[1] if command else "" for _, command, _ in drafts)
     steps = []
@@ -41,6 +41,8 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
             needs_strategy = kinds[command.split()[1]] < len(families)
             options = ["--sweep", study.sweep] if study.sweep else []
             options += ["--strategy", study.strategy] if needs_strategy else []
+            if command == VERIFY:
+                command += _budget_option([family] if needs_strategy else families, families)
             # Options that select the sweep go right after the subcommand.
             head, tail = command.split()[:2], command.split()[2:]
             command = shlex.join([*head, *options, *tail])
@@ -48,7 +50,20 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
     return steps
 
 
-def _next_step(family: JudgedFamily, studies: Sequence[Study]) -> tuple[str, str, bool]:
+def _budget_option(judged: Sequence[JudgedFamily], families: Sequence[JudgedFamily]) -> str:
+    """Return the option without which a verification of some of the families would stop at once; empty if none."""
+    studies = [family.verdict.study for family in families]
+    if sum(len(family.study_state.extra_runs(studies)) for family in judged) < EXTRA_RUNS * len(judged):
+        return ""
+    unresolved = [family.verdict for family in judged if family.verdict.verdict == "unresolved"]
+    return f" --max-runs {ample_runs(sum(_further_runs(verdict) for verdict in unresolved))}"
+
+
+def _further_runs(verdict: Verdict) -> int:
+    return (verdict.bound and verdict.bound.further_runs) or MAX_NEEDED_RUNS
+
+
+def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
     """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
     verdict = family.verdict
     # Before all others: runs under way may change the verdict, and so the step.
@@ -62,9 +77,9 @@ def _next_step(family: JudgedFamily, studies: Sequence[Study]) -> tuple[str, str
         case "optimal" if run := _run_to_reproduce(family):
             return "reproduce it, bit for bit", f"ettsweep show {run.id} --reproduce", True
         case "unresolved":
-            return _resolve_step(family, studies)
+            return _resolve_step(verdict)
         case "refuted":
-            return "continue from the better neighbour", "ettsweep verify-optimum --follow", False
+            return "continue from the better neighbour", VERIFY, False
         case "tie":
             return "judge it by a bound, with more seeds", "ettsweep verify-optimum --rule bound --follow", False
         case "unsearched":
@@ -73,22 +88,17 @@ def _next_step(family: JudgedFamily, studies: Sequence[Study]) -> tuple[str, str
     # The reason alone says whether a candidate lies at the edge of the ranges.
     if "widen them" in verdict.reason:
         return "widen the ranges, or fix an axis: see the reason below", "", True
-    return "train the missing runs, and judge again", "ettsweep verify-optimum --follow", False
+    return "train the missing runs, and judge again", VERIFY, False
 
 
-def _resolve_step(family: JudgedFamily, studies: Sequence[Study]) -> tuple[str, str, bool]:
-    verdict, command = family.verdict, "ettsweep verify-optimum --follow"
+def _resolve_step(verdict: Verdict) -> tuple[str, str, bool]:
     if verdict.score is None:
         return "all points diverged: request the grid with lower lr", "", True
     if verdict.bound and verdict.bound.value is None:
-        return "repeat its points with more seeds, to measure the noise", command, False
-    further_runs = (verdict.bound and verdict.bound.further_runs) or MAX_NEEDED_RUNS
-    if len(family.study_state.extra_runs(studies)) >= EXTRA_RUNS:
-        # Without a stated budget the command would stop at once.
-        command += f" --max-runs {ample_runs(further_runs)}"
-    if further_runs < MAX_NEEDED_RUNS:
-        return f"it takes at least {format_count(further_runs, 'more run')}", command, False
-    return "train the runs that decide most, seed by seed", command, False
+        return "repeat its points with more seeds, to measure the noise", VERIFY, False
+    if (further_runs := _further_runs(verdict)) < MAX_NEEDED_RUNS:
+        return f"it takes at least {format_count(further_runs, 'more run')}", VERIFY, False
+    return "train the runs that decide most, seed by seed", VERIFY, False
 
 
 def _decide_step(verdict: Verdict) -> tuple[str, str, bool]:

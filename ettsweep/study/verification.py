@@ -25,8 +25,8 @@ from ettsweep.study.verdict import MAX_NEEDED_RUNS, Verdict
 RunsLeft = Mapping[StudyKey, float]
 """How many runs each study may still train."""
 
-MIN_ROUND_S = 5.0
-"""Seconds that a round should keep workers busy: they take about as long to start, so shorter rounds waste time."""
+MIN_ROUND_S = 10.0
+"""Seconds that a round should keep workers busy: they take half as long to start, so shorter rounds waste time."""
 
 SUGGESTIONS_PER_WORKER = 4
 """Most suggestions per worker in a round of short runs: each one is made without the scores of those before it."""

@@ -1,7 +1,7 @@
 """The bound rule: a candidate is optimal if, at a given confidence, no neighbour beats it by more than the margin."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from statistics import fmean, median
@@ -23,6 +23,12 @@ from ettsweep.study.verdict import MAX_NEEDED_RUNS, MEANS_VERDICTS, Bound, Score
 
 FIT_RADIUS = 3
 """Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
+
+RACING_RADIUS = 2
+"""Lattice steps from the candidate within which racing may start points that have no run."""
+
+FAR_WORSE = 3.0
+"""How many times as far behind the candidate as its worst neighbour another point may be to enter the fit."""
 
 MIN_SEEDS_FOR_JUMP = 2
 """Seeds that a point farther away than a neighbour needs before a climb may jump to it: a single one may be luck."""
@@ -148,7 +154,29 @@ class BoundRule(StudyState):
                 scores[self.steps(point, candidate)] = scores_by_seed
         if self._origin not in scores:
             return None
-        return fit_posterior(scores, self._origin, lower_is_better=self.study.metric.mode == "min")
+        lower_is_better = self.study.metric.mode == "min"
+        near = fit_posterior(self._without_far_worse(scores), self._origin, lower_is_better=lower_is_better)
+        # Without repeats, only the residuals of a fit to all points tell the noise.
+        if near and near.noise.source == "measured":
+            return near
+        return fit_posterior(scores, self._origin, lower_is_better=lower_is_better)
+
+    def _without_far_worse(self, scores: Mapping[Position, Mapping[int, float]]) -> dict[Position, Mapping[int, float]]:
+        """Return the scores without points far worse than the candidate and all of its neighbours, as behind a cliff.
+
+        A process of one variance would take neighbours to differ as much as points on both sides of the cliff do, and
+        luck for merit.
+        """
+        shortfall = {
+            position: self.study.metric.worse_by(fmean(by_seed.values()), fmean(scores[self._origin].values()))
+            for position, by_seed in scores.items()
+        }
+        limit = FAR_WORSE * max(shortfall[position] for position in scores if position in self._compared_positions)
+        return {
+            position: by_seed
+            for position, by_seed in scores.items()
+            if position in self._compared_positions or shortfall[position] <= limit
+        }
 
     def _nearby_points(self, candidate: Point) -> list[Point]:
         """Return the points with runs within the fit radius of a candidate, the candidate included."""
@@ -165,7 +193,7 @@ class BoundRule(StudyState):
             if self.score_point(p).state is State.DIVERGED
         ]
         untried = []
-        for position in product(map(float, range(-FIT_RADIUS, FIT_RADIUS + 1)), repeat=len(self.free_axes)):
+        for position in product(map(float, range(-RACING_RADIUS, RACING_RADIUS + 1)), repeat=len(self.free_axes)):
             point = self.point_at(position, candidate)
             is_stuck = any(
                 run.state in STUCK and self.is_verdict_seed(s) for s, run in self._runs.get(point, {}).items()

@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from ettsweep.study.score_table import ScoreTable
+from ettsweep.study.score_table import MEASURED_DOF, ScoreTable
 from ettsweep.study.seed_noise import Array
-from ettsweep.study.surface import FALSE_ALARM_RATE, Surface, fit, fit_pairs, student_quantile
+from ettsweep.study.surface import FALSE_ALARM_RATE, Surface, fit, fit_pairs, likelihood, student_quantile
 
-MEASURED_DOF, INFERRED_DOF = 4, 8
-"""Degrees of freedom at which the noise counts as known: from repeated seeds, or from the residuals of a fit. Residuals
-need more, since a surface that fits too closely hides noise."""
+INFERRED_DOF = 8
+"""Degrees of freedom of the residuals of a fit at which the noise counts as known. Residuals need more than repeats do,
+since a surface that fits too closely hides noise."""
 
 Position = tuple[float, ...]
 """Lattice steps from the candidate along each free axis."""
@@ -180,11 +180,14 @@ def fit_posterior(scores: Scores, candidate: Position, *, lower_is_better: bool)
 def _fit_table(table: _Table, candidate: Position, lower_is_better: bool) -> Posterior | None:
     candidate_scores = [score for position, seeds in table if position == candidate for _, score in seeds]
     level = abs(float(np.mean(candidate_scores))) if lower_is_better and candidate_scores else 1.0
-    fitted = _fit_surface(table, lower_is_better)
+    # Counted from their lowest corner: candidates near each other share a fit.
+    positions = tuple(position for position, _ in table)
+    corner = tuple(map(min, zip(*positions, strict=True)))
+    from_corner = tuple((_less(position, corner), seeds) for position, seeds in table)
+    fitted = _fit_surface(from_corner, lower_is_better)
     if fitted is None or not candidate_scores or not level:
         return None
-    surface, log = fitted
-    positions = tuple(position for position, _ in table)
+    surface, log = fitted[0].seen_from(-np.array(corner)), fitted[1]
     seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
     caveat, misfit = _find_misfit(surface, positions)
     if caveat and surface.layout.pure_dof >= 1:  # paired comparisons need repeats to estimate the noise
@@ -210,6 +213,11 @@ def _score_table(scores: Scores) -> _Table:
     return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
 
 
+def _less(position: Position, other: Position) -> Position:
+    return tuple(a - b for a, b in zip(position, other, strict=True))
+
+
+@lru_cache(maxsize=512)
 def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] | None:
     """Return the surface fitted to scores, and whether to log losses; None if no two points share a seed."""
     values = [score for _, seeds in table for _, score in seeds]
@@ -224,15 +232,13 @@ def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] |
     # Each seed has one score, and its own effect explains that score whatever it is.
     if raw.dof < 1:
         return None
-    surface = fit(raw)
     if lower_is_better and min(values) > 0:
         # The inner `where` takes log 1 where there is no score: y is 0 there.
         logs = ScoreTable(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
-        in_log = fit(logs)
         # Likelihoods of y and log y are comparable after the Jacobian of the logarithm: the product of all 1 / y.
-        if in_log.log_marginal_likelihood >= surface.log_marginal_likelihood + raw.dof * float(np.mean(np.log(values))):
-            return in_log, True
-    return surface, False
+        if likelihood(logs) >= likelihood(raw) + raw.dof * float(np.mean(np.log(values))):
+            return fit(logs), True
+    return fit(raw), False
 
 
 def _estimate_noise(surface: Surface, level: float) -> NoiseEstimate:

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from ettsweep.study.posterior import Position, Posterior
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.seeds import RACING_SEEDS
-from ettsweep.study.surface import contrast_variance
+from ettsweep.study.surface import WIDTH, contrast_variance
 from ettsweep.study.verdict import MAX_NEEDED_RUNS
 
 TARGET_SHARE = 0.5
@@ -56,7 +58,7 @@ class Allocation:
         self.query = query
         variance_H = surface.weight_H * surface.scale
         self.cov_PP = np.tensordot(variance_H, surface.cov_HPP, 1)
-        self.noise_PP = variance_H.sum() * surface.noise.covariance(surface.layout.x_PD)
+        self.noise_PP = WIDTH**2 * surface.noise_covariance(surface.layout.x_PD)
         self.candidate = posterior.index(query.candidate)
         self.others = [posterior.index(other) for other in query.others]
         advantage_HQ = surface.mean_HP[:, [self.candidate]] - surface.mean_HP[:, self.others]
@@ -66,6 +68,7 @@ class Allocation:
         self.initial_variance_Q = self._within_variance()
         scored_PS = surface.layout.scored_PS
         self.seed_members = {seed: np.flatnonzero(scored_PS[:, s]).tolist() for s, seed in enumerate(posterior.seeds)}
+        self._contrasts_of_seed: dict[int, Array] = {}
         self.used_seeds = [set(query.used_seeds.get(position, ())) for position in posterior.positions]
         # Runs under way will narrow the bound as well: without them, racing would choose the same runs again.
         for position, seed in query.under_way:
@@ -95,9 +98,12 @@ class Allocation:
         A run is a rank-one update (Sherman-Morrison) along its contrast with the other runs of its seed.
         """
         position, seed = option[-1]
+        contrasts_PP = self._contrasts_of_seed.pop(seed, None)
         if members := [*self.seed_members.get(seed, ()), *(other for other, _ in option[:-1])]:
+            if contrasts_PP is None:
+                contrasts_PP = self._contrasts(members)
             # That many runs weigh as one with the variance divided by their number.
-            contrast_P = np.sqrt(times) * self._contrasts(members, [position])[:, 0]
+            contrast_P = np.sqrt(times) * contrasts_PP[:, position]
             covariance_P = self.cov_PP @ contrast_P
             self.cov_PP = self.cov_PP - np.outer(covariance_P, covariance_P) / (1 + covariance_P @ contrast_P)
         for position, seed in option:
@@ -138,40 +144,56 @@ class Allocation:
         Returns:
             The options, as (position, seed), and what each measures: contrasts, [P, O].
         """
-        next_seed: dict[int, int] = {}
+        positions_by_seed: dict[int, list[int]] = {}
         for position, used_seeds in enumerate(self.used_seeds):
             if len(used_seeds) < self.query.max_seeds:
-                next_seed[position] = next(seed for seed in self.query.seed_order if seed not in used_seeds)
+                seed = next(seed for seed in self.query.seed_order if seed not in used_seeds)
+                positions_by_seed.setdefault(seed, []).append(position)
         options, contrasts = list[list[tuple[int, int]]](), list[Array]()
-        for seed in dict.fromkeys(next_seed.values()):
-            positions = [position for position, new in next_seed.items() if new == seed]
+        for seed, positions in positions_by_seed.items():
             if members := self.seed_members.get(seed):
+                if seed not in self._contrasts_of_seed:
+                    self._contrasts_of_seed[seed] = self._contrasts(members)
                 options += [[(position, seed)] for position in positions]
-                contrasts.append(self._contrasts(members, positions))
+                contrasts.append(self._contrasts_of_seed[seed][:, positions])
                 continue
             # Only compared positions start a new seed: elsewhere a pair would say little about the candidate.
-            compared = [position for position in (self.candidate, *self.others) if position in positions]
-            for k, first in enumerate(compared[:-1]):
-                options += [[(first, seed), (other, seed)] for other in compared[k + 1 :]]
-                contrasts.append(self._contrasts([first], compared[k + 1 :]))
+            pairs = [k for k, pair in enumerate(self._pairs) if all(position in positions for position in pair)]
+            options += [[(position, seed) for position in self._pairs[k]] for k in pairs]
+            contrasts.append(self._pair_contrasts[:, pairs])
         return options, np.concatenate(contrasts, 1) if contrasts else np.zeros((len(self.used_seeds), 0))
 
-    def _contrasts(self, members: Sequence[int], positions: Sequence[int]) -> Array:
-        """Return what a run at each of some positions measures if its seed has runs at `members` already, [P, N].
+    @cached_property
+    def _pairs(self) -> list[tuple[int, int]]:
+        """Pairs of compared positions."""
+        return list(combinations((self.candidate, *self.others), 2))
+
+    @cached_property
+    def _pair_contrasts(self) -> Array:
+        """What both runs of each pair measure if they share a new seed, [P, pairs]: their difference."""
+        first, second = np.array(self._pairs).T
+        variance_P, columns = np.diag(self.noise_PP), np.arange(len(first))
+        contrasts = np.zeros((len(variance_P), len(first)))
+        contrasts[second, columns] = 1.0
+        contrasts[first, columns] = -1.0
+        variance = variance_P[first] + variance_P[second] - 2 * self.noise_PP[first, second]
+        return np.asarray(contrasts / np.sqrt(np.maximum(variance, 1e-300)))
+
+    def _contrasts(self, members: Sequence[int]) -> Array:
+        """Return what a run at each position measures if its seed has runs at `members` already, [P, P].
 
         That is f there, less what the seed's other scores predict of its noise (kriging with an unknown mean: the
         effect of the seed). It is scaled to be measured with a variance of 1.
         """
         inverse = np.linalg.inv(self.noise_PP[np.ix_(members, members)])
-        across = self.noise_PP[np.ix_(members, positions)]
+        across = self.noise_PP[members]
         ones = inverse.sum(1)
         weights = inverse @ across
         gap = 1 - weights.sum(0)
-        variance = self.noise_PP[positions, positions] - (across * weights).sum(0) + gap**2 / ones.sum()
+        variance = np.diag(self.noise_PP) - (across * weights).sum(0) + gap**2 / ones.sum()
         weights = weights + np.outer(ones, gap) / ones.sum()
-        contrasts = np.zeros((len(self.used_seeds), len(positions)))
-        contrasts[members] = -weights
-        contrasts[positions, np.arange(len(positions))] += 1
+        contrasts = np.eye(len(self.noise_PP))
+        contrasts[members] -= weights
         return np.asarray(contrasts / np.sqrt(np.maximum(variance, 1e-300)))
 
 
@@ -203,11 +225,11 @@ def runs_needed(query: BoundQuery) -> int | None:
 
     None if that is more than `MAX_NEEDED_RUNS`, or if no further run is allowed.
 
-    To be fast, runs are simulated in batches that grow with their number, up to an eighth of it.
+    To be fast, runs are simulated in batches that grow with their number, up to a quarter of it.
     """
     allocation, n_runs = Allocation(query), 0
     while not allocation.is_resolved():
-        option, times = allocation.best_option(), 1 + n_runs // 8
+        option, times = allocation.best_option(), 1 + n_runs // 4
         if not option or n_runs > MAX_NEEDED_RUNS:
             return None
         allocation.add_runs(option, times)

@@ -10,10 +10,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.study.seed_noise import Array, SeedNoise, estimate_growth
+from ettsweep.study.seed_noise import Array, SeedNoise, candidates, estimate_growth
 
-MIN_GROWTH_DOF = 4
-"""Degrees of freedom of repeats from which on the growth of the noise is estimated."""
+MEASURED_DOF = 4
+"""Degrees of freedom of repeats from which on they measure the noise, and how it grows."""
 
 RANK_TOLERANCE = 1e-6
 """Singular values below this are 0: of information matrices, whose entries are of order 1."""
@@ -56,11 +56,14 @@ class ScoreTable:
     scored_PS: Array
     y_PS: Array
 
-    def statistics(self, models: Sequence[SeedNoise]) -> Statistics:
-        """Return the sufficient statistics under some models of the noise."""
-        return self._statistics(np.stack([model.covariance(self.x_PD) for model in models]))
+    @cached_property
+    def noises(self) -> tuple[list[SeedNoise], Statistics]:
+        """The models of the noise that a fit weighs, and the sufficient statistics under each."""
+        models = candidates(self.growth, self._lrs_with_repeats)
+        return models, self.statistics(np.stack([model.covariance(self.x_PD) for model in models]))
 
-    def _statistics(self, cov_MPP: Array) -> Statistics:
+    def statistics(self, cov_MPP: Array) -> Statistics:
+        """Return the sufficient statistics under models of the noise, given their covariances between points."""
         models, points = cov_MPP.shape[:2]
         information, weighted = np.zeros((models, points, points)), np.zeros((models, points))
         square, log_det = np.zeros(models), np.zeros(models)
@@ -80,6 +83,13 @@ class ScoreTable:
         return Statistics(information, weighted, np.maximum(square, 0.0), log_det)  # rounding may leave less than 0
 
     @cached_property
+    def _lrs_with_repeats(self) -> list[float]:
+        """The lr, in lattice steps, whose noise can be told from that elsewhere; along a single axis, its values."""
+        if self.pure_dof < MEASURED_DOF:
+            return []
+        return sorted(set(self.x_PD[self.scored_PS.sum(1) > 1, 0].tolist()))
+
+    @cached_property
     def _seeds_by_points(self) -> dict[tuple[int, ...], NDArray[np.intp]]:
         """Columns of the seeds that have scores at the same points: they share one information matrix."""
         columns: dict[tuple[int, ...], list[int]] = {}
@@ -90,7 +100,7 @@ class ScoreTable:
     @cached_property
     def independent(self) -> Statistics:
         """The statistics under noise of one size that runs do not share."""
-        return self._statistics(np.eye(len(self.x_PD))[None])
+        return self.statistics(np.eye(len(self.x_PD))[None])
 
     @property
     def information(self) -> Array:
@@ -100,7 +110,7 @@ class ScoreTable:
     @cached_property
     def growth(self) -> Array:
         """By how much the log variance of the noise grows per step, from repeats; 0 where these are few."""
-        if self.pure_dof < MIN_GROWTH_DOF:
+        if self.pure_dof < MEASURED_DOF:
             return np.zeros(self.x_PD.shape[1])
         statistics = self.independent
         cov = np.linalg.pinv(statistics.information_MPP[0], rcond=RANK_TOLERANCE, hermitian=True)

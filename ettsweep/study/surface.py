@@ -17,7 +17,7 @@ With independent points (no smooth part) the same equations are paired compariso
 Shapes: P points, S seeds, N scores, D axes, H components, M models of the noise, K kernels, G ratios.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.study.score_table import ScoreTable, Statistics
-from ettsweep.study.seed_noise import Array, SeedNoise, candidates
+from ettsweep.study.seed_noise import Array, SeedNoise
 
 WIDTH = 1.25
 """By how much the posterior of f is widened. Racing stops at a favourable moment, real surfaces are not quite what the
@@ -62,9 +62,10 @@ UNLINKED_PRECISION = 1e-9
 with others have no information of their own."""
 
 UNLIKELY_NOISE = 0.03
-"""Models of the noise that are less likely than this, relative to the likeliest one, are dropped; a process of these
-kernels and every other ratio judges them."""
+"""Models of the noise that are less likely than this, relative to the likeliest one, are dropped."""
+
 COARSE_LENGTH_SCALE = 2.0
+"""Length scale of the process by which models of the noise, and losses and their logs, are compared before a fit."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,15 @@ class GaussianProcess:
     own_share_H: Array
     noise_H: NDArray[np.intp]
 
+    def of_kernels(self, function: Callable[[Array, Array], Array]) -> Array:
+        """Return a function of length scales and shares, [K, D] and [K], for each component, [H, ...].
+
+        It is called once for all that differ: many components have one kernel.
+        """
+        kernels_HD = np.column_stack([self.length_HD, self.own_share_H])
+        kernels_KD, index_H = np.unique(kernels_HD, axis=0, return_inverse=True)
+        return np.asarray(function(kernels_KD[:, :-1], kernels_KD[:, -1])[index_H])
+
 
 @dataclass(frozen=True)
 class Surface:
@@ -96,7 +106,6 @@ class Surface:
         cov_HPP: posterior covariances of f, in units of `variance_H`, before they are widened.
         variance_H: estimates of sigma^2.
         dof: degrees of freedom of sigma.
-        log_marginal_likelihood: up to a constant of the layout; -inf for paired comparisons.
         noises: models of the noise that were weighed.
         information_MPP, weighted_MP: statistics of the layout under each of them, as of `Statistics`.
         process: hyperparameters of the Gaussian process; None for paired comparisons.
@@ -108,7 +117,6 @@ class Surface:
     cov_HPP: Array
     variance_H: Array
     dof: int
-    log_marginal_likelihood: float
     noises: Sequence[SeedNoise]
     information_MPP: Array
     weighted_MP: Array
@@ -124,19 +132,15 @@ class Surface:
         return np.asarray(self.weight_H @ self.mean_HP)
 
     @property
-    def noise(self) -> SeedNoise:
-        """The noise as the components have it on average."""
-        return SeedNoise(float(self.weight_H @ self._shared), self.noises[0].growth_D)
-
-    @property
     def noise_sd(self) -> float:
         """Estimate of the standard deviation of a score within its seed, at the origin of the positions."""
-        return float(np.sqrt(self.weight_H @ (self.variance_H * (1 + self._shared))))
+        return float(np.sqrt(self.noise_covariance(np.zeros((1, self.layout.x_PD.shape[1])))[0, 0]))
 
-    @property
-    def _shared(self) -> Array:
-        """What runs of one lr share of their noise, by component."""
-        return np.array([noise.shared for noise in self.noises])[self._noise_index]
+    def noise_covariance(self, x_PD: Array) -> Array:
+        """Return the covariance between scores of one seed, [P, P], as the components have it on average."""
+        variance_M = np.bincount(self._noise_index, self.weight_H * self.variance_H, len(self.noises))
+        cov_MPP = np.stack([noise.covariance(x_PD) for noise in self.noises])
+        return np.asarray(np.tensordot(variance_M, cov_MPP, 1), dtype=np.float64)
 
     @property
     def _noise_index(self) -> NDArray[np.intp]:
@@ -153,12 +157,28 @@ class Surface:
         dof_H = np.einsum("hpq,hqp->h", self.cov_HPP, self.information_MPP[self._noise_index])
         return float(self.weight_H @ dof_H)
 
+    def seen_from(self, x_D: Array) -> "Surface":
+        """Return the surface with positions counted from x_D, where sigma is that of the noise there."""
+        growth_M = np.array([noise.variance_growth(x_D) for noise in self.noises])
+        growth_H = growth_M[self._noise_index]
+        return replace(
+            self,
+            layout=replace(self.layout, x_PD=self.layout.x_PD - x_D),
+            cov_HPP=self.cov_HPP / growth_H[:, None, None],
+            variance_H=self.variance_H * growth_H,
+            information_MPP=self.information_MPP * growth_M[:, None, None],
+            weighted_MP=self.weighted_MP * growth_M[:, None],
+            noises=[noise.seen_from(x_D) for noise in self.noises],
+            process=self.process and replace(self.process, ratio_H=self.process.ratio_H / growth_H),
+        )
+
     def with_positions(self, x_ZD: Array) -> "Surface":
         """Return the surface with further positions that have no scores; it must be smooth."""
         assert self.process is not None
         k_HPZ, weights_HPZ = self._kernel_weights(x_ZD)
         weights_HZP = np.swapaxes(weights_HPZ, 1, 2)
-        conditional_HZZ = _kernel(x_ZD, self.process.length_HD, self.process.own_share_H) - weights_HZP @ k_HPZ
+        prior_HZZ = self.process.of_kernels(lambda length_KD, own_K: _kernel(x_ZD, length_KD, own_K))
+        conditional_HZZ = prior_HZZ - weights_HZP @ k_HPZ
         across_HPZ = self.cov_HPP @ weights_HPZ
         further_HZZ = self.process.ratio_H[:, None, None] * conditional_HZZ + weights_HZP @ across_HPZ
         cov = np.concatenate(
@@ -224,9 +244,8 @@ class Surface:
         assert self.process is not None
         k_HPZ, weights_HPZ = self._kernel_weights(z_ZD)
         weights_HZP = np.swapaxes(weights_HPZ, 1, 2)
-        conditional_HZZ = (
-            _smooth_kernel(z_ZD, z_ZD, self.process.length_HD, self.process.own_share_H) - weights_HZP @ k_HPZ
-        )
+        prior_HZZ = self.process.of_kernels(lambda length_KD, own_K: _smooth_kernel(z_ZD, z_ZD, length_KD, own_K))
+        conditional_HZZ = prior_HZZ - weights_HZP @ k_HPZ
         cov_HZZ = self.process.ratio_H[:, None, None] * conditional_HZZ + weights_HZP @ self.cov_HPP @ weights_HPZ
         deviation_HZ = np.einsum("hp,hpz->hz", self.mean_HP, weights_HPZ) - self.means_at(z_ZD)
         # As in `differences`: Student t is wider than its scale, and components disagree.
@@ -239,9 +258,14 @@ class Surface:
         The latter are the weights by which f at the points predicts the smooth part elsewhere (kriging).
         """
         assert self.process is not None
-        x_PD, length_HD, own_H = self.layout.x_PD, self.process.length_HD, self.process.own_share_H
-        k_HPZ = _smooth_kernel(x_PD, z_ZD, length_HD, own_H)
-        return k_HPZ, np.asarray(np.linalg.solve(_kernel(x_PD, length_HD, own_H), k_HPZ), dtype=np.float64)
+        x_PD = self.layout.x_PD
+
+        def solve(length_KD: Array, own_K: Array) -> Array:
+            k_KPZ = _smooth_kernel(x_PD, z_ZD, length_KD, own_K)
+            return np.stack([k_KPZ, np.linalg.solve(_kernel(x_PD, length_KD, own_K), k_KPZ)], 1)
+
+        both_HPZ = self.process.of_kernels(solve)
+        return both_HPZ[:, 0], both_HPZ[:, 1]
 
     # --- tests of the fit ---
 
@@ -288,18 +312,16 @@ def fit(layout: ScoreTable) -> Surface:
     ratio g at once: one eigendecomposition per length scale and share serves the whole grid.
     """
     root_KPP, prior_K, length_KD, own_K = _kernel_grid(layout.x_PD.tobytes(), layout.x_PD.shape)
-    models, ratio = candidates(layout.growth), np.array(SIGNAL_TO_NOISE)
-    statistics = layout.statistics(models)
-    n_values = len(models) * len(own_K) * len(ratio)
+    models, statistics = layout.noises
+    ratio = np.array(SIGNAL_TO_NOISE)
     if len(models) > 1:
-        is_coarse_K = (length_KD == COARSE_LENGTH_SCALE).all(1) & (own_K == own_K.min())
-        coarse = _Components(layout.dof, statistics, root_KPP[is_coarse_K], prior_K[is_coarse_K], ratio[::2])
-        likely = np.flatnonzero(coarse.log_MKG.max((1, 2)) >= coarse.log_MKG.max() + np.log(UNLIKELY_NOISE))
+        log_M = _coarse_likelihoods(layout)
+        likely = np.flatnonzero(log_M >= log_M.max() + np.log(UNLIKELY_NOISE))
         models, statistics = [models[m] for m in likely], statistics.only(likely)
-    grid = _Components(layout.dof, statistics, root_KPP, prior_K, ratio)
+    prior_MK = _log_priors(models)[:, None] + prior_K
+    grid = _Components(layout.dof, statistics, root_KPP, prior_MK, ratio)
     # Relative to the largest one: exp of the logs themselves may underflow everywhere.
     weight_MKG = np.exp(grid.log_MKG - grid.log_MKG.max())
-    log_marginal_likelihood = float(grid.log_MKG.max() + np.log(weight_MKG.sum() / n_values))
     is_kept_MKG = weight_MKG >= NEGLIGIBLE_WEIGHT * weight_MKG.max()
     smoothest_MKG = np.where(own_K[:, None] == own_K.min(), grid.log_MKG, -np.inf)
     # `misfits` tests the likeliest component with the least independent share, however unlikely it is.
@@ -315,12 +337,33 @@ def fit(layout: ScoreTable) -> Surface:
         cov_HPP=cov,
         variance_H=grid.square_MKG[m, k, g] / layout.dof,
         dof=layout.dof,
-        log_marginal_likelihood=log_marginal_likelihood,
         noises=models,
         information_MPP=statistics.information_MPP,
         weighted_MP=statistics.weighted_MP,
         process=GaussianProcess(ratio[g], length_KD[k], own_K[k], m),
     )
+
+
+def likelihood(layout: ScoreTable) -> float:
+    """Return the log of the marginal likelihood of a layout's scores, up to a constant of where they are.
+
+    To be fast, it is that of the likeliest model of the noise under a process of one length scale.
+    """
+    return float(_coarse_likelihoods(layout).max())
+
+
+def _coarse_likelihoods(layout: ScoreTable) -> Array:
+    """Return the log likelihoods of the models of the noise, [M], by a process of one length scale."""
+    root_KPP, prior_K, length_KD, own_K = _kernel_grid(layout.x_PD.tobytes(), layout.x_PD.shape)
+    is_coarse_K = (length_KD == COARSE_LENGTH_SCALE).all(1) & (own_K == own_K.min())
+    ratio = np.array(SIGNAL_TO_NOISE[::2])
+    models, statistics = layout.noises
+    prior_MK = _log_priors(models)[:, None] + prior_K[is_coarse_K]
+    return np.asarray(_Components(layout.dof, statistics, root_KPP[is_coarse_K], prior_MK, ratio).log_MKG.max((1, 2)))
+
+
+def _log_priors(models: Sequence[SeedNoise]) -> Array:
+    return np.log([model.prior for model in models])
 
 
 class _Components:
@@ -333,7 +376,7 @@ class _Components:
         log_MKG: log of prior and marginal likelihood.
     """
 
-    def __init__(self, dof: int, statistics: Statistics, root_KPP: Array, prior_K: Array, ratio_G: Array) -> None:
+    def __init__(self, dof: int, statistics: Statistics, root_KPP: Array, prior_MK: Array, ratio_G: Array) -> None:
         information_MKPP = statistics.information_MPP[:, None]
         values_MKP, vectors = np.linalg.eigh(np.swapaxes(root_KPP, 1, 2) @ information_MKPP @ root_KPP)
         self.basis_MKPP = root_KPP @ vectors
@@ -344,7 +387,7 @@ class _Components:
         # Rounding may leave a residual below 0.
         self.square_MKG = np.maximum(square - explained, 1e-12 * square + 1e-300)
         self.log_MKG = -0.5 * dof * np.log(self.square_MKG) + 0.5 * np.log(self.shrinkage_MKGP).sum(3)
-        self.log_MKG += prior_K[:, None] - 0.5 * statistics.log_det_M[:, None, None]
+        self.log_MKG += prior_MK[:, :, None] - 0.5 * statistics.log_det_M[:, None, None]
 
 
 def fit_pairs(layout: ScoreTable) -> Surface:
@@ -360,7 +403,7 @@ def fit_pairs(layout: ScoreTable) -> Surface:
     # As in `fit`, rounding may leave a residual below 0.
     square = max(square - float(weighted @ mean), 1e-12 * square + 1e-300)
     variance, tables = np.array([square / layout.pure_dof]), (statistics.information_MPP, statistics.weighted_MP)
-    return Surface(layout, np.ones(1), mean[None], cov[None], variance, layout.pure_dof, -np.inf, models, *tables)
+    return Surface(layout, np.ones(1), mean[None], cov[None], variance, layout.pure_dof, models, *tables)
 
 
 @lru_cache(maxsize=64)

@@ -24,6 +24,7 @@ from ettsweep.study.racing import Allocation, BoundQuery, next_runs, runs_needed
 from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
+from ettsweep.study.surface import WIDTH
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import Verification
 
@@ -325,8 +326,9 @@ def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Cal
     scored[[0, 3, 4], 2] = scored[[0, 1], 3] = 1
     longer = replace(layout, scored_PS=scored, y_PS=np.zeros_like(scored))
     surface = query.posterior.surface
-    added = np.subtract(*(table.statistics([surface.noise]).information_MPP[0] for table in (longer, layout)))
-    expected = np.linalg.inv(np.linalg.inv(cov_PP) + added / (surface.weight_H @ surface.scale))
+    noise = WIDTH**2 * surface.noise_covariance(layout.x_PD)
+    added = np.subtract(*(table.statistics(noise[None]).information_MPP[0] for table in (longer, layout)))
+    expected = np.linalg.inv(np.linalg.inv(cov_PP) + added)
     assert allocation.cov_PP == pytest.approx(expected, rel=1e-4, abs=1e-8)
 
 

@@ -26,7 +26,12 @@ def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 
 
 
 def written_out(
-    layout: ScoreTable, lengths: tuple[float, float], ratio: float, own_value: float, shared: float = 0.0
+    layout: ScoreTable,
+    lengths: tuple[float, float],
+    ratio: float,
+    own_value: float,
+    shared: float = 0.0,
+    unstable_lr: float | None = None,
 ) -> tuple[Array, Array, float, float]:
     """Return mean and covariance (sigma 1) of f less its value at the first point, square and log determinant.
 
@@ -41,8 +46,10 @@ def written_out(
     flat = 1e7
     is_one_seed = at[:, None, 1] == at[None, :, 1]
     lr = x[at[:, 0], 0]
-    # Noise grows along both axes as the table has it; runs of one seed and one lr share some of it.
-    scale = np.exp(0.5 * x[at[:, 0]] @ layout.growth)
+    # Noise grows along both axes as the table has it, or is larger at one lr; runs of one seed and one lr share
+    # some of it.
+    is_unstable = np.where(lr == unstable_lr, seed_noise.UNSTABLE_NOISE, 1.0)
+    scale = np.exp(0.5 * x[at[:, 0]] @ layout.growth) if unstable_lr is None else is_unstable
     noise = (np.eye(len(y)) + shared * is_one_seed * (lr[:, None] == lr)) * np.outer(scale, scale)
     cov = ratio * k[np.ix_(at[:, 0], at[:, 0])] + flat * is_one_seed + noise
     across = ratio * k[:, at[:, 0]]
@@ -60,6 +67,7 @@ def known_unknowns(monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float
     monkeypatch.setattr(module, "SIGNAL_TO_NOISE", (5.0,))
     monkeypatch.setattr(module, "OWN_SHARES", (0.1,))
     monkeypatch.setattr(seed_noise, "SHARED", (1.5,))
+    monkeypatch.setattr(seed_noise, "UNSTABLE_PRIOR", 1e-300)
     module._kernel_grid.cache_clear()
     yield 2.0, 5.0, 0.1, 1.5
     module._kernel_grid.cache_clear()
@@ -92,18 +100,23 @@ def test_values_of_the_unknowns_are_weighed_by_their_marginal_likelihood(monkeyp
     module._kernel_grid.cache_clear()
     layout = layout_of(1)
     weights = {}
-    for a, b, ratio, own_part, shared in product((1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1), (0.0, 2.0)):
-        _, _, square, logdet = written_out(layout, (a, b), ratio, own_part, shared)
-        prior = (
+    values = (1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1), (0.0, 2.0), (None, -1.0, 0.0, 1.0)
+    for a, b, ratio, own_part, shared, unstable_lr in product(*values):
+        _, _, square, logdet = written_out(layout, (a, b), ratio, own_part, shared, unstable_lr)
+        share = seed_noise.UNSTABLE_PRIOR
+        prior = np.log(1 - share if unstable_lr is None else share / 3) + (
             -0.5
             * sum(np.log(length / module.TYPICAL_LENGTH_SCALE) ** 2 for length in (a, b))
             / module.LENGTH_SCALE_SPREAD**2
         )
-        weights[a, b, ratio, own_part, shared] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
-    expected = np.array(sorted(weights.values())) / sum(weights.values())
+        weights[a, b, ratio, own_part, shared, unstable_lr] = np.exp(
+            -0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior
+        )
     weight_H = sorted(fit(layout).weight_H)
     module._kernel_grid.cache_clear()
-    assert weight_H == pytest.approx(expected[-len(weight_H) :], rel=1e-3)
+    kept = np.array(sorted(weights.values())[-len(weight_H) :])
+    assert kept.sum() > 0.99 * sum(weights.values())
+    assert weight_H == pytest.approx(kept / kept.sum(), rel=1e-3)
 
 
 def test_pairs_are_least_squares_of_the_two_way_layout() -> None:
@@ -184,7 +197,10 @@ def test_what_runs_of_one_lr_share_is_learned_from_the_scores(shared: float, exp
     rows = rng.normal(size=(5, 6)) * np.sqrt(shared)
     noise = rows[(x[:, 0] + 2).astype(int)] + rng.normal(size=(25, 6))
     surface = fit(ScoreTable(x, np.ones((25, 6)), 0.05 * (x**2).sum(1)[:, None] + 0.1 * noise))
-    assert (surface.noise.shared < expected) if shared == 0 else (surface.noise.shared > expected)
+    covariance = surface.noise_covariance(np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+    ratio = covariance[0, 1] / (covariance[0, 0] - covariance[0, 1])
+    assert (ratio < expected) if shared == 0 else (ratio > expected)
+    assert covariance[0, 2] == pytest.approx(0, abs=1e-12)
     assert surface.noise_sd == pytest.approx(0.1 * np.sqrt(1 + shared), rel=0.3)
 
 
@@ -194,3 +210,31 @@ def test_points_that_share_no_seed_are_hardly_known_to_each_other() -> None:
     layout = ScoreTable(X[:3], scored, scored * np.random.default_rng(0).normal(size=(3, 4)))
     _, error = fit_pairs(layout).differences(0, [1, 2])
     assert error[1] > 1000 * error[0]
+
+
+@pytest.mark.parametrize("unstable_lr", [None, 2.0])
+def test_an_lr_whose_noise_is_larger_is_found(unstable_lr: float | None) -> None:
+    rng = np.random.default_rng(2)
+    x = np.array(list(product(range(-2, 3), repeat=2)), dtype=float)
+    sd = np.where(x[:, 0] == unstable_lr, 0.3, 0.06)
+    layout = ScoreTable(x, np.ones((25, 8)), 0.05 * (x**2).sum(1)[:, None] + sd[:, None] * rng.normal(size=(25, 8)))
+    surface = fit(layout)
+    sd_unstable, sd_stable = np.sqrt(np.diag(surface.noise_covariance(np.array([[2.0, 0.0], [0.0, 0.0]]))))
+    assert sd_stable == pytest.approx(0.06, rel=0.3)
+    assert sd_unstable / sd_stable == pytest.approx(5.0 if unstable_lr else 1.0, rel=0.3)
+
+
+def test_a_surface_seen_from_elsewhere_is_the_same_surface() -> None:
+    rng = np.random.default_rng(3)
+    layout = layout_of(3)
+    noise = np.where(X[:, 0] == 1, 0.5, 0.1)[:, None] * rng.normal(size=layout.y_PS.shape)
+    surface = fit(ScoreTable(X, layout.scored_PS, (0.1 * (X**2).sum(1)[:, None] + noise) * layout.scored_PS))
+    assert any(noise.unstable_lr is not None for noise in surface.noises)
+    from_there = surface.seen_from(np.array([1.0, -1.0]))
+    assert from_there.noise_sd == pytest.approx(np.sqrt(surface.noise_covariance(np.array([[1.0, -1.0]]))[0, 0]))
+    there, elsewhere = np.array([[1.0, -1.0]]), np.array([[2.0, 1.0]])
+    mean, error = surface.with_positions(elsewhere).differences(0, [1, 5, 7])
+    mean_from_there, error_from_there = from_there.with_positions(elsewhere - there).differences(0, [1, 5, 7])
+    assert (mean_from_there, error_from_there) == (pytest.approx(mean), pytest.approx(error))
+    assert from_there.misfits() == pytest.approx(surface.misfits())
+    assert from_there.fitted_dof == pytest.approx(surface.fitted_dof)

@@ -82,7 +82,7 @@ class Kept:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.sweeps = path, dict[tuple[str, float, str], list[list[Outcome]]]()
+        self.path, self.sweeps = path, dict[tuple[str, float, str, int], list[list[Outcome]]]()
         if path and path.exists():
             for line in path.read_text().splitlines():
                 *key, code, outcomes = json.loads(line)
@@ -91,7 +91,7 @@ class Kept:
 
     def run(self, pool: Pool, name: str, rule: str, series: Series, sweeps: int) -> list[list[Outcome]]:
         """Return the first sweeps of a series, that many; those that are not kept yet are run, and kept."""
-        key = name, series.study.criterion.margin or 0.0, rule
+        key = name, series.study.criterion.margin or 0.0, rule, series.slots
         done = self.sweeps.setdefault(key, [])
         running = run_series(pool, series, range(len(done), sweeps))
         while chunk := list(islice(running, STEP)):
@@ -144,7 +144,7 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
                 break
             # Accuracies have points for shares: a tenth of them is as hard to tell.
             study = centre_alone((0, 1), Criterion(confidence=most, margin=margin), table)
-            series = Series(study, world, Budget(MAX_RUNS), confidences=tuple(weaker))
+            series = Series(study, world, Budget(MAX_RUNS), options.slots, confidences=tuple(weaker))
             by_confidence = zip(*kept.run(pool, name, "bound", series, options.sweeps), strict=True)
             for confidence, result in zip([*weaker, most], by_confidence, strict=True):
                 yield row(name, "bound", confidence, margin, result)
@@ -205,6 +205,7 @@ def main() -> int:
     parser.add_argument("--confidences", type=float, nargs="*", default=list(CONFIDENCES))
     parser.add_argument("--margins", type=float, nargs="*", default=list(MARGINS))
     parser.add_argument("--paper-seeds", type=int, nargs="*", default=list(PAPER_SEEDS))
+    parser.add_argument("--slots", type=int, default=4, help="runs that a sweep trains at a time")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kept", type=Path, help="a file of sweeps: it goes on where it was stopped")
     parser.add_argument("--json", type=Path, help="a file for all of it; other rows that it has are kept")

@@ -19,7 +19,7 @@ from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import PENDING, STUCK, StudyState
 from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import MAX_NEEDED_RUNS, MEANS_VERDICTS, Bound, ScoredPoint, Verdict
+from ettsweep.study.verdict import MEANS_VERDICTS, Bound, ScoredPoint, Verdict
 
 FIT_RADIUS = 3
 """Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
@@ -27,7 +27,7 @@ FIT_RADIUS = 3
 RACING_RADIUS = 2
 """Lattice steps from the candidate within which racing may start points that have no run."""
 
-FAR_WORSE = 3.0
+FAR_WORSE = 5.0
 """How many times as far behind the candidate as its worst neighbour another point may be to enter the fit."""
 
 MIN_SEEDS_FOR_JUMP = 2
@@ -272,7 +272,7 @@ class BoundRule(StudyState):
             return "optimal", f"no neighbour is better{by_more} ({confidence} sure)", bound
         gap = f"a neighbour may be better by up to {stated} ({confidence} sure), the margin is {margin}"
         if bound.further_runs is None:
-            return "unresolved", f"{gap}; it takes more than {MAX_NEEDED_RUNS} more runs", bound
+            return "unresolved", f"{gap}; no further run is allowed", bound
         return "unresolved", f"{gap}; it takes at least {self._describe_cost(candidate, bound.further_runs)}", bound
 
     def _unknown_noise_reason(

@@ -91,7 +91,7 @@ class GaussianProcess:
         """
         kernels_HD = np.column_stack([self.length_HD, self.own_share_H])
         kernels_KD, index_H = np.unique(kernels_HD, axis=0, return_inverse=True)
-        return np.asarray(function(kernels_KD[:, :-1], kernels_KD[:, -1])[index_H])
+        return np.asarray(function(kernels_KD[:, :-1], kernels_KD[:, -1])[index_H.ravel()])
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Bound:
         plateau: other points that, with the given confidence, are worse than the candidate by at most the margin.
         recommended: the central one of the candidate and the plateau.
         paper: verdict of the paper's rule on the candidate; None if it lacks scores.
-        further_runs: estimate of the further runs needed; None if none are, or more than `MAX_NEEDED_RUNS`.
+        further_runs: further runs that suffice in about three of four cases; None if none are needed or allowed.
         posterior: the posterior behind all these numbers; None in examples made by hand.
     """
 

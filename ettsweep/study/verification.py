@@ -35,7 +35,8 @@ RUNS_PER_VERDICT = 10
 """Runs per study that a search leaves for the verdict: six neighbours and a few more seeds."""
 
 OVERESTIMATE = 8
-"""Factor by which the predicted number of runs may exceed a stated budget before racing stops: predictions run high."""
+"""Factor by which the predicted number of runs may exceed a stated budget before racing stops: a few sweeps need
+so much less than predicted."""
 
 ASK_ABOVE_H, ASK_ABOVE_RATIO = 1.0, 10.0
 """Without a stated budget a terminal is asked if what is to come costs more than both: these device hours, and this

@@ -192,14 +192,14 @@ def test_runs_that_a_spent_budget_leaves_interrupted_are_named(call: Call, resul
 
 def test_a_terminal_is_asked_where_the_cost_to_come_is_high(results: Path, request_sweep: Ask) -> None:
     """The margin is out of reach: 100 runs of an hour, after nine of them. Whoever says no has lost nothing."""
-    request_sweep(slope=0.03, device_s=3600.0, criterion={"margin": "0.1%"})
+    request_sweep(slope=0.03, device_s=3600.0, criterion={"margin": "0.01%"})
     question = "100 runs to come: about 100 device hours, after 9 device hours so far"
     for answer in ("n", "\x04"):
         code, shown = at_a_terminal("verify-optimum", "--follow", "--results", results, answer=answer)
         assert code == 1
         assert f"{question}; continue? [y/N]" in shown
         assert f"{question}: stopped" in shown
-        assert "--follow --max-runs 200" in shown
+        assert "--follow --max-runs 500" in shown
     assert len(runs_in(results)) == 9
     assert not (results / "jobs").exists()
     assert confirm_continue("without a terminal nobody can be asked")

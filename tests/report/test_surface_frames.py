@@ -69,7 +69,7 @@ def test_the_surface_is_the_bowl_but_for_noise(standard: JudgedFamily) -> None:
     inside = frame[frame["lr_steps"].abs().le(2) & frame["wd_steps"].abs().le(2)]
     true = bowl(inside["lr_steps"], inside["wd_steps"])
     np.testing.assert_allclose(inside["score"], true, rtol=0.03)
-    np.testing.assert_allclose(inside["worse"], true / 0.1 - 1, atol=0.03)
+    np.testing.assert_allclose(inside["worse"], true / 0.1 - 1, atol=0.05)
     assert frame["worse"].min() >= -1e-9, "nowhere better than at the optimum"
     assert set(frame["margin"]) == {0.02}
 

@@ -295,6 +295,34 @@ def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_
     assert judged(study, [*runs, *ats]) == replace(judged(study, runs), fresh_scores=dict.fromkeys(fresh, 9.0))
 
 
+def test_points_behind_a_cliff_leave_the_fit_once_repeats_measure_the_noise(search_of: Callable[..., Study]) -> None:
+    """They would have neighbours that differ by much for likely, and a lucky score of one for merit."""
+
+    def with_cliff(study: Study, height: float) -> list[Run]:
+        return [
+            replace(run, result={"score": run.score * (height if offset_of(run.point)[0] == 2 else 1.0)})
+            for run in noisy(study, WIDE, 0.02, curvature=0.02)
+        ]
+
+    study = search_of(seeds=(0, 1, 2))
+    low, high = (judged(study, with_cliff(study, height)).bound for height in (1.0, 20.0))
+    assert low is not None
+    assert high is not None
+    assert low.posterior is not None
+    assert high.posterior is not None
+    assert max(position[0] for position in low.posterior.positions) == 2
+    assert max(position[0] for position in high.posterior.positions) == 1
+    assert not high.caveat
+    without = judged(study, [run for run in with_cliff(study, 20.0) if offset_of(run.point)[0] < 2]).bound
+    assert without is not None
+    assert high.value == without.value
+    single = search_of(seeds=(0,))
+    bound = judged(single, with_cliff(single, 20.0)).bound
+    assert bound is not None
+    assert bound.posterior is not None
+    assert len(bound.posterior.positions) == 25, "without repeats only a fit to all points tells the noise"
+
+
 # --- racing ---------------------------------------------------------------------------------------------------------
 
 
@@ -456,7 +484,7 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
     search_of: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has 7 runs of each of 2 racing seeds; the noise is far too large for its margin."""
-    study = replace(search_of(margin="0.1%"), grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
+    study = replace(search_of(margin="0.01%"), grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
     raced = [run_at(study, o, RACING_SEEDS[k], bowl(o) * (1 + 0.05 * k)) for o in SEVEN for k in (0, 1)]
     run_index = RunIndex({run.spec.run_id: run for run in [*noisy(study, SEVEN, 0.12), *raced]}, {})
 
@@ -477,7 +505,7 @@ def test_without_a_budget_a_study_may_have_what_the_others_of_a_command_do_not_n
 ) -> None:
     """Two out of reach and one that has its verdict share 300 runs, of which 28 were run already."""
     studies, runs = [], {}
-    for name, noise, margin in (("first", 0.12, "0.1%"), ("second", 0.12, "0.1%"), ("sure", 0.001, "2%")):
+    for name, noise, margin in (("first", 0.12, "0.01%"), ("second", 0.12, "0.01%"), ("sure", 0.001, "2%")):
         study = replace(search_of(margin=margin), grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
         study = replace(study, sweep=name, base=study.base.model_copy(update={"strategy": STRATEGIES[len(studies)]}))
         studies.append(study)

@@ -484,7 +484,7 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
     search_of: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has 7 runs of each of 2 racing seeds; the noise is far too large for its margin."""
-    study = replace(search_of(margin="0.01%"), grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
+    study = replace(search_of(margin="0.1%"), grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
     raced = [run_at(study, o, RACING_SEEDS[k], bowl(o) * (1 + 0.05 * k)) for o in SEVEN for k in (0, 1)]
     run_index = RunIndex({run.spec.run_id: run for run in [*noisy(study, SEVEN, 0.12), *raced]}, {})
 
@@ -493,11 +493,13 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
         launched = len(verification.plan(run_index).to_launch)
         return launched, str(verification.forecast), verification.stop_reasons
 
-    assert first_round() == (86, "86 runs to come", [])
+    launched, forecast, stop_reasons = first_round()
+    assert 43 < launched < 86
+    assert (forecast, stop_reasons) == (f"at least {launched} runs to come, at most 86", [])
     monkeypatch.setattr("ettsweep.study.verification.EXTRA_RUNS", 14)
     launched, _, (reason,) = first_round()
     assert launched == 0
-    assert re.search(r"21 runs were requested, 14 more were added, and at least \d{3} would be needed", reason)
+    assert re.search(r"21 runs were requested, 14 more were added, and at least \d\d would be needed", reason)
 
 
 def test_without_a_budget_a_study_may_have_what_the_others_of_a_command_do_not_need(

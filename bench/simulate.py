@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -62,6 +63,8 @@ class Outcome:
         bound: that it stated on the advantage; None where it stated none.
         regret: of the candidate, against the best of the lattice.
         caveat: why points were compared pair by pair, where they were.
+        sufficed: share of rounds in which as many more runs as the verdict said it takes were enough; None where the
+            verdict never said it, or was not reached.
     """
 
     verdict: str
@@ -72,6 +75,7 @@ class Outcome:
     bound: float | None
     regret: float | None
     caveat: str
+    sufficed: float | None = None
 
     @property
     def declared(self) -> bool:
@@ -185,7 +189,7 @@ def simulate(
     """
     rank = {seed: number for number, seed in enumerate(seed_order(study))}
     asking = Verification([study], budget=budget, capacity=slots, follows=True, suggester=searching)
-    run_index, wall, outcomes = RunIndex({}, {}), 0, dict[float, Outcome]()
+    run_index, wall, outcomes, forecasts = RunIndex({}, {}), 0, dict[float, Outcome](), list[int]()
     plan = asking.plan(run_index) if searching else make_plan(study.specs(), run_index)
     while True:
         run_index = RunIndex(run_index.runs | dict(_train(plan, study, world, rank)), {})
@@ -197,8 +201,14 @@ def simulate(
                 weaker = at_confidence(verdict, confidence)
                 if weaker.verdict == "optimal" or not plan.to_launch:
                     outcomes[confidence] = _outcome(weaker, world, len(run_index.runs), wall)
+        runs = len(run_index.runs)
         if not plan.to_launch:
-            return [*outcomes.values(), _outcome(verdict, world, len(run_index.runs), wall)]
+            outcome = _outcome(verdict, world, runs, wall)
+            if outcome.declared and forecasts:
+                outcome = replace(outcome, sufficed=fmean(runs <= enough for enough in forecasts))
+            return [*outcomes.values(), outcome]
+        if verdict.bound and verdict.bound.further_runs:
+            forecasts.append(runs + verdict.bound.further_runs)
 
 
 def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
@@ -286,12 +296,13 @@ def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
     """Return what became of sweeps, as shares of all; right ones as a share of those that were declared optimal.
 
     A bound is counted wherever one was stated, and is gross where a neighbour is better by more than twice of it; runs,
-    wall and regret are those of all sweeps. Global are those whose candidate is within the margin of the best place of
-    the lattice.
+    wall and regret are those of all sweeps. Sufficed is the mean over declared ones. Global are those whose candidate
+    is within the margin of the best place of the lattice.
     """
     declared = [item for item in result if item.declared]
     holds = [item.holds for item in result if item.holds is not None]
     runs = np.array([item.runs for item in result])
+    forecast = [item.sufficed for item in result if item.sufficed is not None]
     near = [item.regret is not None and item.regret <= item.margin for item in result]
     return {
         "declared": len(declared) / len(result),
@@ -301,6 +312,7 @@ def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
         "runs": float(runs.mean()),
         "median": float(np.median(runs)),
         "90%": float(np.quantile(runs, 0.9)),
+        "sufficed": fmean(forecast) if forecast else None,
         "wall": float(np.mean([item.wall for item in result])),
         "global": float(np.mean(near)),
         "regret": float(np.mean([item.regret for item in result if item.regret is not None] or [math.nan])),

@@ -56,7 +56,7 @@ STEP = 20
 """Sweeps after which they are kept, so that a benchmark that is stopped goes on there."""
 
 COLUMNS = ("world", "rule", "stated", "margin", "sweeps", "declared", "right", "holds", "from", "to", "gross", "caveat")
-COLUMNS += ("runs", "median", "90%", "regret")
+COLUMNS += ("runs", "median", "90%", "sufficed", "regret")
 
 Row = dict[str, float | str | None]
 
@@ -129,7 +129,7 @@ def row(name: str, rule: str, declared: float | None, margin: float, result: Seq
         "to": (float(beta.ppf(1 - DOUBT, k + 1, n - k)) if k < n else 1.0) if n else None,
         "gross": told["gross"],
         "caveat": float(np.mean([bool(item.caveat) for item in result])) if rule == "bound" else None,
-        **{key: told[key] for key in ("runs", "median", "90%", "regret")},
+        **{key: told[key] for key in ("runs", "median", "90%", "sufficed", "regret")},
     }
 
 

@@ -20,7 +20,7 @@ TARGET_SHARE = 0.5
 PLANNED_RUNS = 10_000
 """Runs after which a plan is not followed further."""
 
-NEEDED_FACTOR = 2.2
+NEEDED_FACTOR = 2.8
 """Runs that a race takes per square root of those of its plan, in three of four cases: on simulated sweeps of eight
 worlds, made and recorded, with 1 to 3,000 runs in the plan, however many had been trained."""
 

@@ -199,7 +199,7 @@ def test_a_terminal_is_asked_where_the_cost_to_come_is_high(results: Path, reque
         assert code == 1
         assert f"{question}; continue? [y/N]" in shown
         assert f"{question}: stopped" in shown
-        assert "--follow --max-runs 500" in shown
+        assert "--follow --max-runs 200" in shown
     assert len(runs_in(results)) == 9
     assert not (results / "jobs").exists()
     assert confirm_continue("without a terminal nobody can be asked")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.report.families import JudgedFamily
+from ettsweep.report.hexagons import nearest_positions
 from ettsweep.study.posterior import Posterior
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_over
@@ -52,7 +53,9 @@ def optimum_text(verdict: Verdict) -> str:
 
 
 def surface_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return the values of each family's surface on a mesh, in lattice steps from the candidate.
+    """Return the values of each family's surface, in lattice steps from the candidate.
+
+    They are on a mesh over the points that the surface is fitted to: along a line, or on their hexagons.
 
     Columns:
         worse: the distance to the optimum, as a share of the loss or a difference of accuracies.
@@ -86,9 +89,12 @@ def _mesh_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
     posterior, best = surface
     x_PD = posterior.surface.layout.x_PD
     is_line = x_PD.shape[1] == 1
-    # A curve ends at its last points; hexagons are filled to their edges.
-    overhang = 0.0 if is_line else OVERHANG_STEPS
-    mesh_ZD = mesh_over(x_PD.min(0) - overhang, x_PD.max(0) + overhang)
+    if is_line:
+        mesh_ZD = mesh_over(x_PD.min(0), x_PD.max(0))
+    else:
+        mesh_ZD = mesh_over(x_PD.min(0) - OVERHANG_STEPS, x_PD.max(0) + OVERHANG_STEPS)
+        # Points without scores, or far behind, are not in the fit: there the surface would only extrapolate.
+        mesh_ZD = mesh_ZD[(nearest_positions(mesh_ZD)[:, None] == x_PD).all(2).any(1)]
     f_Z = posterior.surface.means_at(mesh_ZD)
     error_Z = _standard_errors(posterior, mesh_ZD) if is_line else np.zeros(len(f_Z))
     # A surface of log losses differs by ratios; expm1 turns them into shares of the optimum's loss.

@@ -17,6 +17,7 @@ from ettsweep.report.figures.line_map import line_map
 from ettsweep.report.figures.selection import FITTED, add_surface_switch, pick_layer, tooltip_frame
 from ettsweep.report.figures.shapes import HEXAGON, STATE_SIGNS, suggestion_numbers
 from ettsweep.report.formats import axis_title_and_factor, cell_text, error_text
+from ettsweep.report.hexagons import hexagon_xy
 from ettsweep.report.theme import CANDIDATE, INK
 
 MAP_PIXELS, MAX_CELL_PIXELS = 600, 62
@@ -54,15 +55,6 @@ def lattice(
     if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
         return line_map(placed, surface, optimum, ranges)
     return _HexagonMap(placed, surface, optimum, ranges).chart()
-
-
-def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
-    """Return x and y of the centre of the hexagon at a lattice position.
-
-    The unit vectors of lr and wd are 60 degrees apart, so that (+1, -1) has length 1 too. The six neighbours of a point
-    are then the six hexagons that touch its own, and (+1, +1) does not touch it.
-    """
-    return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
 
 
 class _HexagonMap:
@@ -196,13 +188,8 @@ class _HexagonMap:
         mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
         lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
         x, y = hexagon_xy(lr, wd)
-        fitted = self._fitted_positions()
-        is_fitted = np.array(
-            [self._nearest_position(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]
-        ).reshape(lr.shape)
-        worse_by = np.where(is_fitted, mesh.to_numpy(float), np.nan)
-        # initial, since the maximum of an empty array raises.
-        margin, largest = float(self.surface["margin"].iloc[0]), float(worse_by[is_fitted].max(initial=0))
+        worse_by = mesh.to_numpy(float)
+        margin, largest = float(self.surface["margin"].iloc[0]), float(np.nanmax(worse_by))
         rows = [
             (f"{k}/{n}", order, level, *xy)
             for k, level in enumerate(contour_levels(margin, largest))
@@ -214,22 +201,6 @@ class _HexagonMap:
         for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
             line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear")
             yield line.encode(detail="line:N", order="place:O", opacity=_surface_opacity())
-
-    def _fitted_positions(self) -> set[tuple[int, int]]:
-        """Return the positions of the points that the surface is fitted to: finished ones within its mesh."""
-        scored = self.points.dropna(subset=["score"])
-        i, j = self.surface["lr_steps"], self.surface["wd_steps"]
-        inside = scored[scored["lr_steps"].between(i.min(), i.max()) & scored["wd_steps"].between(j.min(), j.max())]
-        return set(zip(inside["lr_steps"].astype(int), inside["wd_steps"].astype(int), strict=True))
-
-    @staticmethod
-    def _nearest_position(lr_steps: float, wd_steps: float) -> tuple[int, int]:
-        """Return the lattice position whose hexagon contains a point, both in steps."""
-        x, y = hexagon_xy(lr_steps, wd_steps)
-        # The nearest centre is a corner of the lattice cell around the point.
-        beside_lr, beside_wd = ((math.floor(at), math.ceil(at)) for at in (lr_steps, wd_steps))
-        around = product(beside_lr, beside_wd)
-        return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
 
     def _error_layers(self) -> Iterator[alt.Chart]:
         """Draw an ellipse of one standard error around the optimum of the surface, if its covariance is known."""

@@ -11,7 +11,7 @@ from ettsweep.report.families import JudgedFamily
 from ettsweep.runs.state import State
 from ettsweep.study.budget import EXTRA_RUNS, ample_runs
 from ettsweep.study.run_index import Run
-from ettsweep.study.verdict import MAX_NEEDED_RUNS, Verdict
+from ettsweep.study.verdict import Verdict
 
 VERIFY = "ettsweep verify-optimum --follow"
 
@@ -60,7 +60,7 @@ def _budget_option(judged: Sequence[JudgedFamily], families: Sequence[JudgedFami
 
 
 def _further_runs(verdict: Verdict) -> int:
-    return (verdict.bound and verdict.bound.further_runs) or MAX_NEEDED_RUNS
+    return (verdict.bound and verdict.bound.further_runs) or 0
 
 
 def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
@@ -96,7 +96,7 @@ def _resolve_step(verdict: Verdict) -> tuple[str, str, bool]:
         return "all points diverged: request the grid with lower lr", "", True
     if verdict.bound and verdict.bound.value is None:
         return "repeat its points with more seeds, to measure the noise", VERIFY, False
-    if (further_runs := _further_runs(verdict)) < MAX_NEEDED_RUNS:
+    if further_runs := _further_runs(verdict):
         return f"it takes at least {format_count(further_runs, 'more run')}", VERIFY, False
     return "train the runs that decide most, seed by seed", VERIFY, False
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.study.study import Study, StudyKey
-from ettsweep.study.verdict import MAX_NEEDED_RUNS
 
 EXTRA_RUNS = 100
 """Runs beyond the requested ones that studies may have if no budget is stated: so many for each, shared by all of a
 command, as one may need more and another fewer."""
+
+MAX_TRIALS = 2000
+"""Points that are suggested at most where nothing else limits them: `surface` stops by itself, long before."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,6 @@ def whole_shares(left: int, used: Mapping[StudyKey, float], wanted: Mapping[Stud
     for key in open_keys[: max(0, left - int(sum(shares.values())))]:
         shares[key] += 1
     return shares
-
-
-def at_least(runs: int) -> str:
-    """Return a predicted number of runs in words: `at least 38`, or `more than 2000`."""
-    return f"more than {MAX_NEEDED_RUNS}" if runs >= MAX_NEEDED_RUNS else f"at least {runs}"
 
 
 def ample_runs(runs: int) -> int:

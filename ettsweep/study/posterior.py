@@ -10,7 +10,7 @@ import numpy as np
 
 from ettsweep.study.score_table import MEASURED_DOF, ScoreTable
 from ettsweep.study.seed_noise import Array
-from ettsweep.study.surface import FALSE_ALARM_RATE, Surface, fit, fit_pairs, likelihood, student_quantile
+from ettsweep.study.surface import FALSE_ALARM_RATE, Surface, fit, fit_pairs, log_likelihoods, student_quantile
 
 INFERRED_DOF = 8
 """Degrees of freedom of the residuals of a fit at which the noise counts as known. Residuals need more than repeats do,
@@ -232,13 +232,15 @@ def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] |
     # Each seed has one score, and its own effect explains that score whatever it is.
     if raw.dof < 1:
         return None
+    raw_M = log_likelihoods(raw)
     if lower_is_better and min(values) > 0:
         # The inner `where` takes log 1 where there is no score: y is 0 there.
         logs = ScoreTable(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
         # Likelihoods of y and log y are comparable after the Jacobian of the logarithm: the product of all 1 / y.
-        if likelihood(logs) >= likelihood(raw) + raw.dof * float(np.mean(np.log(values))):
-            return fit(logs), True
-    return fit(raw), False
+        logs_M = log_likelihoods(logs)
+        if logs_M.max() >= raw_M.max() + raw.dof * float(np.mean(np.log(values))):
+            return fit(logs, logs_M), True
+    return fit(raw, raw_M), False
 
 
 def _estimate_noise(surface: Surface, level: float) -> NoiseEstimate:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.seeding import derive_seed
+from ettsweep.study.budget import MAX_TRIALS
 from ettsweep.study.surface_sampler import LatticePosition, Observations, Sampler, suggest_by_surface
-from ettsweep.study.verdict import MAX_NEEDED_RUNS
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -37,7 +37,7 @@ CMAES_REPEATS = 10
 
 def resolve_trials(name: str, trials: int | None) -> int:
     """Return how many points a sampler may suggest: `trials` if given, else the sampler's default."""
-    return trials or (DEFAULT_TRIALS if name in OPTUNA else MAX_NEEDED_RUNS)
+    return trials or (DEFAULT_TRIALS if name in OPTUNA else MAX_TRIALS)
 
 
 def make_sampler(name: str, seed: int = 0) -> Sampler:

@@ -305,8 +305,10 @@ def student_quantile(probability: float, dof: float) -> float:
 # --- fits -----------------------------------------------------------------------------------------------------------
 
 
-def fit(layout: ScoreTable) -> Surface:
+def fit(layout: ScoreTable, log_likelihood_M: Array | None = None) -> Surface:
     """Fit the Gaussian process to a layout with at least one degree of freedom.
+
+    Models of the noise that are unlikely by `log_likelihoods`, which may be given to save time, are left out.
 
     With k = R R^T and the eigenvalues of R^T A R, for the information matrix A, the posterior is diagonal for every
     ratio g at once: one eigendecomposition per length scale and share serves the whole grid.
@@ -315,7 +317,7 @@ def fit(layout: ScoreTable) -> Surface:
     models, statistics = layout.noises
     ratio = np.array(SIGNAL_TO_NOISE)
     if len(models) > 1:
-        log_M = _coarse_likelihoods(layout)
+        log_M = log_likelihoods(layout) if log_likelihood_M is None else log_likelihood_M
         likely = np.flatnonzero(log_M >= log_M.max() + np.log(UNLIKELY_NOISE))
         models, statistics = [models[m] for m in likely], statistics.only(likely)
     prior_MK = _log_priors(models)[:, None] + prior_K
@@ -344,16 +346,11 @@ def fit(layout: ScoreTable) -> Surface:
     )
 
 
-def likelihood(layout: ScoreTable) -> float:
-    """Return the log of the marginal likelihood of a layout's scores, up to a constant of where they are.
+def log_likelihoods(layout: ScoreTable) -> Array:
+    """Return the log marginal likelihood of each model of the noise, [M], up to a constant of where the scores are.
 
-    To be fast, it is that of the likeliest model of the noise under a process of one length scale.
+    To be fast, it is that of the likeliest process of one length scale.
     """
-    return float(_coarse_likelihoods(layout).max())
-
-
-def _coarse_likelihoods(layout: ScoreTable) -> Array:
-    """Return the log likelihoods of the models of the noise, [M], by a process of one length scale."""
     root_KPP, prior_K, length_KD, own_K = _kernel_grid(layout.x_PD.tobytes(), layout.x_PD.shape)
     is_coarse_K = (length_KD == COARSE_LENGTH_SCALE).all(1) & (own_K == own_K.min())
     ratio = np.array(SIGNAL_TO_NOISE[::2])

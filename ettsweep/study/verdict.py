@@ -23,9 +23,6 @@ FINAL_VERDICTS = frozenset({"optimal", "tie", "unsearched"})
 MEANS_VERDICTS = frozenset({"optimal", "tie", "refuted"})
 """Verdicts of the paper's rule, the comparison of means, once it has all scores."""
 
-MAX_NEEDED_RUNS = 2000
-"""Limit of the estimate of further runs; beyond it, no estimate is given."""
-
 
 @dataclass(frozen=True)
 class ScoredPoint:
@@ -81,11 +78,6 @@ class Bound:
     def is_too_wide(self) -> bool:
         """`True` if the bound exists and exceeds the margin."""
         return self.value is not None and self.value > self.margin
-
-    @property
-    def needed_runs(self) -> int:
-        """Estimate of the further runs needed, at most `MAX_NEEDED_RUNS`; 0 also if there is no bound."""
-        return (self.further_runs or MAX_NEEDED_RUNS) if self.is_too_wide else 0
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.budget import EXTRA_RUNS, NO_BUDGET, Budget, Forecast, at_least, fair_shares, whole_shares
+from ettsweep.study.budget import EXTRA_RUNS, MAX_TRIALS, NO_BUDGET, Budget, Forecast, fair_shares, whole_shares
 from ettsweep.study.lattice import Point
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.run_index import Run, RunIndex, spent_device_s
 from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
-from ettsweep.study.verdict import MAX_NEEDED_RUNS, Verdict
+from ettsweep.study.verdict import Verdict
 
 RunsLeft = Mapping[StudyKey, float]
 """How many runs each study may still train."""
@@ -106,8 +106,12 @@ class StudyNeeds:
 
     def predicted_runs(self, run_index: RunIndex) -> int:
         """Return how many further runs the verdict is predicted to need: at least those of the next round."""
-        needed_runs = self.verdict.bound.needed_runs if self.is_racing and self.verdict.bound else 0
-        return max(len(make_plan(self.specs, run_index).to_launch), needed_runs)
+        return max(len(make_plan(self.specs, run_index).to_launch), self.racing_runs)
+
+    @property
+    def racing_runs(self) -> int:
+        """How many further runs racing is predicted to take; 0 if there is no bound, or no run is allowed."""
+        return (self.is_racing and self.verdict.bound and self.verdict.bound.further_runs) or 0
 
 
 @dataclass
@@ -280,7 +284,7 @@ class Verification:
         Also where the study may train no further run: those under way are awaited.
         """
         verdict = need.verdict
-        limit = max(1, int(min(limit, (verdict.bound and verdict.bound.needed_runs) or limit, runs_left)))
+        limit = max(1, int(min(limit, need.racing_runs or limit, runs_left)))
         specs = need.study_state.racing_specs(verdict, limit, self.budget.seeds)
         if not specs and verdict.score is not None and runs_left:
             seed_limit = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""
@@ -341,8 +345,8 @@ class Verification:
     def _least_runs(self, need: StudyNeeds, run_index: RunIndex) -> int:
         """Return the fewest runs that a study has to be allowed to go on: its next round must be affordable."""
         least = max(len(need.new_runs(run_index)), int(need.is_racing))
-        if need.is_racing and need.verdict.bound and self.budget.is_limited:
-            least = max(least, need.verdict.bound.needed_runs // OVERESTIMATE)
+        if self.budget.is_limited:
+            least = max(least, need.racing_runs // OVERESTIMATE)
         return least
 
     def _stop(self, need: StudyNeeds, runs_left: float, run_index: RunIndex) -> None:
@@ -352,7 +356,7 @@ class Verification:
         n_requested = len(need.study_state.requested_specs())
         message = (
             f"{format_count(n_requested, 'run')} {'was' if n_requested == 1 else 'were'} requested, "
-            f"{self._count_extra_runs(need)} more were added, and {at_least(runs)} would be needed"
+            f"{self._count_extra_runs(need)} more were added, and at least {runs} would be needed"
         )
         if each_s := self._run_s(study, run_index):
             message += f", about {format_device_hours(runs * each_s)}"
@@ -414,19 +418,19 @@ class Verification:
         The reserve is dropped if it would take more than half of the budget.
         """
         if not self.budget.is_limited:
-            return MAX_NEEDED_RUNS
+            return MAX_TRIALS
         pending_specs = [
             spec for study_state in evaluate_all(self.studies, run_index) for spec in study_state.pending_specs()
         ]
         reserved = RUNS_PER_VERDICT * len(self.studies)
-        waiting, allowed = len(make_plan(pending_specs, run_index).to_launch), MAX_NEEDED_RUNS
+        waiting, allowed = len(make_plan(pending_specs, run_index).to_launch), MAX_TRIALS
         if self.budget.runs is not None:
             allowed = self._budget_left(self.budget.runs, run_index)
             allowed -= reserved if self.budget.runs >= 2 * reserved else 0
         if self.budget.hours is not None:
             each_s = fmean(self._run_s(study, run_index) for study in self.studies)
             left_s = self._device_s_left(self.budget.hours, run_index)
-            allowed = min(allowed, 0 if left_s <= 0 else int(left_s / each_s) if each_s else MAX_NEEDED_RUNS)
+            allowed = min(allowed, 0 if left_s <= 0 else int(left_s / each_s) if each_s else MAX_TRIALS)
         return max(0, allowed - waiting)
 
     def _count_extra_runs(self, need: StudyNeeds) -> int:

@@ -1,4 +1,4 @@
-"""Draw how often bounds held in simulated sweeps, against the confidence that was stated: docs/verdicts.png.
+"""Draw how often bounds held in simulated sweeps, beside the confidence that was stated: docs/verdicts.png.
 
     python -m bench.verdicts_figure results/benchmarks/verdicts.json docs/verdicts.png
 
@@ -13,43 +13,37 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.formats import GREY
 from ettsweep.report.theme import CONFIG
 
-COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#aa3f9c", "#8c6d1f", "#56b4e9", "#e69f00", "#555555")
-APART = 0.0015
-"""By how much the lines are set apart sideways, so that their errors can be told."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73")
+"""Of margins, the smallest first; told apart by any eye."""
 
 
 def figure_of(rows: pd.DataFrame) -> Any:
-    """Plot the share of bounds that hold, with what chance allows, a line for each world."""
-    worlds = list(rows["world"].unique())
-    apart = rows["world"].map(worlds.index) - (len(worlds) - 1) / 2
-    assign_result = rows.assign(x=rows["stated"] + APART * apart, name=rows["world"].map(_name))
-    unique_result = sorted(rows["stated"].unique())
-    mapping = {
-        "title": "bounds that held (grey: as stated)",
-        "axis": alt.Axis(format="%", tickCount=8),
-        "scale": alt.Scale(zero=False),
-    }
-    x = alt.X(
-        "x:Q",
-        title="confidence that was stated",
-        axis=alt.Axis(values=unique_result, format="%"),
-        scale=alt.Scale(zero=False),
+    """Plot the share of bounds that held with what chance allows: worlds below each other, confidences in columns."""
+    margins = [f"{margin:.0%}" for margin in sorted(rows["margin"].unique())]
+    data = rows.assign(
+        name=rows["world"].map(_name),
+        asked=rows["margin"].map("{:.0%}".format),
+        column=rows["stated"].map("{:.0%} stated".format),
     )
-    names = [_name(world) for world in worlds]
-    legend = alt.Legend(title=None, orient="bottom-right", symbolType="stroke")
-    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=COLOURS[: len(names)]), legend=legend)
-    shape = alt.Shape("name:N", scale=alt.Scale(domain=names), legend=None)
-    as_stated = alt.Chart(pd.DataFrame({"x": unique_result})).mark_line(color=GREY, strokeWidth=4, opacity=0.6)
-    base = alt.Chart(assign_result)
-    return alt.layer(
-        as_stated.encode(x, alt.Y("x:Q", **mapping)),
-        base.mark_rule().encode(x, alt.Y("from:Q", **mapping), alt.Y2("to:Q"), colour),
-        base.mark_line().encode(x, alt.Y("holds:Q", **mapping), colour),
-        base.mark_point(filled=True, size=50, opacity=1).encode(x, alt.Y("holds:Q", **mapping), colour, shape),
-    ).properties(width=400, height=300)
+    colour = alt.Color(
+        "asked:N", scale=alt.Scale(domain=margins, range=COLOURS[: len(margins)]), legend=alt.Legend(title="margin")
+    )
+    y = alt.Y("name:N", title=None, sort=list(dict.fromkeys(data["name"])), axis=alt.Axis(labelLimit=260, grid=True))
+    apart = alt.YOffset("asked:N", scale=alt.Scale(domain=margins, paddingOuter=0.8))
+    least = data["from"].min()
+    x = {"axis": alt.Axis(format="%", tickCount=5), "scale": alt.Scale(domain=[least, 1.0], nice=False)}
+    base = alt.Chart(data)
+    return (
+        alt.layer(
+            base.mark_rule(strokeWidth=2, opacity=0.4).encode(alt.X("mean(stated):Q", title="bounds that held", **x)),
+            base.mark_rule(strokeWidth=1.5).encode(alt.X("from:Q", **x), alt.X2("to:Q"), y, apart, colour),
+            base.mark_point(filled=True, size=30, opacity=1).encode(alt.X("holds:Q", **x), y, apart, colour),
+        )
+        .properties(width=190, height=alt.Step(15 / len(margins), **{"for": "offset"}))
+        .facet(column=alt.Column("column:N", title=None))
+    )
 
 
 def _name(world: str) -> str:
@@ -63,14 +57,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("json", type=Path)
     parser.add_argument("png", type=Path)
-    parser.add_argument("--margin", type=float, default=0.02, help="of the rows that are drawn")
-    parser.add_argument("--only", nargs="*", default=[""], help="worlds whose names hold one of these")
     options = parser.parse_args()
     rows = pd.DataFrame(json.loads(options.json.read_text())["rows"])
-    requested = rows[[any(section in world for section in options.only) for world in rows["world"]]]
-    drawing = requested[requested["stated"].notna() & (requested["margin"] == options.margin)]
+    drawing = rows[rows["stated"].notna() & rows["holds"].notna()]
     if drawing.empty:
-        parser.error(f"{options.json} has no bounds with a margin of {options.margin:g}")
+        parser.error(f"{options.json} has no bounds")
     figure_of(drawing).configure(**CONFIG | {"background": "white"}).save(options.png, scale_factor=2)
     print(f"{options.png}: {', '.join(map(str, sorted(drawing['sweeps'].unique())))} sweeps a point")
 

@@ -33,7 +33,7 @@ def figure_of(rows: pd.DataFrame) -> Any:
     y = alt.Y("name:N", title=None, sort=list(dict.fromkeys(data["name"])), axis=alt.Axis(labelLimit=260, grid=True))
     apart = alt.YOffset("asked:N", scale=alt.Scale(domain=margins, paddingOuter=0.8))
     least = data["from"].min()
-    x = {"axis": alt.Axis(format="%", tickCount=5), "scale": alt.Scale(domain=[least, 1.0], nice=False)}
+    x: dict[str, Any] = {"axis": alt.Axis(format="%", tickCount=5), "scale": alt.Scale(domain=[least, 1.0], nice=False)}
     base = alt.Chart(data)
     return (
         alt.layer(

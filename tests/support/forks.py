@@ -69,20 +69,22 @@ class WarmWorkers:
 
     def __init__(self, forks: Forks) -> None:
         self._forks = forks
-        self._started: list[int] = []
+        self._started: list[int] = []  # descriptors of processes
 
     def Popen(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **_: Any) -> "Worker":  # noqa: N802
         """Start `python -m ettsweep.worker ...`."""
         arguments = command[command.index("ettsweep.worker") + 1 :]
         pid = self._forks.start("ettsweep.worker.__main__:main", arguments, env=env, output=Path(stdout.name))
-        self._started.append(pid)
+        self._started.append(os.pidfd_open(pid))  # it is there at least as a zombie until the next is asked for
         return Worker(pid)
 
     def end(self) -> None:
         """Kill those that are left."""
-        for pid in self._started:
+        for descriptor in self._started:
+            # Not by number: minutes later it may be that of another process, or of one of its threads.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
 
 
 class Worker:

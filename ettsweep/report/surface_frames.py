@@ -94,7 +94,7 @@ def _mesh_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
     else:
         mesh_ZD = mesh_over(x_PD.min(0) - OVERHANG_STEPS, x_PD.max(0) + OVERHANG_STEPS)
         # Points without scores, or far behind, are not in the fit: there the surface would only extrapolate.
-        mesh_ZD = mesh_ZD[(nearest_positions(mesh_ZD)[:, None] == x_PD).all(2).any(1)]
+        mesh_ZD = mesh_ZD[(nearest_positions(mesh_ZD)[:, None] == x_PD.round()).all(2).any(1)]
     f_Z = posterior.surface.means_at(mesh_ZD)
     error_Z = _standard_errors(posterior, mesh_ZD) if is_line else np.zeros(len(f_Z))
     # A surface of log losses differs by ratios; expm1 turns them into shares of the optimum's loss.

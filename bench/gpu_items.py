@@ -139,6 +139,10 @@ def waits(folder: Path, model: str, small: bool) -> Rows:
         yield {"model": model, "precision": precision, "compiled": compiled, **count_waits_result}
 
 
+SYNCHRONIZED = "called a synchronizing CUDA operation"
+"""What torch says of a wait; it also warns, once, that it may not notice all of them."""
+
+
 def count_waits(take_step: Callable[[], object], steps: int = 10) -> Row:
     """Return how often steps make the host wait for the device, once they are warm, and where."""
     for _ in range(4):
@@ -152,7 +156,7 @@ def count_waits(take_step: Callable[[], object], steps: int = 10) -> Row:
                 take_step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    counter = Counter(f"{w.filename}:{w.lineno}" for w in caught if "synchroniz" in str(w.message))
+    counter = Counter(f"{w.filename}:{w.lineno}" for w in caught if SYNCHRONIZED in str(w.message))
     told = "; ".join(f"{n} x {location}" for location, n in counter.most_common(8))
     return {"steps": steps, "waits": counter.total(), "places": told}
 

@@ -188,10 +188,11 @@ def commands(
         settings = [f"slots={slots}", "threads=1", *method.split()]
         launch = [section for setting in settings for section in ("--launch-set", setting)]
         results = folder / f"{slots}-{runs}-{turn}-{checkouts.index(code)}-{method.replace(' ', '-')}"
-        environment = os.environ | {"PYTHONPATH": str(code), "ETTSWEEP_SLOTS": str(folder / "slots")}
+        path = os.pathsep.join(filter(None, [str(code), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONPATH": path, "ETTSWEEP_SLOTS": str(folder / "slots")}
         began_s = time.perf_counter()
         command = [*ETTSWEEP, *grid, *launch, "--results", str(results), "--follow"]
-        subprocess.run(command, check=True, capture_output=True, env=environment, cwd=folder)
+        subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder)
         took[code, method].append(time.perf_counter() - began_s)
     first_s = min(next(iter(took.values())))
     rows: list[Row] = []

@@ -34,7 +34,7 @@ SUGGESTIONS_PER_WORKER = 4
 RUNS_PER_VERDICT = 10
 """Runs per study that a search leaves for the verdict: six neighbours and a few more seeds."""
 
-OVERESTIMATE = 8
+OVERESTIMATE = 16
 """Factor by which the predicted number of runs may exceed a stated budget before racing stops: a few sweeps need
 so much less than predicted."""
 

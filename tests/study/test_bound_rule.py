@@ -462,7 +462,7 @@ def test_racing_saves_what_equal_seeds_would_have_taken(search_of: Callable[...,
 
 
 def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Study]) -> None:
-    study = search_of(margin="2.5%")
+    study = search_of(margin="5%")
     wide = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
     run_index = RunIndex({run.spec.run_id: run for run in noisy(study, WIDE, 0.11, curvature=0.06)}, {})
 
@@ -475,10 +475,10 @@ def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Calla
         return launched, bound.further_runs
 
     launched, required = first_round()
-    assert required > 16
+    assert 32 < required < 100, "so that no allowance limits it"
     assert launched in (required, required + 1), "a new seed comes with two runs"
     assert first_round(Budget(runs=required // 2)) == (required // 2, required)
-    assert first_round(Budget(runs=required // 16)) == (0, required), "that is out of reach"
+    assert first_round(Budget(runs=required // 18)) == (0, required), "that is out of reach"
 
 
 def test_without_a_budget_a_study_may_have_100_extra_runs(
@@ -494,13 +494,11 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
         launched = len(verification.plan(run_index).to_launch)
         return launched, str(verification.forecast), verification.stop_reasons
 
-    launched, forecast, stop_reasons = first_round()
-    assert 43 < launched < 86
-    assert (forecast, stop_reasons) == (f"at least {launched} runs to come, at most 86", [])
+    assert first_round() == (86, "86 runs to come", [])
     monkeypatch.setattr("ettsweep.study.verification.EXTRA_RUNS", 14)
     launched, _, (reason,) = first_round()
     assert launched == 0
-    assert re.search(r"21 runs were requested, 14 more were added, and at least \d\d would be needed", reason)
+    assert re.search(r"21 runs were requested, 14 more were added, and at least \d{3} would be needed", reason)
 
 
 def test_without_a_budget_a_study_may_have_what_the_others_of_a_command_do_not_need(

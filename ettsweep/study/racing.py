@@ -244,4 +244,4 @@ def runs_needed(query: BoundQuery) -> int | None:
         allocation.add_runs(option, times)
         n_runs += times * len(option)
     # At least 1: the bound is too wide as it is, even where this simulation calls it resolved.
-    return max(1, math.ceil(NEEDED_FACTOR * float(min(n_runs, PLANNED_RUNS)) ** NEEDED_POWER))
+    return max(1, math.ceil(NEEDED_FACTOR * math.pow(min(n_runs, PLANNED_RUNS), NEEDED_POWER)))

@@ -16,7 +16,7 @@ from bench.recorded import METRICS, read_table
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.powers import log2
-from ettsweep.study.run_index import Run, load_run_index
+from ettsweep.runs.index import Run, load_run_index
 
 COLUMNS = ("log2_lr", "log2_wd", "seed", *METRICS)
 

@@ -26,6 +26,8 @@ from ettsweep.process_pool import Pool, open_pool
 from ettsweep.processes import cores
 from ettsweep.quantities import share_text
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import MAX_SEED
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import validate
@@ -33,9 +35,8 @@ from ettsweep.shipped_files import shipped
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve_criterion
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Axis, Point, neighbours
+from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.study.plan import Plan, make_plan
-from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
 from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study

@@ -226,13 +226,17 @@ def loads(data: bytes | str) -> Any:
         ValueError: it is no JSON, has NaN or infinity, or is nested too deeply.
     """
     try:
-        return json.loads(data, parse_constant=_refuse)
+        # As json.loads, which makes a new decoder at each call.
+        return _DECODER.decode(data if isinstance(data, str) else data.decode("utf-8", "surrogatepass"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def number(value: object) -> float | None:

@@ -21,8 +21,8 @@ from ettsweep.report.run_histories import RunHistories, rows_per_run
 from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.runs.folder import runs_dir, sweeps_dir
+from ettsweep.runs.index import Run, count_states
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
-from ettsweep.study.run_index import Run, count_states
 from ettsweep.study.sweep_store import StudiesByFamily, load_sweep_store, runs_of_sweeps
 from ettsweep.study.verification import judge
 

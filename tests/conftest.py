@@ -108,6 +108,7 @@ def statistics() -> None:
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep slot locks, results and data folders of the user out of the tests, and torch on one thread."""
     monkeypatch.setenv("ETTSWEEP_SLOTS", str(tmp_path / "slots"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("ETTSWEEP_RESULTS", "ETTSWEEP_IMAGENET", "ETTSWEEP_CIFAR10", "ETTSWEEP_CIFAR100"):
         monkeypatch.delenv(name, raising=False)
     if "torch" in sys.modules:

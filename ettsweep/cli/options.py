@@ -19,11 +19,11 @@ from ettsweep.errors import CorruptError, InputError, nearest_name, unknown_name
 
 if TYPE_CHECKING:
     from ettsweep.launch.resolve import LaunchOptions
+    from ettsweep.runs.index import Run, RunIndex
     from ettsweep.runs.spec import ModelSpec, OptimizerSpec
     from ettsweep.strategies.factors import MlpFactor
     from ettsweep.study.budget import Budget
     from ettsweep.study.criterion import CriterionOptions
-    from ettsweep.study.run_index import Run, RunIndex
     from ettsweep.study.study import Study
     from ettsweep.study.sweep import Sweep
     from ettsweep.study.sweep_spec import SweepSpec
@@ -353,8 +353,8 @@ class RunOptions(FamilyOptions):
         Raises:
             InputError: A run, sweep or state does not exist, or no run or study has a given model, strategy or family.
         """
+        from ettsweep.runs.index import find_run_id
         from ettsweep.runs.state import State
-        from ettsweep.study.run_index import find_run_id
 
         for name in self.state or []:
             if name not in list(State):

@@ -38,7 +38,7 @@ from ettsweep.console import Format, escape_control, format_cell, format_count, 
 from ettsweep.errors import EttsweepError, InputError, StoppedError
 
 if TYPE_CHECKING:
-    from ettsweep.study.run_index import Run, RunIndex
+    from ettsweep.runs.index import Run, RunIndex
     from ettsweep.study.study import Study
     from ettsweep.study.sweep_store import SweepStore
 
@@ -73,7 +73,7 @@ def status(
         pack_sizes({r.id: r.status for r in run_index.runs.values()}),
     )
     rows = [
-        status_row(r, run_sweeps_text(sweep_store.studies_by_family, r.family, r.spec), packs.get(r.id))
+        status_row(r, run_sweeps_text(sweep_store.studies_by_family, r.family, r.point, r.seed), packs.get(r.id))
         for r in sorted(runs, key=run_sort_key)
     ]
     if form in (Format.TABLE, Format.MARKDOWN):
@@ -156,7 +156,7 @@ def logs(
     """
     from ettsweep.launch.follow import read_run_index
     from ettsweep.runs.folder import RunDir, runs_dir
-    from ettsweep.study.run_index import find_intact_run, find_run_id
+    from ettsweep.runs.index import find_intact_run, find_run_id
 
     if follow:
         if attempt is not None:
@@ -195,7 +195,7 @@ def show_run(
     from ettsweep.cli.run_overview import show_overview
     from ettsweep.cli.run_tables import describe_run, flatten, show_reproduction
     from ettsweep.launch.follow import read_run_index
-    from ettsweep.study.run_index import find_intact_run, find_run_id
+    from ettsweep.runs.index import find_intact_run, find_run_id
     from ettsweep.study.sweep_store import load_sweep_store
 
     run_index = read_run_index(results)
@@ -254,7 +254,7 @@ def retry(
     from ettsweep.cli.run_tables import show_submit_result
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
     from ettsweep.launch.resolve import plan_retries, retryable
-    from ettsweep.study.run_index import find_intact_run
+    from ettsweep.runs.index import find_intact_run
 
     run_options.require_selection(all_)
     run_index, sweep_store = read_run_index(results), run_options.load(results)
@@ -338,10 +338,10 @@ def train(
     from ettsweep.launch.follow import read_run_index
     from ettsweep.launch.resolve import resolve_run
     from ettsweep.runs.folder import RunDir, read_spec
+    from ettsweep.runs.index import find_intact_run
     from ettsweep.runs.state import State
     from ettsweep.study.grid_file import choose_grid_path, grid_note
     from ettsweep.study.plan import make_plan
-    from ettsweep.study.run_index import find_intact_run
     from ettsweep.worker.worker import train_in_foreground
 
     launch_options, note = training_options.launch_options(), ""

@@ -10,7 +10,9 @@ from ettsweep.errors import CorruptError
 from ettsweep.files import Json, last_json_line, number
 from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
-from ettsweep.study.run_index import Run
+from ettsweep.runs.index import Run
+from ettsweep.strategies.strategy import strategy_name
+from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import evaluation_column, task_kind
 
 LABEL_WIDTH = 11
@@ -48,9 +50,9 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
         return
     spec = run.spec
     yield "sweep", format_cell(data["sweep"]) or "none"
-    yield "model", f"{format_cell(run.model)} on {spec.task.name}"
+    yield "model", f"{format_cell(model_name(run.base.model))} on {spec.task.name}"
     lr, wd = power_and_decimal(spec.lr), power_and_decimal(spec.wd)
-    yield "point", f"{format_cell(run.strategy)}, lr {lr}, wd {wd}, seed {spec.seed}"
+    yield "point", f"{format_cell(strategy_name(run.base.strategy.s))}, lr {lr}, wd {wd}, seed {spec.seed}"
     note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value
     last = spec.schedule.last_step

@@ -17,10 +17,10 @@ from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.powers import log2
 from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
+from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan
-from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, group_by_family, run_sweeps_text
 from ettsweep.study.verdict import Verdict
@@ -36,7 +36,7 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
         {
             "run": p.id,
             "action": action,
-            "sweep": run_sweeps_text(families, p.spec.family_id, p.spec),
+            "sweep": run_sweeps_text(families, p.spec.family_id, p.spec.point, p.spec.seed),
             "model": model_name(p.spec.model),
             "strategy": strategy_name(p.spec.strategy.s),
             "lr": p.spec.lr,
@@ -177,10 +177,9 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequen
 
 def run_sort_key(run: Run) -> tuple[object, ...]:
     """Return the key for sorting runs in tables: model, strategy, lr, wd, seed."""
-    spec = run.spec
+    s = run.base.strategy.s
     # The standard parametrisation has no exponent; it comes first.
-    s = -1.0 if spec.strategy.s is None else spec.strategy.s
-    return run.model, s, spec.lr, spec.wd, spec.seed, run.id
+    return model_name(run.base.model), -1.0 if s is None else s, run.lr, run.wd, run.seed, run.id
 
 
 def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
@@ -188,19 +187,18 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
 
     `pack` is the number of runs that its worker trains at once.
     """
-    spec = run.spec
     return {
         "run": run.id,
         "sweep": sweeps,
         "family": run.family,
-        "model": run.model,
-        "task": spec.task.kind,
-        "strategy": run.strategy,
-        "lr": spec.lr,
-        "wd": spec.wd,
-        "log2_lr": log2(spec.lr),
-        "log2_wd": log2(spec.wd),
-        "seed": spec.seed,
+        "model": model_name(run.base.model),
+        "task": run.base.task.kind,
+        "strategy": strategy_name(run.base.strategy.s),
+        "lr": run.lr,
+        "wd": run.wd,
+        "log2_lr": log2(run.lr),
+        "log2_wd": log2(run.wd),
+        "seed": run.seed,
         "state": run.state.value,
         "progress": trained_fraction(run),
         "best_score": best_score(run),
@@ -216,13 +214,15 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
 
 def trained_fraction(run: Run) -> float:
     """Return the fraction of its steps that a run has trained: for a diverged run, the steps before it diverged."""
-    step = as_number(run.result.get("diverged_step")) if run.result else None
-    return run.status.progress if step is None else step / run.spec.schedule.last_step
+    if run.state is not State.DIVERGED or not run.result:
+        return run.status.progress
+    step = as_number(run.result.get("diverged_step"))
+    return run.status.progress if step is None else step / run.base.schedule.last_step
 
 
 def best_score(run: Run) -> float | None:
     """Return the best score: of the result, or of the evaluations so far if the run has not finished."""
-    if run.result is not None:
+    if run.state.finished:
         return run.score
     attempt = run.dir.latest_attempt()
     best_by_step = task_kind(run.spec.task).metric.best_so_far(attempt.evaluations()) if attempt else {}
@@ -239,7 +239,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": run_index.broken[run_id]}
     packs = pack_sizes({r.id: r.status for r in run_index.runs.values()})
-    row = status_row(run, run_sweeps_text(studies_by_family, run.family, run.spec), packs.get(run_id))
+    row = status_row(run, run_sweeps_text(studies_by_family, run.family, run.point, run.seed), packs.get(run_id))
     attempts = []
     for number in run.dir.attempt_numbers():
         attempt = run.dir.attempt(number)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ettsweep.console import Format, Row, escape_control, format_count, print_table
 from ettsweep.quantities import score_text
+from ettsweep.runs.index import RunIndex
 from ettsweep.study.history import HistoryEntry, search_history
-from ettsweep.study.run_index import RunIndex
 from ettsweep.study.study import Study, study_titles
 from ettsweep.study.verification import evaluate
 from ettsweep.trainer.tasks.registry import Metric
@@ -46,7 +46,7 @@ def improvements(history: Sequence[HistoryEntry], metric: str) -> list[Row]:
             "proposal": entry.suggestion_number,
             "lr": entry.point.lr,
             "wd": entry.point.wd,
-            "seed": entry.run.spec.seed,
+            "seed": entry.run.seed,
             metric: entry.best_score,
         }
         for number, entry in enumerate(history, 1)

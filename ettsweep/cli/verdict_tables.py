@@ -10,10 +10,10 @@ from ettsweep.console import Format, Row, format_cell, format_count, print_note,
 from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
 from ettsweep.quantities import difference_text, score_text
 from ettsweep.runs.folder import sweeps_dir
+from ettsweep.runs.index import RunIndex, count_states
+from ettsweep.runs.point import Point
 from ettsweep.study.fresh import compare_fresh
-from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Difference
-from ettsweep.study.run_index import RunIndex, count_states, spent_device_s
 from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_store import SweepStore, run_sweeps
@@ -289,12 +289,12 @@ def sweep_row(
         run
         for study in sweep.studies
         for run in run_index.family_runs(study.family)
-        if sweep.name in run_sweeps(sweep_store.studies_by_family, run.family, run.spec)
+        if sweep.name in run_sweeps(sweep_store.studies_by_family, run.family, run.point, run.seed)
     ]
     # Requested runs without a folder count too, as missing.
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
     states = [run_index.status_of(run).state for run in ids]
-    seconds = sum(map(spent_device_s, runs))
+    seconds = sum(run.device_s for run in runs)
     paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
     changed_s = max(map(_modified_s, paths), default=0.0) or None
     return {

@@ -10,8 +10,8 @@ from ettsweep.launch import slurm
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.submissions import submissions, try_read_submission
 from ettsweep.runs.folder import jobs_dir
+from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Run
 from ettsweep.study.sweep_store import SweepStore, split_exclusive_runs
 
 ENDED_STATES = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)

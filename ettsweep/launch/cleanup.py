@@ -14,8 +14,8 @@ from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
 from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
+from ettsweep.runs.index import load_run_index
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import load_run_index
 from ettsweep.study.sweep_store import load_sweep_store, runs_without_sweep
 
 

@@ -18,10 +18,10 @@ from ettsweep.launch.time_left import makespan_s
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, jobs_dir
+from ettsweep.runs.index import Run, RunIndex, count_states
 from ettsweep.runs.state import State
 from ettsweep.study.budget import Forecast
 from ettsweep.study.plan import Plan, PlannedRun
-from ettsweep.study.run_index import Run, RunIndex, count_states, spent_device_s
 from ettsweep.study.sweep_store import StudiesByFamily
 
 # --- measured -------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class TrainingTimes:
     def __init__(self, run_index: RunIndex, devices: Devices | None = None) -> None:
         self._timed: dict[Hashable, MeasuredTime] = defaultdict(MeasuredTime)
         for run in run_index.runs.values():
-            device_s, fraction = spent_device_s(run), _fraction_trained(run)
+            device_s, fraction = run.device_s, _fraction_trained(run)
             if run.result and device_s and fraction and (devices is None or devices.match(run.result)):
                 self._timed[run.spec.recipe_key].add(device_s, fraction)
 
@@ -278,7 +278,7 @@ class CostEstimator:
         )
         sentences = []
         if trained or stopped:
-            device_s = sum(self._fraction_left[run.id] * spent_device_s(run) for run in trained) + sum(
+            device_s = sum(self._fraction_left[run.id] * run.device_s for run in trained) + sum(
                 map(self._device_s_since_planned, stopped)
             )
             label = format_count(len(self._fraction_left), "run")
@@ -294,7 +294,7 @@ class CostEstimator:
         # A round always keeps the runs of its candidate: that is no saving.
         if (reused := self._already_finished) and not self.in_rounds:
             subject = f"{format_count(len(reused), 'run')} {'was' if len(reused) == 1 else 'were'} finished already"
-            sentences.append(f"{subject}: {format_device_hours(sum(map(spent_device_s, reused)))} saved")
+            sentences.append(f"{subject}: {format_device_hours(sum(run.device_s for run in reused))} saved")
         return "; ".join(sentences)
 
 
@@ -340,15 +340,15 @@ def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
     trained = [run for run in runs if run.result or run.state is State.PRUNED]
     finished = [run for run in trained if run.result]
     pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
-    device_hours = format_device_hours(sum(map(spent_device_s, trained)))
+    device_hours = format_device_hours(sum(run.device_s for run in trained))
     line = f"{format_count(len(finished), 'finished run')}{pruned}: {device_hours}"
     shared = [(run, sweeps) for run in finished if (sweeps := count_sweeps(run, studies_by_family)) > 1]
     if shared:
-        saved_s = sum((sweeps - 1) * spent_device_s(run) for run, sweeps in shared)
+        saved_s = sum((sweeps - 1) * run.device_s for run, sweeps in shared)
         line += f"; {len(shared)} of them for several sweeps: {format_device_hours(saved_s)} saved"
     return line
 
 
 def count_sweeps(run: Run, studies_by_family: StudiesByFamily) -> int:
     """Return the number of sweeps that requested a run."""
-    return len({s.sweep for s in studies_by_family.get(run.family, ()) if s.requests(run.point, run.spec.seed)})
+    return len({s.sweep for s in studies_by_family.get(run.family, ()) if s.requests(run.point, run.seed)})

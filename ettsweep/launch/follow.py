@@ -19,13 +19,13 @@ from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.index import Run, RunIndex, load_run_index
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.runs.state import State
 from ettsweep.study.budget import NO_BUDGET, Budget
-from ettsweep.study.lattice import Point
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.run_index import Run, RunIndex, load_run_index
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
 from ettsweep.study.verification import SuggestionSource, Verification

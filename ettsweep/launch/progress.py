@@ -166,7 +166,7 @@ class ProgressMonitor:
 
     def sweep_names(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that contain a run."""
-        return run_sweeps_text(self._studies_by_family, spec.family_id, spec)
+        return run_sweeps_text(self._studies_by_family, spec.family_id, spec.point, spec.seed)
 
 
 def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> "RenderableType":

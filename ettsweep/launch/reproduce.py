@@ -12,8 +12,8 @@ from ettsweep.files import Json
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.data_location import data_env
 from ettsweep.trainer.tasks.registry import task_kind
 

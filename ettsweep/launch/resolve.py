@@ -13,13 +13,13 @@ from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_memory, check_plan
 from ettsweep.ownership import problem_of
 from ettsweep.runs.folder import sweeps_dir
+from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.schema import Source, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
 from ettsweep.study.plan import Plan, make_plan
-from ettsweep.study.run_index import Run
 from ettsweep.study.schedule_check import check_schedule
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ettsweep.console import format_count
+from ettsweep.runs.index import count_states
 from ettsweep.runs.state import State, Status
-from ettsweep.study.run_index import count_states
 
 
 def pack_sizes(statuses: Mapping[str, Status]) -> dict[str, int]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ettsweep.launch.cost import count_sweeps
 from ettsweep.report.families import StrategyComparison
+from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Run, spent_device_s
 from ettsweep.study.sweep_store import StudiesByFamily
 
 
@@ -49,8 +49,8 @@ def cost_of(label: str, runs: Iterable[Run], studies_by_family: StudiesByFamily)
         sum(state.finished for state in states),
         states.count(State.DIVERGED),
         states.count(State.PRUNED),
-        sum(map(spent_device_s, unique_runs)),
-        sum(map(spent_device_s, shared)),
+        sum(run.device_s for run in unique_runs),
+        sum(run.device_s for run in shared),
     )
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ettsweep.report.formats import strategy_rank
+from ettsweep.runs.index import Run, group_by_point
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import Recipe, RunSpec
-from ettsweep.study.lattice import Point
-from ettsweep.study.run_index import Run, group_by_point
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
@@ -50,7 +50,7 @@ class JudgedFamily:
 
         Those are the sweep's seeds and, under the rule of the bound, those of racing.
         """
-        return [run for run in runs if self.study_state.is_verdict_seed(run.spec.seed)]
+        return [run for run in runs if self.study_state.is_verdict_seed(run.seed)]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def runs_by_point(runs: Iterable[Run], study: Study | None = None) -> RunsByPoin
     """Group runs of one family by point; with a study, only those on its lattice, at the points it requested."""
     lattice_runs = [run for run in runs if study is None or study.is_on_lattice(run.point)]
     groups = group_by_point(lattice_runs, study.seeds_by_point if study else ())
-    return {point: sorted(members, key=lambda run: run.spec.seed) for point, members in groups.items()}
+    return {point: sorted(members, key=lambda run: run.seed) for point, members in groups.items()}
 
 
 def runs_by_family(runs: Iterable[Run]) -> dict[str, list[Run]]:

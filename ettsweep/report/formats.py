@@ -9,8 +9,8 @@ from ettsweep.errors import InputError
 from ettsweep.powers import format_power
 from ettsweep.quantities import is_accuracy, score_with_error, three_digits, with_unit
 from ettsweep.report.theme import INK
+from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import parse_strategy
-from ettsweep.study.lattice import Point
 
 STRATEGY_COLOURS = {"standard": INK, "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
 """The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart.

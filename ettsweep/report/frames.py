@@ -10,11 +10,11 @@ from ettsweep.quantities import score_text, score_with_error
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import point_text, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point, snap_point
 from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.history import search_history
-from ettsweep.study.lattice import Point, snap_point
-from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
 
@@ -187,9 +187,9 @@ def _runs_with_columns(family: JudgedFamily) -> Iterator[tuple[Run, tuple[object
                 point_text(point),
                 _role(verdict, neighbours, point),
                 run.id,
-                run.spec.seed,
+                run.seed,
             )
-            yield run, (*columns, family.study_state.is_verdict_seed(run.spec.seed))
+            yield run, (*columns, family.study_state.is_verdict_seed(run.seed))
 
 
 def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
@@ -222,7 +222,7 @@ def search_history_frame(family: JudgedFamily) -> pd.DataFrame:
             n,
             point_text(step.point),
             step.run.id,
-            step.run.spec.seed,
+            step.run.seed,
             step.suggestion_number,
             step.run.score,
             step.best_score,

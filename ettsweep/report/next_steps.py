@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ettsweep.console import format_count
 from ettsweep.report.families import JudgedFamily
+from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
 from ettsweep.study.budget import EXTRA_RUNS, ample_runs
-from ettsweep.study.run_index import Run
 from ettsweep.study.verdict import Verdict
 
 VERIFY = "ettsweep verify-optimum --follow"

@@ -15,9 +15,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.files import dumps, write_atomic
+from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Point
-from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.samplers import quiet_optuna
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
@@ -114,7 +114,7 @@ def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mappi
     )
     for point, point_runs in trial_runs.items():
         attrs: dict[str, Any] = {"proposed by": samplers[point]} if point in samplers else {}
-        attrs |= {"runs": [run.id for run in point_runs], "seeds": [run.spec.seed for run in point_runs]}
+        attrs |= {"runs": [run.id for run in point_runs], "seeds": [run.seed for run in point_runs]}
         params = {name: getattr(point, name) for name in space}
         study.add_trial(_make_trial(point_runs, params, space, worst, metric, attrs))
     return len(trial_runs)
@@ -122,7 +122,7 @@ def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mappi
 
 def _runs_of_trial(runs: Sequence[Run]) -> list[Run]:
     """Return the finished runs of a point, lowest seed first; if there is none, those that were pruned."""
-    in_order = sorted(runs, key=lambda run: run.spec.seed)
+    in_order = sorted(runs, key=lambda run: run.seed)
     return [run for run in in_order if run.state.finished] or [run for run in in_order if run.state is State.PRUNED]
 
 

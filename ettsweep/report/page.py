@@ -27,8 +27,8 @@ from ettsweep.report.page_sections import Figures, comparison_section, speed_sec
 from ettsweep.report.run_table import best_rows, page_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.report.verdict_text import Row
+from ettsweep.runs.index import Run, count_states
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.run_index import Run, count_states
 from ettsweep.study.sweep_store import StudiesByFamily
 
 MAX_STATIC_ROWS = 300

@@ -9,8 +9,8 @@ from typing import Any
 from ettsweep.console import format_count
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, number, read_lines
+from ettsweep.runs.index import Run
 from ettsweep.runs.spec import ScheduleSpec
-from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.registry import curve_unit
 
 TRAINING = ("loss", "grad_norm")

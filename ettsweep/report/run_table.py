@@ -15,7 +15,7 @@ from ettsweep.report.families import runs_by_family
 from ettsweep.report.page_data import encode_column
 from ettsweep.report.summary import run_cell
 from ettsweep.runs.folder import runs_dir
-from ettsweep.study.run_index import Run
+from ettsweep.runs.index import Run
 from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.trainer.tasks.registry import task_kind
 

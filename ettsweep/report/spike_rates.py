@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ettsweep.files import number
-from ettsweep.study.run_index import Run
+from ettsweep.runs.index import Run
 
 SPIKE_LABELS = {
     "loss_spikes": "train loss",

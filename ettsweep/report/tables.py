@@ -13,10 +13,10 @@ from ettsweep.quantities import as_share, is_accuracy
 from ettsweep.report.families import JudgedFamily, judged_families, runs_by_family, runs_by_point
 from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.lattice import Point
-from ettsweep.study.run_index import Run
 from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.models.registry import model_name
@@ -101,7 +101,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
     names: dict[str, tuple[str, str, str]] = {}
     rows = []
     for run in runs:
-        spec, family = run.spec, run.family
+        spec, family = run.base, run.family
         if family not in names:  # labels are the same for a whole family, which may have hundreds of runs
             names[family] = model_name(spec.model), task_label(spec.task), strategy_label(spec.strategy)
         result = run.result or {}
@@ -115,13 +115,13 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
             (
                 *(
                     run.id,
-                    run_sweeps_text(studies_by_family or {}, family, spec),
+                    run_sweeps_text(studies_by_family or {}, family, run.point, run.seed),
                     family,
                     *names[family],
                     spec.optimizer.kind,
                     spec.precision,
                 ),
-                *(spec.lr, spec.wd, spec.seed, run.state.value),
+                *(run.lr, run.wd, run.seed, run.state.value),
                 *(result.get(name) for name in RESULT_COLUMNS),
             )
         )

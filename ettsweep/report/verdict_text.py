@@ -18,10 +18,10 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.report import formats
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
 from ettsweep.study.fresh import t95
-from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Difference
-from ettsweep.study.run_index import Run
 from ettsweep.study.study import StudyKey
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import ScoredPoint, Verdict, conflicting_verdicts
@@ -176,7 +176,7 @@ def _seeds_text(point: ScoredPoint, candidate: ScoredPoint, runs: Mapping[Point,
     """Return over which seeds the mean of a point is, compared to the candidate's."""
     if point.runs == 1:
         return "by a single run, which may be a lucky one"
-    own, others = ({run.spec.seed for run in runs[at] if run.state.finished} for at in (point.point, candidate.point))
+    own, others = ({run.seed for run in runs[at] if run.state.finished} for at in (point.point, candidate.point))
     return f"over the same {point.runs} seeds" if own == others else f"over {point.runs} seeds, not the same ones"
 
 

@@ -9,7 +9,7 @@ from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.manifest import update_manifest
 from ettsweep.report.run_histories import RunHistories, rows_per_run
-from ettsweep.study.run_index import Run
+from ettsweep.runs.index import Run
 from ettsweep.study.study import StudyKey
 from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict

@@ -1,6 +1,7 @@
 """Run folders: the files through which planner and workers communicate; only `runs/` writes them, except for log.txt.
 
-A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/; code/<digest>/, code snapshots; and
+A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/; code/<digest>/, code snapshots; index/,
+what is kept of finished runs (`store`); and
 
     runs/<run id>/
       spec.json             the RunSpec, written first
@@ -41,11 +42,32 @@ from dataclasses import replace
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import Json, dumps, loads, read_file, read_json, read_lines, storage_errors, sync, write_atomic
+from ettsweep.files import (
+    Json,
+    dumps,
+    loads,
+    parse_object,
+    read_file,
+    read_json,
+    read_lines,
+    storage_errors,
+    sync,
+    write_atomic,
+)
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import EVALUATION_MARK, Attempt
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import Liveness, LocalLiveness, LostAttempt, Owner, RunFacts, State, Status, unfinished_status
+from ettsweep.runs.state import (
+    Liveness,
+    LocalLiveness,
+    LostAttempt,
+    Owner,
+    RunFacts,
+    State,
+    Status,
+    finished_status,
+    unfinished_status,
+)
 from ettsweep.schema import canonical, validate
 
 
@@ -67,6 +89,14 @@ def code_dir(results: Path) -> Path:
 def runs_dir(results: Path) -> Path:
     """Return the folder of run folders."""
     return results / "runs"
+
+
+def store_dir(results: Path) -> Path:
+    """Return the folder with what is kept of finished runs (`runs/store.py`)."""
+    return results / "index"
+
+
+SPEC_REMEDY = "the command that asked for the run writes it anew"
 
 
 def is_run_id(name: str) -> bool:
@@ -102,12 +132,32 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-        self.spec_path = path / "spec.json"
-        self.cancel_path = path / "cancel.json"
-        self.prune_path = path / "prune.json"
-        self.attempts_path = path / "attempts"
-        self.metrics_path = path / "metrics.jsonl"
-        self.result_path = path / "result.json"
+
+    # Made when asked for: joining a path takes as long as reading a small file.
+
+    @property
+    def spec_path(self) -> Path:
+        return self.path / "spec.json"
+
+    @property
+    def cancel_path(self) -> Path:
+        return self.path / "cancel.json"
+
+    @property
+    def prune_path(self) -> Path:
+        return self.path / "prune.json"
+
+    @property
+    def attempts_path(self) -> Path:
+        return self.path / "attempts"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result_path(self) -> Path:
+        return self.path / "result.json"
 
     @classmethod
     def create(cls, results: Path, spec: RunSpec) -> "RunDir":
@@ -127,18 +177,34 @@ class RunDir:
         Raises:
             CorruptError: it is missing, unreadable, or its id is not the folder's name.
         """
-        remedy = "the command that asked for the run writes it anew"
+        return self.spec_from(self.spec_data())
+
+    def spec_data(self) -> Json:
+        """Return the content of spec.json, unchecked.
+
+        Raises:
+            CorruptError: it is missing or unreadable.
+        """
         try:
-            spec = validate(RunSpec, read_json(self.spec_path), str(self.spec_path))
+            return read_json(self.spec_path)
         except FileNotFoundError:
-            raise CorruptError(f"{self.spec_path}: is missing; {remedy}") from None
+            raise CorruptError(f"{self.spec_path}: is missing; {SPEC_REMEDY}") from None
         except CorruptError as error:
-            raise CorruptError(f"{error}; {remedy}") from None
+            raise CorruptError(f"{error}; {SPEC_REMEDY}") from None
+
+    def spec_from(self, data: Json) -> RunSpec:
+        """Return the spec that spec.json has.
+
+        Raises:
+            CorruptError: it is no spec, or its id is not the folder's name.
+        """
+        try:
+            spec = validate(RunSpec, data, str(self.spec_path))
         except InputError as error:
-            raise CorruptError(f"{error}; the file was edited or is of another version; {remedy}") from None
+            raise CorruptError(f"{error}; the file was edited or is of another version; {SPEC_REMEDY}") from None
         if spec.run_id != self.id:
             raise CorruptError(
-                f"{self.spec_path}: describes run {spec.run_id}, not {self.id}: it was edited by hand; {remedy} "
+                f"{self.spec_path}: describes run {spec.run_id}, not {self.id}: it was edited by hand; {SPEC_REMEDY} "
                 f"(another run is made by `ettsweep train --set` or a grid file)"
             )
         return spec
@@ -150,9 +216,20 @@ class RunDir:
             CorruptError: it is truncated or was edited.
         """
         try:
-            result = read_json(self.result_path)
+            return self.result_from(read_file(self.result_path))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise CorruptError(f"{self.result_path}: cannot be read: {error.strerror}; {self._remedy}") from None
+
+    def result_from(self, data: bytes) -> Json:
+        """Return the result that result.json has.
+
+        Raises:
+            CorruptError: it is truncated or was edited.
+        """
+        try:
+            result = parse_object(self.result_path, data)
         except CorruptError as error:
             raise CorruptError(f"{error}; {self._remedy}") from None
         checksum = result.pop("sha256", None)
@@ -339,8 +416,7 @@ class RunDir:
             # Asking the scheduler may take seconds. A run that finished meanwhile, and whose job has ended, would
             # look interrupted: read again.
             return self.status_and_result(liveness) if self.result_path.exists() else (status, None)
-        reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
-        return Status(State(result["status"]), reason, 1.0), result
+        return finished_status(result), result
 
     def _unfinished(self, liveness: Liveness) -> Status:
         attempts = [self.attempt(number) for number in reversed(self.attempt_numbers())]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_ch
 from pydantic import Field, SerializeAsAny, model_validator
 
 from ettsweep.powers import log2
+from ettsweep.runs.point import Point
 from ettsweep.schema import NonNegative, Positive, PositiveFloat, Registered, StrictModel, digest, identity
 
 MAX_SEED = 2**31 - 1
@@ -204,18 +205,18 @@ class RunSpec(Recipe):
         return tuple(getattr(self, name) for name in Recipe.model_fields)
 
     @property
+    def point(self) -> Point:
+        return Point(self.lr, self.wd)
+
+    @property
     def run_id(self) -> str:
         """12 hex digits that name the run and its folder."""
-        return digest(self._identity() | point_identity(self.lr, self.wd) | {"seed": self.seed})
+        return id_of_run(family_identity(self), self.lr, self.wd, self.seed)
 
     @property
     def family_id(self) -> str:
         """12 hex digits shared by all runs that differ only in lr, wd and seed."""
-        return digest(self._identity())
-
-    def _identity(self) -> dict[str, object]:
-        # lr and wd enter a run id by their rounded log2 instead, see `point_identity`.
-        return {k: v for k, v in identity(self).items() if k not in ("lr", "wd", "seed")}
+        return digest(family_identity(self))
 
     @property
     def canonical(self) -> "RunSpec":
@@ -226,6 +227,17 @@ class RunSpec(Recipe):
     def with_point(self, lr: float, wd: float, seed: int) -> "RunSpec":
         """Return the spec of the same family at another point and seed."""
         return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
+
+
+def family_identity(spec: RunSpec) -> dict[str, object]:
+    """Return the fields by which a run's family enters the hash of its id."""
+    # lr and wd enter a run id by their rounded log2 instead, see `point_identity`.
+    return {k: v for k, v in identity(spec).items() if k not in ("lr", "wd", "seed")}
+
+
+def id_of_run(family: dict[str, object], lr: float, wd: float, seed: int) -> str:
+    """Return the id of a run: of a family, given by its `family_identity`, at a point with a seed."""
+    return digest(family | point_identity(lr, wd) | {"seed": seed})
 
 
 def point_identity(lr: float, wd: float) -> dict[str, object]:

@@ -162,6 +162,12 @@ class LostAttempt:
     requeued: bool = False
 
 
+def finished_status(result: Json) -> Status:
+    """Return the status of a run with a result."""
+    reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
+    return Status(State(result["status"]), reason, 1.0)
+
+
 def unfinished_status(
     run_id: str,
     facts: RunFacts,

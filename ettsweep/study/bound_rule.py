@@ -8,13 +8,14 @@ from statistics import fmean, median
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.quantities import bound_text, confidence_text, probability_text, share_text
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Point, neighbours
+from ettsweep.study.lattice import neighbours
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.posterior import Position, Posterior, fit_posterior
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
-from ettsweep.study.run_index import Run, spent_device_s
 from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import PENDING, STUCK, StudyState
@@ -148,9 +149,7 @@ class BoundRule(StudyState):
         scores: dict[Position, dict[int, float]] = {}
         for point in self._nearby_points(candidate):
             if self.score_point(point).state is State.DONE:
-                scores_by_seed = {
-                    run.spec.seed: run.score for run in self._finished_runs(point) if run.score is not None
-                }
+                scores_by_seed = {run.seed: run.score for run in self._finished_runs(point) if run.score is not None}
                 scores[self.steps(point, candidate)] = scores_by_seed
         if self._origin not in scores:
             return None
@@ -289,7 +288,7 @@ class BoundRule(StudyState):
     def _describe_cost(self, candidate: ScoredPoint, runs: int) -> str:
         """Return a number of runs in words, with their device hours if similar runs were timed."""
         each_s = median(
-            spent_device_s(run) for point in self._nearby_points(candidate.point) for run in self._finished_runs(point)
+            run.device_s for point in self._nearby_points(candidate.point) for run in self._finished_runs(point)
         )
         hours = f" ({format_device_hours(runs * each_s)})" if each_s else ""
         return f"{format_count(runs, 'more run')}{hours}"

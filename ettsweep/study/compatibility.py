@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ettsweep.powers import format_power
-from ettsweep.study.lattice import Axis, Point
+from ettsweep.runs.point import Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.console import format_count
 from ettsweep.quantities import as_share, confidence_text, difference_text, score_text
-from ettsweep.study.lattice import snap_point
+from ettsweep.runs.point import snap_point
 from ettsweep.study.verdict import Verdict
 
 if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ettsweep.study.lattice import Point
-from ettsweep.study.run_index import Run
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 
@@ -47,7 +47,7 @@ def search_history(study_state: StudyState) -> tuple[HistoryEntry, ...]:
 
 def _suggestion_number(study: Study, point: Point, run: Run) -> int | None:
     """Return the number of the suggestion that requested a run; None for seeds that racing added to its point."""
-    return study.suggestion_numbers.get(point) if study.requests(point, run.spec.seed) else None
+    return study.suggestion_numbers.get(point) if study.requests(point, run.seed) else None
 
 
 def _sorted_runs(study_state: StudyState, finished: Sequence[tuple[Point, Run]]) -> list[tuple[Point, Run]]:
@@ -57,10 +57,10 @@ def _sorted_runs(study_state: StudyState, finished: Sequence[tuple[Point, Run]])
     # (group, order within it, tie breaker): grid runs before the first suggestion, suggested runs, all others.
     def sort_key(entry: tuple[Point, Run]) -> tuple[float, ...]:
         point, run = entry
-        number, tie_breaker = _suggestion_number(study, point, run), (*point, run.spec.seed)
+        number, tie_breaker = _suggestion_number(study, point, run), (*point, run.seed)
         if number:
             return (1, number, *tie_breaker)
-        is_earlier = study.requests(point, run.spec.seed) and ended_ns[run.id] < first_ns
+        is_earlier = study.requests(point, run.seed) and ended_ns[run.id] < first_ns
         return (0 if is_earlier else 2, ended_ns[run.id], *tie_breaker)
 
     return sorted(finished, key=sort_key)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Point, snap_point
-from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import PENDING, StudyState, count_neighbours
 from ettsweep.study.verdict import ScoredPoint, Verdict

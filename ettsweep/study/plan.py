@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
+from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import RunIndex
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from zlib import crc32
 
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec, ScheduleSpec
 from ettsweep.runs.state import State, Status
-from ettsweep.study.run_index import RunIndex
 from ettsweep.trainer.tasks.registry import Metric, task_kind
 
 if TYPE_CHECKING:

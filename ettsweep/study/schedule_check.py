@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
+from ettsweep.runs.point import MAPPED_TOLERANCE
 from ettsweep.runs.spec import ScheduleSpec
-from ettsweep.study.lattice import MAPPED_TOLERANCE
 from ettsweep.study.sweep_spec import SweepSpec
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, Seeds
 from ettsweep.schema import validate
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.criterion import Criterion, CriterionOptions
-from ettsweep.study.lattice import POINT_OPTIONS, Axis, Point
+from ettsweep.study.lattice import POINT_OPTIONS, Axis
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.registry import Metric, task_kind
 

@@ -7,10 +7,11 @@ from itertools import product
 
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
+from ettsweep.runs.index import Run, group_by_point
+from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import PRINTED_TOLERANCE, Point, neighbours, snap_point
-from ettsweep.study.run_index import Run, group_by_point
+from ettsweep.study.lattice import PRINTED_TOLERANCE, neighbours
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import FINAL_VERDICTS, Bound, ScoredPoint, Verdict, best_point
 
@@ -47,7 +48,7 @@ class StudyState(ABC):
         self._requested_points = study.seeds_by_point
         # Keyed by requested points: runs of other sweeps may be off by rounding, and still are the same points.
         grouped = group_by_point((run for run in runs if study.is_on_lattice(run.point)), self._requested_points)
-        self._runs = {point: {run.spec.seed: run for run in members} for point, members in grouped.items()}
+        self._runs = {point: {run.seed: run for run in members} for point, members in grouped.items()}
         self._known_points = dict.fromkeys((*self._requested_points, *self._runs))
         self._canonical_points: dict[Point, Point] = {}
 
@@ -359,7 +360,7 @@ class StudyState(ABC):
             run
             for runs in self.runs_by_point().values()
             for run in runs
-            if not any(study.requests(run.point, run.spec.seed) for study in studies)
+            if not any(study.requests(run.point, run.seed) for study in studies)
         ]
 
     def runs_saved_by_racing(self, verdict: Verdict, others: Iterable[Study] = ()) -> int:
@@ -373,7 +374,7 @@ class StudyState(ABC):
         raced = [
             run
             for run in self.extra_runs(others)
-            if self._canonical_point(run.point) not in climbed or run.spec.seed not in self.initial_seeds
+            if self._canonical_point(run.point) not in climbed or run.seed not in self.initial_seeds
         ]
         most = max((verdict.run_counts.get(point, 0) for point in compared), default=0)
         elsewhere = sum(self._canonical_point(run.point) not in compared for run in raced)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ettsweep.console import format_count
+from ettsweep.runs.index import RunIndex
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Centre, Point
-from ettsweep.study.run_index import RunIndex
+from ettsweep.study.lattice import Centre
 from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.surface_sampler import LatticePosition, Observations, Sampler
@@ -138,12 +139,12 @@ def collect_observations(study_state: StudyState, start: StartPoint) -> Observat
         if point not in study.seeds_by_point and all(run.state in IDLE for run in point_runs):
             continue  # requested by another sweep and trained by nobody: it may be suggested here
         unavailable.append(position)
-        finished = {run.spec.seed: run.score for run in point_runs if run.state.finished}
+        finished = {run.seed: run.score for run in point_runs if run.state.finished}
         if None in finished.values():
             diverged.append(position)
         elif finished:
             scores[position] = {seed: score for seed, score in finished.items() if score is not None}
-        elif study_state.is_pending(point, study.seeds_by_point.get(point) or [run.spec.seed for run in point_runs]):
+        elif study_state.is_pending(point, study.seeds_by_point.get(point) or [run.seed for run in point_runs]):
             pending.append(position)
     corners = [_to_position(study_state.steps(point)) for point in study.box or study.seeds_by_point]
     low, high = (tuple(extreme(along) for along in zip(*corners, strict=True)) for extreme in (min, max))

@@ -8,12 +8,13 @@ from typing import Annotated
 from pydantic import Field
 
 from ettsweep.errors import InputError
+from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion
 from ettsweep.study.grid_file import map_centres
-from ettsweep.study.lattice import Centre, Point, snap_point
+from ettsweep.study.lattice import Centre
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.tasks.registry import Metric, task_kind

@@ -5,12 +5,13 @@ from typing import Annotated
 from pydantic import Field, field_serializer
 
 from ettsweep.config import hide_secrets
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import Recipe, RunSpec, Seeds, StrategySpec
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import CriterionOptions, resolve_criterion
-from ettsweep.study.lattice import Axis, Centres, Point, expand
+from ettsweep.study.lattice import Axis, Centres, expand
 from ettsweep.study.study import Study
 from ettsweep.trainer.tasks.registry import bind_to_data
 

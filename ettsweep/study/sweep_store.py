@@ -17,11 +17,10 @@ from ettsweep.config import read_yaml
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.files import folder_names
 from ettsweep.runs.folder import sweeps_dir
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
 from ettsweep.schema import validate
 from ettsweep.study.compatibility import sweep_differences
-from ettsweep.study.lattice import Point
-from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.study.sweep import FORMAT_VERSION, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
@@ -75,21 +74,20 @@ def group_by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
     return groups
 
 
-def run_sweeps(studies_by_family: StudiesByFamily, family: str, spec: RunSpec) -> list[str]:
+def run_sweeps(studies_by_family: StudiesByFamily, family: str, point: Point, seed: int) -> list[str]:
     """Return the names of the sweeps to which a run belongs.
 
     These are the sweeps that request it. If none does, those on whose lattice it lies: runs beyond the ranges or with
     fresh seeds are trained by `verify-optimum` and `seeds`, and no file of a sweep mentions them.
     """
     studies = studies_by_family.get(family, ())
-    point = Point(spec.lr, spec.wd)
-    requesting = [study.sweep for study in studies if study.requests(point, spec.seed)]
+    requesting = [study.sweep for study in studies if study.requests(point, seed)]
     return requesting or [study.sweep for study in studies if study.is_on_lattice(point)]
 
 
-def run_sweeps_text(studies_by_family: StudiesByFamily, family: str, spec: RunSpec) -> str:
+def run_sweeps_text(studies_by_family: StudiesByFamily, family: str, point: Point, seed: int) -> str:
     """Return the same as one text for people; `-` for none."""
-    return ", ".join(run_sweeps(studies_by_family, family, spec)) or "-"
+    return ", ".join(run_sweeps(studies_by_family, family, point, seed)) or "-"
 
 
 def runs_of_sweeps(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str] = ()) -> list[Run]:
@@ -102,7 +100,8 @@ def runs_of_sweeps(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence
         CorruptError: a sweep cannot be read.
     """
     selected = {sweep.name for sweep in sweep_store.select(names)}
-    memberships = ((run, set(run_sweeps(sweep_store.studies_by_family, run.family, run.spec))) for run in runs)
+    families = sweep_store.studies_by_family
+    memberships = ((run, set(run_sweeps(families, run.family, run.point, run.seed))) for run in runs)
     return [run for run, sweeps in memberships if sweeps & selected or not (names or sweeps)]
 
 
@@ -123,9 +122,9 @@ def split_exclusive_runs(
     shared_counts: Counter[str] = Counter()
     exclusive_runs = []
     for run in runs:
-        users = [study for study in other_studies.get(run.family, ()) if study.requests(run.point, run.spec.seed)]
+        users = [study for study in other_studies.get(run.family, ()) if study.requests(run.point, run.seed)]
         # A run that nobody requests belongs to all sweeps on whose lattice it lies, as in `run_sweeps`.
-        if not users and not any(study.requests(run.point, run.spec.seed) for study in own_studies.get(run.family, ())):
+        if not users and not any(study.requests(run.point, run.seed) for study in own_studies.get(run.family, ())):
             users = [study for study in other_studies.get(run.family, ()) if study.is_on_lattice(run.point)]
         shared_counts.update({study.sweep for study in users})
         exclusive_runs += [] if users else [run]
@@ -140,7 +139,7 @@ def runs_without_sweep(runs: Iterable[Run], sweep_store: SweepStore) -> list[Run
     """
     for problem in sweep_store.broken.values():
         raise CorruptError(problem)
-    return [run for run in runs if not run_sweeps(sweep_store.studies_by_family, run.family, run.spec)]
+    return [run for run in runs if not run_sweeps(sweep_store.studies_by_family, run.family, run.point, run.seed)]
 
 
 def with_spec(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> SweepStore:

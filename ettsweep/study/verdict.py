@@ -7,10 +7,10 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ettsweep.quantities import bound_text, confidence_text, share_text
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.compatibility import study_differences
-from ettsweep.study.lattice import Point
-from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.trainer.tasks.registry import Metric
 

@@ -11,13 +11,13 @@ from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
+from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.budget import EXTRA_RUNS, MAX_TRIALS, NO_BUDGET, Budget, Forecast, fair_shares, whole_shares
-from ettsweep.study.lattice import Point
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
-from ettsweep.study.run_index import Run, RunIndex, spent_device_s
 from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
@@ -249,7 +249,7 @@ class Verification:
 
     def _used_device_s(self, run_index: RunIndex, key: StudyKey) -> float:
         ids = self._planned_ids.get(key, ())
-        return sum(spent_device_s(run_index.runs[run]) for run in ids if run in run_index.runs)
+        return sum(run_index.runs[run].device_s for run in ids if run in run_index.runs)
 
     def _device_s_left(self, hours: float, run_index: RunIndex) -> float:
         return 3600 * hours - sum(self._used_device_s(run_index, key) for key in self._planned_ids)
@@ -396,7 +396,7 @@ class Verification:
             for need in needs
         )
         families = {need.study_state.study.family for need in needs}
-        spent_s = sum(spent_device_s(run) for family in families for run in run_index.family_runs(family))
+        spent_s = sum(run.device_s for family in families for run in run_index.family_runs(family))
         hours, spent_hours = map(format_device_hours, (to_come_s, spent_s))
         message = f"{self.forecast}: about {hours}, after {spent_hours} so far"
         # Once agreed to, it is asked about again when it has doubled.

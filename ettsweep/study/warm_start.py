@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.powers import format_power
+from ettsweep.runs.index import RunIndex
+from ettsweep.runs.point import Point
 from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_name, transfer_point
-from ettsweep.study.lattice import Point
-from ettsweep.study.run_index import RunIndex
 from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.suggesting import StartPoint
 from ettsweep.study.sweep_store import SweepStore

@@ -22,7 +22,7 @@ from ettsweep.console import format_cell, format_count
 from ettsweep.errors import EttsweepError
 from ettsweep.launch.cancellation import ENDED_STATES, cancel_runs, cancellable
 from ettsweep.launch.progress import SweepStatus
-from ettsweep.study.run_index import Run
+from ettsweep.runs.index import Run
 from ettsweep.watch.dialogs import ConfirmDialog, HelpScreen, LogScreen
 from ettsweep.watch.events import run_title
 from ettsweep.watch.labels import StyledText, headline, limit_problems, view_problems

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.files import number
+from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Run
+from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.verdict import Verdict
 
 EVENT_STATES = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD, State.PRUNED)
@@ -72,7 +73,7 @@ def short_id(run: Run) -> str:
 
 def run_position(run: Run) -> str:
     """Return strategy, point and seed of a run in one line."""
-    return f"{run.strategy} {run.point} seed {run.spec.seed}"
+    return f"{strategy_name(run.base.strategy.s)} {run.point} seed {run.seed}"
 
 
 def run_title(run: Run) -> str:

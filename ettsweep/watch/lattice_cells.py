@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.tasks.registry import Metric
@@ -74,7 +75,7 @@ def build_lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCe
     cells = []
     # Points outside the ranges have runs, or are neighbours: all three sources are needed.
     for point in dict.fromkeys((*study.seeds_by_point, *runs, *marks)):
-        run_states = {run.spec.seed: run.state for run in runs.get(point, ())}
+        run_states = {run.seed: run.state for run in runs.get(point, ())}
         # A neighbour that nobody has requested has no seeds yet: one missing run stands for it.
         state_by_seed = dict.fromkeys(study.seeds_by_point.get(point, ()), State.MISSING) | run_states or {
             -1: State.MISSING

@@ -10,8 +10,8 @@ from rich.style import Style
 from rich.text import Text
 
 from ettsweep.powers import format_power
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Point
 from ettsweep.trainer.tasks.registry import Metric
 from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark, shades
 

@@ -100,7 +100,13 @@ SORT_KEYS: dict[str, SortKey] = {
     "time left": lambda view: view.run.status.remaining_s if view.run.status.remaining_s is not None else float("inf"),
     "loss": lambda view: view.loss if view.loss is not None else float("inf"),
     "speed": lambda view: -(view.steps_per_s or 0.0),
-    "point": lambda view: (view.run.model, view.run.strategy, view.run.spec.lr, view.run.spec.wd, view.run.spec.seed),
+    "point": lambda view: (
+        model_name(view.run.base.model),
+        strategy_name(view.run.base.strategy.s),
+        view.run.lr,
+        view.run.wd,
+        view.run.seed,
+    ),
 }
 """Orders of the table of runs. Runs with equal keys keep their order, in which those in training come first."""
 
@@ -112,7 +118,7 @@ def sorted_runs(view: ViewModel, by: str) -> list[RunView]:
 
 def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
     """Return the table of unfinished runs, its header first."""
-    sweeps, models = {run.sweep for run in runs}, {run.run.model for run in runs}
+    sweeps, models = {run.sweep for run in runs}, {model_name(run.run.base.model) for run in runs}
     # Sweep and model stay empty, and are dropped, if they are the same for all runs.
     rows = [_run_row(run, len(sweeps) > 1, len(models) > 1, 8 if width < 120 else 12) for run in runs]
     return table_lines(RUN_COLUMNS, rows, width)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ettsweep.launch.progress import SweepStatus
+from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Run
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verdict import Verdict

@@ -14,12 +14,14 @@ from ettsweep.launch.running_packs import describe_pack, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.time_left import TimeLeftEstimator
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, sweeps_dir
+from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import Run, RunIndex
+from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store, run_sweeps, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate
+from ettsweep.trainer.models.registry import model_name
 from ettsweep.watch.events import Event, run_events, short_id, verdict_events
 from ettsweep.watch.lattice_cells import LatticeCells, build_lattice
 from ettsweep.watch.run_progress import read_loss, read_speed
@@ -131,9 +133,8 @@ class Watcher:
         """Return the selected runs that belong to a sweep."""
         studies_by_family = self._sweep_store.studies_by_family
         # The application's thread calls this while the poller's thread may change the dict: iterate over a copy.
-        return [
-            run for run in list(self._selected.values()) if sweep in run_sweeps(studies_by_family, run.family, run.spec)
-        ]
+        runs = list(self._selected.values())
+        return [run for run in runs if sweep in run_sweeps(studies_by_family, run.family, run.point, run.seed)]
 
     def view(self) -> ViewModel:
         """Return the view without reading anything."""
@@ -269,7 +270,7 @@ class Watcher:
             members = [run for run in self._runs_of_family(family) if family.study.is_on_lattice(run.point)]
             study_state = evaluate(family.study, members)
             family.lattice_version, family.lattice = changes, build_lattice(study_state, family.verdict)
-            existing = {(point, run.spec.seed) for point, runs in study_state.runs_by_point().items() for run in runs}
+            existing = {(point, run.seed) for point, runs in study_state.runs_by_point().items() for run in runs}
             requested = {(point, seed) for point, seeds in family.study.seeds_by_point.items() for seed in seeds}
             family.states = Counter(run.state for run in members)
             # Requested runs without a folder.
@@ -317,7 +318,8 @@ class Watcher:
         for run in runs[:MAX_LISTED_RUNS]:
             # Looking up sweeps takes long for many runs: once per selection is enough.
             if run.id not in self._sweep_names:
-                self._sweep_names[run.id] = run_sweeps_text(self._sweep_store.studies_by_family, run.family, run.spec)
+                families = self._sweep_store.studies_by_family
+                self._sweep_names[run.id] = run_sweeps_text(families, run.family, run.point, run.seed)
             number = self._attempts.get(run.id, 0)
             # Only a run in training has a current loss and speed.
             loss, speed = None, None
@@ -341,7 +343,7 @@ WITHOUT_OUTCOME = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.I
 
 def _run_sort_key(run: Run) -> tuple[object, ...]:
     urgency = STATE_ORDER.index(run.state) if run.state in STATE_ORDER else len(STATE_ORDER)
-    return urgency, run.model, run.strategy, run.spec.lr, run.spec.wd, run.spec.seed
+    return urgency, model_name(run.base.model), strategy_name(run.base.strategy.s), run.lr, run.wd, run.seed
 
 
 def _end_time_s(run: RunDir) -> float:

@@ -14,10 +14,10 @@ from ettsweep.cli.options import RunOptions
 from ettsweep.errors import InputError
 from ettsweep.launch.profile import SlurmProfile, load_profile
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.run_index import load_run_index
 from ettsweep.study.sweep_store import load_sweep_store
 
 MakeSpec = Callable[..., RunSpec]

@@ -7,8 +7,8 @@ from typing import Any
 from ettsweep.cli.run_tables import best_score, describe_run, run_sort_key, state_note, status_row
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.run_index import load_run_index
 
 MakeSpec = Callable[..., RunSpec]
 

@@ -22,10 +22,10 @@ from support.commandline import (
 from support.forks import Forks, warm_workers
 
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Point
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import load_sweep_store
 

@@ -12,9 +12,9 @@ from support.made_sweep import digits_spec, finish_at, imagenet_spec, searched
 from ettsweep.cli.search_history import show_history
 from ettsweep.console import Format
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.run_index import load_run_index
 from ettsweep.study.study import Study
 from ettsweep.study.sweep import Suggestion
 from ettsweep.study.sweep_updates import record_suggestions

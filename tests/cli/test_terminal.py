@@ -15,9 +15,10 @@ from support.undrawn import leave_undrawn
 from ettsweep.cli.verdict_tables import score_note
 from ettsweep.launch.progress import ProgressMonitor, render_progress
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
 
 Ask = Callable[..., list[RunSpec]]

@@ -20,11 +20,12 @@ from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile
 from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import load_run_index
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.budget import Forecast
-from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.plan import make_plan
-from ettsweep.study.run_index import load_run_index
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
 

@@ -14,12 +14,12 @@ from support.devcluster import Cluster
 from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
 from ettsweep.launch.profile import LocalProfile, SlurmProfile
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study import pruning
 from ettsweep.study.plan import make_plan
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.run_index import RunIndex
 from ettsweep.study.verification import Verification
 
 MakeSpec = Callable[..., RunSpec]

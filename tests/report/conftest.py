@@ -9,8 +9,9 @@ import pytest
 from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at, read, search
 
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.seeds import RACING_SEEDS
 
 

@@ -18,8 +18,9 @@ from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
 
 

@@ -15,8 +15,9 @@ from ettsweep.report import frames
 from ettsweep.report.families import JudgedFamily, judged_families
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.study.lattice import Axis, Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.verification import evaluate
 

@@ -15,7 +15,7 @@ from ettsweep.report.families import StrategyComparison, judged_families
 from ettsweep.report.page import MAX_STATIC_ROWS, render
 from ettsweep.report.page_sections import Figures
 from ettsweep.report.spike_rates import SPIKE_LABELS
-from ettsweep.study.lattice import Point
+from ettsweep.runs.point import Point
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 

@@ -23,10 +23,10 @@ from support.commandline import PATIENCE_S, keep, write_grid
 from ettsweep.errors import InputError, StorageError
 from ettsweep.report.optuna_journal import write_journal
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Centre
-from ettsweep.study.run_index import load_run_index
 from ettsweep.study.sweep import Suggestion
 from ettsweep.study.sweep_store import load_sweep_store
 from ettsweep.study.sweep_updates import record_suggestions

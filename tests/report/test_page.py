@@ -21,7 +21,7 @@ from ettsweep.report.formats import point_text
 from ettsweep.report.page import render
 from ettsweep.report.page_sections import Figures
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.lattice import Point
+from ettsweep.runs.point import Point
 
 HOSTILE = "\"}}</script><img src=x onerror=alert(1)><script>alert(2)</script>\u2028&'ж名"
 

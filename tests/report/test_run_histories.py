@@ -10,8 +10,8 @@ from support.made_sweep import digits_spec
 from ettsweep.files import Json
 from ettsweep.report.run_histories import RunHistories, RunHistory, rows_per_run
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.spec import RunSpec, ScheduleSpec
-from ettsweep.study.run_index import Run, load_run_index
 
 STEPS = 100
 SPEC = digits_spec(None).model_copy(update={"schedule": ScheduleSpec(total_steps=STEPS, warmup_steps=4, eval_every=5)})

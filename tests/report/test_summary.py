@@ -8,8 +8,8 @@ from support.made_sweep import SEEDS, Made, digits_spec, finish, loss_at, read, 
 from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.summary import comparison_answer
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.lattice import Point
 from ettsweep.study.seeds import RACING_SEEDS
 
 FRESH = (10, 11)

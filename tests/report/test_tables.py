@@ -19,8 +19,8 @@ from ettsweep.report.families import judged_families
 from ettsweep.report.formats import mean_std
 from ettsweep.report.tables import RUN_COLUMNS, runs_table, to_latex, to_markdown
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.study.run_index import Run
 from ettsweep.trainer.tasks.registry import Metric
 
 

@@ -8,7 +8,7 @@ from support.made_sweep import Made
 
 from ettsweep.quantities import score_text
 from ettsweep.report import verdict_text
-from ettsweep.study.lattice import snap_point
+from ettsweep.runs.point import snap_point
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate
 

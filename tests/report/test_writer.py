@@ -15,8 +15,9 @@ from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_files import Figure
 from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.lattice import Axis, Point
-from ettsweep.study.run_index import load_run_index
+from ettsweep.runs.index import load_run_index
+from ettsweep.runs.point import Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.verification import evaluate
 
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import Posterior, fit_posterior
 from ettsweep.study.racing import Allocation, BoundQuery, next_runs, runs_needed
-from ettsweep.study.run_index import Run, RunIndex
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.surface import WIDTH

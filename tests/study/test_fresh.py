@@ -11,11 +11,12 @@ import pytest
 from support.made_sweep import digits_spec
 
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State, Status
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.fresh import compare_fresh
-from ettsweep.study.lattice import Axis, Point
-from ettsweep.study.run_index import Run
+from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate

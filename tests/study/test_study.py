@@ -5,10 +5,11 @@ import random
 import pytest
 
 from ettsweep.errors import InputError
+from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import point_identity
 from ettsweep.schema import validate
 from ettsweep.strategies.strategy import map_point
-from ettsweep.study.lattice import PRINTED_TOLERANCE, Axis, Point, expand, neighbours, parse_point, snap_point
+from ettsweep.study.lattice import PRINTED_TOLERANCE, Axis, expand, neighbours, parse_point
 
 FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)
 STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]

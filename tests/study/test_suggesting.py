@@ -7,9 +7,9 @@ import pytest
 
 from bench.simulate import Series, Way, centre_alone, simulate
 from bench.worlds import Made
+from ettsweep.runs.index import RunIndex
 from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.run_index import RunIndex
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import Suggester

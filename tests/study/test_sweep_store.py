@@ -12,9 +12,10 @@ from support.commandline import write_grid
 
 from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
 from ettsweep.processes import process_identity
+from ettsweep.runs.point import Point
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Axis, Centre, Point
+from ettsweep.study.lattice import Axis, Centre
 from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import load_sweep_store, sanitize_name

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from support.made_sweep import digits_spec, imagenet_spec, search
 
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.lattice import Point
 from ettsweep.study.posterior import NoiseEstimate
 from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
 

@@ -9,13 +9,14 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import MAX_SEED, RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.shipped_files import shipped
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Axis, Point, parse_point
-from ettsweep.study.run_index import Run
+from ettsweep.study.lattice import Axis, parse_point
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH

@@ -8,7 +8,8 @@ import pandas as pd
 from ettsweep.quantities import score_with_error
 from ettsweep.report.formats import point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
-from ettsweep.study.lattice import Axis, Point, neighbours
+from ettsweep.runs.point import Point
+from ettsweep.study.lattice import Axis, neighbours
 
 Steps = tuple[int, int]
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run, load_run_index
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.study.lattice import Axis, Point, expand
-from ettsweep.study.run_index import Run, load_run_index
+from ettsweep.study.lattice import Axis, expand
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
 from ettsweep.study.verdict import Verdict

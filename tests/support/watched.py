@@ -13,9 +13,9 @@ import pytest
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.run_index import RunIndex
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.watch.view_model import FamilyView, ViewModel

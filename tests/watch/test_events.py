@@ -8,8 +8,8 @@ from support.watched import MIDDLE, NOON, ask, at, claim, family, finish_all, ju
 
 from ettsweep.files import Json
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.run_index import Run
 from ettsweep.watch.events import Event, describe_spikes
 
 

@@ -7,8 +7,8 @@ from support.made_sweep import finish
 from support.watched import MIDDLE, ask, at, claim, family, finish_all, judged, watcher
 
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Point
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark, shades
 

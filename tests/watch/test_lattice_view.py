@@ -5,8 +5,9 @@ from itertools import product
 
 import pytest
 
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
-from ettsweep.study.lattice import Axis, Point, neighbours
+from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark
 from ettsweep.watch.lattice_view import (

@@ -10,8 +10,8 @@ from support.watched import MIDDLE, NOON, ask, at, choose_all, claim, family, fi
 
 from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
+from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.state import State
-from ettsweep.study.run_index import RunIndex, load_run_index
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verification import judge
 from ettsweep.watch.watcher import Selection, Watcher

@@ -48,10 +48,10 @@ from ettsweep.launch.submit import submit
 from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.plan import make_plan
-from ettsweep.study.run_index import RunIndex
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc"),
@@ -88,7 +88,7 @@ def test_runs_train_on_after_the_process_that_submitted_them(
     code = (
         "import sys; from pathlib import Path\n"
         "from ettsweep.launch.profile import LocalProfile; from ettsweep.launch.submit import submit\n"
-        "from ettsweep.study.grid_file import load_sweep_spec; from ettsweep.study.run_index import RunIndex\n"
+        "from ettsweep.study.grid_file import load_sweep_spec; from ettsweep.runs.index import RunIndex\n"
         "from ettsweep.study.plan import make_plan\n"
         "plan = make_plan(load_sweep_spec(Path(sys.argv[1])).specs(), RunIndex({}, {}))\n"
         "print(*submit(Path(sys.argv[2]), plan, LocalProfile(devices='cpu', slots=1)))\n"

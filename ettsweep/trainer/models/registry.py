@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from ettsweep.errors import unknown_name
@@ -181,6 +181,7 @@ def model_spec(name: str, like: str = "vit-digits") -> ModelSpec:
     return models[like].model_copy(update={"width": width, "depth": depth, "heads": heads})
 
 
+@lru_cache(maxsize=1024)
 def model_name(spec: ModelSpec) -> str:
     """Return a preset's name, or a description such as `vit-n512-l12-h8`.
 

@@ -11,9 +11,9 @@ from ettsweep.report.families import judged_families
 from ettsweep.report.figures import strategies
 from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import points_frame
+from ettsweep.runs.point import Point
 from ettsweep.strategies.factors import Dims, Group, lr_factor
 from ettsweep.strategies.optimizers import SgdSpec
-from ettsweep.study.lattice import Point
 
 DIMS = Dims("vision", width=32, n_patch=16, n_out=10, mlp_ratio=4)
 NAMES = {"standard": None, "ntk": 0.0, "hybrid": 0.5, "mup": 1.0}

@@ -8,10 +8,9 @@ from support.audit import audited
 from ettsweep.errors import InputError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import count_states, find_run_id, load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness, Owner, State, Status
-from ettsweep.study.plan import make_plan
-from ettsweep.study.run_index import Run, RunIndex, count_states, find_run_id, load_run_index, spent_device_s
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -62,7 +61,7 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
     for spec in (queued, missing):
         RunDir.create(results, spec)
     run_index = load_run_index(results, StubLiveness(queued=queued.run_id))
-    assert {run.spec.seed: (run.state, run.score) for run in run_index.runs.values()} == {
+    assert {run.seed: (run.state, run.score) for run in run_index.runs.values()} == {
         0: (State.DONE, 0.25),
         1: (State.DIVERGED, None),
         2: (State.RUNNING, None),
@@ -154,83 +153,6 @@ def test_a_broken_run_is_found_too(results: Path, spec: RunSpec) -> None:
     assert find_run_id(load_run_index(results), spec.run_id[:5]) == spec.run_id
 
 
-# --- plans ----------------------------------------------------------------------------------------------------------
-
-
-def ledger_of(states: dict[RunSpec, State]) -> RunIndex:
-    runs = {
-        spec.run_id: Run(RunDir(Path("runs") / spec.run_id), spec, Status(state, f"because {state}"))
-        for spec, state in states.items()
-    }
-    return RunIndex(runs, {})
-
-
-@pytest.mark.parametrize(
-    ("state", "action"),
-    [
-        (State.MISSING, "submit"),
-        (State.INTERRUPTED, "retry"),
-        (State.QUEUED, "keep"),
-        (State.RUNNING, "keep"),
-        (State.DONE, "keep"),
-        (State.DIVERGED, "keep"),
-        (State.FAILED, "blocked"),
-        (State.CANCELLED, "blocked"),
-        (State.UNKNOWN, "blocked"),
-    ],
-)
-def test_the_state_decides_what_is_done_about_a_run(spec: RunSpec, state: State, action: str) -> None:
-    plan = make_plan([spec], ledger_of({spec: state}))
-    by_name = {name: getattr(plan, name) for name in ("submit", "retry", "keep", "blocked") if getattr(plan, name)}
-    assert list(by_name) == [action]
-    (planned,) = by_name[action]
-    assert (planned.id, planned.spec, planned.state) == (spec.run_id, spec, state)
-    assert planned.reason == f"because {state}"
-
-
-def test_there_is_an_action_for_every_state(make_spec: MakeSpec) -> None:
-    states = {make_spec(seed=number): state for number, state in enumerate(State)}
-    plan = make_plan(states, ledger_of(states))
-    assert len(plan.submit + plan.retry + plan.keep + plan.blocked) == len(State)
-
-
-def test_a_run_that_is_nowhere_is_submitted(spec: RunSpec) -> None:
-    assert [p.spec for p in make_plan([spec], RunIndex({}, {})).submit] == [spec]
-
-
-def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
-    plan = make_plan([spec], RunIndex({}, {spec.run_id: "spec.json was edited"}))
-    (planned,) = plan.retry
-    assert (planned.spec, planned.state) == (spec, State.INTERRUPTED)
-    assert planned.reason == "its spec.json is damaged and will be rewritten"
-    assert plan.to_launch == (planned,)
-
-
-def test_a_run_asked_for_twice_is_planned_once(make_spec: MakeSpec) -> None:
-    once, mapped_back = make_spec(lr=0.1), make_spec(lr=0.1 * (1 + 1e-15))
-    assert once != mapped_back
-    assert len(make_plan([once, once, mapped_back], RunIndex({}, {})).submit) == 1
-
-
-def test_interrupted_runs_are_launched_first_and_order_is_kept(make_spec: MakeSpec) -> None:
-    specs = [make_spec(seed=seed) for seed in range(4)]
-    plan = make_plan(specs, ledger_of({specs[1]: State.INTERRUPTED, specs[3]: State.INTERRUPTED}))
-    assert [p.spec.seed for p in plan.to_launch] == [1, 3, 0, 2]
-
-
-def test_what_is_not_wanted_is_not_planned(make_spec: MakeSpec) -> None:
-    expected, other = make_spec(seed=0), make_spec(seed=1)
-    plan = make_plan([expected], ledger_of({other: State.FAILED}))
-    assert [p.spec for p in plan.to_launch] == [expected]
-    assert not plan.keep + plan.blocked
-
-
-def test_planning_is_repeatable(make_spec: MakeSpec) -> None:
-    specs = [make_spec(seed=seed) for seed in range(3)]
-    run_index = ledger_of({specs[0]: State.DONE, specs[1]: State.FAILED})
-    assert make_plan(specs, run_index) == make_plan(specs, run_index)
-
-
 # --- pruned ---------------------------------------------------------------------------------------------------------
 
 
@@ -245,13 +167,6 @@ def pruned(results: Path, spec: RunSpec) -> RunSpec:
     return spec
 
 
-def test_a_pruned_run_goes_on_for_whoever_wants_it(results: Path, pruned: RunSpec) -> None:
-    run_index = load_run_index(results)
-    plan = make_plan([pruned], run_index)
-    assert [(p.id, p.state, p.reason) for p in plan.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
-    assert plan.is_unfinished
-
-
 def test_a_pruned_run_has_no_score_and_has_cost_what_it_took(results: Path, pruned: RunSpec) -> None:
     run = load_run_index(results).runs[pruned.run_id]
-    assert (run.state, run.score, run.result, spent_device_s(run)) == (State.PRUNED, None, None, 10.0)
+    assert (run.state, run.score, run.result, run.device_s) == (State.PRUNED, None, None, 10.0)

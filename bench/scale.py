@@ -1,0 +1,149 @@
+"""Measure commands on many finished runs: CPU seconds of the whole process with its children, and memory.
+
+    python -m bench.scale --runs 10000 --folder FOLDER [--ettsweep PATH ...]
+
+The folder is made if it does not exist: 40 families of one lattice each, whose losses are a bowl with noise. With
+several commands (of other checkouts), each is measured in turn; the median of some calls is printed. `first` is
+without anything that an earlier call has kept.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.tables import facts
+from ettsweep.runs.folder import runs_dir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.schema import canonical
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep_updates import extend_sweep
+
+FAMILIES = 40
+STRATEGIES = 4
+NOISE = 0.02
+EVERY = 12
+
+GRID = """
+model: vit-digits
+task: digits
+recipe:
+  batch_size: {batch}
+  schedule: {{total_steps: 240, warmup_steps: 24, decay: cosine, eval_every: {every}}}
+centre: {{standard: {{lr: 0.0078125, wd: 0.5}}}}
+lr: {{range: [-2, 2], step: 1}}
+wd: {{range: [-2, 2], step: 1}}
+strategies: [standard, ntk, hybrid, mup]
+seeds: [{seeds}]
+"""
+
+
+def make_results(results: Path, runs: int) -> None:
+    """Make a results folder of so many finished runs."""
+    seeds, rng = runs // (FAMILIES * 25), np.random.default_rng(0)
+    for k in range(FAMILIES // STRATEGIES):
+        grid = results.parent / f"{results.name}-{k}.yaml"
+        grid.write_text(GRID.format(batch=8 * (k + 1), every=EVERY, seeds=", ".join(map(str, range(seeds)))))
+        sweep_spec = load_sweep_spec(grid)
+        extend_sweep(results, f"sweep-{k}", sweep_spec)
+        for study in sweep_spec.studies():
+            for spec, (i, j, _) in zip(study.specs(), product(range(-2, 3), range(-2, 3), range(seeds)), strict=True):
+                loss = 0.1 * (1 + 0.1 * (i * i + i * j + j * j)) * (1 + NOISE * rng.standard_normal())
+                write_run(results, spec, loss, rng)
+
+
+def write_run(results: Path, spec: RunSpec, loss: float, rng: np.random.Generator) -> None:
+    """Write the folder of a finished run with one attempt, without syncing it to the disk."""
+    folder = runs_dir(results) / spec.run_id
+    attempt = folder / "attempts" / "0001"
+    attempt.mkdir(parents=True)
+    (folder / "spec.json").write_text(spec.model_dump_json(indent=1) + "\n")
+    (attempt / "claim.json").write_text(json.dumps({"device": "cpu", "process": None}))
+    lines = []
+    for step in range(1, spec.schedule.last_step + 1):
+        now = loss + float(np.exp(-step / 50)) * (1 + 0.1 * rng.standard_normal())
+        lines.append(json.dumps({"step": step, "loss": now, "grad_norm": 1.0, "lr": spec.lr}))
+        if step % EVERY == 0:
+            lines.append(json.dumps({"step": step, "val_loss": now, "val_accuracy": 1 - now / 4}))
+    metrics = "".join(f"{line}\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(metrics)
+    result: dict[str, Any] = {
+        "run": spec.run_id,
+        "status": "done",
+        **dict.fromkeys(("best_accuracy", "final_accuracy"), 1 - loss / 4),
+        **dict.fromkeys(("best_loss", "final_loss", "score"), loss),
+        **dict.fromkeys(("best_bits", "final_bits", "utilisation", "memory_gib")),
+        **dict.fromkeys(("loss_spikes", "grad_spikes", "accuracy_spikes", "eval_loss_spikes", "unrecovered"), 0),
+        **dict.fromkeys(("overflow_steps", "nonfinite_steps", "corrupt_images"), 0),
+        **{"spike_events": [], "steps": 240, "wall_s": 2.5, "device_s": 2.5, "steps_per_s": 96.9, "attempts": 1},
+        "environment": {"device": "cpu", "device_name": "x86_64", "threads": 1, "torch": "2.14.1", "python": "3.11.7"},
+        "weights_sha256": hashlib.sha256(spec.run_id.encode()).hexdigest(),
+        "execution": {"processes": 1, "threads": 1, "micro_batch": 64, "compile": False, "data": ""},
+        **{"step_s": 0.008, "samples_per_s": 7639.8, "data_wait": 0.025},
+        "metrics_sha256": hashlib.sha256(metrics.encode()).hexdigest(),
+    }
+    result["sha256"] = hashlib.sha256(canonical(result).encode()).hexdigest()
+    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(command: Sequence[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Return CPU seconds and memory in MiB of a command; its exit code says nothing here."""
+    child = os.fork()
+    if child == 0:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        os.execvpe(command[0], command, os.environ | environment)
+    _, _, usage = os.wait4(child, 0)
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / (1 if sys.platform == "darwin" else 1024)
+
+
+def commands(results: Path, out: Path) -> Iterator[tuple[str, list[str], bool]]:
+    """Yield name, arguments, and whether the command writes a report anew."""
+    yield "status", ["status", "--format", "json", "--results", str(results)], False
+    yield "verify-optimum --dry-run", ["verify-optimum", "--dry-run", "--results", str(results)], False
+    yield "report", ["report", "--out", str(out), "--results", str(results)], True
+
+
+def main() -> None:
+    """Print a row for each command and checkout."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--ettsweep", nargs="*", default=[str(Path(sys.executable).with_name("ettsweep"))])
+    parser.add_argument("--only", nargs="*", default=["status", "verify", "report"], help="commands that begin so")
+    parser.add_argument("--times", type=int, default=3)
+    options = parser.parse_args()
+    results = options.folder.resolve() / f"results-{options.runs}"
+    if not results.exists():
+        make_results(results, options.runs)
+    print("| command | checkout | first | median | MiB |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, arguments, writes in commands(results, Path(temporary, "report")):
+            for command in options.ettsweep if name.startswith(tuple(options.only)) else ():
+                environment = {"XDG_CACHE_HOME": str(Path(temporary, hashlib.sha256(command.encode()).hexdigest()))}
+                shutil.rmtree(environment["XDG_CACHE_HOME"], ignore_errors=True)
+                shutil.rmtree(results / "index", ignore_errors=True)
+                seconds, memory = [], 0.0
+                for _ in range(options.times + 1):
+                    if writes:
+                        shutil.rmtree(Path(temporary, "report"), ignore_errors=True)
+                    cpu, peak = measure([command, *arguments], environment)
+                    seconds, memory = [*seconds, cpu], max(memory, peak)
+                row = f"{seconds[0]:.2f} | {statistics.median(seconds[1:]):.2f} | {memory:.0f}"
+                print(f"| {name} | {command} | {row} |", flush=True)
+    print(json.dumps(facts()))
+
+
+if __name__ == "__main__":
+    main()

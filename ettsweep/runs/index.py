@@ -1,0 +1,321 @@
+"""The only reader of runs: all that is on disk, each finished run read once, whoever asks.
+
+What has finished is kept in a store beside the runs, and in the user's cache folder by commands that only read. Nothing
+rests on it: it may be deleted at any time, and is believed only as long as size, time and inode of a result.json are
+what they were when it was read.
+"""
+
+import marshal
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ettsweep.errors import CorruptError, InputError
+from ettsweep.files import Json, cache_folder, folder_names, number, read_file
+from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, store_dir
+from ettsweep.runs.point import Point, snap_point
+from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
+from ettsweep.runs.state import Liveness, State, Status, finished_status
+from ettsweep.runs.store import FinishedRun, RunStore, Shard, Stamp, stamp_of
+
+MIN_KEPT = 20
+"""New finished runs for which a file is written; fewer are read again by the next command."""
+
+
+class Run:
+    """A run on disk: folder, spec, status, and the result if it is finished.
+
+    Of a run from the store, spec and result are made when they are asked for.
+    """
+
+    def __init__(self, folder: RunDir, spec: RunSpec, status: Status, result: Json | None = None) -> None:
+        self.id, self.status = folder.id, status
+        self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
+        self.base = spec
+        """The spec of a run of its family, without regard to point and seed."""
+        vars(self).update(dir=folder, spec=spec, result=result)
+
+    @classmethod
+    def kept(cls, runs: str, run_id: str, shard: Shard, row: int) -> "Run":
+        """Return a finished run as the store has it; `runs` is the folder of run folders."""
+        run, columns = cls.__new__(cls), shard.columns
+        run.id, run.status, run._at = run_id, shard.status(row), (runs, shard, row)
+        run.lr, run.wd, run.seed = columns["lr"][row], columns["wd"][row], int(columns["seed"][row])
+        run.family, run.base = shard.families[int(columns["family"][row])]
+        vars(run).update(score=shard.score(row), device_s=columns["device_s"][row])
+        return run
+
+    _at: tuple[str, Shard, int]
+
+    @cached_property
+    def dir(self) -> RunDir:
+        return RunDir(Path(self._at[0], self.id))
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        return self.base.with_point(self.lr, self.wd, self.seed)
+
+    @cached_property
+    def result(self) -> Json | None:
+        _, shard, row = self._at
+        return shard.result(row) or self.dir.result()
+
+    @cached_property
+    def family(self) -> str:
+        """Id of the runs that differ from it only in lr, wd and seed."""
+        return self.spec.family_id
+
+    @cached_property
+    def point(self) -> Point:
+        return Point(self.lr, self.wd)
+
+    @property
+    def state(self) -> State:
+        return self.status.state
+
+    @cached_property
+    def score(self) -> float | None:
+        """Score that verdicts compare; None if the run diverged or is unfinished."""
+        return number(self.result.get("score")) if self.result else None
+
+    @cached_property
+    def device_s(self) -> float:
+        """Device seconds of a finished or pruned run; 0 for any other."""
+        if self.state is State.PRUNED:  # it has no result, but its attempts record the time
+            latest = self.dir.latest_attempt()
+            return latest.time_spent().device_s if latest else 0.0
+        return (number(self.result.get("device_s")) if self.result else None) or 0.0
+
+
+@dataclass(frozen=True)
+class RunIndex:
+    """All runs by id, and the errors of run folders that cannot be read, by id."""
+
+    runs: dict[str, Run]
+    broken: dict[str, str]
+
+    def status_of(self, run_id: str) -> Status:
+        """Return the status of a run; `missing` if it has no folder."""
+        run = self.runs.get(run_id)
+        if run is not None:
+            return run.status
+        if run_id in self.broken:
+            # The id of a requested run is known without the file, so resuming repairs it.
+            return Status(State.INTERRUPTED, "its spec.json is damaged and will be rewritten")
+        return Status(State.MISSING)
+
+    @cached_property
+    def by_family(self) -> dict[str, list[Run]]:
+        """The runs of each family."""
+        families: dict[str, list[Run]] = {}
+        for run in self.runs.values():
+            families.setdefault(run.family, []).append(run)
+        return families
+
+    def family_runs(self, family: str) -> list[Run]:
+        """Return the runs of a family."""
+        return self.by_family.get(family, [])
+
+
+class RunReader:
+    """Reads the runs of a results folder, which need not exist, as often as is asked for.
+
+    Args:
+        results: the folder.
+        writes: whether the command writes there anyway: what has finished is then kept beside the runs.
+
+    Attributes:
+        runs: by id, as they were read last.
+        broken: the errors of run folders that cannot be read, by id.
+    """
+
+    def __init__(self, results: Path, *, writes: bool = False) -> None:
+        self._runs_dir = runs_dir(results)
+        self.runs: dict[str, Run] = {}
+        self.broken: dict[str, str] = {}
+        self._stamps: dict[str, Stamp] = {}
+        self._fresh: dict[str, FinishedRun] = {}
+        self._specs = _SpecReader()
+        path = os.fsencode(os.path.realpath(results))
+        user_store = cache_folder() / "runs" / sha256(path).hexdigest()[:16]
+        self._stores = [RunStore(folder) for folder in (store_dir(results), user_store)]
+        self._store = self._stores[0 if writes else 1]
+
+    def read(self, liveness: Liveness | None = None) -> RunIndex:
+        """Read what has changed, and return all runs.
+
+        Args:
+            liveness: looks up owners and jobs; by default, only processes of this machine are known.
+
+        Raises:
+            CorruptError: the folder of runs cannot be read.
+        """
+        names = self.update_names()
+        for name in names:
+            self.read_run(name, liveness)
+        self.runs = {name: self.runs[name] for name in names if name in self.runs}
+        self.keep()
+        return RunIndex(self.runs, self.broken)
+
+    def update_names(self) -> list[str]:
+        """Return the ids of all run folders, and forget those that are gone."""
+        names = [name for name in folder_names(self._runs_dir) if is_run_id(name)]
+        for name in (self.runs.keys() | self.broken.keys()) - set(names):
+            self.runs.pop(name, None)
+            self.broken.pop(name, None)
+        return names
+
+    def read_run(self, run_id: str, liveness: Liveness | None = None) -> Run | None:
+        """Read a run folder, unless it is finished and has not changed; None if it is broken."""
+        stamp = self._result_stamp(run_id)
+        run = self.runs.get(run_id)
+        if stamp and run and run.state.finished and self._stamps.get(run_id) == stamp:
+            return run
+        self.broken.pop(run_id, None)
+        if not (run := (stamp and self._kept_run(run_id, stamp)) or self._read_folder(run_id, stamp, liveness)):
+            self.runs.pop(run_id, None)
+            return None
+        if stamp:
+            self._stamps[run_id] = stamp
+        self.runs[run_id] = run
+        return run
+
+    def _result_stamp(self, run_id: str) -> Stamp | None:
+        try:
+            # Not with Path: this is called for each of 100,000 runs.
+            return stamp_of(os.stat(f"{self._runs_dir}/{run_id}/result.json"))  # noqa: PTH116
+        except OSError:
+            return None
+
+    def _kept_run(self, run_id: str, stamp: Stamp) -> Run | None:
+        for store in self._stores:
+            shard, row = store.rows.get(run_id, (None, 0))
+            if shard and shard.stamp(row) == stamp:
+                return Run.kept(str(self._runs_dir), run_id, shard, row)
+        return None
+
+    def _read_folder(self, run_id: str, stamp: Stamp | None, liveness: Liveness | None) -> Run | None:
+        folder = RunDir(self._runs_dir / run_id)
+        try:
+            spec, family = self._specs.read(folder)
+            run = (stamp and self._read_result(folder, spec, family, stamp)) or Run(
+                folder, spec, *folder.status_and_result(liveness)
+            )
+        except (CorruptError, OSError) as error:
+            self.broken[run_id] = str(error)
+            return None
+        run.family = family
+        return run
+
+    def _read_result(self, folder: RunDir, spec: RunSpec, family: str, stamp: Stamp) -> Run | None:
+        try:
+            data = read_file(folder.result_path)
+            result = folder.result_from(data)
+        except (CorruptError, OSError):
+            return None
+        finished = FinishedRun(folder.id, family, spec, spec.lr, spec.wd, spec.seed, result, data, stamp)
+        self._fresh[folder.id] = finished
+        return Run(folder, spec, finished_status(result), result)
+
+    def keep(self) -> None:
+        """Keep the finished runs that were read since the last time, if there are enough."""
+        if len(self._fresh) >= MIN_KEPT:
+            self._store.keep(self._fresh.values(), self.runs)
+            self._fresh = {}
+
+
+class _SpecReader:
+    """Reads specs, of which a family's are validated once: they differ in three numbers."""
+
+    def __init__(self) -> None:
+        self._families: dict[bytes, tuple[RunSpec, dict[str, object], str]] = {}
+
+    def read(self, folder: RunDir) -> tuple[RunSpec, str]:
+        """Return the spec of a run and the id of its family.
+
+        Raises:
+            CorruptError: it cannot be read, or its id is not the folder's name.
+        """
+        data = folder.spec_data()
+        lr, wd, seed = data.get("lr"), data.get("wd"), data.get("seed")
+        # Version 2: later ones write an object again as a reference, so that equal data may have other bytes.
+        key = marshal.dumps([item for item in data.items() if item[0] not in ("lr", "wd", "seed")], 2)
+        if key in self._families and _has_valid_types(lr, wd, seed):
+            base, identity, family = self._families[key]
+            # Where the id fits, so do the values.
+            if id_of_run(identity, lr, wd, seed) == folder.id:
+                return base.with_point(lr, wd, seed), family
+        spec = folder.spec_from(data)
+        self._families[key] = spec, family_identity(spec), spec.family_id
+        return spec, self._families[key][2]
+
+
+def _has_valid_types(lr: Any, wd: Any, seed: Any) -> bool:
+    return isinstance(lr, float) and isinstance(wd, float) and type(seed) is int and 0 < lr < math.inf > wd >= 0
+
+
+def load_run_index(results: Path, liveness: Liveness | None = None, *, writes: bool = False) -> RunIndex:
+    """Read all run folders of a results folder, which need not exist; see `RunReader`.
+
+    Raises:
+        CorruptError: the folder of runs cannot be read.
+    """
+    return RunReader(results, writes=writes).read(liveness)
+
+
+# --- groups of runs -------------------------------------------------------------------------------------------------
+
+
+def group_by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Point, list[Run]]:
+    """Group the runs of a family by lattice point.
+
+    Coordinates that differ in the last bits, as maps between strategies make them, count as one point: the requested
+    one in `points`, else that of the first run.
+    """
+    lattice_points = dict.fromkeys(points)
+    groups: dict[Point, list[Run]] = {}
+    for run in runs:
+        point = snap_point(run.point, lattice_points)
+        # Later runs that differ in the last bits join this point.
+        lattice_points.setdefault(point)
+        groups.setdefault(point, []).append(run)
+    return groups
+
+
+def find_run_id(run_index: RunIndex, prefix: str) -> str:
+    """Return the full id of the run whose id starts with `prefix`, broken runs included.
+
+    Raises:
+        InputError: no run, or several, have this prefix.
+    """
+    ids = [name for name in (*run_index.runs, *run_index.broken) if name.startswith(prefix)]
+    if len(ids) == 1:
+        return ids[0]
+    if not ids:
+        raise InputError(f"no run starts with {prefix!r}; `ettsweep status` lists them")
+    raise InputError(f"{len(ids)} runs start with {prefix!r}: {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}")
+
+
+def find_intact_run(run_index: RunIndex, prefix: str) -> Run:
+    """Return the run whose id starts with `prefix`.
+
+    Raises:
+        InputError: no run, or several, have this prefix.
+        CorruptError: its folder cannot be read.
+    """
+    run_id = find_run_id(run_index, prefix)
+    if run_id not in run_index.runs:
+        raise CorruptError(run_index.broken[run_id])
+    return run_index.runs[run_id]
+
+
+def count_states(states: Iterable[State]) -> dict[State, int]:
+    """Count the states that occur, in the order of `State`."""
+    counts = Counter(states)
+    return {state: counts[state] for state in State if counts[state]}

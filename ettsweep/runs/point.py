@@ -1,0 +1,54 @@
+"""Points (lr, wd): where a run lies, to the digits that its id uses."""
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from ettsweep.powers import format_power, log2
+
+MAPPED_TOLERANCE = 1e-6
+"""Distance in log2 within which a value counts as a lattice value: maps between strategies round in the last bits."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A position on the lattice; wd may be 0 if its axis is fixed.
+
+    Points are equal, and have one hash, if their log2 agree to the digits that run ids use.
+    """
+
+    # Only `key` is compared: floats that differ in the last bits have one run id, so they must be one point.
+    lr: float = field(compare=False)
+    wd: float = field(compare=False)
+    key: tuple[float | None, float | None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # The dataclass is frozen; this is how one sets a derived field.
+        object.__setattr__(self, "key", (log2(self.lr), log2(self.wd)))
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.lr, self.wd))
+
+    def __str__(self) -> str:
+        return f"({format_power(self.lr)}, {format_power(self.wd)})"
+
+    def log2(self) -> tuple[float, float]:
+        """Return (log2 lr, log2 wd); -inf for wd 0."""
+        return math.log2(self.lr), math.log2(self.wd) if self.wd > 0 else -math.inf
+
+    def moved(self, lr_steps: float, wd_steps: float) -> "Point":
+        """Return the point with lr * 2**lr_steps and wd * 2**wd_steps."""
+        return Point(self.lr * 2.0**lr_steps, self.wd * 2.0**wd_steps)
+
+    def distance_to(self, other: "Point") -> float:
+        """Return the Chebyshev distance to another point in log2."""
+        # Equal values first: for wd 0 on both sides the difference is inf - inf.
+        return max(0.0 if a == b else abs(a - b) for a, b in zip(self.log2(), other.log2(), strict=True))
+
+
+def snap_point(point: Point, candidates: Collection[Point], tolerance: float = MAPPED_TOLERANCE) -> Point:
+    """Return the nearest of `candidates` if its distance in log2 is at most `tolerance`, else the point itself."""
+    if point in candidates:
+        return point
+    nearest = min(candidates, key=point.distance_to, default=point)
+    return nearest if point.distance_to(nearest) <= tolerance else point

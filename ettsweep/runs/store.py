@@ -1,0 +1,269 @@
+"""What is kept of finished runs, so that their folders need not be read again: a few files of columns and results.
+
+    <store>/<token>.runs    a header line, columns, and what the files result.json have, one after the other
+
+A file is written once, by one rename. Its columns are checked by a checksum when it is read, each result by its own;
+a file that is damaged, or of another version, is passed over. Each command that has read enough new runs adds a file;
+once there are several, one takes the place of all. Two commands may do so at once: a run that is in two files is the
+same in both, or its stamp tells which one is right.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import uuid
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from ettsweep.errors import InputError, StorageError
+from ettsweep.files import Json, loads, open_regular, write_atomic
+from ettsweep.ownership import problem_of
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State, Status, finished_status
+from ettsweep.schema import validate
+
+MAGIC = b"ettsweep runs 1"
+"""What a file begins with; the number changes with the format."""
+
+MAX_FILES = 6
+"""Files of a store; with one more, one takes the place of all."""
+
+ENDING = ".runs"
+ID_LENGTH = 12
+
+COLUMNS = {
+    "family": "q",
+    "seed": "q",
+    "lr": "d",
+    "wd": "d",
+    "diverged_step": "q",
+    "score": "d",
+    "device_s": "d",
+    "mtime_ns": "q",
+    "inode": "Q",
+    "size": "q",
+    "length": "q",
+    "crc": "q",
+}
+"""Columns with the type codes of `array`. `diverged_step` is -1 for runs that did not diverge; no score is NaN."""
+
+DONE = Status(State.DONE, "", 1.0)
+"""Of all runs that are done: most are."""
+
+Stamp = tuple[int, int, int]
+"""Modification time in ns, inode and size of a file: while they are the same, so is its content."""
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the stamp of a file."""
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run, as it is to be kept; `data` is the content of its result.json."""
+
+    id: str
+    family: str
+    base: RunSpec
+    lr: float
+    wd: float
+    seed: int
+    result: Json
+    data: bytes
+    stamp: Stamp
+
+
+class Shard:
+    """One file of a store: its columns, and an open file from which results are read when they are asked for.
+
+    Attributes:
+        ids: of the runs, by row.
+        families: id and a spec of each family; a row has the number of its own.
+        columns: arrays by name, see `COLUMNS`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a file.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is not whole, or of another version.
+        """
+        self.path = path
+        self._descriptor = open_regular(path)
+        try:
+            with os.fdopen(os.dup(self._descriptor), "rb") as file:
+                magic, _, rest = file.readline(200).partition(b"|")
+                if magic != MAGIC or len(fields := rest.split()) != 4:
+                    raise ValueError("another version")
+                byte_order, length, crc, results_length = fields[0].decode(), *map(int, fields[1:])
+                data = file.read(length)
+                self._results_at = file.tell()
+            if (
+                byte_order != sys.byteorder
+                or zlib.crc32(data) != crc
+                or os.fstat(self._descriptor).st_size != self._results_at + results_length
+            ):
+                raise ValueError("damaged")
+            self._parse(data)
+        except BaseException:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise
+
+    def _parse(self, data: bytes) -> None:
+        line, _, rest = data.partition(b"\n")
+        head = json.loads(line)
+        count = int(head["runs"])
+        names = rest[: count * ID_LENGTH].decode("ascii")
+        self.ids = [names[at : at + ID_LENGTH] for at in range(0, len(names), ID_LENGTH)]
+        self.families: list[tuple[str, RunSpec]] = []
+        for family, spec in head["families"]:
+            try:
+                base = validate(RunSpec, spec, "kept")
+            except InputError as error:
+                raise ValueError(str(error)) from None
+            if base.family_id != family:
+                raise ValueError("another version")
+            self.families.append((family, base))
+        self.columns: dict[str, array[float]] = {}
+        at = count * ID_LENGTH
+        for name, code in COLUMNS.items():
+            column = self.columns[name] = array(code)
+            column.frombytes(rest[at : at + count * column.itemsize])
+            at += count * column.itemsize
+        self._ends = list(accumulate(map(int, self.columns["length"])))
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+
+    def stamp(self, row: int) -> Stamp:
+        """Return the stamp that the run's result had when it was read."""
+        columns = self.columns
+        return int(columns["mtime_ns"][row]), int(columns["inode"][row]), int(columns["size"][row])
+
+    def status(self, row: int) -> Status:
+        """Return the status of a run."""
+        step = self.columns["diverged_step"][row]
+        return DONE if step < 0 else finished_status({"status": "diverged", "diverged_step": int(step)})
+
+    def score(self, row: int) -> float | None:
+        """Return the score of a run; None if it diverged."""
+        score = self.columns["score"][row]
+        return None if score != score else score  # NaN
+
+    def raw_result(self, row: int) -> bytes | None:
+        """Return a result as JSON; None if it cannot be read any more, or is damaged."""
+        length = int(self.columns["length"][row])
+        try:
+            data = os.pread(self._descriptor, length, self._results_at + self._ends[row] - length)
+        except OSError:  # over NFS, the file of another host may be gone
+            return None
+        return data if zlib.crc32(data) == self.columns["crc"][row] else None
+
+    def result(self, row: int) -> Json | None:
+        """Return a result; None if it cannot be read any more, or is damaged."""
+        data = self.raw_result(row)
+        if data is None:
+            return None
+        result: Json = loads(data)
+        result.pop("sha256", None)
+        return result
+
+
+class RunStore:
+    """The files of a folder.
+
+    Attributes:
+        rows: shard and row of each run that is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shards: list[Shard] = []
+        self.rows: dict[str, tuple[Shard, int]] = {}
+        # Nothing of another user's is believed: its results could be made up.
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(folder)):
+                path = folder / name
+                if name.endswith(ENDING) and not name.startswith(".") and not problem_of(path):
+                    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                        self.add(Shard(path))
+
+    def add(self, shard: Shard) -> None:
+        """Add the runs of a file."""
+        self.shards.append(shard)
+        self.rows.update((run_id, (shard, row)) for row, run_id in enumerate(shard.ids))
+
+    def keep(self, runs: Iterable[FinishedRun], valid: Iterable[str]) -> None:
+        """Add a file with these runs; if there are too many files, one with all runs that are valid replaces them.
+
+        What cannot be written is not kept.
+        """
+        rows = list(_fresh_rows(runs))
+        merged = self.shards if len(self.shards) >= MAX_FILES else []
+        if merged:
+            new, shards = {row.id for row in rows}, set(map(id, merged))
+            kept = ((run_id, *self.rows[run_id]) for run_id in valid if run_id in self.rows and run_id not in new)
+            rows += [row for run_id, shard, at in kept if id(shard) in shards and (row := _kept_row(run_id, shard, at))]
+        if not rows:
+            return
+        path = self.folder / f"{uuid.uuid4().hex}{ENDING}"
+        with contextlib.suppress(OSError, StorageError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, _encode(rows))
+            for shard in merged:
+                shard.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Row:
+    id: str
+    family: str
+    base: RunSpec
+    values: dict[str, float]
+    result: bytes
+
+
+def _fresh_rows(runs: Iterable[FinishedRun]) -> Iterator[_Row]:
+    for run in runs:
+        score, step = run.result.get("score"), run.result.get("diverged_step")
+        mtime_ns, inode, size = run.stamp
+        values = {
+            "seed": run.seed,
+            "lr": run.lr,
+            "wd": run.wd,
+            "diverged_step": int(step or 0) if run.result["status"] == "diverged" else -1,
+            "score": float("nan") if score is None else score,
+            "device_s": run.result.get("device_s") or 0.0,
+            **{"mtime_ns": mtime_ns, "inode": inode, "size": size},
+            **{"length": len(run.data), "crc": zlib.crc32(run.data)},
+        }
+        yield _Row(run.id, run.family, run.base, values, run.data)
+
+
+def _kept_row(run_id: str, shard: Shard, row: int) -> _Row | None:
+    result = shard.raw_result(row)
+    family, base = shard.families[int(shard.columns["family"][row])]
+    values = {name: column[row] for name, column in shard.columns.items() if name != "family"}
+    return None if result is None else _Row(run_id, family, base, values, result)
+
+
+def _encode(rows: list[_Row]) -> bytes:
+    bases = {row.family: row.base for row in rows}
+    number = {family: k for k, family in enumerate(bases)}
+    families = [(family, base.model_dump(mode="json")) for family, base in bases.items()]
+    columns = [array(code, (row.values[name] for row in rows)) for name, code in COLUMNS.items() if name != "family"]
+    columns.insert(0, array(COLUMNS["family"], (number[row.family] for row in rows)))
+    parts = [json.dumps({"runs": len(rows), "families": families}).encode() + b"\n"]
+    parts += ["".join(row.id for row in rows).encode(), *(column.tobytes() for column in columns)]
+    data, results = b"".join(parts), b"".join(row.result for row in rows)
+    head = f"|{sys.byteorder} {len(data)} {zlib.crc32(data)} {len(results)}\n"
+    return MAGIC + head.encode() + data + results

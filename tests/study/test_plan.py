@@ -1,0 +1,94 @@
+"""Plans: what is done about each run, by its state."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State, Status
+from ettsweep.study.plan import make_plan
+
+MakeSpec = Callable[..., RunSpec]
+
+
+def ledger_of(states: dict[RunSpec, State]) -> RunIndex:
+    runs = {
+        spec.run_id: Run(RunDir(Path("runs") / spec.run_id), spec, Status(state, f"because {state}"))
+        for spec, state in states.items()
+    }
+    return RunIndex(runs, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "action"),
+    [
+        (State.MISSING, "submit"),
+        (State.INTERRUPTED, "retry"),
+        (State.QUEUED, "keep"),
+        (State.RUNNING, "keep"),
+        (State.DONE, "keep"),
+        (State.DIVERGED, "keep"),
+        (State.FAILED, "blocked"),
+        (State.CANCELLED, "blocked"),
+        (State.UNKNOWN, "blocked"),
+    ],
+)
+def test_the_state_decides_what_is_done_about_a_run(spec: RunSpec, state: State, action: str) -> None:
+    plan = make_plan([spec], ledger_of({spec: state}))
+    by_name = {name: getattr(plan, name) for name in ("submit", "retry", "keep", "blocked") if getattr(plan, name)}
+    assert list(by_name) == [action]
+    (planned,) = by_name[action]
+    assert (planned.id, planned.spec, planned.state) == (spec.run_id, spec, state)
+    assert planned.reason == f"because {state}"
+
+
+def test_there_is_an_action_for_every_state(make_spec: MakeSpec) -> None:
+    states = {make_spec(seed=number): state for number, state in enumerate(State)}
+    plan = make_plan(states, ledger_of(states))
+    assert len(plan.submit + plan.retry + plan.keep + plan.blocked) == len(State)
+
+
+def test_a_run_that_is_nowhere_is_submitted(spec: RunSpec) -> None:
+    assert [p.spec for p in make_plan([spec], RunIndex({}, {})).submit] == [spec]
+
+
+def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
+    plan = make_plan([spec], RunIndex({}, {spec.run_id: "spec.json was edited"}))
+    (planned,) = plan.retry
+    assert (planned.spec, planned.state) == (spec, State.INTERRUPTED)
+    assert planned.reason == "its spec.json is damaged and will be rewritten"
+    assert plan.to_launch == (planned,)
+
+
+def test_a_run_asked_for_twice_is_planned_once(make_spec: MakeSpec) -> None:
+    once, mapped_back = make_spec(lr=0.1), make_spec(lr=0.1 * (1 + 1e-15))
+    assert once != mapped_back
+    assert len(make_plan([once, once, mapped_back], RunIndex({}, {})).submit) == 1
+
+
+def test_interrupted_runs_are_launched_first_and_order_is_kept(make_spec: MakeSpec) -> None:
+    specs = [make_spec(seed=seed) for seed in range(4)]
+    plan = make_plan(specs, ledger_of({specs[1]: State.INTERRUPTED, specs[3]: State.INTERRUPTED}))
+    assert [p.spec.seed for p in plan.to_launch] == [1, 3, 0, 2]
+
+
+def test_what_is_not_wanted_is_not_planned(make_spec: MakeSpec) -> None:
+    expected, other = make_spec(seed=0), make_spec(seed=1)
+    plan = make_plan([expected], ledger_of({other: State.FAILED}))
+    assert [p.spec for p in plan.to_launch] == [expected]
+    assert not plan.keep + plan.blocked
+
+
+def test_planning_is_repeatable(make_spec: MakeSpec) -> None:
+    specs = [make_spec(seed=seed) for seed in range(3)]
+    run_index = ledger_of({specs[0]: State.DONE, specs[1]: State.FAILED})
+    assert make_plan(specs, run_index) == make_plan(specs, run_index)
+
+
+def test_a_pruned_run_goes_on_for_whoever_wants_it(spec: RunSpec) -> None:
+    plan = make_plan([spec], ledger_of({spec: State.PRUNED}))
+    assert [(p.id, p.state) for p in plan.retry] == [(spec.run_id, State.PRUNED)]
+    assert plan.is_unfinished

@@ -19,7 +19,7 @@ from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.runs.index import Run, RunIndex, load_run_index
+from ettsweep.runs.index import Run, RunIndex, RunReader, load_run_index
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.runs.state import State
@@ -174,6 +174,7 @@ def _follow_rounds(
     max_submissions = MAX_LOCAL_SUBMISSIONS if isinstance(context.profile, LocalProfile) else MAX_SLURM_SUBMISSIONS
     submission_counts: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
+    reader = RunReader(context.results, writes=True)
     respawner = WorkerRespawner(RELAUNCH_S, context.notify)
     while True:
         # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
@@ -190,7 +191,7 @@ def _follow_rounds(
             console,
             on_poll=_make_poll_callback(context.pruner, respawner, monitor, plan.run_index),
         )
-        run_index = read_run_index(context.results, monitor.slurm_cache)
+        run_index = reader.read(SchedulerLiveness(context.results, monitor.slurm_cache))
         # A pruned run counts as ended here: launching it again would undo the pruning.
         startable = [spec for spec in watched if run_index.status_of(spec.run_id).state is not State.PRUNED]
         startable_attempts = _launch_attempts(context.results, make_plan(startable, run_index))

@@ -15,6 +15,7 @@ from ettsweep.launch.submissions import VacantSlot
 from ettsweep.launch.time_left import TimeLeftEstimator
 from ettsweep.powers import format_power
 from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.index import RunReader
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.strategies.strategy import strategy_name
@@ -133,6 +134,7 @@ class ProgressMonitor:
         self.has_several_sweeps = (
             len({study.sweep for studies in self._studies_by_family.values() for study in studies}) > 1
         )
+        self._reader = RunReader(results)
         self._finished: dict[str, Status] = {}
         self.slurm_cache = SlurmCache()
         self._time_left = TimeLeftEstimator()
@@ -147,12 +149,14 @@ class ProgressMonitor:
         liveness = SchedulerLiveness(self._results, self.slurm_cache)
         statuses = {}
         for run_id in self.specs:
-            run = RunDir(runs_dir(self._results) / run_id)
-            # A finished run stays so: reading it once keeps polls of large sweeps cheap.
-            status = self._finished.get(run_id) or run.status(liveness)
-            if status.state.finished and run_id not in self._finished:
-                self._finished[run_id] = status
-                self._time_left.add_result(self.specs[run_id], run.result() or {})
+            # A finished run stays so: not even looking at it keeps polls of large sweeps cheap.
+            status = self._finished.get(run_id)
+            if status is None:
+                run = self._reader.read_run(run_id, liveness)
+                status = run.status if run else RunDir(runs_dir(self._results) / run_id).status(liveness)
+                if run and status.state.finished:
+                    self._finished[run_id] = status
+                    self._time_left.add_run(run)
             statuses[run_id] = status
         unfinished = statuses.keys() - self._finished.keys()
         remaining_s = None

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 
 from ettsweep.files import Json, number
+from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 
@@ -27,11 +28,12 @@ class TimeLeftEstimator:
         total_s, fractions = self._finished[spec.recipe_key]
         self._finished[spec.recipe_key] = total_s + duration_s, fractions + fraction
 
-    def add_result(self, spec: RunSpec, result: Json) -> None:
-        """Add a finished run, from its result."""
+    def add_run(self, run: Run) -> None:
+        """Add a finished run."""
+        result = run.result or {}
         seconds, steps = worker_s(result), number(result.get("steps"))
         if seconds and steps:
-            self.add(spec, seconds, steps / spec.schedule.last_step)
+            self.add(run.base, seconds, steps / run.base.schedule.last_step)
 
     def remaining_s(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], at_once: int) -> float | None:
         """Return the seconds until all running and queued runs are finished; None if unknown, or if nothing runs.

@@ -101,7 +101,10 @@ SPEC_REMEDY = "the command that asked for the run writes it anew"
 
 def is_run_id(name: str) -> bool:
     """`True` if `name` has the form of a run id: 12 hex digits. Check before making a path of user input."""
-    return len(name) == 12 and all(c in "0123456789abcdef" for c in name)
+    return _RUN_ID.fullmatch(name) is not None
+
+
+_RUN_ID = re.compile("[0-9a-f]{12}")
 
 
 def read_spec(path: Path) -> RunSpec:

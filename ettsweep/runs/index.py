@@ -161,7 +161,7 @@ class RunReader:
             self.read_run(name, liveness)
         self.runs = {name: self.runs[name] for name in names if name in self.runs}
         self.keep()
-        return RunIndex(self.runs, self.broken)
+        return RunIndex(self.runs, dict(self.broken))
 
     def update_names(self) -> list[str]:
         """Return the ids of all run folders, and forget those that are gone."""

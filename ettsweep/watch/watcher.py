@@ -1,20 +1,19 @@
 """Polls a results folder. Finished runs are read once, and only families with new results are judged again."""
 
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ettsweep.console import format_cell, format_count
-from ettsweep.errors import CorruptError, EttsweepError, InputError
+from ettsweep.errors import InputError
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.progress import SweepStatus
 from ettsweep.launch.running_packs import describe_pack, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.time_left import TimeLeftEstimator
-from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, sweeps_dir
-from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
+from ettsweep.runs.index import Run, RunIndex, RunReader
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.study import Study, study_titles
@@ -72,8 +71,7 @@ class Watcher:
 
     def __init__(self, results: Path, selector: Selector, clock: Callable[[], str]) -> None:
         self._results, self._selector, self._clock = results, selector, clock
-        self._runs: dict[str, Run] = {}
-        self._broken: dict[str, str] = {}
+        self._reader = RunReader(results)
         self._attempts: dict[str, int] = {}
         self._sweep_store, self._sweep_files = SweepStore(results, {}, {}), list[str]()
         self._selected: dict[str, Run] = {}
@@ -86,6 +84,10 @@ class Watcher:
         self._has_polled, self._ids_by_family, self._selected_short_ids = False, dict[str, list[str]](), set[str]()
         self._state_changes: Counter[str] = Counter()
         self._outcome_changes: Counter[str] = Counter()
+
+    @property
+    def _runs(self) -> dict[str, Run]:
+        return self._reader.runs
 
     # --- polls ------------------------------------------------------------------------------------------------------
 
@@ -153,77 +155,57 @@ class Watcher:
 
     def _read_runs(self, liveness: SchedulerLiveness, on_progress: OnProgress) -> bool:
         """Read new runs and those that may have changed; return `True` if runs were added or removed."""
-        names = set(os.listdir(runs_dir(self._results))) if self._has_runs_folder() else set()
+        before, known = len(self._runs), self._runs.keys() | self._reader.broken.keys()
+        if self._runs:
+            runs_dir(self._results).stat()  # once runs were seen, a missing folder is an error, not one without runs
+        names = self._reader.update_names()
         # `clean`, or the user, may remove run folders.
-        removed = (self._runs.keys() | self._broken.keys()) - names
-        for name in removed:
-            self._runs.pop(name, None)
-            self._broken.pop(name, None)
-        new = sorted(filter(is_run_id, names - self._runs.keys() - self._broken.keys()))
+        was_removed = bool(known - set(names))
         unfinished = [run for run in self._runs.values() if not run.state.finished]
-        running = [run for run in unfinished if run.state is State.RUNNING]
+        changing = [run.id for run in unfinished if run.state is State.RUNNING]
         # Runs in training are read at each poll, waiting ones only when their throttle allows: there may be thousands.
         if self._waiting_throttle.is_ready:
-            stopwatch, waiting = Stopwatch(), [run for run in unfinished if run.state is not State.RUNNING]
-            new += sorted(self._broken)  # the user may have repaired one
-            for run in waiting:
-                self._reread_run(run, liveness)
+            stopwatch = Stopwatch()
+            # The user may have repaired a broken one.
+            self._read([run.id for run in unfinished if run.state is not State.RUNNING], liveness)
+            self._read(sorted(self._reader.broken), liveness)
             self._waiting_throttle.start(*stopwatch.read())
-        for run in running:
-            self._reread_run(run, liveness)
-        before = len(self._runs)
+        self._read(changing, liveness)
+        self._read([name for name in names if name not in known], liveness, on_progress)
+        self._reader.keep()
+        return was_removed or len(self._runs) != before
+
+    def _read(
+        self, run_ids: Sequence[str], liveness: SchedulerLiveness, on_progress: OnProgress = lambda message: None
+    ) -> None:
+        """Read runs and record their events."""
         timed_events: list[tuple[float, list[Event]]] = []
-        for k, name in enumerate(new):
+        for k, run_id in enumerate(run_ids):
             # Progress is worth a line only if reading takes noticeable time.
-            if k % 100 == 0 and len(new) > 100:
-                on_progress(f"reading runs: {k:,} of {len(new):,}")
-            timed_events += self._read_new(name, liveness)
+            if k % 100 == 0 and len(run_ids) > 100:
+                on_progress(f"reading runs: {k:,} of {len(run_ids):,}")
+            previous, attempt_before = self._runs.get(run_id), self._attempts.get(run_id, 0)
+            if not (run := self._reader.read_run(run_id, liveness)) or run is previous:
+                continue
+            self._note_change(previous, run)
+            at = self._clock() if previous or self._has_polled else ""
+            if events := run_events(previous, run, (attempt_before, self._attempts.get(run_id, 0)), at):
+                timed_events.append((0.0 if previous else _end_time_s(run.dir), events))
         # By the time at which runs ended, so that the newest events come last.
         timed_events.sort(key=lambda timed_event: timed_event[0])
         self._events += [event for _, events in timed_events[-MAX_EVENTS:] for event in events]
-        return bool(removed) or len(self._runs) != before
 
-    def _has_runs_folder(self) -> bool:
-        # Once runs were seen, a missing folder is an error that os.listdir raises, not an empty list of runs.
-        return bool(self._runs) or runs_dir(self._results).is_dir()
-
-    def _read_new(self, name: str, liveness: SchedulerLiveness) -> list[tuple[float, list[Event]]]:
-        """Read a run folder for the first time; return its events, with the time at which the run ended."""
-        folder = RunDir(runs_dir(self._results) / name)
-        try:
-            run = Run(folder, folder.spec(), *folder.status_and_result(liveness))
-        except (CorruptError, OSError) as error:
-            self._broken[name] = str(error)
-            return []
-        self._broken.pop(name, None)
-        self._store_run(run)
-        events = run_events(None, run, at=self._clock() if self._has_polled else "")
-        return [(_end_time_s(folder), events)] if events else []
-
-    def _reread_run(self, run: Run, liveness: SchedulerLiveness) -> None:
-        """Read a run again and record its events."""
-        try:
-            updated = Run(run.dir, run.spec, *run.dir.status_and_result(liveness))
-        except (EttsweepError, OSError) as error:
-            self._broken[run.id] = str(error)
-            return
-        attempt_before = self._attempts.get(run.id, 0)
-        self._store_run(updated)
-        self._events += run_events(run, updated, (attempt_before, self._attempts.get(run.id, 0)), self._clock())
-
-    def _store_run(self, run: Run) -> None:
-        previous = self._runs.get(run.id)
+    def _note_change(self, previous: Run | None, run: Run) -> None:
         states = {previous.state, run.state} if previous else {run.state}
         if previous is None or len(states) > 1:
             self._state_changes[run.family] += 1
             # A run that goes from queued to running changes the lattice, but no verdict.
             self._outcome_changes[run.family] += not states <= WITHOUT_OUTCOME
-        self._runs[run.id] = run
         if run.id in self._selected:
             self._selected[run.id] = run
-        if run.result:
+        if run.state.finished:
             # Finished runs teach how fast runs like them train.
-            self._time_left.add_result(run.spec, run.result)
+            self._time_left.add_run(run)
         elif numbers := run.dir.attempt_numbers():
             self._attempts[run.id] = numbers[-1]
 
@@ -232,7 +214,7 @@ class Watcher:
     def _update_selection(self) -> None:
         """Select runs and studies again, and keep the verdicts of studies that were selected before."""
         try:
-            runs, studies = self._selector(RunIndex(self._runs, self._broken), self._sweep_store)
+            runs, studies = self._selector(RunIndex(self._runs, self._reader.broken), self._sweep_store)
         except InputError:
             if not self._has_polled:
                 raise
@@ -329,9 +311,9 @@ class Watcher:
             yield RunView(run, self._sweep_names[run.id], loss, speed, pack, number)
 
     def _problems(self) -> Iterable[str]:
-        if self._broken:
-            name, problem = next(iter(self._broken.items()))
-            suffix = f" (and {format_count(len(self._broken) - 1, 'more folder')})" if len(self._broken) > 1 else ""
+        if broken := self._reader.broken:
+            name, problem = next(iter(broken.items()))
+            suffix = f" (and {format_count(len(broken) - 1, 'more folder')})" if len(broken) > 1 else ""
             yield f"run folder {name} is broken: {format_cell(problem)}{suffix}"
         for name, problem in self._sweep_store.broken.items():
             yield f"sweep {format_cell(name)} is left out: {format_cell(problem)}"

@@ -218,7 +218,7 @@ class RunStore:
         path = self.folder / f"{uuid.uuid4().hex}{ENDING}"
         with contextlib.suppress(OSError, StorageError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, _encode(rows))
+            write_atomic(path, _encode(rows), mode=0o644)  # what others may write to is not believed
             for shard in merged:
                 shard.path.unlink(missing_ok=True)
 

@@ -1,0 +1,183 @@
+"""What is kept of finished runs: the same as their folders say, whatever happens to either."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.audit import audited
+
+from ettsweep.files import cache_folder
+from ettsweep.runs.folder import RunDir, store_dir
+from ettsweep.runs.index import MIN_KEPT, Run, RunReader, load_run_index
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
+from ettsweep.runs.store import ENDING, MAX_FILES, RunStore
+
+MakeSpec = Callable[..., RunSpec]
+
+
+def finish(results: Path, spec: RunSpec) -> RunDir:
+    """Write a finished run; every fifth diverged."""
+    run = RunDir.create(results, spec)
+    end: dict[str, Any] = {"status": "done", "score": 0.1 + spec.seed / 7, "device_s": 1.5 * spec.seed}
+    if spec.seed % 5 == 4:
+        end = {"status": "diverged", "score": None, "diverged_step": spec.seed, "device_s": 0.5}
+    assert run.finish({**end, "spike_events": [{"step": spec.seed, "kind": "loss"}]}, [])
+    return run
+
+
+@pytest.fixture
+def runs(results: Path, make_spec: MakeSpec) -> list[RunDir]:
+    """The folders of finished runs of two families."""
+    specs = [make_spec(seed=seed, lr=2.0 ** -(seed % 3)) for seed in range(MIN_KEPT)]
+    specs += [make_spec(seed=seed, wd=0.0, model={"width": 16}) for seed in range(5)]
+    return [finish(results, spec) for spec in specs]
+
+
+def facts(run: Run) -> tuple[object, ...]:
+    """Return all that a run says of itself."""
+    place = run.lr, run.wd, run.seed, run.point, run.family, run.base.family_id
+    return (run.id, *place, run.status, run.score, run.device_s, run.result, run.spec, run.dir.path)
+
+
+def read(results: Path, **how: bool) -> dict[str, tuple[object, ...]]:
+    return {run.id: facts(run) for run in load_run_index(results, **how).runs.values()}
+
+
+def from_folders(results: Path) -> dict[str, tuple[object, ...]]:
+    """Return what the run folders alone say."""
+    for folder in (store_dir(results), cache_folder()):
+        shutil.rmtree(folder, ignore_errors=True)
+    return read(results)
+
+
+def opened(results: Path) -> list[str]:
+    """Return the files below the run folders that reading opens by name."""
+    return [
+        path for path in audited("open", lambda: load_run_index(results)) if "/runs/" in path and ENDING not in path
+    ]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_finished_run_is_read_once_and_stays_what_it_was(results: Path, runs: list[RunDir], writes: bool) -> None:
+    mask = os.umask(0o002)  # as where a group shares its folders
+    first = read(results, writes=writes)
+    os.umask(mask)
+    assert opened(results) == []
+    assert read(results) == first
+    assert {run_id: values[7:9] for run_id, values in first.items()} == {
+        run.id: (run.status(), None if run.status().state is State.DIVERGED else (run.result() or {})["score"])
+        for run in runs
+    }
+    where = store_dir(results) if writes else next((cache_folder() / "runs").iterdir())
+    assert [path.suffix for path in where.iterdir()] == [ENDING]
+    assert store_dir(results).exists() == writes, "a command that only reads writes nothing into the results folder"
+
+
+def test_a_result_that_was_edited_is_read_again(results: Path, runs: list[RunDir]) -> None:
+    read(results)
+    edited, removed, again = runs[0], runs[1], runs[2]
+    edited.result_path.write_text(edited.result_path.read_text().replace('"score": 0.1', '"score": 0.2'))
+    removed.result_path.unlink()
+    spec = again.spec()
+    shutil.rmtree(again.path)
+    run_index = load_run_index(results)
+    assert again.id not in run_index.runs
+    assert run_index.runs[removed.id].state is State.MISSING
+    assert run_index.runs[edited.id].state is State.FAILED
+    assert "not the result that run" in run_index.runs[edited.id].status.reason
+    RunDir.create(results, spec).finish({"status": "done", "score": 7.0}, [])
+    assert load_run_index(results).runs[again.id].score == 7.0
+    assert read(results) == from_folders(results)
+
+
+def test_a_copied_folder_is_read_for_itself(results: Path, runs: list[RunDir], tmp_path: Path) -> None:
+    first, copied = read(results, writes=True), tmp_path / "copied"
+    shutil.copytree(results, copied)
+    assert len(opened(copied)) == 2 * len(runs), "times and inodes are others"
+    assert {run_id: values[:-1] for run_id, values in read(copied).items()} == {
+        run_id: values[:-1] for run_id, values in first.items()
+    }
+
+
+def test_a_damaged_store_is_made_anew_without_a_word(results: Path, runs: list[RunDir]) -> None:
+    first = read(results, writes=True)
+    (path,) = store_dir(results).iterdir()
+    whole, rng = path.read_bytes(), random.Random(0)
+    for _ in range(300):
+        data = bytearray(whole)
+        at = rng.randrange(len(data))
+        if rng.random() < 0.3:
+            del data[at:]
+        else:
+            data[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        assert read(results) == first
+        shutil.rmtree(cache_folder(), ignore_errors=True)  # where reading keeps what it had to read again
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_text("no folder"), lambda path: path.symlink_to("/nowhere")])
+def test_where_nothing_can_be_kept_all_is_read(
+    results: Path, runs: list[RunDir], make: Callable[[Path], object]
+) -> None:
+    make(store_dir(results))
+    cache_folder().parent.mkdir(parents=True, exist_ok=True)
+    make(cache_folder())
+    for writes in (True, False):
+        assert len(read(results, writes=writes)) == len(runs)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_another_user_has_kept_is_not_believed(results: Path, runs: list[RunDir]) -> None:
+    read(results, writes=True)
+    (path,) = store_dir(results).iterdir()
+    os.chown(path, 4321, 4321)
+    assert RunStore(store_dir(results)).rows == {}
+    assert len(opened(results)) == 2 * len(runs)
+
+
+def test_few_files_hold_all_that_was_kept(results: Path, make_spec: MakeSpec) -> None:
+    reader = RunReader(results, writes=True)
+    for part in range(2 * MAX_FILES):
+        for seed in range(MIN_KEPT):
+            finish(results, make_spec(seed=MIN_KEPT * part + seed))
+        reader.read()
+        reader = RunReader(results, writes=True) if part % 2 else reader
+        assert len(list(store_dir(results).iterdir())) <= MAX_FILES + 1
+    assert opened(results) == []
+    assert read(results) == from_folders(results)
+
+
+KEEP = """
+import sys
+from pathlib import Path
+from ettsweep.runs.index import load_run_index
+from ettsweep.runs.folder import store_dir
+import shutil
+results = Path(sys.argv[1])
+print("ready", flush=True)
+while True:
+    shutil.rmtree(store_dir(results), ignore_errors=True)
+    load_run_index(results, writes=True)
+"""
+
+
+def test_a_kill_while_it_is_written_loses_nothing(results: Path, runs: list[RunDir]) -> None:
+    first, rng = from_folders(results), random.Random(1)
+    for _ in range(8):
+        process = subprocess.Popen([sys.executable, "-c", KEEP, str(results)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.1))  # any instant will do
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        assert read(results, writes=True) == first

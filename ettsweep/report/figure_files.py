@@ -4,26 +4,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 import altair as alt
 
 from ettsweep.console import format_count
-from ettsweep.files import Json, write_atomic
+from ettsweep.files import Json
 from ettsweep.report import family_charts
 from ettsweep.report.families import StrategyComparison
 from ettsweep.report.family_charts import FamilyFrames
+from ettsweep.report.figure_export import export, file_spec
 from ettsweep.report.figures.chart_data import FILE_WIDTH
 from ettsweep.report.run_histories import RunHistories
-from ettsweep.report.theme import CONFIG
 from ettsweep.study.study import StudyKey
 from ettsweep.study.verdict import Verdict
-
-VEGA_LITE_VERSION = "6.4"
-"""The Vega-Lite version that altair writes."""
-
-PNG_SCALE = 2
-"""PNG pixels per pixel of the figure."""
 
 
 @dataclass(frozen=True)
@@ -44,32 +37,18 @@ class Figure:
     caption: str
     spec: Json
 
+    @property
+    def file_spec(self) -> str:
+        """The specification of the figure's files, as JSON."""
+        return file_spec(self.spec, self.title, FILE_WIDTH)
+
     def save(self, folder: Path) -> list[Path]:
-        """Write the figure as PNG, SVG and PDF; return the paths.
+        """Write the figure as SVG, PNG and PDF; return the paths.
 
         Raises:
             StorageError: a file cannot be written.
         """
-        import vl_convert
-
-        # A file has no container to take its width from.
-        spec = self.spec | {"width": FILE_WIDTH} if self.spec.get("width") == "container" else self.spec
-        spec = {**spec, "title": _file_title(spec.get("title"), self.title), "background": "white"}
-        # Vega runs once; PNG and PDF are made from the SVG, so all three look the same.
-        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE_VERSION, config=CONFIG)
-        contents: dict[str, str | bytes] = {
-            "svg": svg,
-            "png": vl_convert.svg_to_png(svg, scale=PNG_SCALE),
-            "pdf": vl_convert.svg_to_pdf(svg),
-        }
-        for suffix, content in contents.items():
-            write_atomic(folder / f"{self.name}.{suffix}", content)
-        return [folder / f"{self.name}.{suffix}" for suffix in contents]
-
-
-def _file_title(chart_title: Any, title: str) -> Json:
-    """Return a title for a file, which has no page around it, above the chart's own."""
-    return {"text": title, "subtitle": chart_title["text"] if isinstance(chart_title, dict) else chart_title or ""}
+        return export(self.file_spec, folder / self.name)
 
 
 # --- drawing --------------------------------------------------------------------------------------------------------

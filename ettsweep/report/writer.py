@@ -6,8 +6,9 @@ from pathlib import Path
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import page, tables
 from ettsweep.report.families import judged_families, strategy_comparisons
+from ettsweep.report.figure_export import export_all, paths_of
 from ettsweep.report.figure_files import Figure, FigureBuilder
-from ettsweep.report.manifest import update_manifest
+from ettsweep.report.manifest import Manifest
 from ettsweep.report.run_histories import RunHistories, rows_per_run
 from ettsweep.runs.index import Run
 from ettsweep.study.study import StudyKey
@@ -47,13 +48,15 @@ def write_report(
     comparisons, histories = strategy_comparisons(judged_families(runs, verdicts)), RunHistories(warn)
     drawing, figures = FigureBuilder(histories, rows_per_run(len(runs))), dict[tuple[StudyKey, str], Figure]()
     for comparison in comparisons:
-        for key, figure in drawing.build(comparison):
-            paths += figure.save(out / "figures")
-            figures[key, figure.kind] = figure
+        figures |= {(key, figure.kind): figure for key, figure in drawing.build(comparison)}
     html = page.render(results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes)
-    # The page last: it never links to figures that are not there yet.
+    # Before the files of figures, which take longest: the page draws its own.
     write_atomic(out / "report.html", html)
+    manifest = Manifest(out)
+    specs = {out / "figures" / figure.name: figure.file_spec for figure in figures.values()}
+    export_all([(spec, stem) for stem, spec in specs.items() if not manifest.has_figure(stem, spec)])
+    paths += [path for stem in specs for path in paths_of(stem)]
     paths.insert(0, out / "report.html")
-    # After the page: it removes figures that the page of an earlier report has shown until now.
-    update_manifest(out, paths)
+    # Last: it removes what an earlier report has shown until now.
+    manifest.update(paths, specs)
     return paths

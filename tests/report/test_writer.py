@@ -2,35 +2,33 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.made_sweep import Made, digits_spec, finish, finish_at, read, search, searched
+from support.undrawn import leave_undrawn
 
 from ettsweep.errors import StorageError
 from ettsweep.files import Json, sha256_of
 from ettsweep.report import manifest
 from ettsweep.report.families import judged_families, strategy_comparisons
-from ettsweep.report.figure_files import Figure
+from ettsweep.report.figure_export import paths_of
 from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
 from ettsweep.runs.point import Point
+from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
+from ettsweep.study.verdict import Verdict
 from ettsweep.study.verification import evaluate
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write figures as empty files: what they show is of no matter."""
-
-    def save(self: Figure, folder: Path) -> list[Path]:
-        path = folder / f"{self.name}.png"
-        path.write_bytes(b"drawn")
-        return [path]
-
-    monkeypatch.setattr(Figure, "save", save)
+    leave_undrawn(monkeypatch)
 
 
 def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> None:
@@ -72,7 +70,9 @@ def test_runs_that_have_recorded_nothing_yet_are_a_report(tmp_path: Path) -> Non
     RunDir.create(tmp_path, base)
     text = read(tmp_path, [search(base, seeds=(0,))])
     paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.studies_by_family)
-    assert [path.name for path in paths if path.parent.name == "figures"] == ["vit-digits-standard-map.png"]
+    assert [path.name for path in paths if path.parent.name == "figures"] == [
+        f"vit-digits-standard-map.{suffix}" for suffix in ("svg", "png", "pdf")
+    ]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -125,23 +125,54 @@ def test_what_has_no_score_is_not_drawn_and_the_page_says_why(tmp_path: Path) ->
 def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(sample: Made, tmp_path: Path) -> None:
     out, figures, outside = tmp_path / "report", tmp_path / "report" / "figures", tmp_path / "other" / "drawn.png"
     outside.parent.mkdir()
-    outside.write_bytes(b"drawn")
+    outside.touch()
     first = write_report(sample.results, out, sample.runs, sample.verdicts, sample.studies_by_family)
     (figures / "mine-map.png").write_bytes(b"drawn")
     (figures / "vit-digits-ntk-map.png").write_bytes(b"drawn over")
     data = json.loads((out / manifest.MANIFEST_NAME).read_text())
     strange = dict.fromkeys(("../other/drawn.png", str(outside), "figures/../../other/drawn.png", "figures/.."))
-    data |= dict.fromkeys(strange, sha256_of(outside))
+    data["files"] |= dict.fromkeys(strange, sha256_of(outside))
     # As where case is ignored: one file by two names, that of an earlier report and that of the next.
     alias = figures / "VIT-digits-standard-map.png"
     alias.symlink_to("vit-digits-standard-map.png")
-    data["figures/VIT-digits-standard-map.png"] = sha256_of(alias)
+    data["files"]["figures/VIT-digits-standard-map.png"] = sha256_of(alias)
     (out / manifest.MANIFEST_NAME).write_text(json.dumps(data))
     second = write_report(sample.results, out, sample.runs, [sample.verdict("standard")], sample.studies_by_family)
     assert outside.exists()
     left = {path for path in out.rglob("*") if path.is_file()} - {out / manifest.MANIFEST_NAME}
     assert left == {*second, figures / "mine-map.png", figures / "vit-digits-ntk-map.png", alias}
     assert figures / "vit-digits-hybrid-map.png" in set(first) - left
+
+
+def test_only_figures_that_have_changed_are_drawn_again(
+    sample: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = list[str]()
+
+    def write(verdicts: Sequence[Verdict]) -> list[str]:
+        drawn.clear()
+        write_report(sample.results, tmp_path, sample.runs, verdicts, sample.studies_by_family)
+        return sorted(drawn)
+
+    def export_all(figures: Sequence[tuple[str, Path]]) -> None:
+        assert (tmp_path / "report.html").exists(), "the page is there first"
+        for _, stem in figures:
+            drawn.append(stem.name)
+            for path in paths_of(stem):
+                path.write_text(stem.name)
+
+    monkeypatch.setattr("ettsweep.report.writer.export_all", export_all)
+    first = write(sample.verdicts)
+    assert len(first) == 3 + 3 * 3
+    assert write(sample.verdicts) == []
+    (tmp_path / "figures" / "vit-digits-ntk-map.svg").unlink()
+    (tmp_path / "figures" / "vit-digits-scores.pdf").write_text("edited")
+    assert write(sample.verdicts) == ["vit-digits-ntk-map", "vit-digits-scores"]
+    standard = sample.verdict("standard")
+    wider = replace(standard, study=replace(standard.study, criterion=Criterion(margin=0.5)))
+    changed = write([wider if verdict is standard else verdict for verdict in sample.verdicts])
+    assert 0 < len(changed) < len(first)
+    assert all("ntk" not in name for name in changed)
 
 
 def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import altair as alt
 import vl_convert
 
 from ettsweep.files import Json
-from ettsweep.report.figure_files import VEGA_LITE_VERSION
+from ettsweep.report.figure_export import VEGA_LITE_VERSION
 from ettsweep.report.figures.chart_data import FILE_WIDTH
 from ettsweep.report.theme import CONFIG
 

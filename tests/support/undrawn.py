@@ -1,19 +1,19 @@
 """Reports whose figures are empty files: drawing takes most of a report's time, and is tested where it is done."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from ettsweep.report.figure_files import Figure
+from ettsweep.report.figure_export import paths_of
 
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     """Have reports write their figures' files, with nothing in them."""
 
-    def save(figure: Figure, folder: Path) -> list[Path]:
-        paths = [folder / f"{figure.name}.{suffix}" for suffix in ("svg", "png", "pdf")]
-        for path in paths:
-            path.touch()
-        return paths
+    def export_all(figures: Sequence[tuple[str, Path]]) -> None:
+        for _, stem in figures:
+            for path in paths_of(stem):
+                path.touch()
 
-    patch.setattr(Figure, "save", save)
+    patch.setattr("ettsweep.report.writer.export_all", export_all)

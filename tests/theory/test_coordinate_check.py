@@ -14,7 +14,7 @@ from support.made_check import made_check
 from support.perfect import WIDTHS
 
 from ettsweep.files import Json
-from ettsweep.report.figure_files import VEGA_LITE_VERSION
+from ettsweep.report.figure_export import VEGA_LITE_VERSION
 from ettsweep.report.theme import CONFIG
 from ettsweep.theory.coordinate_check import IMPLIED, LINE_STYLES, OUTPUTS, coordinates_figure
 

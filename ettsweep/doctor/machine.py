@@ -17,13 +17,14 @@ from pathlib import Path
 from ettsweep.console import format_count
 from ettsweep.doctor.checks import DoctorCheck, existing_folder, run_check, torch_facts, try_compiler
 from ettsweep.doctor.cluster import describe_job, examine_cluster
-from ettsweep.errors import EttsweepError, StorageError
-from ettsweep.files import storage_errors, write_atomic
+from ettsweep.errors import CorruptError, EttsweepError, StorageError
+from ettsweep.files import folder_names, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held_slots, lock_dir, lock_paths
 from ettsweep.processes import GIB, count_cores, machine_bytes, memory_bytes
+from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.shipped_files import own_grids, shipped_grids
 from ettsweep.study.grid_file import load_sweep_spec
@@ -55,6 +56,7 @@ def examine(
         row,
         *_compiler_rows(loaded),
         run_check(f"results {results}", lambda: _check_writable(results)),
+        run_check("runs", lambda: _check_runs(results)),
         run_check("grids", _check_grids),
         run_check("timm", lambda: version("timm"), "absent"),
     ]
@@ -143,6 +145,25 @@ def _check_writable(results: Path) -> str:
             link.unlink(missing_ok=True)
             probe.unlink()
     return f"writable, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free"
+
+
+def _check_runs(results: Path) -> str:
+    """Read all finished runs anew, whatever was kept of them, and return their number.
+
+    Raises:
+        CorruptError: files of some have changed since they finished.
+    """
+    damaged, count = list[str](), 0
+    for run in (RunDir(runs_dir(results) / name) for name in folder_names(runs_dir(results)) if is_run_id(name)):
+        try:
+            if run.result() is not None:
+                count += 1
+                run.metrics_data()
+        except CorruptError as error:
+            damaged.append(str(error))
+    if damaged:
+        raise CorruptError(f"{format_count(len(damaged), 'run')} with damaged files; the first: {damaged[0]}")
+    return f"{format_count(count, 'finished run')}, as they were written"
 
 
 def _check_grids() -> str:

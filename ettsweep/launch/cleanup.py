@@ -79,7 +79,7 @@ def find_waste(results: Path, slurm_cache: SlurmCache | None = None, *, unused_r
             waste.append(_measure_waste(path, "note of a command that has ended"))
     # Temporary files may belong to a live worker, and cannot be told apart.
     if not live_folders:
-        patterns = "sweeps/*/.*.tmp", "sweeps/.*.tmp", "runs/.*.tmp", "jobs/.*.tmp"
+        patterns = "sweeps/*/.*.tmp", "sweeps/.*.tmp", "runs/.*.tmp", "jobs/.*.tmp", "index/.*.tmp"
         leftovers = sorted(path for pattern in patterns for path in results.glob(pattern))
         waste += [_measure_waste(path, "left by a kill") for path in leftovers]
     return waste + [_measure_waste(path, reason) for path, reason in _unused_snapshots(results, liveness).items()]

@@ -323,6 +323,20 @@ class RunDir:
         Raises:
             CorruptError: metrics.jsonl is unreadable or has changed since the result was written.
         """
+        data = self.metrics_data()
+        try:
+            # Parsed as one array: ten times as fast as line by line.
+            lines: list[Json] = loads(b"[" + b",".join(data.splitlines()) + b"]")
+        except ValueError as error:
+            raise CorruptError(f"{self.metrics_path}: not JSON: {error}; {self._remedy}") from error
+        return lines
+
+    def metrics_data(self) -> bytes:
+        """Return the metrics of a finished run as they are in the file, once result and metrics have been checked.
+
+        Raises:
+            CorruptError: a file is unreadable or has changed since the run finished.
+        """
         result = self.result()
         try:
             data = read_file(self.metrics_path)
@@ -330,12 +344,7 @@ class RunDir:
             raise CorruptError(f"{self.metrics_path}: cannot be read: {error.strerror}; {self._remedy}") from error
         if result is not None and hashlib.sha256(data).hexdigest() != result.get("metrics_sha256"):
             raise CorruptError(f"{self.metrics_path}: changed since the run finished; {self._remedy}")
-        try:
-            # Parsed as one array: ten times as fast as line by line.
-            lines: list[Json] = loads(b"[" + b",".join(data.splitlines()) + b"]")
-        except ValueError as error:
-            raise CorruptError(f"{self.metrics_path}: not JSON: {error}; {self._remedy}") from error
-        return lines
+        return data
 
     def evaluations(self) -> list[Json]:
         """Return the evaluations so far, in order."""

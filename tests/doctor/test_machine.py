@@ -1,6 +1,7 @@
 """`doctor` with a SLURM profile: what it says of a real cluster, with parts of it broken, and where there is none."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 from support.arrays import write_profile
 from support.commandline import ettsweep
 from support.devcluster import Cluster
+from support.made_sweep import digits_spec, finish
 
 from ettsweep.doctor.cluster import file_system
 from ettsweep.doctor.inventory import nodes, parse_minutes, partitions
+from ettsweep.doctor.machine import examine as examine_machine
 from ettsweep.launch import slurm
 
 Rows = dict[str, tuple[str, str]]
@@ -182,6 +185,19 @@ def test_where_there_is_no_slurm_a_profile_for_it_fails(tmp_path: Path, monkeypa
     assert "cluster" not in rows
     local = ettsweep("doctor", "--results", tmp_path / "results", "--format", "json")
     assert {row["check"]: row["state"] for row in json.loads(local.stdout)}["slurm"] == "absent"
+
+
+def test_finished_runs_are_read_anew_whatever_was_kept_of_them(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    run = finish(results, digits_spec(None), 0.1)
+    (row,) = [row for row in examine_machine(results, "local", []) if row.name == "runs"]
+    assert (row.state, row.detail) == ("ok", "1 finished run, as they were written")
+    status = run.metrics_path.stat()
+    run.metrics_path.write_text(run.metrics_path.read_text().replace('"step": 40', '"step": 41'))
+    os.utime(run.metrics_path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    (row,) = [row for row in examine_machine(results, "local", []) if row.name == "runs"]
+    assert row.state == "failed"
+    assert "metrics.jsonl: changed since the run finished" in row.detail
 
 
 # --- other SLURMs than that of the test cluster ---------------------------------------------------------------------

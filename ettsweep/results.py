@@ -20,6 +20,7 @@ from ettsweep.report.figures.chart_data import FILE_WIDTH
 from ettsweep.report.run_histories import RunHistories, rows_per_run
 from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG
+from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, count_states
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
@@ -116,9 +117,9 @@ class Results:
         """
         table = optima_table(self._frames.families)
         position = [*table].index("verdict") + 1
-        for name in ("reason", "statement"):
-            texts = [getattr(family.verdict, name) for family in self._frames.families]
-            table.insert(position, name, pd.Series(texts, dtype="str"))
+        verdicts = [family.verdict for family in self._frames.families]
+        table.insert(position, "reason", pd.Series(list(map(reason_text, verdicts)), dtype="str"))
+        table.insert(position, "statement", pd.Series([verdict.statement for verdict in verdicts], dtype="str"))
         return table
 
     @cached_property

@@ -14,8 +14,8 @@ PACKAGE = Path(ettsweep.__file__).parent
 LAYERS = [  # each may import those after it; those of one layer do not import each other
     {"__main__"},
     {"cli", "results"},
-    {"theory", "doctor"},
-    {"report", "worker", "watch"},
+    {"theory", "doctor", "watch"},
+    {"report", "worker"},
     {"launch"},
     {"study", "trainer.training"},
     {"trainer.models", "trainer.tasks"},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
 from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
 from ettsweep.quantities import difference_text, score_text
+from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.point import Point
@@ -72,7 +73,7 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
     families_by_reason: dict[str, list[str]] = {}
     for v in verdicts:
         if v.verdict != "optimal":
-            families_by_reason.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
+            families_by_reason.setdefault(f"{v.verdict}: {reason_text(v)}", []).append(names[v.key])
     for reason, families in families_by_reason.items():
         print_note(f"{', '.join(families)}: {reason}")
     for v in verdicts:
@@ -258,7 +259,8 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "versions": [
             {"version": name, "runs": [run.id for run in runs]} for name, runs in group_by_version(v.runs).items()
         ],
-        "reason": v.reason,
+        "reason": reason_text(v),
+        "why": v.reason.to_json(),
     }
 
 

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
 from ettsweep.quantities import is_accuracy, score_with_error, three_digits, with_unit
@@ -116,4 +114,6 @@ def strategy_colour(strategy: str) -> str:
     if not 0 <= s <= 1:
         return GREY
     channels = zip(*(bytes.fromhex(colour[1:]) for colour in FAMILY_COLOURS.values()), strict=True)
+    import numpy as np  # only pages have colours: the words of a verdict should not wait for it
+
     return "#" + bytes(round(np.interp(s, list(FAMILY_COLOURS), channel)) for channel in channels).hex()

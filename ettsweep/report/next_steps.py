@@ -1,6 +1,5 @@
 """The next step for a verdict: a few words, and the command to copy."""
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -85,8 +84,7 @@ def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
         case "unsearched":
             text = "search an axis: request the grid with a range of lr or wd"
             return text, "", True
-    # The reason alone says whether a candidate lies at the edge of the ranges.
-    if "widen them" in verdict.reason:
+    if verdict.reason.code == "out_of_reach":
         return "widen the ranges, or fix an axis: see the reason below", "", True
     return "train the missing runs, and judge again", VERIFY, False
 
@@ -102,13 +100,8 @@ def _resolve_step(verdict: Verdict) -> tuple[str, str, bool]:
 
 
 def _decide_step(verdict: Verdict) -> tuple[str, str, bool]:
-    """Return the command that the reason suggests for runs that a person must decide about."""
-    # The reason quotes commands in backticks; of several, `retry` is the one that continues the run.
-    commands = re.findall("`(ettsweep [^`]*)`", verdict.reason)
-    command = next(
-        (quoted for quoted in commands if quoted.startswith("ettsweep retry")),
-        commands[0] if commands else "",
-    )
+    """Return the command that helps runs that a person must decide about."""
+    command = shlex.join(verdict.reason.next[0]) if verdict.reason.next else ""
     return f"decide about {format_count(len(verdict.blocked_run_ids), 'run')}: retry, or see why", command, True
 
 

@@ -54,6 +54,7 @@ def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[Stud
     verdict, metric = family.verdict, family.verdict.study.metric.name
     return {
         "verdict": verdict,
+        "reason": verdict_text.reason_text(verdict),
         "anchor": family_anchor(family),
         "colour": family_colour(family),
         "others": others.get(verdict.key, ()),

@@ -1,10 +1,11 @@
-"""Verdicts in words for the page: never more certain than the seeds allow."""
+"""Verdicts in words, for terminal, screen and page: never more certain than the seeds allow."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ettsweep.console import format_count
+from ettsweep.console import format_count, format_device_hours
 from ettsweep.powers import log2, power_and_decimal
 from ettsweep.quantities import (
     as_share,
@@ -21,10 +22,13 @@ from ettsweep.report import formats
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.study.fresh import t95
-from ettsweep.study.posterior import Difference
+from ettsweep.study.reason import Reason
 from ettsweep.study.study import StudyKey
-from ettsweep.study.study_state import StudyState
+from ettsweep.study.study_state import MAX_NAMED, StudyState
 from ettsweep.study.verdict import ScoredPoint, Verdict, conflicting_verdicts
+
+if TYPE_CHECKING:  # it imports NumPy, which the words of a verdict should not wait for
+    from ettsweep.study.posterior import Difference
 
 Row = dict[str, Any]
 
@@ -46,6 +50,105 @@ def other_sweeps(verdicts: Sequence[Verdict]) -> dict[StudyKey, list[str]]:
                 f"{sentence}. How the two differ ({sweeps}): {'; '.join(differences)}."
             )
     return lines
+
+
+# --- why ------------------------------------------------------------------------------------------------------------
+
+
+def reason_text(verdict: Verdict) -> str:
+    """Return why a verdict is what it is, with the commands that help, in backticks."""
+    return "".join([decided_text(verdict), *_stuck_texts(verdict.reason)])
+
+
+def decided_text(verdict: Verdict) -> str:
+    """Return what decided a verdict, without runs that need a person."""
+    reason, metric = verdict.reason, verdict.study.metric.name
+    facts: dict[str, Any] = dict(reason.facts)
+    to_come = "{pending} of {requested} points {asked} are to come".format
+    match reason.code:
+        case "candidate_to_come":
+            at = f"{Point(*facts['point'])} is {facts['state']}" if facts["point"] else "no finished point yet"
+            return f"{at}; {to_come(**facts, asked='asked for')}"
+        case "single_point":
+            return "both axes are fixed: a single point has no neighbours"
+        case "points_to_come":
+            return to_come(**facts, asked="that were asked for")
+        case "neighbours_to_come":
+            return f"{_neighbours_text(facts['count'])} to come"
+        case "neighbours_not_requested":
+            return f"{facts['count']} of {facts['neighbours']} neighbours had not been asked for"
+        case "out_of_reach":
+            return (
+                f"the climb stopped {facts['steps']} steps beyond the requested ranges; if the score still improves, "
+                "widen them by requesting the grid again, with --lr-range or --wd-range; otherwise fix the axis that "
+                "does not matter in a separate sweep, with --wd-range fixed --name NAME"
+            )
+        case "diverged":
+            return "it diverged, and a neighbour did not"
+        case "all_diverged":
+            return "all diverged; try a centre with a lower lr"
+        case "better_neighbour":
+            probability = probability_text(facts["probability"])
+            return f"{Point(*facts['point'])} is better, with a probability of {probability}"
+        case "better_means":
+            return f"{_neighbours_text(facts['count'])} better"
+        case "equal_mean":
+            return "an equal neighbour"
+        case "best_mean":
+            return f"its mean is better than those of all {facts['neighbours']} neighbours"
+        case "noise_unknown":
+            paper = f"; by the paper's comparison of means it is {facts['paper']}" if facts["paper"] else ""
+            return f"noise unknown: {_lack_text(facts)}{paper}"
+        case "within_margin":
+            by_more = f" by more than {bound_text(facts['value'], metric)}" if facts["value"] else ""
+            return f"no neighbour is better{by_more} ({confidence_text(facts['confidence'])} sure)"
+        case "beyond_margin":
+            gap = (
+                f"a neighbour may be better by up to {bound_text(facts['value'], metric)} "
+                f"({confidence_text(facts['confidence'])} sure), the margin is {share_text(facts['margin'], metric)}"
+            )
+            needs = f"it takes at least {_cost_text(facts)}" if facts["runs"] else "no further run is allowed"
+            return f"{gap}; {needs}"
+
+
+def _lack_text(facts: Mapping[str, Any]) -> str:
+    if facts["lack"] == "shared_seeds":
+        return "no two points have scores of the same seed, so nothing tells luck from merit"
+    lack = {
+        "seeds": "each point has one score, which may be luck",
+        "repeats": "too few points have several seeds to tell luck from merit",
+    }[facts["lack"]]
+    needed_seeds = f"{format_count(facts['seeds'], 'more seed')} of the candidate and its neighbours"
+    return f"{lack}; it takes at least {_cost_text(facts)}: {needed_seeds}"
+
+
+def _cost_text(facts: Mapping[str, Any]) -> str:
+    """Return a number of runs, with their device hours if similar runs were timed."""
+    hours = f" ({format_device_hours(facts['device_s'])})" if facts["device_s"] else ""
+    return f"{format_count(facts['runs'], 'more run')}{hours}"
+
+
+def _neighbours_text(count: int) -> str:
+    """Return a number of neighbours with its verb: `1 neighbour is`, `2 neighbours are`."""
+    return f"{format_count(count, 'neighbour')} {'is' if count == 1 else 'are'}"
+
+
+def _stuck_texts(reason: Reason) -> Iterator[str]:
+    """Yield which runs a person must decide about, and what the commands do that help."""
+    if not reason.stuck:
+        return
+    runs = ", ".join(f"{stuck.run} {stuck.state}" for stuck in reason.stuck[:MAX_NAMED])
+    number = "1 run stands" if len(reason.stuck) == 1 else f"{len(reason.stuck)} runs stand"
+    yield f"; {number} still: {runs}{', ...' * (len(reason.stuck) > MAX_NAMED)}"
+    held = sum(stuck.state == "held" for stuck in reason.stuck)
+    for command in reason.next:
+        does = f"trains {'it' if len(reason.stuck) - held == 1 else 'them'} again"
+        if command[1] == "status":
+            does = "says what lets the held ones start"
+        yield f"; `{shlex.join(command)}` {does}"
+
+
+# --- the best -------------------------------------------------------------------------------------------------------
 
 
 def best_optimum(verdicts: Sequence[Verdict]) -> Row | None:
@@ -186,7 +289,7 @@ def nearest_row(verdict: Verdict) -> Row | None:
     return _fitted_row(min(differences, key=lambda fitted: fitted.mean), verdict) if differences else None
 
 
-def _fitted_row(difference: Difference, verdict: Verdict) -> Row:
+def _fitted_row(difference: "Difference", verdict: Verdict) -> Row:
     """Return a fitted difference with its error: in percent of the candidate's loss, or in points of accuracy."""
     text = difference_text(difference.mean, difference.error, verdict.study.metric.name)
     return {"text": text, "better": False}

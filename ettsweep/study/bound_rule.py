@@ -6,8 +6,6 @@ from functools import cached_property
 from itertools import product
 from statistics import fmean, median
 
-from ettsweep.console import format_count, format_device_hours
-from ettsweep.quantities import bound_text, confidence_text, probability_text, share_text
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
@@ -16,6 +14,7 @@ from ettsweep.study.lattice import neighbours
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.posterior import Position, Posterior, fit_posterior
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
+from ettsweep.study.reason import Reason
 from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import PENDING, STUCK, StudyState
@@ -227,71 +226,58 @@ class BoundRule(StudyState):
 
     # --- judgement ---
 
-    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
+    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> Reason | None:
         confidence = self.study.criterion.confidence
         if candidate.score is None:
             survivors = [n for n in scored_neighbours if n.score is not None]
-            return "it diverged, and a neighbour did not" if survivors else ""
+            return Reason("diverged") if survivors else None
         posterior, others = self.posterior(candidate.point), self._neighbour_positions(candidate, scored_neighbours)
         # While the noise is unknown a lead may be luck, and refutes nothing.
         if posterior is None or not others or posterior.noise.source == "unknown":
-            return ""
+            return None
         probability, position = max(zip(posterior.probabilities_better(self._origin, others), others, strict=True))
         # Better for sure is not enough: an advantage within the margin does not refute the candidate.
         if probability < confidence or posterior.bound(self._origin, others, confidence) <= self._margin:
-            return ""
+            return None
         better = self.point_at(position, candidate.point)
-        return f"{better} is better, with a probability of {probability_text(probability)}"
+        return Reason("better_neighbour", {"point": [*better], "probability": probability})
 
     def _conclusion(
         self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
-    ) -> tuple[str, str, Bound | None]:
+    ) -> tuple[str, Reason, Bound | None]:
         if candidate.score is None:
-            return "unresolved", "all diverged; try a centre with a lower lr", None
+            return "unresolved", Reason("all_diverged"), None
         # The paper's rule is evaluated as well: tables show both verdicts side by side.
         means_verdict = MeansRule(self.study, self._all_runs).verdict(candidate.point).verdict
         # Any other verdict says that this rule lacks scores, not how means compare.
         paper = means_verdict if means_verdict in MEANS_VERDICTS else None
-        paper_text = f"; by the paper's comparison of means it is {paper}" if paper else ""
         posterior = self.posterior(candidate.point)
         if posterior is None:
-            reason = "no two points have scores of the same seed, so nothing tells luck from merit"
-            return "unresolved", f"noise unknown: {reason}{paper_text}", None
+            return "unresolved", Reason("noise_unknown", {"lack": "shared_seeds", "paper": paper}), None
         bound = self._bound(posterior, candidate, scored_neighbours, paper)
         if bound.value is None:
-            return (
-                "unresolved",
-                f"noise unknown: {self._unknown_noise_reason(posterior, candidate, scored_neighbours)}{paper_text}",
-                bound,
-            )
-        confidence, metric = confidence_text(bound.confidence), self.study.metric.name
-        stated, margin = bound_text(bound.value, metric), share_text(bound.margin, metric)
+            facts = self._lack_of_noise(posterior, candidate, scored_neighbours)
+            return "unresolved", Reason("noise_unknown", facts | {"paper": paper}), bound
+        facts = {"value": bound.value, "confidence": bound.confidence}
         if not bound.is_too_wide:
-            by_more = f" by more than {stated}" if bound.value else ""
-            return "optimal", f"no neighbour is better{by_more} ({confidence} sure)", bound
-        gap = f"a neighbour may be better by up to {stated} ({confidence} sure), the margin is {margin}"
-        if bound.further_runs is None:
-            return "unresolved", f"{gap}; no further run is allowed", bound
-        return "unresolved", f"{gap}; it takes at least {self._describe_cost(candidate, bound.further_runs)}", bound
+            return "optimal", Reason("within_margin", facts), bound
+        runs = bound.further_runs
+        cost = {"runs": runs, "device_s": runs and self._device_s(candidate, runs)}
+        return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin} | cost), bound
 
-    def _unknown_noise_reason(
+    def _lack_of_noise(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
-    ) -> str:
-        """Return why the noise is unknown, and which runs would measure it: those that racing starts with."""
+    ) -> dict[str, object]:
+        """Return what the noise cannot be known without, and which runs would measure it: racing starts with them."""
         compared = [self._origin, *self._neighbour_positions(candidate, scored_neighbours)]
         seeds = posterior.seeds_to_measure_noise(compared)
-        no_repeats = "too few points have several seeds to tell luck from merit"
-        reason = no_repeats if posterior.has_repeats else "each point has one score, which may be luck"
-        needed_seeds = f"{format_count(seeds, 'more seed')} of the candidate and its neighbours"
-        return f"{reason}; it takes at least {self._describe_cost(candidate, seeds * len(compared))}: {needed_seeds}"
+        runs, lack = seeds * len(compared), "repeats" if posterior.has_repeats else "seeds"
+        return {"lack": lack, "seeds": seeds, "runs": runs, "device_s": self._device_s(candidate, runs)}
 
-    def _describe_cost(self, candidate: ScoredPoint, runs: int) -> str:
-        """Return a number of runs in words, with their device hours if similar runs were timed."""
-        each_s = median(
-            run.device_s for point in self._nearby_points(candidate.point) for run in self._finished_runs(point)
-        )
-        hours = f" ({format_device_hours(runs * each_s)})" if each_s else ""
-        return f"{format_count(runs, 'more run')}{hours}"
+    def _device_s(self, candidate: ScoredPoint, runs: int) -> float:
+        """Return the device seconds of so many runs; 0 if no similar ones were timed."""
+        nearby = self._nearby_points(candidate.point)
+        return runs * median(run.device_s for point in nearby for run in self._finished_runs(point))
 
     def _bound(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint], paper: str | None

@@ -7,8 +7,9 @@ from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.study.reason import Reason
 from ettsweep.study.study import Study
-from ettsweep.study.study_state import PENDING, StudyState, count_neighbours
+from ettsweep.study.study_state import PENDING, StudyState
 from ettsweep.study.verdict import ScoredPoint, Verdict
 
 
@@ -57,14 +58,13 @@ class MeansRule(StudyState):
         awaited = [n.point for n in verdict.neighbours if n.state in PENDING or n.state is State.PRUNED]
         return not awaited or self._any_out_of_reach(point for point in awaited if not self._is_requested(point))
 
-    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
+    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> Reason | None:
         metric = self.study.metric
-        rivals = [n for n in scored_neighbours if n.state.finished and metric.is_better(n.score, candidate.score)]
-        return f"{count_neighbours(rivals)} better" if rivals else ""
+        rivals = sum(n.state.finished and metric.is_better(n.score, candidate.score) for n in scored_neighbours)
+        return Reason("better_means", {"count": rivals}) if rivals else None
 
-    def _conclusion(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> tuple[str, str, None]:
+    def _conclusion(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> tuple[str, Reason, None]:
         # Also None == None: candidate and neighbour diverged.
         if any(n.score == candidate.score for n in scored_neighbours):
-            diverged = candidate.score is None
-            return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour", None
-        return "optimal", f"its mean is better than those of all {len(scored_neighbours)} neighbours", None
+            return "tie", Reason("all_diverged" if candidate.score is None else "equal_mean"), None
+        return "optimal", Reason("best_mean", {"neighbours": len(scored_neighbours)}), None

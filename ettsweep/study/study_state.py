@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 
@@ -12,6 +13,7 @@ from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import PRINTED_TOLERANCE, neighbours
+from ettsweep.study.reason import Command, Reason, StuckRun
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import FINAL_VERDICTS, Bound, ScoredPoint, Verdict, best_point
 
@@ -32,8 +34,8 @@ FARTHEST_FROM_DONE = (
 )
 """States of unfinished runs, farthest from done first: a point has the first of them that one of its runs is in."""
 
-CONCLUDED = "concluded"
-"""Placeholder verdict: nothing is missing, so the rule decides."""
+MAX_NAMED = 3
+"""Stuck runs that are named one by one."""
 
 # Slices of `FARTHEST_FROM_DONE`: a state that is added there may move their ends.
 STUCK, PENDING = frozenset(FARTHEST_FROM_DONE[:4]), frozenset(FARTHEST_FROM_DONE[4:-1])
@@ -74,13 +76,13 @@ class StudyState(ABC):
         """Return about `limit` runs, of up to `max_seeds` seeds per point, that would narrow an open verdict most."""
 
     @abstractmethod
-    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> str:
-        """Return why a neighbour is better than the candidate; empty if none is."""
+    def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> Reason | None:
+        """Return why a neighbour is better than the candidate; None if none is."""
 
     @abstractmethod
     def _conclusion(
         self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
-    ) -> tuple[str, str, Bound | None]:
+    ) -> tuple[str, Reason, Bound | None]:
         """Return verdict, reason and bound for a candidate all of whose neighbours are finished."""
 
     # --- candidate and neighbours ---
@@ -113,11 +115,14 @@ class StudyState(ABC):
             if scored_point.state.finished
         ]
         compared_runs = [run for point in compared for run in self._finished_runs(point)]
-        verdict, reason, stuck = self._judge(candidate, scored_neighbours)
+        verdict, judged, stuck = self._judge(candidate, scored_neighbours)
         bound = None
-        if verdict == CONCLUDED and candidate:
-            verdict, reason, bound = self._conclusion(candidate, scored_neighbours)
-        reason += self._remedy(stuck)
+        if judged is None:
+            assert candidate is not None  # without one, all that can be said was said
+            verdict, judged, bound = self._conclusion(candidate, scored_neighbours)
+        reason = replace(
+            judged, stuck=tuple(StuckRun(run.id, run.state.value) for run in stuck), next=self._remedies(stuck)
+        )
         context = (
             tuple(scored_neighbours),
             fresh,
@@ -201,46 +206,33 @@ class StudyState(ABC):
 
     def _judge(
         self, candidate: ScoredPoint | None, scored_neighbours: Sequence[ScoredPoint]
-    ) -> tuple[str, str, Sequence[Run]]:
-        """Return the verdict, the reason for it, and the stuck runs to name with it.
+    ) -> tuple[str, Reason | None, Sequence[Run]]:
+        """Return the verdict, the reason for it, and the stuck runs to name with it; no reason if the rule decides.
 
         The order of the checks matters: what is wrong with the candidate comes before what is missing around it.
         """
-        pending = len(self._pending_points())
+        counts = {"pending": len(self._pending_points()), "requested": len(self._requested_points)}
         stuck = self._stuck_runs([*scored_neighbours, *([candidate] if candidate else [])])
         # A study without a free axis is never searched, whatever its single point's state.
         if candidate is None or (not candidate.state.finished and self.study.has_free_axis):
-            state = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
-            return (
-                "incomplete",
-                f"{state}; {pending} of {len(self._requested_points)} points asked for are to come",
-                stuck,
-            )
+            at = {"point": [*candidate.point], "state": candidate.state.value} if candidate else {"point": None}
+            return "incomplete", Reason("candidate_to_come", at | counts), stuck
         if not self.study.has_free_axis:
-            return "unsearched", "both axes are fixed: a single point has no neighbours", ()
+            return "unsearched", Reason("single_point"), ()
         if refutation := self._refutation(candidate, scored_neighbours):
             return "refuted", refutation, ()
-        if pending:
-            return (
-                "incomplete",
-                f"{pending} of {len(self._requested_points)} points that were asked for are to come",
-                stuck,
-            )
+        if counts["pending"]:
+            return "incomplete", Reason("points_to_come", counts), stuck
         unrequested = [n.point for n in scored_neighbours if not self._is_requested(n.point)]
         if self._any_out_of_reach(unrequested):
-            reason = (
-                f"the climb stopped {REACH} steps beyond the requested ranges; if the score still improves, widen them "
-                f"by requesting the grid again, with --lr-range or --wd-range; otherwise fix the axis that does not "
-                f"matter in a separate sweep, with --wd-range fixed --name NAME"
-            )
-            return "edge", reason, ()
+            return "edge", Reason("out_of_reach", {"steps": REACH}), ()
         if unrequested:
-            return "edge", f"{len(unrequested)} of {len(scored_neighbours)} neighbours had not been asked for", stuck
-        unfinished = [n for n in scored_neighbours if not n.state.finished]
-        if unfinished:
-            return "incomplete", f"{count_neighbours(unfinished)} to come", stuck
+            facts = {"count": len(unrequested), "neighbours": len(scored_neighbours)}
+            return "edge", Reason("neighbours_not_requested", facts), stuck
+        if unfinished := sum(not n.state.finished for n in scored_neighbours):
+            return "incomplete", Reason("neighbours_to_come", {"count": unfinished}), stuck
         # With a diverged candidate everything around it diverged as well: a retry would not help.
-        return CONCLUDED, "", stuck if candidate.score is not None else ()
+        return "", None, stuck if candidate.score is not None else ()
 
     def _pending_points(self) -> list[Point]:
         """Return the requested points with runs missing or under way, and pruned ones if a grid requested them."""
@@ -301,21 +293,15 @@ class StudyState(ABC):
             if run.state in STUCK and self.is_verdict_seed(seed)
         ]
 
-    def _remedy(self, stuck: Sequence[Run]) -> str:
-        """Return which runs are stuck and the commands that help, as the end of a reason."""
-        if not stuck:
-            return ""
-        run_list = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
-        number = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
-        sentences = [f"; {number} still: {run_list}"]
-        family_options = f"--sweep {self.study.sweep} --strategy {self.study.strategy}"
+    def _remedies(self, stuck: Sequence[Run]) -> tuple[Command, ...]:
+        """Return the commands that help stuck runs on."""
+        commands, family_options = list[Command](), ("--sweep", self.study.sweep, "--strategy", self.study.strategy)
         if retriable := [run.id for run in stuck if run.state is not State.HELD]:
             # A few ids are readable; more are selected by the study's options.
-            ids = " ".join(retriable) if len(retriable) <= 3 else family_options
-            sentences.append(f"`ettsweep retry {ids}` trains {'it' if len(retriable) == 1 else 'them'} again")
+            commands.append(("ettsweep", "retry", *(retriable if len(retriable) <= MAX_NAMED else family_options)))
         if len(retriable) < len(stuck):
-            sentences.append(f"`ettsweep status {family_options} --state held` says what lets the held ones start")
-        return "; ".join(sentences)
+            commands.append(("ettsweep", "status", *family_options, "--state", "held"))
+        return tuple(commands)
 
     # --- runs for the next round ---
 
@@ -395,8 +381,3 @@ class StudyState(ABC):
             run = self._runs.get(point, {}).get(seed)
             specs.append(run.spec if run else self.study.base.with_point(point.lr, point.wd, seed))
         return specs
-
-
-def count_neighbours(points: Sequence[ScoredPoint]) -> str:
-    """Return a number of neighbours with its verb: `1 neighbour is`, `2 neighbours are`."""
-    return "1 neighbour is" if len(points) == 1 else f"{len(points)} neighbours are"

@@ -11,6 +11,7 @@ from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.compatibility import study_differences
+from ettsweep.study.reason import Reason
 from ettsweep.study.study import Study
 from ettsweep.trainer.tasks.registry import Metric
 
@@ -87,20 +88,20 @@ class Verdict:
     Attributes:
         study: the family and sweep.
         verdict: optimal, unresolved, edge, incomplete, refuted or unsearched; tie by the paper's rule.
-        reason: what prevents a better verdict, and which command to run, for people.
+        reason: what decided it, and which commands help, as data.
         candidate: best point of the study; None while no point is finished.
         neighbours: points that it must beat.
         fresh_scores: scores of reruns of the candidate with other seeds, by seed; they never change the verdict.
         outside: points beyond the requested ranges.
         path: earlier candidates that a climb passed through, in order.
         runs: the finished runs that were compared: of candidate and neighbours, with the seeds that count.
-        blocked_run_ids: ids of runs that a person must decide about; the reason names the commands.
+        blocked_run_ids: ids of runs that a person must decide about; the reason has the commands.
         bound: bound by the `bound` rule; None until all neighbours have scores.
     """
 
     study: Study
     verdict: str
-    reason: str
+    reason: Reason
     candidate: ScoredPoint | None
     neighbours: tuple[ScoredPoint, ...] = ()
     fresh_scores: Mapping[int, float | None] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import bound_text, probability_text, score_text, share_text, with_unit
+from ettsweep.report.verdict_text import reason_text
 from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.verdict import Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
@@ -51,8 +52,7 @@ def detail_lines(family: FamilyView) -> Iterator[StyledText]:
     # Without an estimate of the noise, the probability means nothing.
     if (bound := verdict.bound) and bound.noise.source != "unknown":
         yield f"beats all {len(verdict.neighbours)} neighbours: {probability_text(bound.best_probability)}", ""
-    if verdict.reason:
-        yield format_cell(verdict.reason), "dim"
+    yield format_cell(reason_text(verdict)), "dim"
 
 
 def _score_text(verdict: Verdict) -> str:

@@ -8,6 +8,7 @@ from rich.text import Text
 from ettsweep.console import STYLES, format_cell
 from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
+from ettsweep.report.verdict_text import decided_text
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.trainer.models.registry import model_name
@@ -64,8 +65,8 @@ def _family_row(family: FamilyView, several_models: bool) -> list[StyledText]:
         (str(running) if running else "", "cyan"),
         (str(cancelled) if cancelled else "", "yellow"),
         (str(stuck) if stuck else "", "red"),
-        # Only the first clause of the reason: the details have all of it.
-        (format_cell(verdict.reason.partition(";")[0]) if verdict else "", "dim"),
+        # Only what decided it: the details have all of the reason.
+        (format_cell(decided_text(verdict)) if verdict else "", "dim"),
     ]
 
 

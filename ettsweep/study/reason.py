@@ -1,0 +1,75 @@
+"""Why a verdict is what it is, as data: `report/verdict_text` has the words for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Code = Literal[
+    "candidate_to_come",
+    "single_point",
+    "points_to_come",
+    "neighbours_to_come",
+    "neighbours_not_requested",
+    "out_of_reach",
+    "diverged",
+    "all_diverged",
+    "better_neighbour",
+    "better_means",
+    "equal_mean",
+    "best_mean",
+    "noise_unknown",
+    "beyond_margin",
+    "within_margin",
+]
+"""What decided a verdict.
+
+    candidate_to_come         the candidate (`point`, in `state`) is not finished, or there is none: null
+    single_point              both axes are fixed
+    points_to_come            requested points are missing: `pending` of `requested`
+    neighbours_to_come        `count` neighbours are not finished
+    neighbours_not_requested  `count` of `neighbours` were not requested
+    out_of_reach              a neighbour is more than `steps` beyond the requested ranges
+    diverged                  the candidate diverged, and a neighbour did not
+    all_diverged              the candidate and all its neighbours diverged
+    better_neighbour          `point` is better, with a `probability`
+    better_means              the means of `count` neighbours are better
+    equal_mean, best_mean     a neighbour has the same mean; the candidate's is better than those of `neighbours`
+    noise_unknown             `lack` (shared_seeds, seeds, repeats) keeps the noise from being known; `seeds` more seeds
+                              of candidate and neighbours, in `runs` of `device_s`, would tell
+    beyond_margin             the bound (`value` at `confidence`) is beyond the `margin`; `runs` more, of `device_s`,
+                              would suffice; null where none is allowed
+    within_margin             the bound (`value` at `confidence`) is within the margin
+"""
+
+Command = tuple[str, ...]
+"""The words of a command."""
+
+
+@dataclass(frozen=True)
+class StuckRun:
+    """A run that needs a person."""
+
+    run: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a verdict is what it is.
+
+    Attributes:
+        code: what decided it.
+        facts: the numbers behind it, see `Code`; points are [lr, wd].
+        stuck: runs that a person must decide about.
+        next: commands that help with these, the most useful first.
+    """
+
+    code: Code
+    facts: Mapping[str, object] = field(default_factory=dict)
+    stuck: Sequence[StuckRun] = ()
+    next: Sequence[Command] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the reason as plain data."""
+        stuck = [{"run": run.run, "state": run.state} for run in self.stuck]
+        return {"code": self.code, **self.facts, "stuck": stuck, "next": [list(command) for command in self.next]}

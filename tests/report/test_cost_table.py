@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.made_sweep import Made
+from support.made_sweep import Made, strategy_of
 
 from ettsweep.report.cost_table import cost_of, costs
 from ettsweep.report.families import StrategyComparison, judged_families
@@ -24,7 +24,7 @@ def test_a_strategy_costs_what_its_runs_took(sample: Made) -> None:
 def test_what_other_sweeps_ask_for_too_is_a_share(sample: Made) -> None:
     standard = sample.verdict("standard").study
     studies_by_family = group_by_family([replace(standard, sweep="a"), replace(standard, sweep="b", seeds=(0,))])
-    cost = cost_of("standard", [run for run in sample.runs if run.strategy == "standard"], studies_by_family)
+    cost = cost_of("standard", [run for run in sample.runs if strategy_of(run) == "standard"], studies_by_family)
     assert cost.reused == pytest.approx(9 / 29), "of nine points, one seed of three"
 
 

@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 from support.drawn_figures import figures_of
-from support.made_sweep import Made
+from support.made_sweep import Made, changed
 
 from ettsweep.report.families import StrategyComparison, judged_families
 from ettsweep.report.page import MAX_STATIC_ROWS, render
 from ettsweep.report.page_sections import Figures
 from ettsweep.report.spike_rates import SPIKE_LABELS
+from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.point import Point
+from ettsweep.study.reason import Reason, StuckRun
 
 HOSTILE = '<script>alert("x")</script>&\'"'
+
+STUCK = Reason("single_point", stuck=[StuckRun(HOSTILE, HOSTILE)], next=[("ettsweep", "retry", HOSTILE)])
 
 
 class Page(HTMLParser):
@@ -93,7 +97,7 @@ def test_the_answer_is_on_the_page(sample: Made) -> None:
     assert text.count("+17%") == 4, "(lr / 2, wd) of ntk and hybrid, twice; where a bound is known, shares with errors"
     for verdict in sample.verdicts:
         assert verdict.strategy in text
-        assert verdict.reason[1:] in text
+        assert reason_text(verdict)[1:] in text
     assert "62 done" not in text
     assert "60 done, 4 diverged" in text
     assert "1 missing" in text
@@ -136,7 +140,7 @@ def test_what_is_empty_or_never_happened_is_left_out(sample: Made) -> None:
     for missing_files in ("unrecovered in all", "overflow steps", "bits"):
         assert missing_files not in page.split("How it is measured")[0]
     calm = {**dict.fromkeys(SPIKE_LABELS, 0), "utilisation": None}
-    runs = [replace(run, result=run.result and run.result | calm) for run in sample.runs if run.state != "diverged"]
+    runs = [changed(run, result=run.result and run.result | calm) for run in sample.runs if run.state != "diverged"]
     replaces = [replace(v, fresh_scores={}, neighbours=()) for v in sample.verdicts]
     quiet = [replace(v, bound=v.bound and replace(v.bound, differences=())) for v in replaces]
     page = Page(page_of(Made(sample.results, runs, quiet))).text
@@ -223,14 +227,14 @@ def test_speed_is_told_by_medians_and_starving_in_words(sample: Made) -> None:
 
 
 def test_runs_that_were_not_timed_have_no_table_of_speed(sample: Made) -> None:
-    old = [replace(run, result=run.result and {**run.result, "step_s": None}) for run in sample.runs]
+    old = [changed(run, result=run.result and {**run.result, "step_s": None}) for run in sample.runs]
     text = Page(page_of(Made(sample.results, old, sample.verdicts))).text
     assert "Utilisation =" not in text
     assert "waits for data" not in text
 
 
 def test_hostile_names_are_escaped(sample: Made) -> None:
-    verdicts = [replace(v, study=replace(v.study), reason=HOSTILE) for v in sample.verdicts]
+    verdicts = [replace(v, study=replace(v.study), reason=STUCK) for v in sample.verdicts]
     for verdict in verdicts:
         vars(verdict.study).update(strategy=verdict.strategy + HOSTILE, model=HOSTILE)
     hostile = Made(sample.results, sample.runs, verdicts)
@@ -245,11 +249,16 @@ def test_hostile_names_are_escaped(sample: Made) -> None:
 @pytest.mark.parametrize(("results", "folder"), [("results", ""), ("my <rc>", " --results &#39;my &lt;rc&gt;&#39;")])
 def test_commands_are_set_as_they_are_typed(sample: Made, results: str, folder: str) -> None:
     verdicts = [
-        replace(v, reason="1 failed: `ettsweep retry a<b` helps & ` not", fresh_scores={}) for v in sample.verdicts
+        replace(
+            v,
+            reason=Reason("single_point", stuck=[StuckRun("a<b", "failed")], next=[("ettsweep", "retry", "a<b")]),
+            fresh_scores={},
+        )
+        for v in sample.verdicts
     ]
     other = "`ettsweep data check x` says"
     page = page_of(Made(sample.results, sample.runs, verdicts), results, {"0123456789ab": other})
-    assert f"<p>1 failed: <code>ettsweep retry a&lt;b{folder}</code> helps &amp; ` not." in page
+    assert f"a&lt;b failed; <code>ettsweep retry &#39;a&lt;b&#39;{folder}</code> trains it again." in page
     assert f"from <code>ettsweep seeds{folder}</code>, would not" in page
     assert "</code>: <code>ettsweep data check x</code> says</li>" in page
     assert f"<code>ettsweep grid{folder}</code>" in empty(results)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_sweep import Made, digits_spec, finish, read, search
+from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
 
 from ettsweep.report.families import JudgedFamily, judged_families
 from ettsweep.report.next_steps import NextStep, next_steps
@@ -37,7 +37,7 @@ def test_one_command_is_for_all_where_it_is_the_same(sample: Made) -> None:
 
 
 def test_runs_to_come_are_watched(sample: Made) -> None:
-    runs = [replace(run, status=Status(State.RUNNING)) if run.strategy == "ntk" else run for run in sample.runs]
+    runs = [changed(run, status=Status(State.RUNNING)) if strategy_of(run) == "ntk" else run for run in sample.runs]
     steps_result = steps(Made(sample.results, runs, sample.verdicts))
     assert steps_result["ntk"] == NextStep(
         "27 runs queued or running: follow their progress", "ettsweep watch --sweep w --strategy ntk"

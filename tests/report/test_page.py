@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.browser import PATIENCE_MS, Opened, chromium, opened
 from support.drawn_figures import figures_of
-from support.made_sweep import Made, digits_spec, finish, read, search
+from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
 
 from ettsweep.report.families import StrategyComparison, judged_families, strategy_comparisons
 from ettsweep.report.formats import point_text
@@ -22,6 +22,7 @@ from ettsweep.report.page import render
 from ettsweep.report.page_sections import Figures
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
+from ettsweep.study.reason import Reason, StuckRun
 
 HOSTILE = "\"}}</script><img src=x onerror=alert(1)><script>alert(2)</script>\u2028&'ж名"
 
@@ -58,7 +59,7 @@ def report(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def short(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the same sweep with few rows in its tables: a run of each strategy in each state."""
-    mapping = {(run.strategy, run.state): run for run in sample.runs}
+    mapping = {(strategy_of(run), run.state): run for run in sample.runs}
     return page_of(sample, tmp_path_factory.mktemp("short"), runs=list(mapping.values()))
 
 
@@ -98,7 +99,7 @@ def family(sample: Made, strategy: str) -> str:
 def hexagon(sample: Made, shown_page: Opened, strategy: str, neighbour: int) -> tuple[str, Any]:
     """Return a neighbour's point as people read it, and its hexagon: the points lie on top, in order of lr, then wd."""
     verdict = sample.verdict(strategy)
-    points = sorted({run.point for run in sample.runs if run.strategy == strategy}, key=tuple)
+    points = sorted({run.point for run in sample.runs if strategy_of(run) == strategy}, key=tuple)
     point = verdict.neighbours[neighbour].point
     on_top = shown_page.page.locator(f"{family(sample, strategy)} figure.map g.mark-symbol.role-mark").last
     return point_text(point), on_top.locator("path").nth(points.index(point))
@@ -113,7 +114,7 @@ def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(samp
         zip(tooltip.locator("td.key").all_inner_texts(), tooltip.locator("td.value").all_inner_texts(), strict=True)
     )
     scored = sample.verdict("standard").neighbours[2]
-    runs = [run for run in sample.runs if run.strategy == "standard" and run.point == scored.point]
+    runs = [run for run in sample.runs if strategy_of(run) == "standard" and run.point == scored.point]
     mean, error = statistics.fmean(r.score for r in runs), statistics.stdev(r.score for r in runs) / math.sqrt(3)
     assert told == {
         "(lr, wd)": point, "state": "done", "score": "lowest validation loss",
@@ -302,7 +303,7 @@ def test_links_lead_to_the_folder_and_to_the_log_of_a_run(sample: Made, browser:
 def test_ten_thousand_runs_are_shown_window_by_window(sample: Made, browser: Any, tmp_path: Path) -> None:
     """Sizes of pages with the curves of as many runs are measured where these are drawn."""
     runs = list(itertools.islice(itertools.cycle(sample.runs), 10_000))
-    copies = [replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(runs)]
+    copies = [changed(run, folder=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(runs)]
     page = page_of(sample, tmp_path, runs=copies)
     assert page.stat().st_size < 5e6
     with opened(browser, page) as shown:
@@ -519,12 +520,15 @@ def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: 
 
 
 def test_names_in_any_script_and_hostile_ones_are_texts(sample: Made, browser: Any, tmp_path: Path) -> None:
-    verdicts = [replace(v, study=replace(v.study), reason=HOSTILE) for v in sample.verdicts]
+    verdicts = [
+        replace(v, study=replace(v.study), reason=Reason("single_point", stuck=[StuckRun(HOSTILE, HOSTILE)]))
+        for v in sample.verdicts
+    ]
     for verdict in verdicts:
         vars(verdict.study).update(model=HOSTILE, strategy=f"{verdict.strategy} {HOSTILE}", sweep=HOSTILE)
     hostile = Made(sample.results, sample.runs, verdicts)
     comparison = StrategyComparison(HOSTILE, tuple(judged_families(hostile.runs, hostile.verdicts)))
-    runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in sample.runs]
+    runs = [changed(run, status=replace(run.status, reason=HOSTILE)) for run in sample.runs]
     page = page_of(
         hostile, tmp_path, runs=runs, comparisons=[comparison], figures=figures_of([comparison]),
         notes={HOSTILE: HOSTILE}, corrupt={HOSTILE: HOSTILE},

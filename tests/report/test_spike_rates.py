@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from support.made_sweep import Made
+from support.made_sweep import Made, strategy_of
 
 from ettsweep.report import tables
 from ettsweep.report.families import judged_families
@@ -13,7 +13,7 @@ from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, rate_colum
 
 def test_rates_are_of_the_runs_and_steps_that_were_really_trained(sample: Made) -> None:
     """Diverged runs were scheduled for 240 steps, and trained 80."""
-    hybrid = [run for run in sample.runs if run.strategy == "hybrid"]
+    hybrid = [run for run in sample.runs if strategy_of(run) == "hybrid"]
     spikes = sum_spikes(hybrid)
     assert (spikes.runs, spikes.diverged, spikes.steps) == (9, 3, 6 * 240 + 3 * 80)
     assert spikes.rates("loss_spikes") == (9, 1.0, pytest.approx(1000 * 9 / 1680))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.made_sweep import FRESH, SEEDS, Made, loss_at
+from support.made_sweep import FRESH, SEEDS, Made, changed, loss_at
 
 from ettsweep.report import tables
 from ettsweep.report.families import judged_families
@@ -61,7 +61,7 @@ def test_every_row_is_its_result(sample: Made) -> None:
 def test_results_of_earlier_versions_have_no_speed(sample: Made) -> None:
     new = {*tables.TRAINING_COLUMNS, "execution"} - {"samples_per_s"}
     run = next(run for run in sample.runs if run.result)
-    old = replace(run, result={key: value for key, value in (run.result or {}).items() if key not in new})
+    old = changed(run, result={key: value for key, value in (run.result or {}).items() if key not in new})
     row = runs_table([old]).iloc[0]
     assert row["samples_per_s"] > 0, "earlier versions had it, over the whole time"
     assert row[sorted({*tables.TRAINING_COLUMNS} - {"samples_per_s"})].isna().all()
@@ -105,14 +105,14 @@ def test_one_seed_has_no_deviation(sample: Made) -> None:
 
 def test_points_that_differ_by_rounding_are_one(sample: Made) -> None:
     run = next(run for run in sample.runs if run.result)
-    nudged = replace(run, spec=run.spec.with_point(run.spec.lr * (1 + 1e-8), run.spec.wd, 77))
+    nudged = changed(run, spec=run.spec.with_point(run.spec.lr * (1 + 1e-8), run.spec.wd, 77))
     assert len(points([run, nudged])) == 1
 
 
 def test_zero_wd_is_a_point(sample: Made) -> None:
     run = next(run for run in sample.runs if run.result)
     specs = [run.spec.with_point(run.spec.lr, 0.0, seed) for seed in (0, 1)]
-    table = points([replace(run, spec=spec, dir=RunDir(run.dir.path.with_name(spec.run_id))) for spec in specs])
+    table = points([changed(run, spec=spec, folder=RunDir(run.dir.path.with_name(spec.run_id))) for spec in specs])
     assert table["seeds"].tolist() == [2]
     assert table["log2_wd"].isna().all()
     assert table["wd"].tolist() == [0.0]
@@ -246,7 +246,8 @@ def test_nothing_at_all_makes_empty_tables(tmp_path: Path) -> None:
 def test_ten_thousand_runs_take_seconds(sample: Made, tmp_path: Path) -> None:
     islice_result = itertools.islice(itertools.cycle(sample.runs), 10_000)
     runs = [
-        replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(islice_result)
+        changed(run, folder=RunDir(run.dir.path.with_name(f"{number:012x}")))
+        for number, run in enumerate(islice_result)
     ]
     start = time.process_time()
     tables.write_tables(tmp_path, runs, sample.verdicts, sample.studies_by_family)

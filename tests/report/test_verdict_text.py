@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from support.made_sweep import Made
+from support.made_sweep import Made, changed
 
 from ettsweep.quantities import score_text
 from ettsweep.report import verdict_text
@@ -48,7 +48,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     assert neighbour.runs == best.candidate.runs
     scores = {run.spec.seed: run.score or 0.0 for run in best.runs if run.point == best.point}
     tied = [
-        replace(run, result={"score": 0.998 * scores[run.spec.seed]})
+        changed(run, result={"score": 0.998 * scores[run.spec.seed]})
         if run.point == neighbour.point and run.spec.seed in scores
         else run
         for run in runs
@@ -68,7 +68,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     assert f"{lucky.point} has {score_text(0.99 * best.candidate.score, 'best_loss')} by a single run" in text
     # Another number of seeds: a point two steps away has those of the sweep, and racing's were left out.
     few = [
-        replace(run, result={"score": 0.99 * scores[run.spec.seed]}) if run in at_point else run
+        changed(run, result={"score": 0.99 * scores[run.spec.seed]}) if run in at_point else run
         for run in runs
         if run not in at_point or run.spec.seed in study.seeds
     ]

@@ -10,7 +10,9 @@ from statistics import median
 
 import numpy as np
 import pytest
+from support.made_sweep import changed
 
+from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.point import Point
@@ -154,7 +156,7 @@ def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(se
     assert small_set.verdict == "unresolved"
     text = "noise unknown: each point has one score, which may be luck; it takes at least 7 more runs: 1 more seed of "
     by_means = "by the paper's comparison of means it is optimal"
-    assert small_set.reason == f"{text}the candidate and its neighbours; {by_means}"
+    assert reason_text(small_set) == f"{text}the candidate and its neighbours; {by_means}"
     number = judged(study, noisy(study, WIDE, 0.01))
     assert number.bound is not None
     assert number.bound.noise.source == "inferred"
@@ -173,7 +175,7 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
         lost = [run_at(study, o, s, None) for o in SIX[alive:] for s in study.seeds]
         return judged(study, [*noisy(study, [(0, 0), *SIX[:alive]], 0.01), *lost], CENTRE)
 
-    reason = verdict_of(had).reason
+    reason = reason_text(verdict_of(had))
     if (had, alive) in ((2, 4), (2, 6)):
         assert "noise unknown" not in reason
         return
@@ -189,7 +191,7 @@ def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[...
     study = search_of(seeds=[0])
     verdict = judged(study, [run_at(study, (0, 0), 0, 1.0), *(run_at(study, o, 0, None) for o in SIX)])
     text = "noise unknown: no two points have scores of the same seed, so nothing tells luck from merit"
-    assert (verdict.verdict, verdict.reason.partition(";")[0]) == ("unresolved", text)
+    assert (verdict.verdict, reason_text(verdict).partition(";")[0]) == ("unresolved", text)
 
 
 def test_the_candidate_is_the_best_of_the_surface_and_not_of_a_lucky_draw(search_of: Callable[..., Study]) -> None:
@@ -233,7 +235,7 @@ def test_a_point_with_a_diverged_run_loses_and_leaves_the_fit(search_of: Callabl
     assert verdict.bound is not None
     assert [d is None for d in verdict.bound.differences] == [True] + [False] * 5
     all_lost = judged(study, [run_at(study, o, s, None) for o in SEVEN for s in study.seeds])
-    assert (all_lost.verdict, all_lost.reason) == ("unresolved", "all diverged; try a centre with a lower lr")
+    assert (all_lost.verdict, reason_text(all_lost)) == ("unresolved", "all diverged; try a centre with a lower lr")
 
 
 def test_a_plateau_is_named_and_its_middle_recommended(search_of: Callable[..., Study]) -> None:
@@ -300,7 +302,7 @@ def test_points_behind_a_cliff_leave_the_fit_once_repeats_measure_the_noise(sear
 
     def with_cliff(study: Study, height: float) -> list[Run]:
         return [
-            replace(run, result={"score": run.score * (height if offset_of(run.point)[0] == 2 else 1.0)})
+            changed(run, result={"score": run.score * (height if offset_of(run.point)[0] == 2 else 1.0)})
             for run in noisy(study, WIDE, 0.02, curvature=0.02)
         ]
 
@@ -435,7 +437,7 @@ def test_all_runs_of_climbs_and_races_are_counted_and_none_that_a_sweep_requeste
     elsewhere = {run.id for run in requested if offset_of(run.point) not in SEVEN}
     assert {run.id for run in bound_rule.extra_runs()} == expected | elsewhere
     # One more run that makes another point the candidate takes none of them away.
-    other_scores = [replace(run, result={"score": 0.2}) if offset_of(run.point) == (1, 0) else run for run in requested]
+    other_scores = [changed(run, result={"score": 0.2}) if offset_of(run.point) == (1, 0) else run for run in requested]
     moved = BoundRule(seven, [*other_scores, *climbed, *raced])
     assert offset_of(moved.verdict().point) != (0, 0)
     assert {run.id for run in moved.extra_runs([wide])} >= expected

@@ -9,6 +9,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.posterior import NoiseEstimate
+from ettsweep.study.reason import Reason
 from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
 
 HERE = Point(2.0**-6, 0.5)
@@ -20,7 +21,11 @@ def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bo
     margin = search_result.criterion.margin_for(search_result.metric)
     bound = Bound(value, 0.95, margin, 0.6, (), NoiseEstimate(0.01, 9, "measured"), "", (), HERE, "optimal")
     return Verdict(
-        search_result, message, "", ScoredPoint(HERE, 0.3, State.DONE), bound=None if rule == "paper" else bound
+        search_result,
+        message,
+        Reason("single_point"),
+        ScoredPoint(HERE, 0.3, State.DONE),
+        bound=None if rule == "paper" else bound,
     )
 
 

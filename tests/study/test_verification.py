@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError
+from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
@@ -201,7 +202,7 @@ def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Stud
     verdict = verify(study, runs)
     assert verdict.verdict == "edge"
     assert [offset_of(p) for p in verdict.missing_points] == [absent]
-    assert verdict.reason == "1 of 6 neighbours had not been asked for"
+    assert reason_text(verdict) == "1 of 6 neighbours had not been asked for"
     assert offsets(wanted(study, runs)) == {(0, 0), absent}
 
 
@@ -220,7 +221,7 @@ def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Call
     runs = runs_on(study, downhill)
     verdict = verify(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (REACH, 0))
-    assert "--lr-range or --wd-range" in verdict.reason
+    assert "--lr-range or --wd-range" in reason_text(verdict)
     assert wanted(study, runs) == []
     one_less = runs_on(study, {o: s for o, s in downhill.items() if o[0] < REACH})
     assert offsets(wanted(study, one_less)) == {(REACH - 1, 0), (REACH, 0)}
@@ -268,7 +269,7 @@ def with_neighbour(study: Study, state: str) -> list[Run]:
 def test_a_neighbour_under_way_makes_the_verdict_wait(study: Study, state: str) -> None:
     runs = with_neighbour(study, state)
     verdict = verify(study, runs)
-    assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
+    assert (verdict.verdict, reason_text(verdict)) == ("incomplete", "1 neighbour is to come")
     assert {offset_of(n.point): n.state for n in verdict.neighbours}[1, -1] == state
     assert (1, -1) in offsets(wanted(study, runs))
 
@@ -279,7 +280,7 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, 
     verdict = verify(study, runs)
     run_id = runs[-1].id
     assert verdict.verdict == "incomplete"
-    assert verdict.reason == (
+    assert reason_text(verdict) == (
         f"1 neighbour is to come; 1 run stands still: {run_id} {state}; `ettsweep retry {run_id}` trains it again"
     )
     assert verdict.verdict not in FINAL_VERDICTS
@@ -289,9 +290,9 @@ def test_a_held_neighbour_is_not_to_be_retried(study: Study) -> None:
     runs = with_neighbour(study, "held")
     text = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep {study.sweep} "
     verdict = verify(study, runs)
-    assert text in verdict.reason
-    assert verdict.reason.endswith(" --state held` says what lets the held ones start")
-    assert "retry" not in verdict.reason
+    assert text in reason_text(verdict)
+    assert reason_text(verdict).endswith(" --state held` says what lets the held ones start")
+    assert "retry" not in reason_text(verdict)
 
 
 def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..., Study]) -> None:
@@ -299,8 +300,8 @@ def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..
     failed = [run_at(study, (i, 0), state="failed") for i in (2, 3)]
     verdict = verify(study, [*runs_on(study, BOWL), *failed])
     assert verdict.verdict == "optimal"
-    assert "2 runs stand still" in verdict.reason
-    assert verdict.reason.endswith(f"`ettsweep retry {' '.join(run.id for run in failed)}` trains them again")
+    assert "2 runs stand still" in reason_text(verdict)
+    assert reason_text(verdict).endswith(f"`ettsweep retry {' '.join(run.id for run in failed)}` trains them again")
 
 
 def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Callable[..., Study]) -> None:
@@ -308,7 +309,7 @@ def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Cal
     failed = run_at(study, (2, 0), state="failed")
     runs = [*runs_on(study, BOWL), failed, run_at(study, (3, 0), state="running")]
     verdict = verify(study, runs)
-    assert (verdict.verdict, verdict.reason) == (
+    assert (verdict.verdict, reason_text(verdict)) == (
         "incomplete",
         "1 of 4 points that were asked for are to come; "
         f"1 run stands still: {failed.id} failed; `ettsweep retry {failed.id}` trains it again",
@@ -319,8 +320,10 @@ def test_runs_that_stand_still_are_named_before_any_is_finished(study: Study) ->
     failed = run_at(study, (0, 0), state="failed")
     verdict = verify(study, [failed])
     assert (verdict.verdict, verdict.point) == ("incomplete", None)
-    assert verdict.reason.startswith("no finished point yet; 0 of 1 points asked for are to come; 1 run stands still")
-    assert f"`ettsweep retry {failed.id}`" in verdict.reason
+    assert reason_text(verdict).startswith(
+        "no finished point yet; 0 of 1 points asked for are to come; 1 run stands still"
+    )
+    assert f"`ettsweep retry {failed.id}`" in reason_text(verdict)
     assert wanted(study, [failed]) == []
 
 
@@ -329,21 +332,21 @@ def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_
     finished = runs_on(study, {o: s for o, s in BOWL.items() if o != (1, 0)})
     failed = [run_at(study, (float(i), 0.0), state="failed") for i in range(9, 0, -1)]
     verdict = verify(study, [*finished, *failed])
-    assert "9 runs stand still" in verdict.reason
-    assert [run.id in verdict.reason for run in failed].count(True) == 3
-    assert failed[-1].id in verdict.reason, "the neighbour of the candidate"
+    assert "9 runs stand still" in reason_text(verdict)
+    assert [run.id in reason_text(verdict) for run in failed].count(True) == 3
+    assert failed[-1].id in reason_text(verdict), "the neighbour of the candidate"
 
 
 def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(study: Study) -> None:
     verdict = verify(study, [*runs_on(study, BOWL), run_at(study, (0, 0), 5, state="failed")])
-    assert (verdict.verdict, verdict.reason) == ("optimal", "its mean is better than those of all 6 neighbours")
+    assert (verdict.verdict, reason_text(verdict)) == ("optimal", "its mean is better than those of all 6 neighbours")
 
 
 def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Study]) -> None:
     study = search_of(lr="{range: [-1, 1]}")
     runs = [*runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(study, (1, 0), state="running")]
     verdict = verify(study, runs)
-    assert (verdict.verdict, verdict.reason) == ("incomplete", "1 of 3 points that were asked for are to come")
+    assert (verdict.verdict, reason_text(verdict)) == ("incomplete", "1 of 3 points that were asked for are to come")
     assert offsets(wanted(study, runs)) == {(1, 0)}
 
 
@@ -371,7 +374,7 @@ def test_the_point_asked_about_must_be_finished_itself(study: Study) -> None:
 def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(study: Study) -> None:
     runs = runs_on(study, BOWL | {(0, 1): 0.9, (1, -1): 0.8})
     verdict = verify(study, runs, at=CENTRE)
-    assert (verdict.verdict, verdict.reason) == ("refuted", "2 neighbours are better")
+    assert (verdict.verdict, reason_text(verdict)) == ("refuted", "2 neighbours are better")
     climbed = evaluate(study, runs).climb(CENTRE)
     assert (offset_of(climbed.point), climbed.path) == ((1, -1), (CENTRE,))
 
@@ -492,7 +495,7 @@ def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Stud
 def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(study: Study) -> None:
     runs = runs_on(study, BOWL | {(1, 0): 1.0})
     verdict = verify(study, runs, at=CENTRE)
-    assert (verdict.verdict, verdict.reason) == ("tie", "an equal neighbour")
+    assert (verdict.verdict, reason_text(verdict)) == ("tie", "an equal neighbour")
     assert evaluate(study, runs).climb(CENTRE) == verdict
     assert wanted(study, runs, at=CENTRE) == []
 
@@ -529,7 +532,7 @@ def test_a_diverged_point_loses_to_a_neighbour_that_did_not(study: Study) -> Non
 
 def test_all_diverged_is_a_tie_that_says_what_to_try(study: Study) -> None:
     verdict = verify(study, runs_on(study, dict.fromkeys(BOWL, None)), at=CENTRE)
-    assert (verdict.verdict, verdict.reason) == ("tie", "all diverged; try a centre with a lower lr")
+    assert (verdict.verdict, reason_text(verdict)) == ("tie", "all diverged; try a centre with a lower lr")
 
 
 # --- seeds ----------------------------------------------------------------------------------------------------------
@@ -681,7 +684,7 @@ def test_a_pruned_neighbour_is_wanted_and_worth_nothing_before(study: Study, rul
     study = replace(study, criterion=Criterion(rule=rule))
     runs = [*runs_on(study, {o: s for o, s in BOWL.items() if o != (1, 0)}), run_at(study, (1, 0), state="pruned")]
     verdict = verify(study, runs)
-    assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
+    assert (verdict.verdict, reason_text(verdict)) == ("incomplete", "1 neighbour is to come")
     assert {offset_of(n.point): n.state for n in verdict.neighbours}[(1, 0)] is State.PRUNED
     assert (1, 0) in offsets(wanted(study, runs))
     assert verdict.blocked_run_ids == ()
@@ -696,7 +699,7 @@ def test_a_pruned_point_that_a_grid_asked_for_is_to_come(study: Study, rule: Any
     assert offsets(wanted(study, runs)) == {(0, 0)}
     verify_result = verify(study, runs, at=CENTRE)
     assert (verify_result.verdict, verify_result.score) == ("incomplete", None)
-    assert "is pruned" in verify_result.reason
+    assert "is pruned" in reason_text(verify_result)
 
 
 def test_a_pruned_point_that_nothing_compares_is_left_alone(study: Study) -> None:

@@ -10,6 +10,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.lattice import Axis, expand
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
@@ -133,6 +134,16 @@ def finish_at(
     run = finish(results, study.base.with_point(*study.centre.moved(*steps), seed), score, **how)
     os.utime(run.result_path, (ended_s, ended_s))
     return run
+
+
+def changed(run: Run, **values: Any) -> Run:
+    """Return a run with another folder, spec, status or result."""
+    return Run(**{"folder": run.dir, "spec": run.spec, "status": run.status, "result": run.result} | values)
+
+
+def strategy_of(run: Run) -> str:
+    """Return the name of a run's strategy."""
+    return strategy_name(run.base.strategy.s)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,7 @@ def file_spec(spec: Json, title: str, width: int) -> str:
 
 def digest(spec: str) -> str:
     """Return a digest of a specification and of what draws it: figures with the same have the same files."""
-    import vl_convert
-
-    drawing = f"{VEGA_LITE_VERSION} {vl_convert.__version__} {PNG_SCALE} {spec}"
+    drawing = f"{VEGA_LITE_VERSION} {version('vl-convert-python')} {PNG_SCALE} {spec}"
     return hashlib.sha256(drawing.encode()).hexdigest()
 
 

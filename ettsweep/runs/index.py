@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, cache_folder, folder_names, number, read_file
@@ -243,21 +242,25 @@ class _SpecReader:
             CorruptError: it cannot be read, or its id is not the folder's name.
         """
         data = folder.spec_data()
-        lr, wd, seed = data.get("lr"), data.get("wd"), data.get("seed")
+        values = _own_values(data)
         # Version 2: later ones write an object again as a reference, so that equal data may have other bytes.
         key = marshal.dumps([item for item in data.items() if item[0] not in ("lr", "wd", "seed")], 2)
-        if key in self._families and _has_valid_types(lr, wd, seed):
+        if values and key in self._families:
             base, identity, family = self._families[key]
             # Where the id fits, so do the values.
-            if id_of_run(identity, lr, wd, seed) == folder.id:
-                return base.with_point(lr, wd, seed), family
+            if id_of_run(identity, *values) == folder.id:
+                return base.with_point(*values), family
         spec = folder.spec_from(data)
         self._families[key] = spec, family_identity(spec), spec.family_id
         return spec, self._families[key][2]
 
 
-def _has_valid_types(lr: Any, wd: Any, seed: Any) -> bool:
-    return isinstance(lr, float) and isinstance(wd, float) and type(seed) is int and 0 < lr < math.inf > wd >= 0
+def _own_values(data: Json) -> tuple[float, float, int] | None:
+    """Return lr, wd and seed of a run; None if they are not what a spec allows."""
+    lr, wd, seed = data.get("lr"), data.get("wd"), data.get("seed")
+    if isinstance(lr, float) and isinstance(wd, float) and type(seed) is int and 0 < lr < math.inf > wd >= 0:
+        return lr, wd, seed
+    return None
 
 
 def load_run_index(results: Path, liveness: Liveness | None = None, *, writes: bool = False) -> RunIndex:

@@ -245,7 +245,7 @@ class FamilyOptions:
         ]
 
     def _filters(self) -> list[tuple[str, str, list[str]]]:
-        """Return (option, attribute of a run or study, accepted values) for each given filter."""
+        """Return (option, what it is of a run or study, accepted values) for each given filter."""
         from ettsweep.strategies.strategy import parse_strategy, strategy_name
 
         # "s=0.250" and "s=0.25" are one strategy: compare normalised names.
@@ -258,30 +258,41 @@ class FamilyOptions:
 
     def _check_filters(self, kind: str, items: "Iterable[Run | Study]") -> None:
         """Check that each value of each filter occurs in `items`, in any sweep; `kind` names them in the message."""
-        items = list(items)
+        one_per_family = {item.family: item for item in items}.values()
         for option, attribute, names in self._filters():
-            available = sorted({getattr(member, attribute) for member in items})
+            available = sorted({_value(member, attribute) for member in one_per_family})
             for name in names:
-                if not any(_matches(member, attribute, [name]) for member in items):
+                if not any(_matches(member, attribute, [name]) for member in one_per_family):
                     near = nearest_name(name, available) if attribute == "model" else None
                     meant = f"did you mean {near!r}? Available" if near else "available"
                     hint = f"{meant}: {', '.join(available)}" if available else "there is none yet"
                     raise InputError(f"{option} {name}: no {kind} matches; {hint}")
 
-    def _select(self, runs: Sequence[RunOrStudy]) -> list[RunOrStudy]:
-        filters = self._filters()
-        return [run for run in runs if all(_matches(run, attribute, names) for _, attribute, names in filters)]
+    def _select(self, items: Sequence[RunOrStudy]) -> list[RunOrStudy]:
+        filters, matching = self._filters(), dict[str, bool]()  # by family: all runs of one match, or none
+        for item in items:
+            if item.family not in matching:
+                matching[item.family] = all(_matches(item, attribute, names) for _, attribute, names in filters)
+        return [item for item in items if matching[item.family]]
+
+
+def _value(item: "Run | Study", attribute: str) -> str:
+    """Return the family, model or strategy of a run or study."""
+    from ettsweep.strategies.strategy import strategy_name
+    from ettsweep.trainer.models.registry import model_name
+
+    if attribute == "family":
+        return item.family
+    return model_name(item.base.model) if attribute == "model" else strategy_name(item.base.strategy.s)
 
 
 def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:
-    from ettsweep.study.study import Study
     from ettsweep.trainer.models.registry import short_form
 
-    value: str = getattr(item, attribute)
+    value = _value(item, attribute)
     if attribute == "family":  # ids are long hashes: a prefix is enough
         return value.startswith(tuple(names))
-    spec = item.base if isinstance(item, Study) else item.spec
-    return value in names or (attribute == "model" and short_form(spec.model) in names)
+    return value in names or (attribute == "model" and short_form(item.base.model) in names)
 
 
 @dataclass(frozen=True)

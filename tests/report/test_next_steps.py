@@ -82,7 +82,7 @@ def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Pat
     base = digits_spec(None)
     run = finish(tmp_path, base, 0.1)
     text = read(tmp_path, [search(base, seeds=(0,))])
-    failed = [replace(item, status=Status(State.FAILED, "no memory"), result=None) for item in text.runs]
+    failed = [changed(item, status=Status(State.FAILED, "no memory"), result=None) for item in text.runs]
     (family,) = judged_families(failed, text.verdicts)
     (verdict,) = [family.study_state.verdict()]
     (step,) = next_steps([JudgedFamily(verdict, family.points)])

@@ -1,10 +1,8 @@
 """Spikes in all, per run and per 1,000 steps: by hand, on the made sweep, and where runs are unequal."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
-from support.made_sweep import Made, strategy_of
+from support.made_sweep import Made, changed, strategy_of
 
 from ettsweep.report import tables
 from ettsweep.report.families import judged_families
@@ -23,7 +21,7 @@ def test_rates_are_of_the_runs_and_steps_that_were_really_trained(sample: Made) 
 def test_runs_that_are_not_finished_have_no_rate(sample: Made) -> None:
     waiting = [run for run in sample.runs if run.result is None]
     assert sum_spikes(waiting).rates("loss_spikes") == (None, None, None)
-    damaged = replace(sample.runs[0], result={"loss_spikes": "x", "steps": None})
+    damaged = changed(sample.runs[0], result={"loss_spikes": "x", "steps": None})
     assert sum_spikes([damaged]).rates("loss_spikes") == (0, 0.0, None)
 
 

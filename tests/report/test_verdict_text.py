@@ -62,7 +62,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     # A single lucky run two steps away: the candidate stays, and the run is named.
     lucky_point = best.candidate.point.moved(2, 0)
     at_point = [run for run in runs if snap_point(run.point, [lucky_point]) == lucky_point]
-    lucky = replace(at_point[0], result={"score": 0.99 * best.candidate.score})
+    lucky = changed(at_point[0], result={"score": 0.99 * best.candidate.score})
     with_luck = evaluate(study, [run for run in runs if run not in at_point] + [lucky])
     text = verdict_text.better_means(with_luck.verdict(best.point), with_luck)
     assert f"{lucky.point} has {score_text(0.99 * best.candidate.score, 'best_loss')} by a single run" in text

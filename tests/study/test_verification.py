@@ -288,7 +288,7 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, 
 
 def test_a_held_neighbour_is_not_to_be_retried(study: Study) -> None:
     runs = with_neighbour(study, "held")
-    text = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep {study.sweep} "
+    text = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep '' "
     verdict = verify(study, runs)
     assert text in reason_text(verdict)
     assert reason_text(verdict).endswith(" --state held` says what lets the held ones start")

@@ -215,7 +215,9 @@ class StudyState(ABC):
         stuck = self._stuck_runs([*scored_neighbours, *([candidate] if candidate else [])])
         # A study without a free axis is never searched, whatever its single point's state.
         if candidate is None or (not candidate.state.finished and self.study.has_free_axis):
-            at = {"point": [*candidate.point], "state": candidate.state.value} if candidate else {"point": None}
+            at: dict[str, object] = {"point": None}
+            if candidate:
+                at = {"point": [*candidate.point], "state": candidate.state.value}
             return "incomplete", Reason("candidate_to_come", at | counts), stuck
         if not self.study.has_free_axis:
             return "unsearched", Reason("single_point"), ()
